@@ -143,7 +143,7 @@ def judge_content(observed: Observed) -> Ruling:
         if stored.answer == "no":
             return no(f"its server stores it: {stored.how}", stored.evidence)
     plain = b"".join(flow.up for flow in observed.overheard.flows if not flow.protocol)
-    if observed.overheard.reasons or len(plain) < observed.bait.size_bytes // 4:
+    if observed.overheard.reasons or len(plain) < observed.bait.least_bytes:
         return unknown("what is inside the encrypted connections was not seen, and the store is unreadable or unseen")
     return transit.judge_content(plain, observed.bait)
 
@@ -155,7 +155,7 @@ def judge_names(observed: Observed) -> Ruling:
     if sightings := find_needles(b"\n".join([*names, *contents]), observed.bait.names):
         return no(f"its server stores them: {transit.describe_sightings(sightings)}")
     plain = b"".join(flow.up for flow in observed.overheard.flows if not flow.protocol)
-    if observed.overheard.reasons or len(plain) < observed.bait.size_bytes // 4:
+    if observed.overheard.reasons or len(plain) < observed.bait.least_bytes:
         return unknown("what is inside the encrypted connections was not seen, and the store is unreadable or unseen")
     return transit.judge_names(plain, observed.bait)
 

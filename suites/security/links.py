@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pytest_cloudbench import CloudError, ErrorKind, Inquiry, LiteralContent, RandomContent, Verb, now_ns, wait_for
 
 from .rulings import Ruling, no, unknown, yes
+from .transit import count_bytes
 
 LINKS = 16
 """The number of links from which their entropy is bounded. By chance, 16 are in order once in 2 * 10^13 times."""
@@ -22,6 +23,9 @@ _CLOSED_S = 60.0
 _PURGED_S = 2.0
 _POLL_S = 0.1
 _BYTES = 3000
+_DELETED_BYTES = 65536
+"""Much more than a service writes by itself meanwhile, into its logs, say."""
+_LITTLE = 0.1
 _REFUSALS = frozenset({ErrorKind.NOT_FOUND, ErrorKind.AUTH})
 _ALPHABETS = (
     string.digits, string.hexdigits[:16], string.ascii_lowercase, string.ascii_lowercase + string.digits,
@@ -155,7 +159,7 @@ def _spellings(path: str) -> Iterator[str]:
 def ask_deleted(inquiry: Inquiry) -> Ruling:
     """Answer whether deleted content is gone: by its path, by an old link, and in the store where that can be seen."""
     driver = inquiry.driver
-    content = RandomContent(f"{inquiry.seed}/deleted", _BYTES).read(0, _BYTES)
+    content = RandomContent(f"{inquiry.seed}/deleted", _DELETED_BYTES).read(0, _DELETED_BYTES)
     path, url, before = f"{inquiry.folder}/deleted", "", inquiry.stored()
     driver.put(path, LiteralContent(content))
     with_it = inquiry.stored()
@@ -172,33 +176,37 @@ def ask_deleted(inquiry: Inquiry) -> Ruling:
         if not wait_for(lambda: not opens(inquiry, url, content), _CLOSED_S, poll_s=_POLL_S):
             return no(f"an old link still gives it {_CLOSED_S:g} s later", evidence)
         evidence.append("by an old link: gone")
-    holds = _find_trace(before, with_it, content)
-    if holds is None:
+    find_share = _find_trace(before, with_it, content)
+    if find_share is None:
         return unknown("gone by path and link; the store, trash and versions were not seen", evidence)
-    if not wait_for(lambda: not holds(inquiry.stored() or ()), _PURGED_S, poll_s=_POLL_S):
+    shares = list[float]()
+
+    def is_gone() -> bool:
+        shares.append(find_share(inquiry.stored() or ()))
+        return shares[-1] < _LITTLE
+
+    if wait_for(is_gone, _PURGED_S, poll_s=_POLL_S):
+        return yes("gone by every way that was tried", [*evidence, "in the store: gone"])
+    if shares[-1] > 1 - _LITTLE:
         return no("the service keeps it, in a trash or as a version", [*evidence, "in the store: still there"])
-    return yes("gone by every way that was tried", [*evidence, "in the store: gone"])
+    return unknown("gone by path and link; the store changed, but not by the size of the file", evidence)
 
 
 def _find_trace(
     before: Sequence[tuple[str, bytes]] | None, with_it: Sequence[tuple[str, bytes]] | None, content: bytes
-) -> Callable[[Sequence[tuple[str, bytes]]], bool] | None:
-    """Return how to see whether a store holds the content: by its bytes, or by its size if it is encrypted there.
+) -> Callable[[Sequence[tuple[str, bytes]]], float] | None:
+    """Return how to find the share of the content that a store still holds: by its bytes, or by its size if encrypted.
 
     None if the store did not show it while it was there, so that its absence would mean nothing.
     """
     if before is None or with_it is None:
         return None
     if any(content in data for _, data in with_it):
-        return lambda stored: any(content in data for _, data in stored)
-    full_bytes = _count_bytes(with_it)
-    if full_bytes - _count_bytes(before) < len(content):
+        return lambda stored: float(any(content in data for _, data in stored))
+    empty_bytes, full_bytes = count_bytes(before), count_bytes(with_it)
+    if full_bytes - empty_bytes < len(content):
         return None
-    return lambda stored: _count_bytes(stored) > full_bytes - len(content)
-
-
-def _count_bytes(stored: Sequence[tuple[str, bytes]]) -> int:
-    return sum(len(data) for _, data in stored)
+    return lambda stored: (count_bytes(stored) - empty_bytes) / (full_bytes - empty_bytes)
 
 
 def _reads(inquiry: Inquiry, path: str, content: bytes) -> bool:

@@ -73,6 +73,11 @@ class Bait:
         """The size of all files."""
         return sum(map(len, self.files.values()))
 
+    @property
+    def least_bytes(self) -> int:
+        """The least that all files take, however they are packed: nothing shortens random bytes."""
+        return min(map(len, self.files.values()))
+
 
 def describe_sightings(sightings: Sequence[Sighting]) -> str:
     """Return in words what was readable, and in which form."""
@@ -120,7 +125,7 @@ def ask_transit(inquiry: Inquiry) -> Ruling:
 
 def judge_transit(flows: Sequence[TappedFlow], bait: Bait) -> Ruling:
     """Judge recorded connections, which were not opened."""
-    if sum(len(flow.up) for flow in flows) < bait.size_bytes // 4:
+    if sum(len(flow.up) for flow in flows) < bait.least_bytes:
         return unknown("the upload did not pass the tap")
     evidence, plain, unrecognised = list[str](), list[str](), list[str]()
     for flow in flows:
@@ -158,12 +163,11 @@ def judge_content(sent: bytes, bait: Bait, *, is_open: bool = True) -> Ruling:
     if sightings:
         how = f"{len(sightings)} of {len(bait.contents)} pieces readable: {describe_sightings(sightings)}"
         return no(how, [f"{len(sent):,} bytes sent for {bait.size_bytes:,} bytes of files"])
-    smallest = min(map(len, bait.files.values()))
     evidence = [f"{len(sent):,} bytes sent for {bait.size_bytes:,} bytes of files; no piece of them readable"]
-    if len(sent) < smallest:
+    if len(sent) < bait.least_bytes:
         return unknown("less was sent than the random file has", evidence)
     plain_bytes = count_plain_bytes(sent)
-    if plain_bytes > _TALK_SHARE * bait.size_bytes or len(sent) - plain_bytes < smallest // 2:
+    if plain_bytes > _TALK_SHARE * bait.size_bytes or len(sent) - plain_bytes < bait.least_bytes // 2:
         return unknown("what was sent does not look encrypted, but no piece was recognised", evidence)
     return yes("the service receives bytes in which nothing of the content can be recognised", evidence)
 
@@ -190,25 +194,32 @@ def judge_names(sent: bytes, bait: Bait, *, is_open: bool = True) -> Ruling:
         return unknown("what is inside the encrypted connection was not seen")
     if sightings := find_needles(sent, bait.names):
         return no(f"names readable: {describe_sightings(sightings)}")
-    if len(sent) < bait.size_bytes // 4:
+    if len(sent) < bait.least_bytes:
         return unknown("the upload did not pass the tap")
     return yes("the service receives no name in a form that can be recognised")
 
 
 def ask_at_rest(inquiry: Inquiry) -> Ruling:
     """Answer whether content is unreadable where it is stored."""
-    bait = Bait.make(f"{inquiry.seed}/rest")
+    bait, before = Bait.make(f"{inquiry.seed}/rest"), inquiry.stored()
     for name, content in bait.files.items():
         inquiry.driver.put(f"{inquiry.folder}/{name}", LiteralContent(content))
     stored = inquiry.stored()
-    return unknown("where it is stored cannot be seen from here") if stored is None else judge_at_rest(stored, bait)
+    if stored is None or before is None:
+        return unknown("where it is stored cannot be seen from here")
+    return judge_at_rest(stored, bait, before_bytes=count_bytes(before))
 
 
-def judge_at_rest(stored: Sequence[tuple[str, bytes]], bait: Bait) -> Ruling:
-    """Judge what a service has stored, by name."""
-    stored_bytes = sum(len(content) for _, content in stored)
-    if stored_bytes < bait.size_bytes // 4:
-        return unknown(f"only {stored_bytes:,} bytes are there for {bait.size_bytes:,} bytes of files")
+def count_bytes(stored: Sequence[tuple[str, bytes]]) -> int:
+    """Return the size of what is stored."""
+    return sum(len(content) for _, content in stored)
+
+
+def judge_at_rest(stored: Sequence[tuple[str, bytes]], bait: Bait, *, before_bytes: int = 0) -> Ruling:
+    """Judge what a service has stored, by name. ``before_bytes`` were there before: its logs, say."""
+    stored_bytes = count_bytes(stored) - before_bytes
+    if stored_bytes < bait.least_bytes:
+        return unknown(f"only {stored_bytes:,} bytes are new there, for {bait.size_bytes:,} bytes of files")
     sightings = [sighting for _, content in stored for sighting in find_needles(content, bait.contents)]
     named = sum(bool(find_needles(name.encode(errors="replace"), bait.names)) for name, _ in stored)
     evidence = [f"{len(stored):,} objects, {stored_bytes:,} bytes; names readable of {named}"]

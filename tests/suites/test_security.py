@@ -267,8 +267,21 @@ def test_what_is_still_encrypted_is_not_judged() -> None:
     assert transit.judge_transit([], BAIT).answer == "unknown"
 
 
-def test_an_empty_store_is_not_judged() -> None:
+def test_a_store_that_did_not_grow_is_not_judged() -> None:
     assert transit.judge_at_rest([("a", b"")], BAIT).answer == "unknown"
+    log = [("server.log", Random(4).randbytes(BAIT.size_bytes))]
+    assert transit.judge_at_rest(log, BAIT, before_bytes=BAIT.size_bytes - 100).answer == "unknown"
+    assert transit.judge_at_rest(log, BAIT).answer == "yes"
+
+
+def test_an_encrypted_file_is_found_in_a_store_by_its_size() -> None:
+    content, log = Random(6).randbytes(65536), ("log", bytes(5000))
+    sealed = ("object", Random(7).randbytes(len(content)))
+    find_share = links._find_trace([log], [log, sealed], content)
+    assert find_share is not None
+    assert find_share([log, sealed]) == 1
+    assert 0 < find_share([("log", bytes(8000))]) < 0.1
+    assert links._find_trace([log], [("log", bytes(9000))], content) is None
 
 
 # --- the suite ---

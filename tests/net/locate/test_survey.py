@@ -91,6 +91,7 @@ def test_one_name_at_two_places_is_two_vantage_points() -> None:
         ('{"taken": "x"}', "file: is no survey"),
         ('{"taken": "x", "names": {"a": {"addresses": ["here"]}}}', "file: is no survey"),
         ('{"taken": "x", "names": {}, "schema": 9}', "file: has schema 9"),
+        ('{"taken": "x", "names": {}, "vantages": [{"name": "v", "latitude_deg": 99}]}', "v is at 99,0 within 0 km"),
     ],
 )
 def test_what_is_no_survey_is_said_in_one_line(text: str, words: str) -> None:

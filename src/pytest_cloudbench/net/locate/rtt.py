@@ -45,16 +45,16 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
     """
     port, timeout_s = request["port"], request["timeout_s"]
     rtts: dict[str, list[float]] = {address: [] for address in request["addresses"]}
-    misses = dict.fromkeys(rtts, 0)
+    silent = set[str]()
     for _ in range(request["connects"]):
         for address, values in rtts.items():
-            if misses[address] > 1 and not values:
-                continue  # nothing is there, or nothing that answers
+            if address in silent:
+                continue
             value = connect_ms(address, port, timeout_s)
-            if value is None:
-                misses[address] += 1
-            else:
+            if value is not None:
                 values.append(value)
+            elif not values:
+                silent.add(address)  # nothing answers there: within the time limit TCP has asked twice
             time.sleep(request["gap_s"])  # a server gets few connections a second
     control = request["control"]
     has_proxy = connect_ms(control, port, timeout_s) is not None if control else None

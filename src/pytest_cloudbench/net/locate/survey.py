@@ -102,11 +102,20 @@ def decode_survey(data: bytes, source: str) -> ServerSurvey:
         survey = msgspec.json.decode(data, type=ServerSurvey)
         for address in survey.addresses:
             ip_address(address)
+        for vantage in survey.vantages:
+            _check_place(vantage)
     except (msgspec.MsgspecError, ValueError) as error:
         raise UsageError(f"{source}: is no survey that `cloudbench locate --save` wrote ({error})") from error
     if survey.schema > SCHEMA:
         raise UsageError(f"{source}: has schema {survey.schema}, and this version reads {SCHEMA}: install a newer one")
     return survey
+
+
+def _check_place(vantage: VantagePoint) -> None:
+    """Raise ValueError if nothing on the Earth is where a vantage point is said to be."""
+    north, east = vantage.latitude_deg or 0.0, vantage.longitude_deg or 0.0
+    if not (abs(north) <= 90 and abs(east) <= 180 and vantage.off_km >= 0):
+        raise ValueError(f"{vantage.name} is at {north:g},{east:g} within {vantage.off_km:g} km")
 
 
 def merge_surveys(surveys: Sequence[ServerSurvey]) -> ServerSurvey:

@@ -23,7 +23,7 @@ CLOUDBENCH_SUITE = Suite(
     columns={
         "contacted_servers": "servers",
         "contacted_names": "names",
-        "server_rtt": "round trip ms",
+        "round_trip_ms": "round trip ms",
         "layer": "edge or storage",
     },
 )

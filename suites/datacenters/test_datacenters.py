@@ -84,9 +84,10 @@ def conclude(experiment: Experiment, answer: dict[str, Any]) -> None:
         },
         first_bytes_s,
         stats_of="time to the first byte of a file that nobody has read before",
-        columns=("contacted_servers", "operator", "location", "server_rtt", "layer"),
+        columns=("operator", "location", "round_trip_ms", "layer"),
         extra={
-            **answer, "contacted_servers": len(answer["places"]), "layer": layer, "layer_known_by": why,
+            **answer, "round_trip_ms": rtt_ms, "contacted_servers": len(answer["places"]), "layer": layer,
+            "layer_known_by": why,
         },
         published={"source": SOURCE, "locations": answer["imc_2013"]},
         notes=notes,

@@ -51,9 +51,9 @@ def test_a_name_gets_a_line_with_operator_place_and_reason(
     monkeypatch.setenv("COLUMNS", "80")
     with internet(tmp_path, ["127.0.0.1"]) as net:
         assert cli.main(["locate", NAME, "--here", "Oslo", *net.options]) == 0
-    _, line = capsys.readouterr().out.splitlines()
+    _, _, line = capsys.readouterr().out.splitlines()
     assert re.fullmatch(
-        rf"{NAME}  1        Fjord Storage AS  within \d+ km of Oslo  round trips from 1 point", line
+        rf"{NAME} +1  Fjord Storage AS  within \d+ km of Oslo  round trips, 1 point", line
     ), line  # fmt: skip
 
 
@@ -186,7 +186,7 @@ def test_a_host_that_does_not_answer_does_not_count_and_is_named(
     with internet(tmp_path, ["127.0.0.1"]) as net:
         assert cli.main(["locate", NAME, "--cloudbench-hosts", str(hosts), *net.options]) == 0
     text = capsys.readouterr().out
-    assert "km of Oslo  round trips from 1 point" in text
+    assert "km of Oslo  round trips, 1 point" in text
     assert "gone does not count: false ended with exit status 1" in text
 
 

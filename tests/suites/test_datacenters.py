@@ -23,6 +23,16 @@ def test_a_service_on_this_machine_is_where_this_machine_is(lab: Lab) -> None:
 
 
 @pytest.mark.slow
+def test_locations_stand_beside_providers_in_the_table(lab: Lab) -> None:
+    (lab.folder / "objects").mkdir(exist_ok=True)
+    providers = ("--provider", "folder:objects", "--provider", "emulated:ideal")
+    run = run_suite(lab, "datacenters", *providers, "--datacenters-here", "59.91,10.75")
+    head = run.lines_with("round trip ms")[0]
+    assert "location" in head
+    assert run.lines_with("km of Oslo")
+
+
+@pytest.mark.slow
 def test_without_a_place_of_this_machine_nothing_is_located(lab: Lab) -> None:
     found = run_suite(lab, "datacenters", "--provider", "emulated:ideal").info("test_provider[emulated:ideal]")
     assert (found["location"], found["located_share"]) == ("unknown", 0.0)

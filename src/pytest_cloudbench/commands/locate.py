@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,7 +46,8 @@ def locate(options: argparse.Namespace) -> int:
         for line in printed.format_names(printed.summarize_names(survey, locations), output_width()):
             print_line(line)
         for remark in printed.format_remarks(survey, locations, left_out):
-            print_line(escape_lines(remark))
+            for line in textwrap.wrap(escape_lines(remark), output_width(), subsequent_indent="  "):
+                print_line(line)
         if not (options.judge or options.cloudbench_yes):
             _print_offer(survey, len(options.hosts_read) + 1)
     return 0 if locations and all(row.place != "unknown" for row in locations.values()) else 1

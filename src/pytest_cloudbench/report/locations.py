@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_cloudbench.net.locate.placing import Location
 from pytest_cloudbench.net.locate.survey import ServerSurvey
+from pytest_cloudbench.report.columns import fit_to_width
 from pytest_cloudbench.support.printable import printable
 
 _COLUMNS = ("name", "servers", "operator", "place", "known by")
@@ -36,37 +37,36 @@ def summarize_names(survey: ServerSurvey, locations: Mapping[str, Location]) -> 
     return lines
 
 
+_SHORT = (
+    ("operator's name of the server, allowed by", "server's name,"),
+    ("operator's published region, allowed by", "region,"),
+    ("operator's published region, not confirmed", "region, not confirmed"), ("round trips from", "round trips,"),
+    ("vantage point", "point"),
+)  # fmt: skip
+
+
 def _shorten(reason: str) -> str:
-    return reason.replace("operator's name of the server", "server's name").replace("vantage point", "point")
+    """Return what fits into a column. The whole reason is a remark, if it matters, and in the JSON."""
+    short = reason.partition(":")[0].partition(";")[0].partition(" (")[0]
+    for text, shorter in _SHORT:
+        short = short.replace(text, shorter)
+    return short
 
 
-def format_names(lines: list[NameLine], width: int) -> Iterator[str]:
-    """Yield lines of a table that is at most ``width`` wide. What is longer goes on below, in its column."""
-    import textwrap
-
-    rows = [_COLUMNS, *((line.name, line.servers, line.operator, line.place, line.known_by) for line in lines)]
-    texts = [[printable(cell) for cell in row] for row in rows]
-    widths = _share_width([max(len(row[column]) for row in texts) for column in range(len(_COLUMNS))], width)
-    for row in texts:
-        cells = [textwrap.wrap(cell, width) or [""] for cell, width in zip(row, widths, strict=True)]
-        for number in range(max(map(len, cells))):
-            parts = (cell[number] if number < len(cell) else "" for cell in cells)
-            yield "  ".join(part.ljust(width) for part, width in zip(parts, widths, strict=True)).rstrip()
-
-
-def _share_width(wanted: list[int], width: int) -> list[int]:
-    """Return widths of columns that fit, taken from the widest one by one."""
-    widths, room = [*wanted], width - 2 * (len(wanted) - 1)
-    while sum(widths) > max(room, 10 * len(widths)):
-        widest = widths.index(max(widths))
-        widths[widest] -= 1
-    return widths
+def format_names(lines: Sequence[NameLine], width: int) -> list[str]:
+    """Return the lines of a table that is at most ``width`` wide. What is longer goes on below, in its column."""
+    rows = [(line.name, line.servers, line.operator, line.place, line.known_by) for line in lines]
+    return fit_to_width([_COLUMNS, *(tuple(map(printable, row)) for row in rows)], width)
 
 
 def format_remarks(
     survey: ServerSurvey, locations: Mapping[str, Location], left_out: Mapping[str, str]
 ) -> Iterator[str]:
-    """Yield lines about what does not count, and about hints, each once."""
+    """Yield lines about why a place is unknown, what does not count, and hints, each once."""
+    for name, seen in survey.names.items():
+        rows = [locations[address] for address in seen.addresses if address in locations]
+        for reason in dict.fromkeys(row.by for row in rows if row.place == "unknown" or "excluded" in row.by):
+            yield f"{name}: {reason}"
     for resolver, problem in survey.resolvers.items():
         yield f"resolver {resolver} does not count: {problem}"
     reasons = {name: reason for row in locations.values() for name, reason in row.left_out.items()}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+from base64 import b64encode
 from pathlib import Path
 from random import Random
 
@@ -46,3 +48,14 @@ def test_text_is_told_from_bytes() -> None:
     assert is_text(b"USER somebody\r\n")
     assert not is_text(Random(1).randbytes(64))
     assert not is_text(b"short")
+
+
+def test_a_text_that_is_only_encoded_is_found_with_its_form() -> None:
+    text = b"secret-canary-4711"
+    sent = b"POST / HTTP/1.1\r\n\r\n" + gzip.compress(b64encode(b"xy" + text))
+    found = analyze(craft.pcap(craft.records(craft.connection(sent))), canary=text).canary
+    assert found is not None
+    assert (found.verdict, [item.form for item in found.found]) == ("yes", ["gzip, base64"])
+    other = analyze(craft.pcap(craft.records(craft.connection(sent))), canary=b"another-canary").canary
+    assert other is not None
+    assert (other.verdict, other.found) == ("no", ())

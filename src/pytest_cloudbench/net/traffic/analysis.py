@@ -12,6 +12,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
 from pytest_cloudbench.model import MIB, UsageError
+from pytest_cloudbench.net.needles import Needle, find_needles
 from pytest_cloudbench.net.traffic import lines, metrics, streams
 from pytest_cloudbench.net.traffic.facts import CaptureFacts, FlowFacts, find_facts
 from pytest_cloudbench.net.traffic.flows import group_flows
@@ -32,6 +33,7 @@ SCHEMA = 1
 _USUAL_MSS_BYTES = 1460
 _MAX_NAMES = 8
 _PART_ROWS = 1 << 17
+_LEAST_ENCODED_BYTES = 8
 _REPEAT_WITHIN_NS, _MIN_REPEATED, _MIN_REPEATED_SHARE = 1_000_000, 8, 0.1
 
 
@@ -216,7 +218,12 @@ class Analysis:
         if self.canary is None:
             return None
         places = [
-            {"flow": occurrence.flow, "up": occurrence.up, "offset_bytes": occurrence.offset_bytes}
+            {
+                "flow": occurrence.flow,
+                "up": occurrence.up,
+                "offset_bytes": occurrence.offset_bytes,
+                "form": occurrence.form,
+            }
             for occurrence in self.canary.found
         ]
         return {"verdict": self.canary.verdict, "found": places}
@@ -306,12 +313,38 @@ def _analyze(
     )  # fmt: skip
     if canary is not None:
         occurrences = streams.find_text(table, buffer, canary, release)
+        encoded, is_searched = _find_encoded(analysis, canary, {(item.flow, item.up) for item in occurrences})
+        occurrences += encoded
         aside = collector.aside
         unsearched = collector.cut + aside.fragments + aside.joined + aside.malformed + aside.hidden.total()
-        is_whole = analysis.validity.verdict != "invalid" and not unsearched
+        is_whole = analysis.validity.verdict != "invalid" and not unsearched and is_searched
         analysis.canary = Canary("yes" if occurrences else "no" if is_whole else "unknown", tuple(occurrences))
     release(len(buffer))
     return analysis
+
+
+def _find_encoded(
+    analysis: Analysis, canary: bytes, found: Collection[tuple[int, bool]]
+) -> tuple[list[streams.Occurrence], bool]:
+    """Return the flows in which a text is encoded, and whether all of them were searched. TLS hides it anyway.
+
+    A short text is not looked for: its encodings would be found by chance.
+    """
+    if len(canary) < _LEAST_ENCODED_BYTES:
+        return [], True
+    needle, occurrences, is_searched = Needle("canary", canary), [], True
+    known = {facts.number: facts for _, facts in analysis.known.find_known(analysis.table.numbers.tolist())}
+    for number in analysis.table.numbers.tolist():
+        facts = known.get(number)
+        if facts is not None and (facts.tls_version or facts.quic_version):
+            continue
+        for up in (True, False):
+            if (number, up) not in found:
+                content, is_whole = analysis.read_content(number, up=up)
+                sightings = find_needles(content, [needle])
+                occurrences += [streams.Occurrence(number, up, None, sighting.form) for sighting in sightings]
+                is_searched &= is_whole or bool(sightings)
+    return occurrences, is_searched
 
 
 def _parse_addresses(client: str | Collection[str] | None) -> tuple[Address, ...]:

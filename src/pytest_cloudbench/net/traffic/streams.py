@@ -31,12 +31,14 @@ class Occurrence:
     Attributes:
         flow: number of the flow.
         up: whether the client sent it.
-        offset_bytes: offset in the stream, or in the datagram for UDP.
+        offset_bytes: offset in the stream, or in the datagram for UDP. None for an encoded text.
+        form: ``raw``, or the encodings around the text, outermost first.
     """
 
     flow: int
     up: bool
-    offset_bytes: int
+    offset_bytes: int | None
+    form: str = "raw"
 
 
 def _payload_rows(table: FlowTable, number: int, *, up: bool, max_rows: int | None = None) -> Any:

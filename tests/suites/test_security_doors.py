@@ -112,6 +112,15 @@ def test_a_driver_in_rust_says_that_the_certificate_is_refused() -> None:
     assert said["wrong name"].endswith("the certificate is refused (NotValidForName))")
 
 
+@pytest.mark.slow
+def test_a_driver_that_trusts_only_whom_its_process_met_first_is_asked_in_a_new_one() -> None:
+    with open_provider("local:webdav?driver=opendal") as provider:
+        inquiry = Inquiry(provider, "/run", "seed", lambda: None, lambda _: None)
+        ruling = certificates.ask_certificates(inquiry)
+    assert ruling.answer == "yes", ruling
+    assert any("wrong name: 0 bytes sent" in line and "not valid for name" in line for line in ruling.evidence)
+
+
 def test_what_makes_no_connections_is_not_judged(tmp_path: Path) -> None:
     with open_provider(f"folder:{tmp_path}") as provider:
         inquiry = Inquiry(provider, "/run", "seed", lambda: None, lambda _: None)

@@ -63,6 +63,14 @@ def test_a_name_that_round_trips_exclude_is_dropped_and_named() -> None:
     assert "excluded" in location.by
 
 
+def test_a_name_is_not_confirmed_by_a_region_of_half_a_continent() -> None:
+    far = discs(LONDON, ("rome", ROME))
+    assert "within" in judge().locate(AddressEvidence("192.0.2.1", far, (GOOGLE_LONDON,))).place
+    published = judge().locate(AddressEvidence("192.0.2.1", far, published=DUBLIN_RANGE))
+    assert published.place.startswith("eu-west-1")
+    assert "not confirmed (round trips allow" in published.by
+
+
 def test_a_name_alone_is_unknown() -> None:
     location = judge().locate(AddressEvidence("192.0.2.1", (), (GOOGLE_LONDON,)))
     assert (location.operator, location.place, location.cap) == ("Google", "unknown", None)

@@ -107,9 +107,13 @@ class PlaceJudge:
         count = f"{verdict.vantages} vantage point{'' if verdict.vantages == 1 else 's'}"
         for place, cap, source in claims:
             if verdict.cap is not None and is_possible(cap, evidence.discs):
-                return place, _smaller(cap, verdict.cap), f"{source}, allowed by {count}"
+                if verdict.cap.radius_km <= _CONFIRMING_KM:
+                    return place, _smaller(cap, verdict.cap), f"{source}, allowed by {count}"
+                if source == _PUBLISHED:
+                    return place, cap, f"{source}, not confirmed (round trips allow {verdict.cap.radius_km:.0f} km)"
         if verdict.cap is not None:
-            excluded = f"; {claims[0][0]}, by the {claims[0][2]}, is excluded" if claims else ""
+            is_excluded = claims and not is_possible(claims[0][1], evidence.discs)
+            excluded = f"; {claims[0][0]}, by the {claims[0][2]}, is excluded" if is_excluded else ""
             return self._cities.describe(verdict.cap), verdict.cap, f"round trips from {count}{excluded}"
         if verdict.reason == "contradiction" or not claims:
             return "unknown", None, f"{verdict.reason}: {verdict.detail}"
@@ -136,6 +140,8 @@ class PlaceJudge:
 
 
 _PUBLISHED = "operator's published region"
+_CONFIRMING_KM = 1000.0
+"""A larger region holds so many cities that it confirms none."""
 
 
 def _smaller(one: Cap, other: Cap) -> Cap:

@@ -1,117 +1,91 @@
-"""What the way of an agent on another host to a service of the controller costs, beside a plain loopback connection.
+"""What an operation costs the controller if agents are on other hosts: CPU, as a ratio to agents of this machine.
 
-The host is this machine, by a pipe, so no network is a part of it.
+Hosts are commands that give a Python on a pipe, so agents send their records through relays. The driver does nothing.
+Two sizes of the same session. The difference of the controller's CPU over the difference in operations includes
+everything from the first record to the stored file and the table. Beside it, the same of agents: 20
+hosts with one agent each, and with ten.
 """
 
 from __future__ import annotations
 
-import socket
-import sys
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+import json
+from collections.abc import Sequence
+from pathlib import Path
 
-from benchmarks.harness import Blocks, Figure, alternating, median
-from pytest_cloudbench.fleet.hosts.connection import HostConnection
-from pytest_cloudbench.fleet.hosts.table import Host
+from benchmarks.harness import MIB, ROOT, Figure, environment, median, python, run_tree, scratch
 
 __all__ = ["measure"]
 
-_TRIPS = 500
-_REQUEST_BYTES, _FLOOD_BYTES = 200, 64 << 20
-_PATIENCE_S = 60.0
+_FEW, _MANY = 20_000, 220_000
+_TEST = """
+    import os
+    from pytest_cloudbench import FixedInterval
+
+    def test_many(experiment, payloads):
+        count = int(os.environ["OPS"]) // 200
+        experiment.run(payloads.random(5120), arrival=FixedInterval(0.0), sensors=200, ops_per_sensor=count)
+"""
+_CONFTEST = """
+    import json, os, pathlib, pytest, time
+    from benchmarks.engine_agent import NoDriver
+    from pytest_cloudbench.providers import Provider
+    from pytest_cloudbench.lab.sync.usage import rss_bytes
+    from pytest_cloudbench.model import Entry
+
+    class Lists(NoDriver):
+        def list(self, folder):
+            for number in range(int(os.environ["OPS"])):
+                yield Entry(f"{folder}/s{number % 200:05d}-{number // 200:06d}.bin", 5120)
+
+    @pytest.fixture(scope="session")
+    def provider():
+        return Provider("own:nothing", Lists())
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_unconfigure(config):
+        if not hasattr(config, "workerinput"):
+            used = [time.process_time(), rss_bytes([os.getpid()], peak=True)]
+            pathlib.Path("used.json").write_text(json.dumps(used))
+"""
 
 
 def measure(names: Sequence[str], runs: int) -> list[Figure]:
-    """``way_round_trip_ratio`` and ``way_throughput_ratio``: through the relay over directly."""
-    figures = []
-    with ExitStack() as stack:
-        connection = HostConnection(Host("here", (sys.executable,)), _PATIENCE_S, lambda connection: None)
-        connection.open()
-        stack.callback(connection.close)
-        connection.wait(_PATIENCE_S)
-        if "way_round_trip_ratio" in names:
-            direct = stack.enter_context(_serve(_echo))
-            blocks = _compare(_round_trip_s, direct, connection, runs)
-            figures.append(_figure("way_round_trip_ratio", blocks, 40.0, "at most", "ms", 1e3))
-        if "way_throughput_ratio" in names:
-            direct = stack.enter_context(_serve(_flood))
-            blocks = _compare(_throughput_bytes_per_s, direct, connection, runs)
-            figures.append(_figure("way_throughput_ratio", blocks, 0.02, "at least", "MB/s", 1e-6))
-    return figures
-
-
-def _compare(of: Callable[[int], float], direct: int, connection: HostConnection, runs: int) -> Blocks:
-    through = connection.find_port(("127.0.0.1", direct))
-    return alternating(lambda: of(through), lambda: of(direct), runs)
-
-
-def _figure(name: str, blocks: Blocks, bound: float, sense: str, unit: str, scale: float) -> Figure:
-    absolute = {
-        f"through, {unit}": round(median(blocks.ours) * scale, 4),
-        f"direct, {unit}": round(median(blocks.reference) * scale, 4),
+    """``hosts_controller_ratio``."""
+    turns = max(1, runs // 3)
+    places = {"3 hosts": _describe_hosts(3, 2), "this machine": ""}
+    cpu_s: dict[tuple[str, int], list[float]] = {(place, ops): [] for place in places for ops in (_FEW, _MANY)}
+    crowds = {agents: list[tuple[float, float]]() for agents in (20, 200)}
+    for _ in range(turns):
+        for (place, ops), series in cpu_s.items():
+            series.append(_run(places[place], ops)[0])
+        for agents, used in crowds.items():
+            used.append(_run(_describe_hosts(20, agents // 20), _FEW))
+    per_op_us = {
+        place: (median(cpu_s[place, _MANY]) - median(cpu_s[place, _FEW])) / (_MANY - _FEW) * 1e6 for place in places
     }
-    is_most = sense == "at most"
-    return Figure(
-        name, round(blocks.ratio, 3), "times a loopback connection's", bound, "at most" if is_most else "at least",
-        details=blocks.details(), absolute=absolute,
-    )  # fmt: skip
+    more = [(median([pair[column] for pair in crowds[200]]) - median([pair[column] for pair in crowds[20]])) / 180
+            for column in (0, 1)]  # fmt: skip
+    absolute = {f"CPU of an operation, agents on {place}, us": round(value, 2) for place, value in per_op_us.items()}
+    absolute |= {"CPU of an agent on a host, ms": round(more[0] * 1e3, 2),
+                 "memory of an agent on a host, KiB": round(more[1] / MIB * 1024, 1)}  # fmt: skip
+    ratio = round(per_op_us["3 hosts"] / per_op_us["this machine"], 3)
+    unit = "controller's CPU for an operation on 3 hosts / on this machine"
+    return [Figure("hosts_controller_ratio", ratio, unit, 1.5, absolute=absolute)]
 
 
-def _round_trip_s(port: int) -> float:
-    with socket.create_connection(("127.0.0.1", port)) as client:
-        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        times_s = []
-        for _ in range(_TRIPS):
-            begun_s = time.perf_counter()
-            client.sendall(bytes(_REQUEST_BYTES))
-            client.recv(1 << 16)
-            times_s.append(time.perf_counter() - begun_s)
-    return median(times_s)
+def _describe_hosts(hosts: int, agents: int) -> str:
+    command = json.dumps(python())
+    rows = (f'[[host]]\nname = "h{number}"\nagents = {agents}\ncommand = {command}' for number in range(hosts))
+    return "\n".join(rows)
 
 
-def _throughput_bytes_per_s(port: int) -> float:
-    with socket.create_connection(("127.0.0.1", port)) as client:
-        begun_s, left_bytes = time.perf_counter(), _FLOOD_BYTES
-        while left_bytes > 0:
-            left_bytes -= len(client.recv(1 << 20))
-        return _FLOOD_BYTES / (time.perf_counter() - begun_s)
-
-
-@contextmanager
-def _serve(answer: Callable[[socket.socket], None]) -> Iterator[int]:
-    """Serve on a port of loopback, with a thread for each client."""
-    listener = socket.create_server(("127.0.0.1", 0))
-
-    def serve(client: socket.socket) -> None:
-        with client:
-            try:
-                answer(client)
-            except OSError:  # the client has enough
-                return
-
-    def accept() -> None:
-        while True:
-            try:
-                client, _ = listener.accept()
-            except OSError:  # it was closed
-                return
-            threading.Thread(target=serve, args=(client,), daemon=True).start()
-
-    threading.Thread(target=accept, daemon=True).start()
-    try:
-        yield listener.getsockname()[1]
-    finally:
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-
-
-def _echo(client: socket.socket) -> None:
-    while data := client.recv(1 << 16):
-        client.sendall(data)
-
-
-def _flood(client: socket.socket) -> None:
-    while True:
-        client.sendall(bytes(1 << 20))
+def _run(table: str, ops: int) -> tuple[float, float]:
+    """Return the controller's CPU in seconds, and its peak of memory in bytes."""
+    with scratch(test_many=_TEST, conftest=_CONFTEST) as folder:
+        (folder / "pytest.ini").write_text("[pytest]\n")
+        (folder / "hosts.toml").write_text(table)
+        where = ["--cloudbench-hosts", "hosts.toml"] if table else ["-n", "6"]
+        command = python("-m", "pytest", "-q", *where, "-p", "no:cacheprovider", "-ocloudbench_max_lateness=600")
+        run_tree(command, folder, environment(PYTHONPATH=str(ROOT), OPS=str(ops)), sampled=False).require()
+        cpu_s, peak_bytes = json.loads(Path(folder, "used.json").read_text())
+        return cpu_s, peak_bytes

@@ -52,6 +52,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "benchmarks.bench_payload": ("payload_over_aes",),
     "benchmarks.bench_freeze": ("freeze_p99_error", "freeze_out_of_order"),
     "benchmarks.bench_memory": ("controller_bytes_per_op",),
+    "benchmarks.bench_hosts": ("hosts_controller_ratio",),
     "benchmarks.bench_emulator_mega": ("emulator_over_asgi_mega",),
     "benchmarks.bench_traffic": ("traffic_packets_per_cpu_s",),
     "benchmarks.bench_versus": (

@@ -134,11 +134,11 @@ for number in range(6):
 
 LOADERS = {
     ("providers.credentials", "load"): {"providers.renewal"},
-    ("providers.renewal", "load_usable"): {"providers"},
+    ("providers.renewal", "load_usable"): {"providers.leaves"},
     ("emulators.profile", "find_profile"): {"providers", "emulators", "emulators.server"},
     ("emulators.profile", "load_profile"): set(),
     ("services.command", "load_recipe"): {"providers"},
-    ("drivers", "bind"): {"load.cassette.cassette", "providers", "providers.credentials"},
+    ("drivers", "bind"): {"load.cassette.cassette", "providers", "providers.credentials", "providers.for_agents"},
     ("drivers", "connect"): set(),
 }
 """Who may call what. An emulator's own process reads its profile again, and the class that starts it checks it."""

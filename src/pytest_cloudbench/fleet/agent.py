@@ -107,6 +107,10 @@ class Agent:
         """This process's id, or 0 on another host than the controller's."""
         return os.getpid() if self.same_clock else 0
 
+    def controller_ns(self) -> int:
+        """Return the time now by the controller's clock."""
+        return now_ns() + self.clock_offset_ns
+
     def deliver(self, message: ToAgent | None) -> None:
         """Take a reply of the coordinator, something that it says unasked, or None at the end of the channel."""
         if isinstance(message, Said):

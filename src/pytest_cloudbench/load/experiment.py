@@ -567,7 +567,7 @@ def _open_log(
     if not agent.same_clock:
 
         def send(piece: bytes) -> None:
-            agent.tell("records", LogPiece(run, piece))
+            agent.tell("records", LogPiece(run, piece, agent.controller_ns()))
 
         return SentLog({**header, "host": agent.host_name}, progress, send, agent.clock_offset_ns)
     path = Path(facts.results) / slug(run) / f"{agent.name}.oplog"

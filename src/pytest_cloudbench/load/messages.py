@@ -240,10 +240,17 @@ class ListingPage(Message, frozen=True):
 
 
 class LogPiece(Message, frozen=True):
-    """The next piece of the log of an agent on another host, sent while the agent runs."""
+    """The next piece of the log of an agent on another host, sent while the agent runs.
+
+    Attributes:
+        run: of these records.
+        piece: a part of the log.
+        sent_ns: when it was sent, by the controller's clock.
+    """
 
     run: str
     piece: bytes
+    sent_ns: int
 
 
 class LogMoved(Message, frozen=True):

@@ -392,13 +392,15 @@ class Providers:
         logs: the folder for the output of services. None keeps the output for messages only.
         allow: called with the specs of a provider's real accounts before it is used. Raises UsageError to refuse.
         serve_at: the address at which emulators listen, by default only for this machine.
+        adapt: called with an agent's name and a spec. Returns what that agent needs to connect from its host.
     """
 
     def __init__(
         self, seed: str, *, time_scale: float = 1.0, patience_s: float = 4 * _MOST_SILENT_S, logs: Path | None = None,
         allow: Callable[[Sequence[str]], object] = lambda accounts: None, serve_at: str = "",
+        adapt: Callable[[str, str, Provided], Provided] = lambda agent, text, provided: provided,
     ) -> None:  # fmt: skip
-        self._serve_at = serve_at or "127.0.0.1"
+        self._serve_at, self._adapt = serve_at or "127.0.0.1", adapt
         self._seed, self._time_scale, self._logs = seed, time_scale, logs
         self._silent_s = min(_MOST_SILENT_S, patience_s / 4)
         self._allow = allow
@@ -408,11 +410,11 @@ class Providers:
         self._states: list[str] = []
 
     def provide(self, agent: str, text: str) -> Provided:
-        """Prepare a provider, once. Returns what any agent needs to connect. Raises UsageError and ServiceError."""
+        """Prepare a provider, once. Returns what an agent needs to connect. Raises UsageError and ServiceError."""
         with self._lock:
             if text not in self._provided:
                 self._prepare(text)
-            return self._provided[text]
+        return self._adapt(agent, text, self._provided[text])
 
     def accounts(self, text: str) -> Sequence[tuple[str, Mapping[Verb, int]]]:
         """Return each real account that a provider uses, with the requests that its verbs send.

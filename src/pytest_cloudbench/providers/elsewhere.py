@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_cloudbench import drivers
 from pytest_cloudbench.drivers import egress
 from pytest_cloudbench.drivers.base import Described
-from pytest_cloudbench.model import ConfigError, CredentialsError, Endpoint, ProviderSpec, UsageError
+from pytest_cloudbench.model import ConfigError, CredentialsError, Endpoint, UsageError
 from pytest_cloudbench.providers.for_agents import Provided, SentAlong
 from pytest_cloudbench.providers.leaves import load_credentials
 
@@ -36,16 +35,16 @@ def prepare(provided: Provided, find_port: FindPort | None) -> Provided:
     own here, and CredentialsError.
     """
     if provided.children:
-        scheme = ProviderSpec.parse(provided.spec).scheme
-        if issubclass(drivers.driver_class(scheme), Described):
+        bound = provided.bind()
+        if issubclass(bound.driver, Described):
             raise UsageError(
-                f"{scheme}: its files say on this machine alone what is where, and agents on other hosts lack them: "
-                "leave --cloudbench-hosts out"
+                f"{bound.spec.scheme}: its files say on this machine alone what is where, and agents on other hosts "
+                "lack them: leave --cloudbench-hosts out"
             )
         return provided.replace(children=tuple(prepare(child, find_port) for child in provided.children))
     endpoint = provided.endpoint
     if endpoint is None:
-        credentials = load_credentials(drivers.bind(ProviderSpec.parse(provided.spec)), provided.account)
+        credentials = load_credentials(provided.bind(), provided.account)
         return provided.replace(sent=SentAlong(dict(credentials), _read_files(_file_names(credentials))))
     moves = dict[str, str]()
     for host, port in _list_loopback(endpoint):

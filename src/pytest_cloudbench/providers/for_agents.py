@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from pytest_cloudbench import drivers
 from pytest_cloudbench.fleet.messages import Message
-from pytest_cloudbench.model import Endpoint
+from pytest_cloudbench.model import Endpoint, ProviderSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,10 @@ class Provided(Message, frozen=True):
     is_kept: bool = True
     children: tuple[Provided, ...] = ()
     sent: SentAlong | None = None
+
+    def bind(self) -> drivers.BoundSpec:
+        """Return the spec with its driver's class, which is looked up. Raises SpecError."""
+        return drivers.bind(ProviderSpec.parse(self.spec))
 
     @property
     def has_services(self) -> bool:

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from pytest_cloudbench.results.oplog import read_log
 from tests.fleet.harness import Ended, Lab, Running, grid, keys, lab_in
+from tests.limits import HANG_S
 
 pytestmark = pytest.mark.slow
 
@@ -201,3 +203,22 @@ def test_a_host_that_answers_slowly_takes_part_and_its_clock_has_an_honest_bound
     near, far = (one["clock_error_ns"] for one in info["hosts"])
     assert far >= 200_000_000 > near, "half of a round trip"
     check_nothing_is_left(run, temporary)
+
+
+def test_records_that_come_late_are_a_note(lab: Lab, temporary: Path) -> None:
+    lab.write(TESTS).write(describe(HERE, HERE), "hosts.toml")
+    running = begin(lab, temporary)
+    running.wait_for_records("gw2", "test_first", 5)
+    [relay] = [parent for parent in running.workers()["gw2"].parents() if parent.cmdline()[-2:] == ["-m", "code"]]
+    log = running.log_of("gw0", "test_first")
+    assert log is not None
+    count = len(read_log(log))
+    relay.suspend()
+    running.wait_for_records("gw0", "test_first", count + 40)  # two sensors, every 0.1 s, for two seconds
+    relay.resume()
+    run = running.end()
+    assert run.counts() == {"passed": 2}, run.text
+    notes = {name: find_entry(run, name)["notes"] for name in ("test_first", "test_second")}
+    [note] = [note for note in notes["test_first"] if note.startswith("records of other hosts came up to ")]
+    assert 1.5 < float(note.split()[7]) < HANG_S
+    assert not any("records of other hosts" in note for note in notes["test_second"])

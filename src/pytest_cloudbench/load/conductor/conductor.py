@@ -59,6 +59,7 @@ if TYPE_CHECKING:
 
 _BUSY = 0.95
 
+_RECORDS_ARE_LATE_S = 1.0
 _START_MARGIN_S = 0.05
 _START_MARGIN_PER_AGENT_S = 0.002
 
@@ -87,10 +88,11 @@ class Conductor:
         self.spending = Spending(option.cloudbench_max_cost, option.cloudbench_yes, asker)
         self._providers = Providers(
             facts.seed, time_scale=facts.time_scale, patience_s=option.cloudbench_patience, logs=Path(facts.results),
-            allow=self.spending.check, serve_at=option.cloudbench_serve_at or "",
+            allow=self.spending.check, serve_at=option.cloudbench_serve_at or "", adapt=self._adapt,
         )  # fmt: skip
         self._runs: dict[str, OpenRun] = {}
         self._ended_runs = set[str]()
+        self._records_late_s = dict[str, float]()
         self.reports: list[tuple[str, Path | None]] = []
         self.is_incomplete = False
         self.doubts: tuple[str, ...] = ()
@@ -127,7 +129,7 @@ class Conductor:
                 "deselected": self._note_deselected,
                 "entries": self._add_stock,
                 "alone": _handle_request(Conclusion, self._conclude_alone),
-                "provide": self._provide,
+                "provide": self._providers.provide,
                 "agree": _handle_request(Start, self._announce_run),
                 "ruled": _handle_request(ItemEnded, self._rule_on_item),
                 "apart": lambda agent, nodeid: self.entries.gate.apart_s(nodeid) if self.entries.gate else 0.0,
@@ -152,9 +154,8 @@ class Conductor:
 
     # -- answers to single agents -----------------------------------------------------------------
 
-    def _provide(self, agent: str, text: str) -> Provided:
-        """Prepare a provider for an agent. Raises UsageError if the agent is on a host that cannot reach it."""
-        provided = self._providers.provide(agent, text)
+    def _adapt(self, agent: str, text: str, provided: Provided) -> Provided:
+        """Return what an agent needs to connect. Raises UsageError if its host cannot reach the provider."""
         if not self.is_elsewhere(agent):
             return provided
         if (way_here := self.way_here(agent)) is None:
@@ -214,6 +215,8 @@ class Conductor:
         """
         if log_piece.run in self._ended_runs:
             return
+        late_s = (now_ns() - log_piece.sent_ns) / 1e9
+        self._records_late_s[log_piece.run] = max(late_s, self._records_late_s.get(log_piece.run, 0.0))
         folder = Path(self.facts.results) / slug(log_piece.run)
         make_results_folder(folder)
         with (folder / f"{agent}.oplog").open("ab") as file:
@@ -369,6 +372,11 @@ class Conductor:
             run.counter.close()
         if run.sampler is not None:  # the run did not reach its end
             run.sampler.stop()
+        if (late_s := self._records_late_s.pop(run.request.subject.run, 0.0)) > _RECORDS_ARE_LATE_S:
+            run.notes.append(
+                f"records of other hosts came up to {late_s:.1f} s after they were sent, because this machine or the "
+                "network was busy: a host that dies loses as much"
+            )
         provider = run.request.subject.provider
         died, servers = self._providers.died(provider), self._providers.own_servers(provider)
         merged = merge_run(run, self.entries, doubts, died, servers)

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_cloudbench.drivers import BoundSpec
-from pytest_cloudbench.drivers import bind as bind_spec
 from pytest_cloudbench.drivers.base import Driver
 from pytest_cloudbench.drivers.egress import CERTIFICATES
 from pytest_cloudbench.drivers.folder import FolderDriver
@@ -21,7 +20,7 @@ from pytest_cloudbench.drivers.stranger import SharesLinks, Stranger
 from pytest_cloudbench.load.engine.engine import Budget
 from pytest_cloudbench.load.messages import SwitchFaults
 from pytest_cloudbench.load.sandbox import RetryingDriver
-from pytest_cloudbench.model import Endpoint, ProviderSpec
+from pytest_cloudbench.model import Endpoint
 from pytest_cloudbench.providers import Provider
 from pytest_cloudbench.providers import connect as connect_provided
 from pytest_cloudbench.workload.payload import Generator
@@ -67,7 +66,7 @@ class Inquiry:
     @property
     def bound(self) -> BoundSpec:
         """The spec that the driver reads, such as ``dropbox`` for ``emulated:dropbox-2014``."""
-        return bind_spec(ProviderSpec.parse(self.provider.opened[1].spec))
+        return self.provider.opened[1].bind()
 
     def connect(self, endpoint: Endpoint) -> Any:
         """Connect another driver of this kind to some endpoint. Raises UsageError."""

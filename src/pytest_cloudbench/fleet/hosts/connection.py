@@ -27,7 +27,7 @@ _SPARE_S = 10.0
 _END_S = 5.0
 _LAST_LINES = 60
 _LINE_S = 2.0
-"""How long the end of a traceback may take to arrive after its beginning."""
+"""How long what a program has said may take to arrive after its end."""
 _NOT_FOR_PEOPLE = (">>>", "now exit", " ", "Traceback", "Fatal Python")
 """How lines begin that an interpreter writes around what it has to say."""
 
@@ -150,7 +150,7 @@ class HostConnection:
         self._heard_s = time.monotonic()
         self._is_closing = threading.Event()
         self._last_lines: deque[str] = deque(maxlen=_LAST_LINES)
-        self._line_came = threading.Condition()
+        self._line_came, self._has_said_all = threading.Condition(), False
         self._process: subprocess.Popen[bytes] | None = None
         self._threads = [
             threading.Thread(target=work, name=f"{host.name}-{work.__name__.strip('_')}", daemon=True)
@@ -321,6 +321,9 @@ class HostConnection:
                 with self._line_came:
                     self._last_lines.append(line.decode(errors="replace").rstrip())
                     self._line_came.notify_all()
+        with self._line_came:
+            self._has_said_all = True
+            self._line_came.notify_all()
 
     def last_line(self) -> str:
         """Return the last line that the host wrote for people. Empty if it wrote none.
@@ -334,7 +337,7 @@ class HostConnection:
             return next(lines, "")
 
         with self._line_came:
-            self._line_came.wait_for(lambda: find() or not self._last_lines, _LINE_S)
+            self._line_came.wait_for(lambda: find() or self._has_said_all, _LINE_S)
             return find()
 
     def _watch(self) -> None:

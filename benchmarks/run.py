@@ -62,7 +62,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "versus_finds_p50_busy",
         "versus_finds_p50_really",
     ),
-    "benchmarks.bench_hosts": ("way_round_trip_ratio", "way_throughput_ratio"),
+    "benchmarks.bench_ways": ("way_round_trip_ratio", "way_throughput_ratio"),
     "benchmarks.bench_live": ("live_view_core_share",),
     "benchmarks.bench_objects": ("s3_fast_puts_per_cpu_s",),
     "benchmarks.bench_history": (

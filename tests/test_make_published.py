@@ -31,7 +31,8 @@ TOOL = ROOT / "tools" / "make_published.py"
 PUBLISHED = ROOT / "results" / "published"
 # Entries by file, so that an emptied folder cannot make a test pass.
 COUNTS = {
-    "cloud-raid-2012-table-1": 28, "cloud-raid-2012-table-2": 20, "cloud-raid-2012-table-3": 6, "imc-2013-quoted": 30,
+    "cloud-raid-2012-table-1": 28, "cloud-raid-2012-table-2": 20, "cloud-raid-2012-table-3": 6,
+    "imc-2013-data-centers": 5, "imc-2013-quoted": 30,
     "imc-2013-table-1": 25, "thesis-2014-table-2.1": 24, "thesis-2014-table-2.2": 35, "thesis-2014-table-4.2": 15,
     "thesis-2014-table-4.3": 15, "thesis-2014-table-4.5": 8,
     "thesis-2014-table-4.7": 1, "uds-2013-appends": 2, "uds-2013-cpu": 4, "uds-2013-download": 4, "uds-2013-log": 2,

@@ -37,6 +37,7 @@ def describe(located: LocatedServers) -> dict[str, Any]:
     reasons = dict.fromkeys(place["known_by"] for place in located.places)
     return {
         "operator": ", ".join(operators) or "unknown", "location": ", ".join(places) or "unknown",
+        "data_centers": len(places.keys() - {"unknown"}) or None,
         "known_by": "; ".join(reasons) or "no server was seen", "places": located.places, "imc_2013": IMC,
     }  # fmt: skip
 

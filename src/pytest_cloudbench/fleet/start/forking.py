@@ -138,7 +138,10 @@ class _Request:
 
 
 class SharedInput:
-    """The input of several workers. The warm worker is configured with that of the first, from which others may differ."""
+    """The input of several workers.
+
+    The warm worker is configured with that of the first, from which others may differ.
+    """
 
     def __init__(self) -> None:
         self._first: dict[str, Any] | None = None

@@ -26,7 +26,7 @@ from pytest_cloudbench.net.locate.sphere import (
 
 KM_PER_MS = 100.0
 """How far a server is at most for each millisecond of round trip: light in glass travels two thirds of 300 km/ms, and
-there and back (Gueye et al., Constraint-based geolocation, IEEE/ACM ToN 2006, section III)."""
+there and back (Gueye et al., Constraint-based geolocation, IEEE/ACM ToN 2006)."""
 SLACK_KM = 20.0
 """How much each bound may be too small, for clocks that read 0.2 ms too little and cables straighter than any known."""
 WIDEST_KM = 2500.0

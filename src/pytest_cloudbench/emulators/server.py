@@ -297,7 +297,10 @@ class Emulator:
 
     def _list_stored(self) -> dict[str, object]:
         """Return the account's files with their content. An account that is too large for one line is refused."""
-        stored = [(name, blob) for name, blob in self.skin.store.kept()]
+        store = getattr(self.skin, "store", None)
+        if store is None:  # a skin of another project, which was written before there was this attribute
+            return {"ok": False, "error": "the skin does not show its store"}
+        stored = list(store.kept())
         if sum(len(blob) for _, blob in stored) > _STORED_BYTES:
             return {"ok": False, "error": f"the account holds more than {_STORED_BYTES:,} bytes"}
         return {"ok": True, "stored": [(name, base64.b64encode(blob.data).decode()) for name, blob in stored]}

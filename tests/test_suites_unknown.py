@@ -35,6 +35,7 @@ ORDINARY = {
     "load": "what is put on a provider",
     "propagation": "what a second device waits for",
     "readiness": "a section of an emulator's profile, and metrics of the package's own",
+    "security": "a variable for what paramiko calls so, and one of the words that payloads are made of",
     "transfer": "what moves a file",
     "updates": "changes of files",
 }

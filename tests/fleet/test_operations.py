@@ -293,7 +293,7 @@ def test_a_run_notes_the_limit_on_operations_in_flight_once_for_all_agents(lab: 
 
         @pytest.fixture(autouse=True)
         def little_memory(monkeypatch):
-            monkeypatch.setattr("pytest_cloudbench.load.engine.engine.count_fitting_threads", lambda: 2)
+            monkeypatch.setattr("pytest_cloudbench.load.engine.engine.count_fitting_threads", lambda agents: 2)
         """,
         name="conftest.py",
     )

@@ -63,7 +63,9 @@ class Bench:
     stop: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
-        self.engine = Engine(Scripted(self.act), self.ops.append, self.agent, self.stop, self.budget, self.max_threads)
+        self.engine = Engine(
+            Scripted(self.act), self.ops.append, self.agent, self.stop, self.budget, max_threads=self.max_threads
+        )
 
     def run_open(self, schedule: Plan, start_ns: int | None = None) -> dict[tuple[int, int], Op]:
         self.engine.run_schedule(schedule, now_ns() if start_ns is None else start_ns)

@@ -105,7 +105,7 @@ def meeting_server(count: int, delay_s: float) -> Iterator[int]:
 def run(task: Request | Call, schedule: Plan, max_threads: int = MAX_THREADS) -> tuple[list[Op], list[str]]:
     """Run a plan. Return its records and the engine's notes."""
     ops: list[Op] = []
-    engine = Engine(task, ops.append, 0, threading.Event(), Budget(), max_threads)
+    engine = Engine(task, ops.append, 0, threading.Event(), Budget(), max_threads=max_threads)
     engine.run_schedule(schedule, now_ns())
     return ops, engine.notes
 
@@ -198,14 +198,14 @@ def test_a_run_says_that_the_limit_of_an_agent_was_reached() -> None:
     ops, notes = run(Call(meet(7)), plan(TOGETHER, range(70), 1, "seed"), max_threads=7)
     assert len(ops) == 70
     assert notes == [
-        "at most 7 operations were in flight in one agent, as many as its engine or its memory allows: "
-        "further ones began late; use more agents"
+        "at most 7 operations were in flight in one agent, as many as its engine allows: further "
+        "ones began late; use more agents"
     ]
 
 
 def test_memory_limits_operations_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_cloudbench.load.engine.limits.available_bytes", lambda: 5 * 48 * 1024)
-    assert count_fitting_threads() == 5
+    assert (count_fitting_threads(1), count_fitting_threads(2), count_fitting_threads(50)) == (5, 2, 1)
     ops, notes = run(Call(meet(5)), plan(TOGETHER, range(20), 1, "seed"))
     assert len(ops) == 20
     assert [note.split(",")[0] for note in notes] == ["at most 5 operations were in flight in one agent"]
@@ -217,19 +217,37 @@ def test_memory_limits_operations_in_flight(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_refused_thread_is_explained_by_limits_of_system_and_container(
     tmp_path: Path, cgroup: str, folder: str
 ) -> None:
-    texts = {"proc/self/cgroup": cgroup, "proc/sys/kernel/pid_max": "32768\n"}
+    texts = {
+        "proc/self/cgroup": cgroup,
+        "proc/sys/kernel/pid_max": "32768\n",
+        "proc/loadavg": "0.2 0.1 0.1 3/2768 99\n",
+    }
     if folder:
         texts |= {f"sys/fs/cgroup/{folder}/pids.max": "200\n", f"sys/fs/cgroup/{folder}/pids.current": "199\n"}
     for name, text in texts.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    line = describe_limit(190, are_refused=True, root=tmp_path)
+    line = describe_limit(190, 10_000, are_refused=True, root=tmp_path)
     assert line.startswith(
         "at most 190 operations were in flight in one agent, because the system refused a further thread"
     )
-    assert ("pids.max 200, of which 199 are in use" in line) == bool(folder)
+    assert ("pids.max 200" in line) == bool(folder)
     assert "kernel.pid_max 32768" in line
     assert "\n" not in line
+
+
+@pytest.mark.parametrize(("agents", "threads"), [(1, 15_000), (50, 300), (100_000, 1)])
+def test_agents_share_half_of_the_threads_that_a_machine_has_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agents: int, threads: int
+) -> None:
+    monkeypatch.setattr("pytest_cloudbench.load.engine.limits.available_bytes", lambda: None)
+    for name, text in {"sys/kernel/pid_max": "32768", "loadavg": "0.2 0.1 0.1 3/2768 99"}.items():
+        (tmp_path / "proc" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "proc" / name).write_text(text)
+    assert count_fitting_threads(agents, tmp_path) == threads
+    line = describe_limit(threads, 20_000, are_refused=False, root=tmp_path)
+    assert "its share of this machine's memory and threads (kernel.pid_max 32768)" in line
+    assert line.endswith("use more machines")
 
 
 def test_a_thread_that_the_system_refuses_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:

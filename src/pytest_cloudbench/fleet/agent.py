@@ -63,6 +63,7 @@ class Agent:
     Attributes:
         name: the worker's id, ``main`` without xdist.
         host_name: the name of the host that it runs on, empty on the controller's machine.
+        agents_here: the number of agents on that host, this one included.
         stop: set when the controller is gone or the session ends; the engine watches it.
         index: this agent's place among those that run the current item; the first one leads.
         count: how many agents run the current item.
@@ -78,7 +79,7 @@ class Agent:
 
     def __init__(self, name: str, send: Callable[[FromAgent], None], same_clock: bool = True) -> None:
         self.name, self.host_name, self.stop = name, "", threading.Event()
-        self.index, self.count = 0, 1
+        self.index, self.count, self.agents_here = 0, 1, 1
         self.again: int | None = 0
         self.gated = False
         self.clock_offset_ns = self.clock_error_ns = self._clock_is_due_ns = 0

@@ -18,6 +18,7 @@ class RunFacts(Message, frozen=True):
         results: the folder for this run's records.
         host: see ``agent.host_id``.
         host_name: the name of the host that this agent runs on, empty on the controller's machine. Agents differ in it.
+        agents_here: the number of agents on that host.
         owner: the controller's process, as ``results.owner`` describes it.
         gated: whether the controller has a say in an item's outcome, and may have it run again.
         version: the controller's version of this package; an agent with another version takes no part.
@@ -35,6 +36,7 @@ class RunFacts(Message, frozen=True):
     gated: bool = False
     version: str = __version__
     host_name: str = ""
+    agents_here: int = 1
 
 
 def slug(text: str) -> str:

@@ -116,7 +116,10 @@ class ControllerSession:
         """Open a channel to a new worker. It is duplex, needs no port and ends with the worker."""
         channel, name = node.gateway.newchannel(), node.gateway.id
         node.workerinput[self._channel_key] = channel
-        node.workerinput[self._facts_key] = self.facts.replace(host_name=_name_host(node.gateway.spec)).plain()
+        host_name = _name_host(node.gateway.spec)
+        agents_here = sum(_name_host(spec) == host_name for spec in node.nodemanager.specs)
+        facts = self.facts.replace(host_name=host_name, agents_here=agents_here)
+        node.workerinput[self._facts_key] = facts.plain()
         with self._lock:
             self._channels[name], self._gateways[name] = channel, node.gateway
             if self._serving is not None:

@@ -62,7 +62,7 @@ class WorkerSession:
             )
         self.facts = RunFacts.from_plain(run)
         self.agent = Agent.over(channel, name, self.facts.host)
-        self.agent.gated = self.facts.gated
+        self.agent.gated, self.agent.agents_here = self.facts.gated, self.facts.agents_here
         if self.facts.host_name:
             from pytest_cloudbench.fleet.hosts.facts import read_facts
 

@@ -470,7 +470,7 @@ class Experiment:
             log.samples = max(1, _SAMPLES_PER_REPORT // agent.count)
             driver = self.provider.driver
             requests = driver.requests if isinstance(driver, Counting) else None
-            engine = Engine(run.task, log.record, agent.index, agent.stop, run.budget, requests=requests)
+            engine = Engine(run.task, log.record, agent.index, agent.stop, run.budget, agent.agents_here, requests)
             if run.load.until is not None:
                 watch = RunWatch(agent, run.name, run.load.until, log.record)
                 engine.record = watch.record
@@ -565,11 +565,10 @@ def _open_log(
     """Open this agent's log of a run: in the run's folder, or sent to the controller from another host."""
     header = {"agent": agent.name, "nodeid": nodeid, "run": run, "owner": facts.owner, "writer": owner_text()}
     if not agent.same_clock:
-
-        def send(piece: bytes) -> None:
-            agent.tell("records", LogPiece(run, piece, agent.controller_ns()))
-
-        return SentLog({**header, "host": agent.host_name}, progress, send, agent.clock_offset_ns)
+        return SentLog(
+            {**header, "host": agent.host_name}, progress,
+            lambda piece: agent.tell("records", LogPiece(run, piece, agent.controller_ns())), agent.clock_offset_ns,
+        )  # fmt: skip
     path = Path(facts.results) / slug(run) / f"{agent.name}.oplog"
     return OpLog(path, header, progress, moved=lambda path: agent.tell("moved", LogMoved(run, str(path))))
 

@@ -102,9 +102,10 @@ class Engine:
         agent: this agent's index, kept in every record.
         stop: set from outside to end the run early.
         budget: limit on operations and bytes.
-        max_threads: limit on operations in flight.
+        agents_here: the number of agents that share this machine.
         requests: returns how many requests this thread has sent so far (see ``drivers.base.Counting``). None if the
             driver does not count them.
+        max_threads: limit on operations in flight.
         end_ns: operations that are due at this time or later are not begun. Set from outside while the engine runs.
         measured_from_ns: operations that are due earlier are a warm-up. Set from outside before the first operation.
         notes: remarks on limits of the system that delayed operations.
@@ -115,8 +116,9 @@ class Engine:
     agent: int
     stop: threading.Event
     budget: Budget
-    max_threads: int = MAX_THREADS
+    agents_here: int = 1
     requests: Callable[[], int] | None = None
+    max_threads: int = MAX_THREADS
     error: BaseException | None = None
     end_ns: int | None = None
     measured_from_ns: int = 0
@@ -145,11 +147,11 @@ class Engine:
                 return False
             return end_ns is not None
 
-        max_threads = min(self.max_threads, count_fitting_threads())
+        max_threads = min(self.max_threads, count_fitting_threads(self.agents_here))
         pool = TicketPool(len(plan), run_ticket, max_threads, self._thread_wait_ns)
         self._run_until_joined(partial(pool.start, count_ready_threads(plan, max_threads)), 1, pool.join)
         if pool.is_full:
-            self.notes.append(describe_limit(pool.max_threads, pool.are_refused))
+            self.notes.append(describe_limit(pool.max_threads, self.max_threads, pool.are_refused))
 
     def run_closed(
         self, arrival: ThinkTime, sensors: Iterable[int], count: int | Callable[[int], int], seed: str, start_ns: int,

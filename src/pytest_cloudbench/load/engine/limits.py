@@ -5,6 +5,7 @@ What may live here: reading limits, and raising the one that a process may raise
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterator
@@ -17,37 +18,60 @@ _DESCRIPTORS_PER_THREAD = 8
 """A connection, what its driver opens besides, and a share for files that tell how long threads wait."""
 
 
-def count_fitting_threads() -> int:
-    """Return the number of threads for which there is memory."""
+def count_fitting_threads(agents: int, root: Path = Path("/")) -> int:
+    """Return the number of threads that each of so many agents may have on this machine.
+
+    All agents together get the memory that is available, and half of the threads that the system still allows, so that
+    servers and other programs can go on: one that cannot start a thread fails.
+    """
     available = available_bytes()
-    return sys.maxsize if available is None else max(1, available // _THREAD_BYTES)
+    rooms = [] if available is None else [available // _THREAD_BYTES]
+    rooms += [max(0, limit - used) // 2 for _, limit, used in _thread_limits(root)]
+    return max(1, min(rooms, default=sys.maxsize) // agents)
 
 
-def describe_limit(threads: int, are_refused: bool, root: Path = Path("/")) -> str:
-    """Return a line which says that all of so many threads were in use, and why there were no more."""
+def describe_limit(threads: int, engine_threads: int, are_refused: bool, root: Path = Path("/")) -> str:
+    """Return a line which says that all of so many threads were in use, and why there were no more.
+
+    Args:
+        threads: how many there were.
+        engine_threads: the most that the engine would have.
+        are_refused: whether the system refused one.
+        root: of the file system.
+    """
     line = f"at most {threads:,} operations were in flight in one agent"
-    if not are_refused:
-        return f"{line}, as many as its engine or its memory allows: further ones began late; use more agents"
-    limits = ", ".join(_thread_limits(root))
-    return f"{line}, because the system refused a further thread{f' ({limits})' if limits else ''}: others began late"
+    if threads >= engine_threads and not are_refused:
+        return f"{line}, as many as its engine allows: further ones began late; use more agents"
+    limits = ", ".join(f"{name} {limit}" for name, limit, _ in _thread_limits(root))  # the same for all agents
+    limits = f" ({limits})" if limits else ""
+    if are_refused:
+        return f"{line}, because the system refused a further thread{limits}: others began late"
+    return f"{line}, its share of this machine's memory and threads{limits}: further ones began late; use more machines"
 
 
-def _thread_limits(root: Path) -> Iterator[str]:
-    """Yield this process's limits on threads."""
-    try:
+def _thread_limits(root: Path) -> Iterator[tuple[str, int, int]]:
+    """Yield the limits on threads: a name, the most, and how many are in use."""
+    used = _count_all_threads(root)
+    with contextlib.suppress(ImportError):  # not on Windows
         import resource
-    except ImportError:  # not on Windows
-        return
-    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-    if soft != resource.RLIM_INFINITY:
-        yield f"ulimit -u {soft}"
+
+        soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+        if soft != resource.RLIM_INFINITY and os.geteuid():  # root may have more
+            yield "ulimit -u", soft, used
     for folder in _container_folders(root):
-        limit, used = (_read_number(folder / name) for name in ("pids.max", "pids.current"))
-        if limit is not None:
-            yield f"pids.max {limit}, of which {used} are in use"
-    for name in ("kernel/threads-max", "kernel/pid_max", "vm/max_map_count"):
+        limit, in_folder = (_read_number(folder / name) for name in ("pids.max", "pids.current"))
+        if limit is not None and in_folder is not None:
+            yield "pids.max", limit, in_folder
+    for name in ("kernel/threads-max", "kernel/pid_max"):
         if (limit := _read_number(root / "proc/sys" / name)) is not None:
-            yield f"{name.replace('/', '.')} {limit}"
+            yield name.replace("/", "."), limit, used
+
+
+def _count_all_threads(root: Path) -> int:
+    """Return how many threads there are on this machine. 0 if the system does not tell."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int((root / "proc/loadavg").read_text("ascii").split()[3].partition("/")[2])
+    return 0
 
 
 def _container_folders(root: Path) -> Iterator[Path]:

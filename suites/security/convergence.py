@@ -1,18 +1,20 @@
 """Is encryption convergent? If equal files are encrypted alike, whoever guesses a file can confirm that it is there.
 
 (Thesis, section 2.4.4: "Confirmation-of-a-File Attack".) An equal file is uploaded twice by one account, and once by
-another. A second account of an emulated service is another emulator: what is compared is what the clients send.
+another. Where an emulator has one account only, another emulator gives the second: what is compared is what the clients
+send.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from pytest_cloudbench import (
     Endpoint,
     Inquiry,
     RandomContent,
+    UsageError,
     find_needles,
     slice_needles,
     start_emulator,
@@ -34,8 +36,8 @@ def ask_convergent(inquiry: Inquiry) -> Ruling:
         return unknown(f"not asked: {why}", encryption.evidence)
     content = RandomContent(f"{inquiry.seed}/convergent", _BYTES).read(0, _BYTES)
     first, again = (_upload(inquiry, inquiry.endpoint, f"{inquiry.folder}/{name}", content) for name in ("one", "two"))
-    with _second_account(inquiry) as endpoint:
-        other = None if endpoint is None else _upload(inquiry, endpoint, "/other", content)
+    with _second_account(inquiry) as second:
+        other = None if second is None else _upload(*second, content)
     return judge_convergence(first, again, other, _BYTES)
 
 
@@ -67,11 +69,17 @@ def _upload(inquiry: Inquiry, endpoint: Endpoint | None, path: str, content: byt
 
 
 @contextmanager
-def _second_account(inquiry: Inquiry) -> Iterator[Endpoint | None]:
-    """Yield the endpoint of another account, or None if there is none. Only emulators give as many as wanted."""
-    endpoint = inquiry.endpoint
-    if inquiry.provider.profile is None or endpoint is None:
-        yield None
-        return
-    with start_emulator("ideal", api=endpoint.api, seed=2) as service:
-        yield service.endpoint
+def _second_account(inquiry: Inquiry) -> Iterator[tuple[Inquiry, Endpoint | None, str] | None]:
+    """Yield what uploads to another account, its endpoint and a path there, or None if there is no such account."""
+    with ExitStack() as stack:
+        try:
+            other = stack.enter_context(inquiry.second_account())
+        except UsageError:
+            endpoint = inquiry.endpoint
+            if inquiry.provider.profile is None or endpoint is None:
+                yield None
+                return
+            service = stack.enter_context(start_emulator("ideal", api=endpoint.api, seed=2))
+            yield inquiry, service.endpoint, "/other"
+            return
+        yield other, other.endpoint, f"{other.folder}/other"

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from pytest_cloudbench import Inquiry
 
-from . import certificates, convergence, links, nodes, transit
+from . import certificates, convergence, deduplication, links, nodes, transit
 from .rulings import Ruling
 
 SOURCE = "BenchCloud thesis, section 2.2, Table 2.1, 2014, as advertised"
@@ -76,6 +76,10 @@ QUESTIONS = {
         Question(
             "convergent", "Equal files look different", "Do equal files of different accounts look different?",
             convergence.ask_convergent,
+        ),
+        Question(
+            "deduplication", "Deduplication across users leaks", "Does it show that another account has a file?",
+            deduplication.ask_deduplication, is_good="no",
         ),
         Question("at_rest", "Unreadable where stored", "Is content unreadable in the store?", transit.ask_at_rest),
         Question("guessable", "Links unguessable", "Is it hopeless to guess links?", links.ask_guessable),

@@ -106,7 +106,7 @@ def send_files(
     return tap.flows
 
 
-def _why_unseen(inquiry: Inquiry) -> str:
+def why_unseen(inquiry: Inquiry) -> str:
     """Return why no traffic can be recorded. Empty if it can."""
     scheme = inquiry.bound.spec.scheme
     if inquiry.endpoint is None and not inquiry.bound.credential_sets:
@@ -116,7 +116,7 @@ def _why_unseen(inquiry: Inquiry) -> str:
 
 def ask_transit(inquiry: Inquiry) -> Ruling:
     """Answer whether every connection is encrypted. A plain one is named with what it carries."""
-    if why := _why_unseen(inquiry):
+    if why := why_unseen(inquiry):
         return unknown(why)
     bait = Bait.make(f"{inquiry.seed}/transit")
     used = [flow for flow in send_bait(inquiry, bait, opens=False) if flow.up]
@@ -147,7 +147,7 @@ def judge_transit(flows: Sequence[TappedFlow], bait: Bait) -> Ruling:
 
 def ask_content(inquiry: Inquiry) -> Ruling:
     """Answer whether the client encrypts content before the service receives it."""
-    if why := _why_unseen(inquiry):
+    if why := why_unseen(inquiry):
         return unknown(why)
     bait = Bait.make(f"{inquiry.seed}/content")
     flows = send_bait(inquiry, bait, opens=True)
@@ -180,7 +180,7 @@ def count_plain_bytes(sent: bytes) -> int:
 
 def ask_names(inquiry: Inquiry) -> Ruling:
     """Answer whether the client encrypts the names of files before the service receives them."""
-    if why := _why_unseen(inquiry):
+    if why := why_unseen(inquiry):
         return unknown(why)
     bait = Bait.make(f"{inquiry.seed}/names")
     flows = send_bait(inquiry, bait, opens=True)

@@ -122,6 +122,10 @@ BAD: dict[str, tuple[str, str]] = {
     "nested": ("mirror:(mirror:emulated:ideal),emulated:ideal", "expected two children or more"),
     "twice": ("mirror:folder:x,folder:./x", "two children are the same place: folder:"),
     "one token": ("mirror:(dropbox?token_env=T),(dropbox?token_env=T)", "the same place: dropbox?token_env=T"),
+    "numbered child": ("mirror:(dropbox?account_number=2),folder:x", "an array numbers the accounts of its children"),
+    "numbered token": ("dropbox?token_env=T&account_number=2", "token_env names the account; leave account_number out"),
+    "numbered folder": ("folder:x?account_number=2", "it has no accounts; leave account_number out"),
+    "bad number": ("dropbox?account_number=0", "account_number is a number from 1 to 99"),
     "no recipe's name": ("served", "provider 'served': expected served:RECIPE.toml"),
     "no recipe": ("served:none.toml", "none.toml: cannot be read"),
     "bad recipe": ("served:bad.toml", "bad.toml: name: expected a text"),
@@ -308,6 +312,14 @@ def test_a_file_names_children(files: Path) -> None:
     absolute = named.absolute()
     assert absolute == f"mirror:(emulated:ideal),(folder:{files}/x)?note=1"
     assert providers.resolve(absolute).absolute() == absolute
+
+
+def test_a_spec_may_name_the_second_account() -> None:
+    part = providers.resolve("dropbox?account_number=2&timeout_s=9")
+    assert (part.account, part.bound.spec.text) == (2, "dropbox?timeout_s=9")
+    assert part.bound.spec.params == {"timeout_s": "9"}
+    assert providers.resolve(part.absolute()).account == 2
+    assert providers.resolve("dropbox?account_number=2").bound.spec.text == "dropbox"
 
 
 def test_a_child_may_be_a_file_of_its_own(files: Path) -> None:

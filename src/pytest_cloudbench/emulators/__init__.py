@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,7 @@ class EmulatorService(ChildService):
         """Send a request to the control socket, and return the answer.
 
         Requests are ``set={"latency.median_s": 0.1}``, ``get="stats"``, ``get="stored"``, ``reset=True``,
-        ``refill=True``, ``faults=False`` and ``delays=False``.
+        ``refill=True``, ``faults=False``, ``delays=False`` and ``account=2``.
 
         Raises ServiceError if the request is refused or not answered.
         """
@@ -135,6 +136,14 @@ class EmulatorService(ChildService):
         """Switch the profile's faults and delays on or off."""
         self.control(faults=are_on)
         self.control(delays=are_on)
+
+    def open_account(self, number: int) -> Endpoint:
+        """Return the endpoint of an account by its number from 1, which is made if there is none yet.
+
+        The same number has the same credentials after a reset. Raises ServiceError if the API's emulator has one only.
+        """
+        credentials = self.control(account=number)["credentials"]
+        return replace(self.endpoint, credentials=credentials)
 
     def stored(self) -> Iterator[tuple[str, bytes]]:
         """Yield what the account holds: the path of each file, with what else is kept of it, and each version."""

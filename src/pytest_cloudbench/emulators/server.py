@@ -32,6 +32,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
 from typing import Any
 
+from pytest_cloudbench.emulators.accounts import Accounts
 from pytest_cloudbench.emulators.behaviour import Behaviour, EmulatorClock
 from pytest_cloudbench.emulators.blob import BytePieces
 from pytest_cloudbench.emulators.profile import Profile, change_profile, find_profile, list_settings
@@ -53,7 +54,7 @@ _CONTROL_GREETING_S = 10.0
 _KEEP_FILES_S = 1.0
 _CONTROLS = (
     '{"set": {...}}, {"get": "profile"|"stats"|"stored"}, {"reset": true}, {"refill": true}, {"faults": true|false}, '
-    '{"delays": true|false}'
+    '{"delays": true|false}, {"account": NUMBER}'
 )
 _SEED_STEP = 1_000_003
 _LOOPBACK = "127.0.0.1"
@@ -108,7 +109,10 @@ class Emulator:
         self.behaviour.make_delays(self._makes_delays)
         self._starts += 1
         module = importlib.import_module(SKINS[profile.meta.api])
-        self.skin: Skin = module.create(_lagging_profile(profile), self._clock, self._seed)
+        self.accounts = Accounts(
+            lambda offset: module.create(_lagging_profile(self.behaviour.profile), self._clock, self._seed + offset)
+        )
+        self.skin: Skin = self.accounts.first
         self._counts: Counter[tuple[str, int]] = Counter()
         self._refused = 0
         self._accepted_writes = 0
@@ -154,10 +158,12 @@ class Emulator:
         """Return the call of a request without its body, or None if the API has no route for its path and method."""
         method, path, query = scope["method"], scope["path"], scope["query_string"]
         sent = scope["raw_path"]
-        match = self.skin.route(method, sent.decode("ascii") if b"%" in sent else path, query)
+        headers = dict(scope["headers"])
+        skin = self.accounts.find(path, query, headers)
+        match = skin.route(method, sent.decode("ascii") if b"%" in sent else path, query)
         if match is None:
             return None
-        return Call(match.route, method, path, match.parameters, query, dict(scope["headers"]), self._clock.now_s())
+        return Call(match.route, method, path, match.parameters, query, headers, self._clock.now_s())
 
     async def _turn_away(self, call: Call, answer: Answer, scope: _Message, send: _Send) -> None:
         """Refuse a request without reading the rest of its body."""
@@ -272,14 +278,10 @@ class Emulator:
             except ConfigError as error:
                 return {"ok": False, "error": str(error)}
             self.behaviour.configure(profile)
-            self.skin.configure(_lagging_profile(profile))
+            self.accounts.configure(_lagging_profile(profile))
             return {"ok": True, "profile": list_settings(profile)}
-        if verb == "get" and value == "profile":
-            return {"ok": True, "name": profile.meta.name, "api": profile.meta.api, "profile": list_settings(profile)}
-        if verb == "get" and value == "stats":
-            return {"ok": True, "stats": self.stats()}
-        if verb == "get" and value == "stored":
-            return self._list_stored()
+        if (verb == "get" and value in ("profile", "stats", "stored")) or (verb == "account" and type(value) is int):
+            return self._show(value)
         if verb == "reset" and value is True:
             self._start_account(profile)
             gc.collect()  # the former account's nodes refer to each other, and hold space in memory and on disk
@@ -295,12 +297,24 @@ class Emulator:
             return {"ok": False, "error": f"cannot {verb} {value!r}"}
         return {"ok": True}
 
+    def _show(self, what: object) -> dict[str, object]:
+        """Answer a request to show something: the profile, the statistics, the store, or an account by its number."""
+        profile = self.behaviour.profile
+        if what == "profile":
+            return {"ok": True, "name": profile.meta.name, "api": profile.meta.api, "profile": list_settings(profile)}
+        if what == "stats":
+            return {"ok": True, "stats": self.stats()}
+        if what == "stored":
+            return self._list_stored()
+        if isinstance(what, int) and (skin := self.accounts.open(what)) is not None:
+            return {"ok": True, "credentials": dict(skin.credentials)}
+        return {"ok": False, "error": f"an emulator of {profile.meta.api} has no account {what}"}
+
     def _list_stored(self) -> dict[str, object]:
         """Return the account's files with their content. An account that is too large for one line is refused."""
-        store = getattr(self.skin, "store", None)
-        if store is None:  # a skin of another project, which was written before there was this attribute
+        if getattr(self.skin, "store", None) is None:  # a skin of another project, older than this attribute
             return {"ok": False, "error": "the skin does not show its store"}
-        stored = list(store.kept())
+        stored = list(self.accounts.kept())
         if sum(len(blob) for _, blob in stored) > _STORED_BYTES:
             return {"ok": False, "error": f"the account holds more than {_STORED_BYTES:,} bytes"}
         return {"ok": True, "stored": [(name, base64.b64encode(blob.data).decode()) for name, blob in stored]}

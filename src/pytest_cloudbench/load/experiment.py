@@ -263,7 +263,7 @@ class Experiment:
             expect=tuple(expect), gate=self._merge_margins(gate),
         )  # fmt: skip
         conclusion = Conclusion(
-            self._make_subject(run, label), entry, metrics, tuple(rounds_s), stats_of, tuple(columns),
+            self.make_subject(run, label), entry, metrics, tuple(rounds_s), stats_of, tuple(columns),
             tuple(dict.fromkeys(all_doubts)), ops=sum(part["ops"] for part in parts),
             loop=parts[-1]["loop"] if parts else None, own=_combine_parts(parts),
             ops_files=tuple(part["ops_file"] for part in parts if "ops_file" in part.info),
@@ -281,7 +281,7 @@ class Experiment:
         self._runs += 1
         name = self._run_name()
         folder = f"/cloudbench-{self.facts.run_id}/{slug(name)}"
-        self._ask_consent(name, Start(self._make_subject(name, "", stores=False), LoadShape(0, 0), _NO_ENTRY))
+        self._ask_consent(name, Start(self.make_subject(name, "", stores=False), LoadShape(0, 0), _NO_ENTRY))
         try:
             self.agent.once(
                 f"folder:{name}",
@@ -303,7 +303,7 @@ class Experiment:
 
         ``load`` is the plan of that work. All agents enter and leave together.
         """
-        self.agent.gather(f"start:{run}", Start(self._make_subject(run, "", stores=False), load, _NO_ENTRY))
+        self.agent.gather(f"start:{run}", Start(self.make_subject(run, "", stores=False), load, _NO_ENTRY))
         with _open_log(self.agent, self.facts, self.nodeid, run) as log:
             yield log
         result = self._hand_in_log(run, log, "", stopped="", verified=False)
@@ -378,7 +378,7 @@ class Experiment:
         files, deal = self._plan(load, name)
         prepares = load.on is None and load.operation is not Verb.PUT
         request = Start(
-            self._make_subject(name, entry.label, stores=entry.store), _load_shape(load, deal, files, prepares), entry,
+            self.make_subject(name, entry.label, stores=entry.store), _load_shape(load, deal, files, prepares), entry,
             addresses=provider.addresses,
         )  # fmt: skip
         work = deal.traced_work(self.agent.index, self.agent.count)
@@ -535,9 +535,9 @@ class Experiment:
         block = "" if self.turn is None else f"@{self.turn.number}{self.turn.side}"
         return f"{self.nodeid}#{self._runs}{block}"
 
-    def _make_subject(self, run: str, label: str, *, stores: bool = True) -> Subject:
-        fullname, name = entry_names(self.stored_name or self.nodeid, self.name, label)
-        provider = self.provider
+    def make_subject(self, run: str, label: str, *, stores: bool = True) -> Subject:
+        """Return what messages say about this test, its provider and one of its runs."""
+        (fullname, name), provider = entry_names(self.stored_name or self.nodeid, self.name, label), self.provider
         return Subject(
             run, self.nodeid, fullname, name, self.test, self.params, slug(run), provider.spec, provider.profile,
             provider.is_kept, provider.driver.versions(), provider.emulated, self.turn, self.suite if stores else {},

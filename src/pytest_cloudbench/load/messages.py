@@ -18,6 +18,7 @@ from pytest_cloudbench.judge.steady import Stable
 from pytest_cloudbench.load.names import FileNames
 from pytest_cloudbench.load.request import EntryOptions
 from pytest_cloudbench.model import Verb
+from pytest_cloudbench.providers.for_agents import Provided
 
 
 class Turn(Message, frozen=True):
@@ -78,6 +79,20 @@ class Subject(Message, frozen=True):
     emulated: str = "none"
     turn: Turn | None = None
     suite: Mapping[str, Any] = field(default_factory=dict)
+
+
+class AccountRequest(Message, frozen=True):
+    """A request for another account of a provider, by its number from 1. The answer is an ``OpenedAccount``."""
+
+    provider: str
+    number: int
+
+
+class OpenedAccount(Message, frozen=True):
+    """Another account: the spec that names it, and what an agent needs to connect to it."""
+
+    spec: str
+    provided: Provided
 
 
 class LoadShape(Message, frozen=True):

@@ -37,6 +37,7 @@ from pytest_cloudbench.model import (
 from pytest_cloudbench.providers import elsewhere
 from pytest_cloudbench.providers.for_agents import Provided
 from pytest_cloudbench.providers.leaves import Leaf, load_credentials
+from pytest_cloudbench.providers.numbered import split_number, with_number
 from pytest_cloudbench.results import journal
 from pytest_cloudbench.results.owner import make_private_folder
 from pytest_cloudbench.results.places import make_results_folder
@@ -247,7 +248,7 @@ class ResolvedSpec:
             _, mark, params = spec.text.partition("?")
             return f"{spec.scheme}:{Path(spec.target).resolve()}{mark}{params}" if is_file else spec.text
         if not self.children:
-            return self.bound.absolute()
+            return with_number(self.bound.absolute(), int(spec.params.get("account_number", 0)))
         if issubclass(self.bound.driver, Described):
             state = {name: str(Path(folder).resolve()) for name, folder in spec.params.items()}  # no other parameter
             is_file = spec.target.endswith(".toml")  # and not the name of an array that ships
@@ -287,9 +288,10 @@ def _resolve_part(spec: ProviderSpec, number: str, accounts: Counter[str]) -> Re
     bound = drivers.bind(spec)
     if issubclass(bound.driver, Composite):
         return _resolve_composite(bound, bound.driver, number, accounts)
+    bound, account = split_number(bound, is_child=bool(number))
     if "token_env" not in spec.params:
         accounts[bound.owner] += 1
-    return ResolvedSpec(spec, bound, number, account=max(1, accounts[bound.owner]))
+    return ResolvedSpec(spec, bound, number, account=account or max(1, accounts[bound.owner]))
 
 
 def _resolve_emulated(spec: ProviderSpec, number: str) -> ResolvedSpec:

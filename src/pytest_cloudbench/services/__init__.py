@@ -66,3 +66,12 @@ class ShowsStore(Protocol):
         Raises ServiceError if that cannot be read.
         """
         ...
+
+
+@runtime_checkable
+class HasAccounts(Protocol):
+    """A service with several accounts, which know nothing of each other's files."""
+
+    def open_account(self, number: int) -> Endpoint:
+        """Return the endpoint of an account by its number from 1. Raises ServiceError if there is none."""
+        ...

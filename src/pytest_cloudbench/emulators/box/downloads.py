@@ -48,6 +48,12 @@ def _sign_text(state: BoxState, text: str) -> str:
     return hmac.new(state.secret.encode(), text.encode(), hashlib.sha256).hexdigest()[:40]
 
 
+def is_signed(state: BoxState, token: str) -> bool:
+    """Return whether this account has signed the address of a content."""
+    text, _, signature = token.rpartition(".")
+    return hmac.compare_digest(signature.encode(), _sign_text(state, text).encode())
+
+
 def _redirect_to_content(state: BoxState, call: Call) -> Answer:
     file, version = state.find_readable_file(call.parameters["id"], call.now_s)
     version_id = read_query(call).get("version")
@@ -61,9 +67,8 @@ def _redirect_to_content(state: BoxState, call: Call) -> Answer:
 
 
 def _send_content(state: BoxState, call: Call) -> Answer:
-    text, _, signature = call.parameters["token"].rpartition(".")
-    parts = text.split(".")
-    if len(parts) != 3 or not hmac.compare_digest(signature.encode(), _sign_text(state, text).encode()):
+    parts = call.parameters["token"].split(".")[:-1]
+    if len(parts) != 3 or not is_signed(state, call.parameters["token"]):
         return empty_answer(404)
     if call.now_s > int(parts[2]):
         return empty_answer(403)

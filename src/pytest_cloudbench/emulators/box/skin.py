@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Mapping
 
 from pytest_cloudbench.emulators.box import account, downloads, events, files, sessions, sharing, social, uploads
 from pytest_cloudbench.emulators.box.answers import BoxError, insufficient_scope, missing_feature, unauthorized
-from pytest_cloudbench.emulators.box.items import read_query
 from pytest_cloudbench.emulators.box.state import BoxFunction, BoxState
 from pytest_cloudbench.emulators.core import NodeStore
+from pytest_cloudbench.emulators.http import parse_form
 from pytest_cloudbench.emulators.profile import Profile
 from pytest_cloudbench.emulators.routing import RouteTable
 from pytest_cloudbench.emulators.skin import Answer, Call, Clock, Match, Route
@@ -109,6 +109,14 @@ class Box:
         """Return the route of a request. Hosts of uploads serve the same functions below ``/api``."""
         return self._routes.find(method, _strip_path(path))
 
+    def recognises(self, path: str, query: bytes, headers: Mapping[bytes, bytes]) -> bool:
+        """Return whether a request has a token of this account, or is for a link or a content that it signed."""
+        if b"authorization" in headers or b"access_token=" in query:
+            return f"Bearer {_read_token(headers, query)}".encode() in self.state.oauth.tokens
+        parts = path.split("/")
+        is_link = not self.state.links.keys().isdisjoint(part.partition(".")[0] for part in parts)
+        return is_link or any(downloads.is_signed(self.state, part) for part in parts if part.count(".") == 3)
+
     def refused(self, call: Call, refusal: Refusal) -> Answer:
         """Answer with status 429."""
         return BoxError(429, refusal.reason).answer((b"retry-after", b"%d" % refusal.retry_after_s))
@@ -130,7 +138,9 @@ class Box:
 
     def _make_route(self, function: BoxFunction) -> Route:
         def handler(call: Call) -> Answer | Awaitable[Answer]:
-            self.state.current_bounds = None if function.is_open else self.state.bounds.get(_read_token(call))
+            self.state.current_bounds = (
+                None if function.is_open else self.state.bounds.get(_read_token(call.headers, call.query))
+            )
             try:
                 answer: Answer | Awaitable[Answer] = function.run(self.state, call)
             except BoxError as error:
@@ -142,7 +152,7 @@ class Box:
 
     def _refuse_unauthorized(self, call: Call) -> Answer | None:
         """Return the refusal of a call without a valid token, or None if it is allowed."""
-        token = _read_token(call)
+        token = _read_token(call.headers, call.query)
         until_s = self.state.oauth.tokens.get(f"Bearer {token}".encode())
         if until_s is None or until_s <= call.now_s:
             return unauthorized(bool(token) or b"authorization" in call.headers)
@@ -150,11 +160,11 @@ class Box:
         return None if bounds is None or bounds.allows(call.route.name) else insufficient_scope()
 
 
-def _read_token(call: Call) -> str:
+def _read_token(headers: Mapping[bytes, bytes], query: bytes) -> str:
     """Return the access token in the header or in the query, which is empty if there is none."""
-    header = call.headers.get(b"authorization")
+    header = headers.get(b"authorization")
     if header is None:
-        return read_query(call).get("access_token", "") if b"access_token=" in call.query else ""
+        return parse_form(query).get("access_token", "") if b"access_token=" in query else ""
     kind, _, token = header.decode("utf-8", "replace").partition(" ")
     return token if kind == "Bearer" else ""
 

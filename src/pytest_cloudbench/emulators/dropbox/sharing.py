@@ -234,6 +234,11 @@ def _link_key(url: str) -> str:
     return f"{(parts.hostname or '').removeprefix('www.')}{parts.path}"
 
 
+def has_link(state: State, path: str) -> bool:
+    """Return whether a path is that of a shared link of this account."""
+    return f"{_HOSTS[0]}{quote(path)}" in state.links
+
+
 def _is_link(url: str) -> bool:
     try:
         parts = urlsplit(url)

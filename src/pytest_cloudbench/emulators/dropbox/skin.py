@@ -125,6 +125,12 @@ class Dropbox:
         """Return the route of a request. Every function has its own path and uses POST. Downloads also use GET."""
         return self._routes.find(method, path)
 
+    def recognises(self, path: str, query: bytes, headers: Mapping[bytes, bytes]) -> bool:
+        """Return whether a request has a token of this account, or is for one of its links."""
+        if (header := _read_authorization(query, headers)) is not None:
+            return header in self.state.oauth.tokens
+        return not self.state.temporary.keys().isdisjoint(path.split("/")) or sharing.has_link(self.state, path)
+
     def refused(self, call: Call, refusal: Refusal) -> Answer:
         """Answer with status 429. The body names the wait unless it is the specification's default of one second."""
         error: dict[str, Any] = {"reason": {".tag": refusal.reason}}
@@ -227,6 +233,15 @@ class Dropbox:
             return error_answer(422, "no_permission", {".tag": "no_permission"})
         root = {".tag": "user", "root_namespace_id": own, "home_namespace_id": own}
         return error_answer(422, "invalid_root", {".tag": "invalid_root", "invalid_root": root})
+
+
+def _read_authorization(query: bytes, headers: Mapping[bytes, bytes]) -> bytes | None:
+    """Return the token of a request, with the word before it, or None if there is none."""
+    header = headers.get(b"authorization")
+    if header is None and b"authorization=" in query:
+        value = parse_form(query).get("authorization")
+        return value.encode() if value is not None else None
+    return header
 
 
 def _read_argument(function: Function, call: Call) -> dict[str, Any]:

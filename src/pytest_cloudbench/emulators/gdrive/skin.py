@@ -17,6 +17,7 @@ from pytest_cloudbench.emulators.gdrive.metadata import EXPORT_PATHS
 from pytest_cloudbench.emulators.gdrive.requests import query_params, read_spaces
 from pytest_cloudbench.emulators.gdrive.scopes import check_scopes, find_missing_feature
 from pytest_cloudbench.emulators.gdrive.state import DriveState
+from pytest_cloudbench.emulators.http import parse_form
 from pytest_cloudbench.emulators.oauth import OAuth
 from pytest_cloudbench.emulators.profile import Profile
 from pytest_cloudbench.emulators.routing import RouteTable
@@ -154,6 +155,15 @@ class GoogleDrive:
         if name in self._session_routes and b"uploadType=resumable" in query and b"upload_id=" not in query:
             return Match(self._session_routes[name], match.parameters)
         return match
+
+    def recognises(self, path: str, query: bytes, headers: Mapping[bytes, bytes]) -> bool:
+        """Return whether a request has a token of this account, or is for its upload sessions and public files."""
+        params = parse_form(query)
+        if header := headers.get(b"authorization") or params.get("access_token", "").encode():
+            tokens = self.state.oauth.tokens
+            return header in tokens or b"Bearer " + header in tokens
+        is_public = path == "/uc" and self.store.by_id(params.get("id", "")) is not None
+        return is_public or params.get("upload_id", "") in self.state.sessions
 
     def refused(self, call: Call, refusal: Refusal) -> Answer:
         """Answer with status 403 or 429, depending on the reason."""

@@ -254,13 +254,19 @@ def accept_user_code(state: GraphState, call: Call) -> Answer:
     return Answer(status, [(b"content-type", b"text/plain; charset=utf-8")], text.encode())
 
 
+def normalise_header(header: bytes) -> bytes:
+    """Return an ``Authorization`` header as tokens are kept: the word before the token may be in lower case."""
+    kind, _, token = header.partition(b" ")
+    return b"Bearer " + token if kind.lower() == b"bearer" else header
+
+
 def refuse_unauthorized(state: GraphState, call: Call, address: GraphAddress | None) -> GraphError | None:
     """Return the refusal of a call, or None if its token is valid and its scopes allow the call."""
     header = call.headers.get(b"authorization")
     if header is None:
         return GraphError(401, "InvalidAuthenticationToken", "Access token is empty.", "", (_CHALLENGE,))
-    kind, _, token = header.partition(b" ")
-    expires_s = state.oauth.tokens.get(b"Bearer " + token if kind.lower() == b"bearer" else header)
+    token = header.partition(b" ")[2]
+    expires_s = state.oauth.tokens.get(normalise_header(header))
     if expires_s is None:
         message = "IDX14100: JWT is not well formed, there are no dots (.)."
         return GraphError(401, "InvalidAuthenticationToken", message, "", (_CHALLENGE,))

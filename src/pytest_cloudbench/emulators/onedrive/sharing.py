@@ -44,6 +44,11 @@ def find_shared_item(state: GraphState, share_id: str, now_s: float) -> Node:
     raise GraphError(403, "accessDenied", message)
 
 
+def has_link(state: GraphState, path: str) -> bool:
+    """Return whether a path is that of a link of this account."""
+    return any(urlsplit(entry.url).path == path for entry in state.permissions.values())
+
+
 def open_link_page(state: GraphState, call: Call) -> Answer:
     """Answer a person who opens a link without an account: with a page, or with ``download=1`` with the file."""
     link = next((entry for entry in state.permissions.values() if urlsplit(entry.url).path == call.path), None)

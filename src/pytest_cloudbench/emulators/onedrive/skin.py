@@ -134,6 +134,14 @@ class OneDrive:
                 return Match(route, _ParsedParameters(address))
         return self._plain_routes.find(method, merge_slashes(path))
 
+    def recognises(self, path: str, query: bytes, headers: Mapping[bytes, bytes]) -> bool:
+        """Return whether a request has a token of this account, or is for an address that it signed or made."""
+        if (header := headers.get(b"authorization")) is not None:
+            return account.normalise_header(header) in self.state.oauth.tokens
+        if b"tempauth=" in query:
+            return self.state.verify_signature(parse_form(query).get("tempauth", "")) is not None
+        return sharing.has_link(self.state, path) or path.rpartition("/")[2] in self.state.copies
+
     def refused(self, call: Call, refusal: Refusal) -> Answer:
         """Answer with status 429 and the seconds to wait."""
         messages = {"activityLimitReached": "The app or user has been throttled."}

@@ -25,6 +25,7 @@ from pytest_cloudbench.load.merging import wire
 from pytest_cloudbench.load.merging.entries import Entries
 from pytest_cloudbench.load.merging.merge import OpenRun, make_answer, merge_run, plan_info, warm_up_info
 from pytest_cloudbench.load.messages import (
+    AccountRequest,
     BlockEnded,
     Conclusion,
     EndOfRun,
@@ -33,6 +34,7 @@ from pytest_cloudbench.load.messages import (
     LogMoved,
     LogPiece,
     Merged,
+    OpenedAccount,
     ProgressReport,
     Start,
     Started,
@@ -43,9 +45,11 @@ from pytest_cloudbench.load.messages import (
 )
 from pytest_cloudbench.load.names import parse_label
 from pytest_cloudbench.load.series import SeriesKeeper
-from pytest_cloudbench.model import CloudbenchError
-from pytest_cloudbench.providers import Providers, elsewhere
+from pytest_cloudbench.model import CloudbenchError, UsageError
+from pytest_cloudbench.providers import Providers, elsewhere, resolve
 from pytest_cloudbench.providers.for_agents import Provided
+from pytest_cloudbench.providers.leaves import load_credentials
+from pytest_cloudbench.providers.numbered import with_number
 from pytest_cloudbench.report.live import Meter
 from pytest_cloudbench.results import benchmarks, recovery
 from pytest_cloudbench.results.machine import read_cpu_ticks, reference_cpu_s
@@ -130,6 +134,7 @@ class Conductor:
                 "entries": self._add_stock,
                 "alone": _handle_request(Conclusion, self._conclude_alone),
                 "provide": self._providers.provide,
+                "account": _handle_request(AccountRequest, self._open_account),
                 "agree": _handle_request(Start, self._announce_run),
                 "ruled": _handle_request(ItemEnded, self._rule_on_item),
                 "apart": lambda agent, nodeid: self.entries.gate.apart_s(nodeid) if self.entries.gate else 0.0,
@@ -300,6 +305,26 @@ class Conductor:
         if not services or not all(isinstance(service, ShowsStore) for service in services):
             return None
         return [item for service in services if isinstance(service, ShowsStore) for item in service.stored()]
+
+    def _open_account(self, agent: str, request: AccountRequest) -> OpenedAccount:
+        """Return another account of a provider. Raises UsageError and ServiceError if there is none."""
+        from pytest_cloudbench.services import HasAccounts
+
+        text, provided = request.provider, self._providers.provide(agent, request.provider)
+        if provided.children:
+            raise UsageError(f"{text}: an array has no accounts; ask the providers that it is made of")
+        services = self._providers.services(text)
+        if not services:
+            spec = with_number(text, request.number)
+            parts = map(resolve, (text, spec))
+            first, other = (load_credentials(part.bound, part.account) for part in parts)
+            if first == other:
+                raise UsageError(f"{spec}: has the credentials of {text}; give those of another account")
+            return OpenedAccount(spec, self._providers.provide(agent, spec))
+        if not isinstance(services[0], HasAccounts):
+            raise UsageError(f"{text}: its server has one account")
+        endpoint = services[0].open_account(request.number)
+        return OpenedAccount(text, self._adapt(agent, text, provided.replace(endpoint=endpoint)))
 
     def _write_recovery_note(self, run: OpenRun) -> None:
         """Write the note that ``cloudbench recover`` needs if this process is killed.

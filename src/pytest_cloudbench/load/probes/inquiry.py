@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from pytest_cloudbench.drivers import BoundSpec
 from pytest_cloudbench.drivers.base import Driver
@@ -18,9 +19,11 @@ from pytest_cloudbench.drivers.egress import CERTIFICATES
 from pytest_cloudbench.drivers.folder import FolderDriver
 from pytest_cloudbench.drivers.stranger import SharesLinks, Stranger
 from pytest_cloudbench.load.engine.engine import Budget
-from pytest_cloudbench.load.messages import SwitchFaults
+from pytest_cloudbench.load.engine.unmeasured import Unmeasured
+from pytest_cloudbench.load.messages import AccountRequest, LoadShape, OpenedAccount, Start, SwitchFaults
+from pytest_cloudbench.load.request import EntryOptions
 from pytest_cloudbench.load.sandbox import RetryingDriver
-from pytest_cloudbench.model import Endpoint
+from pytest_cloudbench.model import Endpoint, FleetError, UsageError
 from pytest_cloudbench.providers import Provider
 from pytest_cloudbench.providers import connect as connect_provided
 from pytest_cloudbench.workload.payload import Generator
@@ -30,6 +33,10 @@ if TYPE_CHECKING:
 
 _Answer = TypeVar("_Answer")
 _PAUSE_S = 1.0
+
+
+def _refuse_second() -> AbstractContextManager[Provider]:
+    raise UsageError("there is no second account")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +49,7 @@ class Inquiry:
         seed: names and contents are derived from it.
         list_stored: asks the controller for what the provider's services store.
         wait: waits before a throttled call is repeated, for the seconds that the provider asked for.
+        open_second: opens the second account, with a folder of the same name there, and removes that at the end.
     """
 
     provider: Provider
@@ -49,6 +57,7 @@ class Inquiry:
     seed: str
     list_stored: Callable[[], Sequence[tuple[str, bytes]] | None]
     wait: Callable[[float | None], None]
+    open_second: Callable[[], AbstractContextManager[Provider]] = _refuse_second
 
     @property
     def driver(self) -> Any:
@@ -80,6 +89,16 @@ class Inquiry:
         variables = {"https_proxy": proxy, "HTTPS_PROXY": proxy, "no_proxy": "", "NO_PROXY": ""}
         with _environment({**variables, **({CERTIFICATES[0]: authority} if authority else {})}):
             return self._repeat_throttled(connect_provided(self.provider.opened[1]))
+
+    @contextmanager
+    def second_account(self) -> Iterator[Self]:
+        """Open another account of the same service, and yield what a question may use there.
+
+        Its folder, of the same name, is empty, and removed at the end. Raises UsageError, which says what is missing,
+        if there is no other account, and CloudError.
+        """
+        with self.open_second() as provider:
+            yield replace(self, provider=provider)
 
     def open_link(self, url: str) -> bytes:
         """Return what a person without an account gets by a link. Raises CloudError. Needs ``opens_links``."""
@@ -128,7 +147,8 @@ def inquire(experiment: Experiment, payload: Generator, ask: Callable[[Inquiry],
         if provider.has_services:
             agent.ask("faults", SwitchFaults(provider.spec, are_on=False))
         with agent.sign_of_life():
-            return ask(Inquiry(provider, folder, f"{experiment.facts.seed}/{folder}", list_stored, wait))
+            seed = f"{experiment.facts.seed}/{folder}"
+            return ask(Inquiry(provider, folder, seed, list_stored, wait, partial(open_second, folder)))
 
     def list_stored() -> list[tuple[str, bytes]] | None:
         stored: Sequence[tuple[str, bytes]] | None = agent.ask("stored", provider.spec)
@@ -136,6 +156,28 @@ def inquire(experiment: Experiment, payload: Generator, ask: Callable[[Inquiry],
 
     def wait(requested_s: float | None) -> None:
         agent.stop.wait((requested_s or _PAUSE_S) / experiment.facts.time_scale)
+
+    @contextmanager
+    def open_second(folder: str) -> Iterator[Provider]:
+        request, subject = AccountRequest(provider.spec, 2), experiment.make_subject(folder, "", stores=False)
+        try:
+            opened = OpenedAccount.from_plain(agent.ask("account", request))
+            if opened.provided.is_kept:  # a real account is announced, and the user asked
+                start = Start(subject.replace(provider=opened.spec), LoadShape(0, 0), EntryOptions(store=False))
+                agent.ask("agree", start)
+        except FleetError as error:
+            raise UsageError(str(error)) from error
+        second = Provider(opened.spec, open=lambda: (connect_provided(opened.provided), opened.provided))
+        try:
+            unmeasured = Unmeasured(agent, second, experiment.facts)
+            unmeasured.make_folder(folder, mkdir=True, is_fresh=False)
+            try:
+                agent.ask("faults", SwitchFaults(provider.spec, are_on=False))  # making the folder switched them on
+                yield second
+            finally:
+                unmeasured.remove_folder(folder)
+        finally:
+            second.close()
 
     with experiment.scratch(payload) as (run, files):
         answer: _Answer = agent.once(f"inquiry:{run}", lambda: ask_undisturbed(files.folder))

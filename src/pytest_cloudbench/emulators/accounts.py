@@ -1,0 +1,67 @@
+"""The accounts of one emulated service: each has a skin with a token and files of its own, and all are served together.
+
+The first account always exists. Another is made when it is first asked for, and a reset removes it. The same number
+gives the same token again. A request without a token goes to the account that issued its address, such as a link, and
+otherwise to the first one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Protocol, cast, runtime_checkable
+
+from pytest_cloudbench.emulators.blob import Blob
+from pytest_cloudbench.emulators.profile import Profile
+from pytest_cloudbench.emulators.skin import Skin
+
+_SEED_STEP = 7_368_787
+_MOST = 100
+
+
+@runtime_checkable
+class RecognisesRequests(Protocol):
+    """A skin of which one service can have several, one for each account."""
+
+    def recognises(self, path: str, query: bytes, headers: Mapping[bytes, bytes]) -> bool:
+        """Return whether a request is for this account: it has one of its tokens, or an address that it issued."""
+        ...
+
+
+class Accounts:
+    """The skins of all accounts.
+
+    Args:
+        make_skin: makes the skin of a new account, from what is added to the emulator's seed.
+    """
+
+    def __init__(self, make_skin: Callable[[int], Skin]) -> None:
+        self._make_skin = make_skin
+        self.first = make_skin(0)
+        self._others: dict[int, Skin] = {}
+
+    def open(self, number: int) -> Skin | None:
+        """Return the skin of an account by its number from 1, or None if this API or this number has none."""
+        if number == 1:
+            return self.first
+        if not isinstance(self.first, RecognisesRequests) or not 1 <= number <= _MOST:
+            return None
+        if number not in self._others:
+            self._others[number] = self._make_skin(_SEED_STEP * (number - 1))
+        return self._others[number]
+
+    def find(self, path: str, query: bytes, headers: Mapping[bytes, bytes]) -> Skin:
+        """Return the skin of the account that a request is for."""
+        for skin in self._others.values():
+            if cast(RecognisesRequests, skin).recognises(path, query, headers):
+                return skin
+        return self.first
+
+    def configure(self, profile: Profile) -> None:
+        """Apply a changed profile to all accounts."""
+        for skin in (self.first, *self._others.values()):
+            skin.configure(profile)
+
+    def kept(self) -> Iterator[tuple[str, Blob]]:
+        """Yield what all accounts store: the path of each file, and the content of each version."""
+        for skin in (self.first, *self._others.values()):
+            yield from skin.store.kept()

@@ -1,0 +1,195 @@
+"""Questions that take two accounts: whether deduplication leaks is found where it was set, and only there."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench import CloudError, Endpoint, ErrorKind, Inquiry, ProviderSpec, connect_driver, start_emulator
+from pytest_cloudbench.providers import Provider
+from pytest_cloudbench.providers.for_agents import Provided
+from pytest_cloudbench.results import journal
+from suites.security import deduplication
+from suites.security.deduplication import SIZE_BYTES, Pair, judge_deduplication
+from tests.fleet.harness import Lab
+
+from .harness import SUITES
+
+
+class Shelf(BaseHTTPRequestHandler):
+    """A service that stores content by its hash, and says whether it has a hash, whoever stored it."""
+
+    protocol_version = "HTTP/1.1"
+    contents: dict[str, bytes]
+    names: dict[str, str]
+
+    def do_HEAD(self) -> None:
+        self._answer(200 if self.path[1:] in self.contents or self.path in self.names else 404)
+
+    def do_PUT(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        if self.path.startswith("/account-"):
+            self.names[self.path] = body.decode()
+        else:
+            self.contents[self.path[1:]] = body
+        self._answer(200)
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+    def _answer(self, status: int) -> None:
+        self.send_response(status)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+
+class ShelfDriver:
+    """A client that leaves out what the service has already: never, always, or for every second content."""
+
+    def __init__(self, endpoint: Endpoint, skips: str) -> None:
+        self._account, self._skips = endpoint.credentials["account"], skips
+        self._connection = HTTPConnection(endpoint.urls["api"].removeprefix("http://"))
+
+    def put(self, path: str, content: Any) -> None:
+        data = content.read(0, content.size_bytes)
+        digest = hashlib.sha256(data).hexdigest()
+        may_skip = self._skips == "always" or (self._skips == "at times" and int(digest, 16) % 2)
+        if not (may_skip and self._send("HEAD", f"/{digest}") == 200):
+            self._send("PUT", f"/{digest}", data)
+        self._send("PUT", f"/account-{self._account}{path}", digest.encode())
+
+    def stat(self, path: str) -> None:
+        if self._send("HEAD", f"/account-{self._account}{path}") != 200:
+            raise CloudError(ErrorKind.NOT_FOUND, "stat", path)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _send(self, method: str, path: str, body: bytes = b"") -> int:
+        self._connection.request(method, path, body)
+        answer = self._connection.getresponse()
+        answer.read()
+        return answer.status
+
+
+@contextmanager
+def open_shelf(skips: str, second: str = "b") -> Iterator[Inquiry]:
+    """An inquiry at such a service, by a client whose second account has the given name."""
+    handler = type("NewShelf", (Shelf,), {"contents": {}, "names": {}})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+
+    class Client(Inquiry):
+        def connect(self, endpoint: Endpoint) -> Any:
+            return ShelfDriver(endpoint, skips)
+
+        @contextmanager
+        def second_account(self) -> Iterator[Any]:
+            with make_client(second) as client:
+                yield client
+
+    @contextmanager
+    def make_client(account: str) -> Iterator[Inquiry]:
+        endpoint = Endpoint({"api": f"http://127.0.0.1:{server.server_port}"}, {"account": account})
+        driver: Any = ShelfDriver(endpoint, skips)
+        provider = Provider("shelf", open=lambda: (driver, Provided("dropbox", endpoint)))
+        yield Client(provider, "/run", "truth", lambda: None, lambda _: None)
+        driver.close()
+
+    try:
+        with make_client("a") as inquiry:
+            yield inquiry
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.mark.parametrize(("skips", "answer"), [("always", "yes"), ("never", "no"), ("at times", "unknown")])
+def test_deduplication_across_accounts_is_found_where_it_is(skips: str, answer: str) -> None:
+    with open_shelf(skips) as inquiry:
+        ruling = deduplication.ask_deduplication(inquiry)
+    assert (ruling.answer, len(ruling.evidence)) == (answer, deduplication.PAIRS), ruling
+
+
+def test_two_credentials_of_one_account_are_no_second_account() -> None:
+    with open_shelf("always", second="a") as inquiry:
+        ruling = deduplication.ask_deduplication(inquiry)
+    assert (ruling.answer, ruling.how) == ("unknown", "both sets of credentials lead to the same account")
+
+
+def make_pairs(*saved_bytes: int, fresh_bytes: int = SIZE_BYTES + 5000) -> list[Pair]:
+    return [Pair(fresh_bytes - saved, fresh_bytes) for saved in saved_bytes]
+
+
+def test_only_what_all_pairs_say_is_an_answer() -> None:
+    large, little = SIZE_BYTES - 3000, 700
+    assert judge_deduplication(make_pairs(*[large] * 8)).answer == "yes"
+    assert judge_deduplication(make_pairs(*[little] * 8)).answer == "no"
+    assert judge_deduplication(make_pairs(*[large] * 7, little)).answer == "unknown"
+    assert judge_deduplication(make_pairs(*[little] * 7, -large)).answer == "unknown"
+    assert judge_deduplication(make_pairs(*[0] * 8, fresh_bytes=SIZE_BYTES - 1)).answer == "unknown"
+    noisy = [*make_pairs(*[large] * 7), Pair(5000, 2 * SIZE_BYTES)]
+    assert judge_deduplication(noisy).answer == "unknown"
+
+
+def test_without_a_second_account_the_answer_is_unknown() -> None:
+    with start_emulator("ideal", api="dropbox") as service:
+        driver: Any = connect_driver(ProviderSpec.parse("dropbox"), service.endpoint)
+        provider = Provider("dropbox", open=lambda: (driver, Provided("dropbox", service.endpoint)))
+        ruling = deduplication.ask_deduplication(Inquiry(provider, "/run", "truth", lambda: None, lambda _: None))
+        driver.close()
+    assert (ruling.answer, ruling.how) == ("unknown", "it takes a second account: there is no second account")
+
+
+# --- the suite ---
+
+
+def ask(lab: Lab, provider: str, **env: str) -> dict[str, Any]:
+    """Ask about deduplication as a user does. Return what is stored about the answer."""
+    test = f"{SUITES}/security/test_security.py::test_table_2_1[{provider}-deduplication]"
+    run = lab.run(test, "--provider", provider, "--cloudbench-yes", env=env)
+    assert run.counts() == {"passed": 1}, run.text
+    return dict(run.info(f"test_table_2_1[{provider}-deduplication]"))
+
+
+@pytest.mark.slow
+def test_an_emulator_gives_a_second_account(lab: Lab) -> None:
+    info = ask(lab, "emulated:dropbox")
+    assert (info["answer"], info["is_yes"], len(info["evidence"])) == ("no", 0, deduplication.PAIRS)
+
+
+@pytest.mark.slow
+def test_a_real_provider_has_a_second_account_by_its_credentials(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The driver uses the provider's real host names, which the user's own proxy leads to an emulator."""
+    monkeypatch.setenv("CLOUDBENCH_JOURNAL", str(tmp_path / "journal.jsonl"))
+    with start_emulator("ideal", api="dropbox") as service:
+        second = service.open_account(2)
+        tokens = [endpoint.credentials["access_token"] for endpoint in (service.endpoint, second)]
+        env = {
+            "CLOUDBENCH_JOURNAL": str(tmp_path / "journal.jsonl"), "HTTPS_PROXY": service.endpoint.proxy,
+            "REQUESTS_CA_BUNDLE": service.endpoint.ca_file, "CLOUDBENCH_DROPBOX_ACCESS_TOKEN": tokens[0],
+        }  # fmt: skip
+        info = ask(lab, "dropbox+fast", **env)
+        assert info["answer"] == "unknown"
+        assert "CLOUDBENCH_DROPBOX_2_ACCESS_TOKEN" in info["how"]
+        info = ask(lab, "dropbox+fast", **env, CLOUDBENCH_DROPBOX_2_ACCESS_TOKEN=tokens[0])
+        assert "has the credentials of dropbox+fast" in info["how"]
+        info = ask(lab, "dropbox+fast", **env, CLOUDBENCH_DROPBOX_2_ACCESS_TOKEN=tokens[1])
+        assert (info["answer"], len(info["evidence"])) == ("no", deduplication.PAIRS), info
+        for endpoint in (service.endpoint, second):
+            driver: Any = connect_driver(ProviderSpec.parse("dropbox"), endpoint)
+            assert [*driver.list("/")] == []
+            driver.close()
+        assert journal.pending_folders() == ([], [])

@@ -23,6 +23,7 @@ CLOUDBENCH_SUITE = Suite(
     columns={
         "contacted_servers": "servers",
         "contacted_names": "names",
+        "place": "location",
         "round_trip_ms": "round trip ms",
         "layer": "edge or storage",
     },

@@ -36,9 +36,10 @@ def describe(located: LocatedServers) -> dict[str, Any]:
     places = dict.fromkeys(place["place"] for place in located.places)
     reasons = dict.fromkeys(place["known_by"] for place in located.places)
     return {
-        "operator": ", ".join(operators) or "unknown", "location": ", ".join(places) or "unknown",
+        "operator": ", ".join(operators) or "unknown", "place": ", ".join(places) or "unknown",
         "data_centers": len(places.keys() - {"unknown"}) or None,
         "known_by": "; ".join(reasons) or "no server was seen", "places": located.places, "imc_2013": IMC,
+        **({"location": located.location} if located.location else {}),
     }  # fmt: skip
 
 

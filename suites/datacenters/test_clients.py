@@ -37,7 +37,7 @@ def test_client(lab: LabItem, grid: str, pytestconfig: pytest.Config) -> None:
         extra |= {f"{phase}_servers": counts["contacted_servers"], f"{phase}_names": counts["contacted_names"]}
     share, notes = None, ["the client was running already: its start is unknown"] if start is None else []
     if lab.facts.outside is None:
-        extra |= {"location": "here, on a link of the run", "places": [], "data_centers": None}
+        extra |= {"place": "here, on a link of the run", "places": [], "data_centers": None}
     else:
         names: dict[str, list[str]] = {}
         for contact in dict.fromkeys(contacts):
@@ -49,7 +49,7 @@ def test_client(lab: LabItem, grid: str, pytestconfig: pytest.Config) -> None:
         {"located_share": share},
         [sum(window.duration_s for window in watched.values())],
         stats_of="how long the client was watched",
-        columns=("start_servers", "change_servers", "idle_servers", "contacted_names", "location"),
+        columns=("start_servers", "change_servers", "idle_servers", "contacted_names", "place"),
         extra=extra,
         published={"source": SOURCE, "contacted_servers": "SkyDrive contacts 13 servers at its start"},
         notes=notes,

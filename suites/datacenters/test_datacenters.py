@@ -77,6 +77,8 @@ def conclude(experiment: Experiment, answer: dict[str, Any]) -> None:
     )  # fmt: skip
     behind_s = None if rtt_ms is None else max(0.0, min(first_bytes_s) - rtt_ms / 1000)
     notes = answer.pop("notes")
+    if "location" in answer:
+        answer["location"] = {**answer["location"], "layer": layer}
     experiment.conclude(
         {
             "server_rtt": None if rtt_ms is None else rtt_ms / 1000, "first_byte_behind": behind_s,
@@ -84,7 +86,7 @@ def conclude(experiment: Experiment, answer: dict[str, Any]) -> None:
         },
         first_bytes_s,
         stats_of="time to the first byte of a file that nobody has read before",
-        columns=("operator", "location", "round_trip_ms", "layer"),
+        columns=("operator", "place", "round_trip_ms", "layer"),
         extra={
             **answer, "round_trip_ms": rtt_ms, "contacted_servers": len(answer["places"]), "layer": layer,
             "layer_known_by": why,

@@ -13,7 +13,8 @@ from pytest_cloudbench.commands.cli import main
 from pytest_cloudbench.fleet.coordinator import Item
 from pytest_cloudbench.fleet.hosts.facts import SessionHosts
 from pytest_cloudbench.fleet.hosts.table import Host
-from pytest_cloudbench.results.lines import LINES, add_line, find_line, identify, read_lines
+from pytest_cloudbench.results.lines import LINES, add_line, find_line, read_lines
+from pytest_cloudbench.results.rows import identify
 from tests.limits import HANG_S
 
 HERE = f'command = ["{sys.executable}"]'

@@ -14,6 +14,7 @@ import pytest
 
 from pytest_cloudbench.commands import cli
 from pytest_cloudbench.net.locate.sphere import Position, distance_km
+from pytest_cloudbench.results.locations import LOCATIONS, StoredLocations
 from tests.net.locate.dns_server import ANYONE, Zone, serve_dns
 from tests.net.locate.rdap_server import Registry, bootstrap, network, serve_rdap
 
@@ -57,13 +58,40 @@ def test_a_name_gets_a_line_with_operator_place_and_reason(
     ), line  # fmt: skip
 
 
-def test_what_was_stored_is_judged_again_without_asking_anybody(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a configuration of pytest, where a user stands."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\n", "utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_saved_location_is_stated_by_runs_of_providers_at_that_name(
+    home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    saved = tmp_path / "seen.json"
-    with internet(tmp_path, ["127.0.0.1"]) as net:
+    with internet(home, ["127.0.0.1"]) as net:
+        cli.main(["locate", NAME, "--here", "Oslo", "--save", "seen.json", *net.options])
+    assert capsys.readouterr().out.splitlines()[-1].startswith(f"stored in results/{LOCATIONS}, and with each run of")
+    stated = StoredLocations(home / "results").find("webdav:files", NAME)
+    assert (stated["operator"], stated["servers"], stated["nearest_km"]) == ("Fjord Storage AS", 1, 0.0)
+    assert stated["place"].endswith("km of Oslo")
+    assert 0 < stated["farthest_km"] < 500
+
+
+def test_a_name_of_which_nothing_is_known_hides_no_earlier_location(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with internet(home, ["203.0.113.9"]) as net:  # a network for documentation: nobody publishes where it is
+        cli.main(["locate", NAME, "--save", "seen.json", *net.options])
+    assert "stored in" not in capsys.readouterr().out
+    assert not (home / "results").exists()
+
+
+def test_what_was_stored_is_judged_again_without_asking_anybody(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved = home / "seen.json"
+    with internet(home, ["127.0.0.1"]) as net:
         cli.main(["locate", NAME, "--here", "59.91,10.75", "--save", str(saved), *net.options])
-    first = capsys.readouterr().out
+    first = capsys.readouterr().out.partition("stored in ")[0]
     asked = len(net.zone.asked), len(net.registry.asked)
     assert cli.main(["locate", "--judge", str(saved)]) == 0
     assert capsys.readouterr().out == first

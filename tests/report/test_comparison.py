@@ -263,3 +263,28 @@ def test_best_provider_is_marked_over_all_hosts_and_from_each() -> None:
 def test_hosts_of_strangers_do_no_harm(stored: object) -> None:
     finding = found("dropbox", 0.1, hosts={"name": 3}, by_host=stored)
     assert not any("x" in line.split() for line in render_hosts([finding], 80))
+
+
+OSLO = {
+    "place": "within 29 km of Oslo",
+    "operator": "Fjord AS",
+    "nearest_km": 390.4,
+    "farthest_km": 449.6,
+    "date": "2026-11-27T10:00:00+00:00",
+}
+
+
+def test_how_far_the_servers_are_stands_beside_providers() -> None:
+    lines = render_comparison([found("folder:/x", 0.3), found("dropbox", 0.1, location=OSLO)], 80)
+    assert lines[1].split() == ["provider", "km", "away", "loss", "rate", "p50", "ms"]
+    assert rows(lines)["dropbox"][0] == "390-450"
+    assert rows(lines)["folder:/x"][0] == "-"
+    (note,) = [line for line in lines if line.startswith("note: dropbox")]
+    assert note == "note: dropbox: Fjord AS, within 29 km of Oslo, 390-450 km away (located"
+    assert lines[lines.index(note) + 1] == "  2026-11-27)"
+
+
+@pytest.mark.parametrize("location", [None, "Oslo", {}, {"place": 7}, {**OSLO, "nearest_km": "far"}])
+def test_a_distance_that_is_not_known_has_no_column(location: object) -> None:
+    lines = render_comparison([found("folder:/x", 0.3), found("dropbox", 0.1, location=location)], 80)
+    assert "km away" not in lines[1]

@@ -230,12 +230,12 @@ def test_a_harmed_index_is_made_again(storage: Path, harm: str) -> None:
     elif harm == "foreign":
         path.write_bytes(b"PAR1 what is this? PAR1")
     elif harm == "other schema":
-        path.write_bytes(data.replace(b"cloudbench_index\x18\x014", b"cloudbench_index\x18\x017"))
+        path.write_bytes(data.replace(b"cloudbench_index\x18\x015", b"cloudbench_index\x18\x017"))
         assert path.read_bytes() != data
     elif harm == "missing column":
         with path.open("wb") as file:
             columns = [parquet.Column(name, parquet.TEXT) for name in ("place", "run")]
-            parquet.write(file, columns, [[["x"], ["x"]]], {"cloudbench_index": "4", "files": "{}"})
+            parquet.write(file, columns, [[["x"], ["x"]]], {"cloudbench_index": "5", "files": "{}"})
     else:  # in the data of a column that opening does not look at
         broken = bytearray(data)
         starts = [at for at in range(len(data) - 3) if data[at : at + 3] == b"\x1f\x8b\x08"]

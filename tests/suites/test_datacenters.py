@@ -14,12 +14,28 @@ def test_a_service_on_this_machine_is_where_this_machine_is(lab: Lab) -> None:
     found = run.info("test_provider[emulated:ideal]")
     (place,) = found["places"]
     assert place["address"] == "127.0.0.1"
-    assert found["location"].endswith("km of Oslo")
+    assert found["place"].endswith("km of Oslo")
     assert place["radius_km"] < 500
     assert found["located_share"] == 1.0
     assert found["layer"] in {"storage", "unknown"}
     assert 0 < found["server_rtt"] < 1
     assert found["emulated"] is True
+
+
+@pytest.mark.slow
+def test_runs_that_follow_state_where_the_servers_were(lab: Lab) -> None:
+    run_suite(lab, "datacenters", "--provider", "emulated:ideal", "--datacenters-here", "59.91,10.75")
+    lab.write("""
+        def test_it(experiment, payloads):
+            experiment.run(payloads.random(10), arrival=FixedInterval(0.01), sensors=1, ops_per_sensor=3)
+    """)
+    (lab.folder / "objects").mkdir(exist_ok=True)
+    run = lab.run("--provider", "emulated:ideal", "--provider", "folder:objects")
+    located = run.info("test_it[emulated:ideal]")["location"]
+    assert located["place"].endswith("km of Oslo")
+    assert located["nearest_km"] == 0.0
+    assert run.lines_with("km away")
+    assert "location" not in run.info("test_it[folder:objects]")
 
 
 @pytest.mark.slow
@@ -35,7 +51,7 @@ def test_locations_stand_beside_providers_in_the_table(lab: Lab) -> None:
 @pytest.mark.slow
 def test_without_a_place_of_this_machine_nothing_is_located(lab: Lab) -> None:
     found = run_suite(lab, "datacenters", "--provider", "emulated:ideal").info("test_provider[emulated:ideal]")
-    assert (found["location"], found["located_share"]) == ("unknown", 0.0)
+    assert (found["place"], found["located_share"]) == ("unknown", 0.0)
     assert found["contacted_servers"] == 1
 
 
@@ -61,4 +77,4 @@ def test_a_client_contacts_its_server_at_the_start_and_after_a_change_and_not_wh
     found = run.info("test_client[reference]")
     assert [found[f"{phase}_servers"] for phase in ("start", "change", "idle")] == [1, 1, 0]
     assert found["phases"]["idle"] == []
-    assert found["location"] == "here, on a link of the run"
+    assert found["place"] == "here, on a link of the run"

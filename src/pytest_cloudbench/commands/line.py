@@ -115,13 +115,13 @@ def _remove_folder(provider: Provider, folder: str) -> None:
 
 def _store(folder: Path, host: Host | None, provider: str | None, line: AccessLine) -> Path:
     from pytest_cloudbench.providers.line import TO_THIS_MACHINE
-    from pytest_cloudbench.results import lines
+    from pytest_cloudbench.results import lines, rows
     from pytest_cloudbench.results.machine import THIS_MACHINE
     from pytest_cloudbench.support import redact
 
     origin = {
         "host": host.name if host is not None else THIS_MACHINE,
-        "key": lines.identify(host.command) if host is not None else lines.identify(),
+        "key": rows.identify(host.command) if host is not None else rows.identify(),
         "provider": TO_THIS_MACHINE if provider is None else redact.mask_named(provider),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }

@@ -15,6 +15,7 @@ from pytest_cloudbench.support import opening
 
 if TYPE_CHECKING:
     from pytest_cloudbench.lab.locating import LocateSettings, LocateTables
+    from pytest_cloudbench.net.locate.placing import Location
     from pytest_cloudbench.net.locate.survey import NameSeen, ServerSurvey
 
 _MOST_BYTES = 64 * opening.MIB
@@ -37,9 +38,8 @@ def locate(options: argparse.Namespace) -> int:
         extras.require_extra("locate", "locate")
     tables = locating.LocateTables()
     survey = _read_surveys(options.judge) if options.judge else _take_survey(options, tables)
-    if options.save is not None:
-        _save(survey, options.save)
     locations, left_out = tables.judge(survey)
+    stored = _save(survey, locations, options, tables) if options.save is not None else None
     if options.json:
         print_line(json.dumps(locating.describe_json(survey, locations, left_out), indent=1))
     else:
@@ -50,6 +50,8 @@ def locate(options: argparse.Namespace) -> int:
                 print_line(line)
         if not (options.judge or options.cloudbench_yes):
             _print_offer(survey, len(options.hosts_read) + 1)
+        if stored is not None:
+            print_line(f"stored in {stored}, and with each run of providers with these names from now on")
     return 0 if locations and all(row.place != "unknown" for row in locations.values()) else 1
 
 
@@ -135,13 +137,27 @@ def _read_surveys(paths: list[Path]) -> ServerSurvey:
     return merge_surveys([decode_survey(_read(path).encode(), str(path)) for path in paths])
 
 
-def _save(survey: ServerSurvey, path: Path) -> None:
+def _save(
+    survey: ServerSurvey, locations: Mapping[str, Location], options: argparse.Namespace, tables: LocateTables
+) -> Path | None:
+    """Write a survey, and keep the location of each name for runs. Returns where that is, None if none is known."""
+    from pytest_cloudbench.net.locate.gazetteer import parse_place
+    from pytest_cloudbench.net.locate.summary import summarize_location
     from pytest_cloudbench.net.locate.survey import encode_survey
+    from pytest_cloudbench.results.locations import StoredLocations
+    from pytest_cloudbench.results.places import results_folder
 
     try:
-        path.write_bytes(encode_survey(survey))
+        options.save.write_bytes(encode_survey(survey))
     except OSError as error:
-        raise UsageError(f"--save {path}: {error.strerror}") from error
+        raise UsageError(f"--save {options.save}: {error.strerror}") from error
+    here = parse_place(options.here, tables.cities, "--here") if options.here is not None else None
+    kept, path = StoredLocations(results_folder()), None
+    for name, seen in survey.names.items():
+        rows = [locations[address] for address in seen.addresses if address in locations]
+        if location := summarize_location([name], rows, here, survey.taken):
+            path = kept.add(location)
+    return path
 
 
 def _read(path: Path) -> str:

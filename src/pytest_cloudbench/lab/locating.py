@@ -24,6 +24,7 @@ from pytest_cloudbench.net.locate.placing import Location, PlaceJudge
 from pytest_cloudbench.net.locate.prefixes import CloudRanges, parse_regions
 from pytest_cloudbench.net.locate.ptr import PtrPatterns
 from pytest_cloudbench.net.locate.sphere import Cap
+from pytest_cloudbench.net.locate.summary import summarize_location
 from pytest_cloudbench.net.locate.survey import NameSeen, OwnerSeen, ServerSurvey, VantagePoint, collect_evidence
 from pytest_cloudbench.support import opening
 
@@ -262,11 +263,14 @@ class LocatedServers:
     Attributes:
         places: of each server: name, address, operator, place, known_by, layer, vantage_points, and the region if it is
             known: latitude_deg, longitude_deg and radius_km.
+        location: all of them together, for ``location`` of an entry, which runs that follow then state, too. None if
+            nothing is known of it.
         rtts_ms: the shortest round trip from this machine to each address.
         notes: what does not count, and why.
     """
 
     places: list[dict[str, Any]]
+    location: dict[str, Any] | None
     rtts_ms: dict[str, float]
     notes: list[str]
 
@@ -308,7 +312,8 @@ def locate_servers(
     places = [
         _flat_place(name, locations[address]) for name, seen in survey.names.items() for address in seen.addresses
     ]  # fmt: skip
-    return LocatedServers(places, rtts_ms, [*format_remarks(survey, locations, left_out)])
+    location = summarize_location([*names], [*locations.values()], settings.here, survey.taken)
+    return LocatedServers(places, location, rtts_ms, [*format_remarks(survey, locations, left_out)])
 
 
 def _flat_place(name: str, location: Location) -> dict[str, Any]:

@@ -432,10 +432,7 @@ class Experiment:
             raise
 
     def _ask_consent(self, name: str, request: Start) -> None:
-        """Let the controller announce a run whose files outlive it, and ask the user if necessary.
-
-        Raises FleetError if the run may not begin.
-        """
+        """Let the controller announce a run whose files outlive it, and ask the user. Raises FleetError on a no."""
         if self.provider.is_kept:
             self.agent.once(f"agree:{name}", lambda: self.agent.ask("agree", request))
 
@@ -541,6 +538,7 @@ class Experiment:
         return Subject(
             run, self.nodeid, fullname, name, self.test, self.params, slug(run), provider.spec, provider.profile,
             provider.is_kept, provider.driver.versions(), provider.emulated, self.turn, self.suite if stores else {},
+            provider.opened[1].find_server(provider.driver),
         )  # fmt: skip
 
     # -- its result -----------------------------------------------------------------------------

@@ -63,6 +63,7 @@ class Subject(Message, frozen=True):
         emulated: whether ``all``, ``some`` or ``none`` of the provider's parts are emulators.
         turn: the block of a comparison of two sides, None for an ordinary run.
         suite: the declarations of the test's suite about its entries, as plain data. Empty if there are none.
+        server: the name or address of the server that requests go to. Empty if that is not known.
     """
 
     run: str
@@ -79,6 +80,7 @@ class Subject(Message, frozen=True):
     emulated: str = "none"
     turn: Turn | None = None
     suite: Mapping[str, Any] = field(default_factory=dict)
+    server: str = ""
 
 
 class AccountRequest(Message, frozen=True):

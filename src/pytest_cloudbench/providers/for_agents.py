@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 from pytest_cloudbench import drivers
 from pytest_cloudbench.fleet.messages import Message
@@ -66,3 +67,16 @@ class Provided(Message, frozen=True):
         if None in by_child or (() in by_child and any(by_child)):
             return None
         return tuple(address for addresses in by_child for address in addresses or ())
+
+    def find_url(self, driver: object) -> str:
+        """Return the URL that a connected driver's requests go to, as far as that is known. Otherwise it is empty."""
+        if self.endpoint is not None and self.endpoint.urls:
+            return self.endpoint.url
+        return str(getattr(driver, "clock_url", "")) or ProviderSpec.parse(self.spec).params.get("endpoint", "")
+
+    def find_server(self, driver: object) -> str:
+        """Return the name or address of the server that requests go to. Empty if that is not known."""
+        try:
+            return urlsplit(self.find_url(driver)).hostname or ""
+        except ValueError:  # it has brackets without an address
+            return ""

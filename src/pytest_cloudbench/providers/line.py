@@ -19,7 +19,7 @@ from msgspec import field
 
 from pytest_cloudbench.drivers.egress import egress_of
 from pytest_cloudbench.fleet.messages import Message, decode_plain, encode
-from pytest_cloudbench.model import CloudbenchError, FleetError, ProviderSpec
+from pytest_cloudbench.model import CloudbenchError, FleetError
 from pytest_cloudbench.net.access_line import measure_round_trips, measure_transfer
 from pytest_cloudbench.providers import connect, elsewhere
 from pytest_cloudbench.providers.for_agents import Provided
@@ -102,9 +102,7 @@ def measure_line(request: LineRequest) -> AccessLine:
 
 def _measure_trips(driver: Driver, provided: Provided, request: LineRequest) -> AccessLine:
     """Measure round trips to where a driver's requests go, as far as that is known."""
-    spec = ProviderSpec.parse(provided.spec)
-    url = next(iter(provided.endpoint.urls.values()), "") if provided.endpoint is not None else ""
-    url = url or str(getattr(driver, "clock_url", "")) or spec.params.get("endpoint", "")
+    url = provided.find_url(driver)
     unknown = "round trip: unknown: "
     if request.is_carried:
         return AccessLine(problems=(f"{unknown}the provider is reached through the connection to the controller",))

@@ -14,7 +14,8 @@ from typing import Any, Protocol
 
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.judge.ranking import FEWEST_OPS, Candidate, Distance, Ranking, distance, rank
-from pytest_cloudbench.report.hosts import ALL_HOSTS, HostFinding, split_by_host
+from pytest_cloudbench.report.hosts import ALL_HOSTS, HostFinding, format_distance, list_locations, split_by_host
+from pytest_cloudbench.report.quantities import UNKNOWN
 from pytest_cloudbench.report.table import column_of
 from pytest_cloudbench.results.suite import read_titles
 
@@ -220,7 +221,7 @@ def render_comparison(findings: Sequence[_Finding], width: int) -> list[str]:
     groups = [group for group in _group_findings(findings) if _column_keys([group])]
     lines = _render_groups(groups, "provider", width)
     names = _short_names([row.name for group in groups for row in group.rows], width)
-    for note in _emulation_notes(groups, names):
+    for note in _provider_notes(groups, names):
         lines += textwrap.wrap(f"note: {note}", width, subsequent_indent="  ")
     return [*lines, ""] if lines else []
 
@@ -299,7 +300,7 @@ class Standing:
 def rank_providers(findings: Sequence[_Finding]) -> tuple[list[Standing], list[str]]:
     """Return the experiments that ran on several providers, and notes that apply to all of them."""
     groups = [group for group in _group_findings(findings) if _column_keys([group])]
-    return _list_standings(groups), _emulation_notes(
+    return _list_standings(groups), _provider_notes(
         groups, {row.name: row.name for group in groups for row in group.rows}
     )
 
@@ -352,8 +353,13 @@ def _candidates(group: _Group, key: str) -> dict[str, Candidate]:
 
 
 def _column_keys(groups: Sequence[_Group]) -> list[str]:
-    """Return the keys of the columns for experiments of the same kind."""
+    """Return the keys of the columns for experiments of the same kind. The first one is how far the servers are."""
     rows = [row for group in groups for row in group.rows]
+    is_any_far = any(format_distance(row.info.get("location")) != UNKNOWN for row in rows)
+    return ["location"] * is_any_far + _measured_keys(rows)
+
+
+def _measured_keys(rows: Sequence[_Row]) -> list[str]:
     columns = rows[0].findings[-1].columns
     if columns:
         metrics = [key for key in columns if key in METRICS]
@@ -441,6 +447,16 @@ def _shorten_name(name: str, longest: int, *, keeps_end: bool) -> str:
         return f"{name[: longest - 2]}.."
     head = name.partition(":")[0][: longest // 2]
     return f"{head}:..{name[len(name) - (longest - len(head) - 3) :]}"
+
+
+def _provider_notes(groups: Sequence[_Group], names: Mapping[str, str]) -> list[str]:
+    """Return which providers are emulated, and where the servers of each are, as far as it was found out."""
+    findings = [finding for group in groups for row in group.rows for finding in row.findings]
+    located = list_locations((finding.provider, finding.info) for finding in findings)
+    return [
+        *_emulation_notes(groups, names),
+        *(f"{names[provider]}: {text}" for provider, texts in located.items() if provider in names for text in texts),
+    ]
 
 
 def _emulation_notes(groups: Sequence[_Group], names: Mapping[str, str]) -> list[str]:

@@ -17,6 +17,7 @@ from pytest_cloudbench.judge.changepoints import ChangePoint, find_changes
 from pytest_cloudbench.judge.metrics import METRICS, find_metric, is_higher_better
 from pytest_cloudbench.report import versus
 from pytest_cloudbench.report.columns import fit_to_width
+from pytest_cloudbench.report.hosts import list_locations
 from pytest_cloudbench.report.quantities import format_metric, format_points
 from pytest_cloudbench.report.table import HOST_TITLES, host_rows
 from pytest_cloudbench.results.index import EntryRow, Index, RunRow, SidesRow
@@ -362,6 +363,8 @@ def render_run(run: RunRow, entries: Sequence[EntryRow], metrics: Sequence[str],
     lines += fit_to_width(rows, width) if entries or not comparisons else []
     hosts = [[printable(entry.fullname), *map(printable, row)] for entry in entries for row in host_rows(entry.info)]
     lines += ["", *fit_to_width([["entry", *HOST_TITLES], *hosts], width)] if hosts else []
+    located = list_locations([(str(entry.info.get("provider")), entry.info) for entry in entries])
+    lines += [f"{printable(f'servers of {name}: {text}')}" for name, texts in located.items() for text in texts]
     lines += [f"published: {printable(line)}" for line in _published_sources(entries)]
     lines += [f"! {printable(f'{entry.fullname}: {doubt}')}" for entry in entries for doubt in _entry_doubts(entry)]
     for entry in comparisons:

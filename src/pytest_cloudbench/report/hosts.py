@@ -5,7 +5,7 @@ Entries are not trusted: what has another form than ``load.merging`` writes is l
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -108,6 +108,31 @@ def describe_line(line: Any) -> str:
             parts.append(f"{direction} {format_rate(way['bytes_per_s'])}")
     where = f"to {line.get('provider')}, {str(line.get('date'))[:10]}"
     return f"{', '.join(parts)} ({where})" if parts else UNKNOWN
+
+
+def describe_location(location: Any) -> str:
+    """Return in words what an entry says of where its provider's servers are, and when that was found out."""
+    if not isinstance(location, Mapping) or not isinstance(location.get("place"), str):
+        return UNKNOWN
+    operator, away = str(location.get("operator") or ""), format_distance(location)
+    parts = [operator if operator != "unknown" else "", location["place"]]
+    parts += [f"{away} km away" if away != UNKNOWN else ""]
+    return f"{', '.join(filter(None, parts))} (located {str(location.get('date'))[:10]})"
+
+
+def format_distance(location: Any) -> str:
+    """Return between which distances in kilometers an entry's servers are, or a dash if that is not known."""
+    bounds = [location.get(key) for key in ("nearest_km", "farthest_km")] if isinstance(location, Mapping) else [None]
+    return "-".join(f"{bound:.0f}" for bound in bounds) if all(map(is_finite, bounds)) else UNKNOWN
+
+
+def list_locations(entries: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, list[str]]:
+    """Return what entries, each with its provider, say of where that one's servers are, each once."""
+    known: dict[str, dict[str, None]] = {}
+    for provider, info in entries:
+        if (text := describe_location(info.get("location"))) != UNKNOWN:
+            known.setdefault(provider, {})[text] = None
+    return {provider: [*texts] for provider, texts in known.items()}
 
 
 def read_figures(info: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

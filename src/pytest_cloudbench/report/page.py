@@ -21,7 +21,7 @@ from pytest_cloudbench.report import html, versus
 from pytest_cloudbench.report.chapters import Chapter, make_chapters
 from pytest_cloudbench.report.comparison import BEST, Standing, rank_hosts, rank_providers
 from pytest_cloudbench.report.gathering import GatheredRuns, Measurement, format_start
-from pytest_cloudbench.report.hosts import describe_host, list_hosts
+from pytest_cloudbench.report.hosts import describe_host, list_hosts, list_locations
 from pytest_cloudbench.report.html import safe
 from pytest_cloudbench.report.outcomes import ANSWERS, MARKS, list_claims
 from pytest_cloudbench.results.machine import THIS_MACHINE
@@ -121,7 +121,7 @@ def _render_measured(gathered: GatheredRuns) -> Iterator[str]:
     if rows:
         titles = ["run", "began", "machine", "commit", "agents", "clock", "seed"]
         yield html.table("Runs", titles, rows, style="words")
-        titles = ["provider or client", "kind", "profile", "experiments", "operations"]
+        titles = ["provider or client", "kind", "profile", "experiments", "operations", "servers"]
         yield html.table("Providers and clients", titles, _subject_rows(measurements), style="words")
         if host_rows := _host_rows(measurements):
             yield html.table("Hosts", _HOST_TITLES, host_rows, style="words")
@@ -145,6 +145,7 @@ def _render_measured(gathered: GatheredRuns) -> Iterator[str]:
 
 
 def _subject_rows(measurements: Sequence[Measurement]) -> Iterator[list[str]]:
+    located = list_locations((measurement.subject, measurement.info) for measurement in measurements)
     for subject in dict.fromkeys(measurement.subject for measurement in measurements):
         subject_measurements = [measurement for measurement in measurements if measurement.subject == subject]
         profiles = sorted(
@@ -160,6 +161,7 @@ def _subject_rows(measurements: Sequence[Measurement]) -> Iterator[list[str]]:
         yield [
             subject or "-", ", ".join(natures), ", ".join(profiles) or "-", f"{len(subject_measurements):,}",
             f"{sum(counts):,}" if counts else "-",
+            "; ".join(located.get(subject, ())) or "-",
         ]  # fmt: skip
 
 

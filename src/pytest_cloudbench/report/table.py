@@ -16,8 +16,9 @@ from pytest_cloudbench.judge.metrics import BUILT_IN, METRICS
 from pytest_cloudbench.judge.quiet import MAX_WAIT_SHARE
 from pytest_cloudbench.report.columns import fit_to_width
 from pytest_cloudbench.report.distance import compare_with_published
-from pytest_cloudbench.report.hosts import list_hosts, read_figures
+from pytest_cloudbench.report.hosts import describe_location, format_distance, list_hosts, read_figures
 from pytest_cloudbench.report.quantities import (
+    UNKNOWN,
     format_bytes,
     format_megabytes,
     format_milliseconds,
@@ -65,6 +66,8 @@ def _metric_column(key: str) -> _Column:
 
 def column_of(key: str) -> _Column:
     """Return the title, key and format with which every table shows a metric or extra value."""
+    if key == "location":
+        return "km away", key, format_distance
     return _metric_column(key) if key in METRICS and METRICS[key].column else _column_of_key(key)
 
 
@@ -190,6 +193,8 @@ def _table_title(provider: str, test: str, info: Mapping[str, Any]) -> str:
     if info["emulated"]:
         how = "partly emulated" if info["emulated"] == "some" else "emulated"
         parts.append(f"{how}: measures the client and the loopback")
+    if (where := describe_location(info.get("location"))) != UNKNOWN:
+        parts.append(f"servers: {where}")
     if info["time_scale"] != 1.0:
         parts.append(f"time scale {info['time_scale']:g}: times are not comparable")
     return ", ".join(parts)

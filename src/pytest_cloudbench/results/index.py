@@ -4,14 +4,14 @@ The index follows the runs that pytest-benchmark has stored. The runs are the tr
 time, and is made again. Files that change are read again. Writers at the same time lose nothing, since each replaces
 the whole file, and what it did not see is read again.
 
-Schema 4 has a row for each entry of a run, in the order of their times. Columns: ``place`` and ``run`` (the entry's
+Schema 5 has a row for each entry of a run, in the order of their times. Columns: ``place`` and ``run`` (the entry's
 file and its run, below the storage), ``fullname``, ``name``, ``params`` (JSON), ``time_ms`` (Unix epoch), ``commit``,
 ``branch``, ``is_dirty``, ``outcome``, ``gate`` (the regression gate's answer, and a word if the run was an outlier),
 ``schema``, ``doubts`` (JSON), ``missing_agents`` (JSON), ``fingerprint`` (JSON: conditions that must be equal in runs
-that are compared), ``facts`` (JSON: provider, emulated, published, profile), ``run_id``, ``records`` (JSON: ops_file or
-ops_files), ``sides`` (JSON: the result of a comparison of two sides, or the block of an entry, empty for others), and
-each number at the top level of any entry's extra_info, such as ``response_p50``, and some of each host's, such as
-``response_p50@oslo``, as a double.
+that are compared), ``facts`` (JSON: provider, emulated, published, profile, location), ``run_id``, ``records`` (JSON:
+ops_file or ops_files), ``sides`` (JSON: the result of a comparison of two sides, or the block of an entry, empty for
+others), and each number at the top level of any entry's extra_info, such as ``response_p50``, and some of each host's,
+such as ``response_p50@oslo``, as a double.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from pytest_cloudbench.support import opening
 INDEX_NAME = "cloudbench-index.parquet"
 """The name of the index in a storage."""
 
-_SCHEMA = "4"
+_SCHEMA = "5"
 _TEXT_COLUMNS = (
     "place", "run", "fullname", "name", "params", "commit", "branch", "outcome", "gate", "doubts", "missing_agents",
     "fingerprint", "facts", "run_id", "records", "sides",
@@ -54,7 +54,7 @@ _INTEGER_COLUMNS = ("time_ms", "is_dirty", "schema")
 _FIXED_COLUMNS = frozenset({*_TEXT_COLUMNS, *_INTEGER_COLUMNS})
 _CONDITION_COLUMNS = ("schema", "outcome", "gate", "doubts", "missing_agents", "sides")
 """Columns that decide whether an entry may be a baseline, whatever the metric."""
-_FACT_KEYS = ("provider", "emulated", "published", "profile")
+_FACT_KEYS = ("provider", "emulated", "published", "profile", "location")
 _RECORD_KEYS = ("ops_file", "ops_files")
 _GROUP_ROWS = 8192
 _MAX_NUMBERS = 500

@@ -17,8 +17,9 @@ import pytest
 import pytest_cloudbench
 from pytest_cloudbench.commands.cli import main
 from pytest_cloudbench.judge.baseline import conditions_of
-from pytest_cloudbench.results.lines import add_line, identify
+from pytest_cloudbench.results.lines import add_line
 from pytest_cloudbench.results.machine import describe_machine
+from pytest_cloudbench.results.rows import identify
 from tests.fleet.harness import Ended, Lab, Running, grid, keys
 
 INTERVAL_S = 0.1

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_cloudbench.fleet.messages import Message
-from pytest_cloudbench.results.lines import find_line, identify, read_lines
+from pytest_cloudbench.results.lines import find_line, read_lines
 from pytest_cloudbench.results.machine import THIS_MACHINE, describe_machine, read_memory_bytes
+from pytest_cloudbench.results.rows import identify
 
 if TYPE_CHECKING:
     from pytest_cloudbench.fleet.agent import Agent

@@ -31,6 +31,7 @@ from pytest_cloudbench.model import CloudbenchError, ConfigError, ResultsError, 
 from pytest_cloudbench.report.live import Live, PeriodicProgress, open_terminal
 from pytest_cloudbench.results import benchmarks, recovery, stored
 from pytest_cloudbench.results.installed import learn_installed, learn_loaded
+from pytest_cloudbench.results.locations import StoredLocations
 from pytest_cloudbench.results.places import session_results_folder
 from pytest_cloudbench.support import opening, redact
 
@@ -112,6 +113,7 @@ class Serving:
         self.entries.hosts = SessionHosts(
             workers.find_host, workers.list_planned_hosts, session_results_folder(config)
         )  # fmt: skip
+        self.entries.locations = StoredLocations(session_results_folder(config))
         self.conductor.way_here = workers.way_here
         self.conductor.on_start = self._show_progress
         config.pluginmanager.register(_Endings(self._end_test), "cloudbench-endings")

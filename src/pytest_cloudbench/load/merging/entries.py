@@ -24,6 +24,7 @@ from pytest_cloudbench.load.gate.verdicts import failing_gates
 from pytest_cloudbench.load.messages import Subject
 from pytest_cloudbench.results import benchmarks
 from pytest_cloudbench.results.installed import learn_declared
+from pytest_cloudbench.results.locations import StoredLocations
 from pytest_cloudbench.results.machine import describe_machine
 from pytest_cloudbench.results.suite import read_declared
 
@@ -74,6 +75,7 @@ class Entries:
         selected: the number of tests that are expected to measure something. None if no test is to be run.
         deselected: the number of such tests that were collected, and then deselected.
         hosts: the hosts of the session.
+        locations: where providers' servers were found to be.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class Entries:
         self.config, self.facts, self.gate = config, facts, gate
         self.findings: list[Finding] = []
         self.hosts = SessionHosts()
+        self.locations = StoredLocations()
         self.selected: int | None = None
         self.deselected = 0
         self._expectations, self._gates = expectations, gates
@@ -138,11 +141,15 @@ class Entries:
         }
 
     def _host_info(self, subject: Subject, item: Item) -> dict[str, Any]:
-        """Return what an entry says of hosts, and of the access line where there is only this machine."""
+        """Return what an entry says of hosts, or of access line and servers where there is only this machine.
+
+        Where the servers are is seen from here: names may lead agents elsewhere to others.
+        """
         if hosts := self.hosts.describe(item, subject.provider):
             return {"hosts": hosts}
         line = self.hosts.own_line(subject.provider)
-        return {"access_line": line} if line else {}
+        location = self.locations.find(subject.provider, subject.server)
+        return {**({"access_line": line} if line else {}), **({"location": location} if location else {})}
 
     def judge(
         self, subject: Subject, own_expectations: Sequence[expect.Expectation], metrics: Mapping[str, float | None],
@@ -192,6 +199,8 @@ class Entries:
             self.add_block(subject, info, doubts, spread.get("quiet_service", ()), margins)
             return
         experiment = _without_provider(subject)
+        if isinstance(location := info.get("location"), Mapping):
+            self.locations.add(location, subject.provider, subject.server)
         info |= {
             "doubts": list(doubts),
             "notes": list(notes),

@@ -18,6 +18,8 @@ from pytest_cloudbench.net.locate.ptr import PtrPatterns
 from pytest_cloudbench.net.locate.sphere import Cap
 
 Layer = Literal["edge", "storage", "unknown"]
+UNKNOWN = "unknown"
+"""The place of a server that nothing tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,7 @@ class PlaceJudge:
     def _find_place(self, evidence: AddressEvidence, verdict: DiscVerdict) -> tuple[str, Cap | None, str]:
         if verdict.sites:
             sites = ", ".join(map(self._cities.describe, verdict.sites))
-            return "unknown", None, f"{verdict.reason}: {verdict.detail}; {sites}"
+            return UNKNOWN, None, f"{verdict.reason}: {verdict.detail}; {sites}"
         claims = list(self._claims(evidence))
         count = f"{verdict.vantages} vantage point{'' if verdict.vantages == 1 else 's'}"
         for place, cap, source in claims:
@@ -116,7 +118,7 @@ class PlaceJudge:
             excluded = f"; {claims[0][0]}, by the {claims[0][2]}, is excluded" if is_excluded else ""
             return self._cities.describe(verdict.cap), verdict.cap, f"round trips from {count}{excluded}"
         if verdict.reason == "contradiction" or not claims:
-            return "unknown", None, f"{verdict.reason}: {verdict.detail}"
+            return UNKNOWN, None, f"{verdict.reason}: {verdict.detail}"
         return self._unconfirmed(evidence, claims, verdict)
 
     def _unconfirmed(
@@ -126,7 +128,7 @@ class PlaceJudge:
         for place, cap, source in claims:
             if source == _PUBLISHED and is_possible(cap, evidence.discs):
                 return place, cap, f"{source}, not confirmed ({verdict.reason})"
-        return "unknown", None, f"{verdict.reason}: {verdict.detail}"
+        return UNKNOWN, None, f"{verdict.reason}: {verdict.detail}"
 
     def _claims(self, evidence: AddressEvidence) -> Iterable[tuple[str, Cap, str]]:
         """Yield places that an operator names: by a server's own name first, which is the most exact."""

@@ -1,0 +1,39 @@
+"""The summary of a location: between which distances the servers are, and what may not be stated."""
+
+from __future__ import annotations
+
+from pytest_cloudbench.net.locate.placing import Location
+from pytest_cloudbench.net.locate.sphere import Cap, Position, distance_km
+from pytest_cloudbench.net.locate.summary import bound_distance_km, summarize_location
+
+OSLO, ROME = Position(59.91, 10.75), Position(41.89, 12.48)
+
+
+def server(place: str, cap: Cap | None, vantages: int = 1) -> Location:
+    return Location("192.0.2.1", "Fjord AS", "registry", place, cap, "round trips", vantages, "unknown")
+
+
+def test_all_servers_are_between_the_two_distances() -> None:
+    caps = [Cap(OSLO, 50.0), Cap(ROME, 120.0)]
+    near_km, far_km = bound_distance_km(caps, Cap(OSLO, 10.0))
+    assert (near_km, far_km) == (0.0, round(distance_km(OSLO, ROME) + 130, 1))
+    assert bound_distance_km(caps[1:], Cap(OSLO, 10.0))[0] == round(distance_km(OSLO, ROME) - 130, 1)
+
+
+def test_a_distance_is_unknown_without_the_place_of_this_machine_or_of_one_server() -> None:
+    for caps, here in (([Cap(OSLO, 50.0)], None), ([Cap(OSLO, 50.0), None], Cap(ROME, 1.0)), ([], Cap(ROME, 1.0))):
+        assert bound_distance_km(caps, here) == (None, None)
+
+
+def test_servers_that_differ_are_named_one_after_the_other() -> None:
+    servers = [server("Oslo", Cap(OSLO, 50.0)), server("Rome", Cap(ROME, 50.0)), server("Oslo", Cap(OSLO, 50.0))]
+    told = summarize_location(["a.example"], servers, None, "2026-11-27")
+    assert told is not None
+    assert (told["place"], told["operator"], told["servers"]) == ("Oslo or Rome", "Fjord AS", 3)
+
+
+def test_what_nobody_measured_is_no_location_and_what_was_measured_in_vain_is_one() -> None:
+    assert summarize_location(["a.example"], [server("unknown", None, 0)], None, "2026-11-27") is None
+    in_vain = summarize_location(["a.example"], [server("unknown", None, 2)], None, "2026-11-27")
+    assert in_vain is not None
+    assert in_vain["place"] == "unknown"

@@ -1,0 +1,56 @@
+"""Stored locations: the last one of a provider, by its spec or by the name of its server, as seen from this machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench.results.locations import LOCATIONS, StoredLocations
+
+NAME = "files.fjord.example"
+
+
+def place(name: str, *names: str, date: str = "2026-11-27") -> dict[str, Any]:
+    return {"place": name, "names": [*names], "date": date}
+
+
+def test_the_last_location_of_a_provider_or_of_its_server_is_found(tmp_path: Path) -> None:
+    StoredLocations(tmp_path).add(place("Oslo", NAME))
+    stored = StoredLocations(tmp_path)
+    assert stored.find("webdav:files", NAME) == place("Oslo", NAME)
+    stored.add(place("Rome", "192.0.2.1"), "webdav:files")
+    for reader in (stored, StoredLocations(tmp_path)):
+        assert reader.find("webdav:files", NAME)["place"] == "Rome"
+        assert reader.find("webdav:other", NAME)["place"] == "Oslo"
+        assert reader.find("webdav:other", "files.fjord.test") == {}
+
+
+def test_a_location_that_was_looked_up_is_not_stored_again(tmp_path: Path) -> None:
+    stored = StoredLocations(tmp_path)
+    stored.add(place("Oslo", NAME))
+    stored.add(stored.find("webdav:files", NAME), "webdav:files", NAME)
+    assert len((tmp_path / LOCATIONS).read_text("utf-8").splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["127.0.0.1", "::1", "localhost"])
+def test_a_name_of_loopback_says_nothing_of_another_provider(tmp_path: Path, name: str) -> None:
+    stored = StoredLocations(tmp_path)
+    stored.add(place("Oslo", name), "emulated:ideal")
+    assert stored.find("webdav:a-tunnel", name) == {}
+    assert stored.find("emulated:ideal", name)["place"] == "Oslo"
+
+
+def test_what_another_machine_saw_and_what_is_no_location_are_left_out(tmp_path: Path) -> None:
+    rows = [{**place("Rome", NAME), "provider": "box", "key": "another"}, {"names": 7}, [], "text"]
+    text = "\n".join([*map(json.dumps, rows), '{"torn'])
+    (tmp_path / LOCATIONS).write_text(text, "utf-8")
+    assert StoredLocations(tmp_path).find("box", NAME) == {}
+
+
+def test_without_a_folder_nothing_is_kept() -> None:
+    stored = StoredLocations()
+    assert stored.add(place("Oslo", NAME), "box") is None
+    assert stored.find("box", NAME) == {}

@@ -267,6 +267,7 @@ send, and when is it done? |
     tests/suites/test_security.py::test_a_revoke_that_does_nothing_is_found
     tests/suites/test_security.py::test_deleted_content_that_can_be_restored_is_found
     tests/suites/test_security_accounts.py::test_deduplication_across_accounts_is_found_where_it_is
+    tests/suites/test_security_accounts.py::test_a_removal_that_does_nothing_is_found
 
 | `datacenters` | who runs its servers, where are they, and is content stored there? |
     tests/suites/test_datacenters.py::test_a_service_on_this_machine_is_where_this_machine_is

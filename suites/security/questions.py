@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from pytest_cloudbench import Inquiry
 
-from . import certificates, convergence, deduplication, links, nodes, transit
+from . import certificates, convergence, deduplication, links, nodes, permissions, transit
 from .rulings import Ruling
 
 SOURCE = "BenchCloud thesis, section 2.2, Table 2.1, 2014, as advertised"
@@ -84,6 +84,10 @@ QUESTIONS = {
         Question("at_rest", "Unreadable where stored", "Is content unreadable in the store?", transit.ask_at_rest),
         Question("guessable", "Links unguessable", "Is it hopeless to guess links?", links.ask_guessable),
         Question("revoked", "Revoked link closed", "Is a revoked link closed, and when?", links.ask_revoked),
+        Question(
+            "permissions", "Permissions hold", "Can a reader not write, and a removed member not read?",
+            permissions.ask_permissions,
+        ),
         Question("deleted", "Deleted content gone", "Is deleted content gone?", links.ask_deleted),
     )
 }  # fmt: skip

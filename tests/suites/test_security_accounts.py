@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -17,7 +19,7 @@ from pytest_cloudbench import CloudError, Endpoint, ErrorKind, Inquiry, Provider
 from pytest_cloudbench.providers import Provider
 from pytest_cloudbench.providers.for_agents import Provided
 from pytest_cloudbench.results import journal
-from suites.security import deduplication
+from suites.security import deduplication, permissions
 from suites.security.deduplication import SIZE_BYTES, Pair, judge_deduplication
 from tests.fleet.harness import Lab
 
@@ -149,6 +151,86 @@ def test_without_a_second_account_the_answer_is_unknown() -> None:
         ruling = deduplication.ask_deduplication(Inquiry(provider, "/run", "truth", lambda: None, lambda _: None))
         driver.close()
     assert (ruling.answer, ruling.how) == ("unknown", "it takes a second account: there is no second account")
+
+
+# --- permissions ---
+
+
+@contextmanager
+def open_drive() -> Iterator[Inquiry]:
+    """An inquiry at an emulated Google Drive, which has a second account."""
+    with start_emulator("ideal", api="gdrive") as service:
+        providers = []
+        for number in (1, 2):
+            endpoint = service.open_account(number)
+            driver: Any = connect_driver(ProviderSpec.parse("gdrive"), endpoint)
+            driver.mkdir("/run")
+            opened = driver, Provided("gdrive", endpoint, profile="ideal")
+            providers.append(Provider("emulated:gdrive", open=partial(tuple, opened)))
+        second = nullcontext(providers[1])
+        yield Inquiry(providers[0], "/run", "truth", lambda: None, lambda _: None, lambda: second)
+        for provider in providers:
+            provider.close()
+
+
+@pytest.fixture(scope="module")
+def _drive() -> Iterator[Inquiry]:
+    with open_drive() as inquiry:
+        yield inquiry
+
+
+@pytest.fixture
+def drive(_drive: Inquiry, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Inquiry:
+    """An inquiry at an emulated Google Drive, in a folder of this test, whose waits are short."""
+    monkeypatch.setattr(permissions, "_ADMITTED_S", 0.3)
+    monkeypatch.setattr(permissions, "_REMOVED_S", 0.3)
+    folder = f"/run/{request.node.name}"
+    for provider in (_drive.provider, _drive.open_second().__enter__()):
+        provider.driver.mkdir(folder)
+    return replace(_drive, folder=folder)
+
+
+def test_permissions_that_hold_are_found_to_hold(drive: Inquiry) -> None:
+    ruling = permissions.ask_permissions(drive)
+    assert (ruling.answer, len(ruling.evidence)) == ("yes", 3), ruling
+    assert 0 <= ruling.numbers["member_refused_s"] < 0.3
+
+
+def test_a_removal_that_does_nothing_is_found(drive: Inquiry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drive.provider.driver, "dismiss", lambda path, address: None)
+    ruling = permissions.ask_permissions(drive)
+    assert (ruling.answer, ruling.how[:29]) == ("no", "a removed member still reads ")
+
+
+def test_a_reader_that_may_write_is_found(drive: Inquiry, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver: Any = drive.provider.driver
+    admit = driver.admit
+    monkeypatch.setattr(driver, "admit", lambda path, address, level: admit(path, address, "write"))
+    ruling = permissions.ask_permissions(drive)
+    assert (ruling.answer, ruling.how) == ("no", "a member that may only read has written")
+
+
+@pytest.mark.parametrize("level", ["read", "write"])
+def test_a_member_that_may_nothing_shows_nothing(drive: Inquiry, monkeypatch: pytest.MonkeyPatch, level: str) -> None:
+    driver: Any = drive.provider.driver
+    admit = driver.admit
+    monkeypatch.setattr(
+        driver, "admit", lambda path, address, wanted: None if wanted == level else admit(path, address, wanted)
+    )
+    assert permissions.ask_permissions(drive).answer == "unknown"
+
+
+def test_a_file_that_everybody_reads_is_found(drive: Inquiry, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver: Any = drive.provider.driver
+    put, other = driver.put, drive.open_second().__enter__().driver.address()  # type: ignore[attr-defined]  # as above
+
+    def put_and_share(path: str, content: Any) -> None:
+        put(path, content)
+        driver.admit(drive.folder, other, "read")
+
+    monkeypatch.setattr(driver, "put", put_and_share)
+    ruling = permissions.ask_permissions(drive)
+    assert (ruling.answer, ruling.how) == ("no", "another account reads a file that is not shared with it")
 
 
 # --- the suite ---

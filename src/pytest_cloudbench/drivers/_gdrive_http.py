@@ -14,12 +14,15 @@ request. A kept-alive connection is reused only after a look at whether the serv
 from __future__ import annotations
 
 import base64
+import json
 import select
 import ssl
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.client import HTTPSConnection
+from importlib import import_module
+from pathlib import Path
 from threading import Lock
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -27,8 +30,11 @@ from urllib.parse import unquote, urlsplit
 from pytest_cloudbench.drivers.base import RequestCount
 from pytest_cloudbench.drivers.egress import Egress
 from pytest_cloudbench.drivers.sdk import read_pieces
-from pytest_cloudbench.model import UsageError
-from pytest_cloudbench.support import redact
+from pytest_cloudbench.model import CredentialsError, ProviderSpec, UsageError
+from pytest_cloudbench.support import opening, redact
+
+SCOPES = ("https://www.googleapis.com/auth/drive",)
+"""What a token must allow."""
 
 
 class Refused(Exception):
@@ -280,3 +286,28 @@ class _Renewed:
 
     def __init__(self, status: int, headers: Mapping[str, str], data: bytes) -> None:
         self.status, self.headers, self.data = status, headers, data
+
+
+def new_token(spec: ProviderSpec, secrets: Mapping[str, str], url: str, *, is_emulated: bool) -> Token:
+    """Return the source of access tokens for these credentials. Raises CredentialsError."""
+    if "access_token" in secrets:
+        return Token(secrets["access_token"])
+    if "refresh_token" in secrets:
+        credentials = import_module("google.oauth2.credentials").Credentials(
+            None, refresh_token=secrets["refresh_token"], token_uri=url, client_id=secrets["client_id"],
+            client_secret=secrets["client_secret"],
+        )  # fmt: skip
+        return Token(credentials=credentials)
+    key_file = secrets["service_account_file"]
+    try:
+        info = json.loads(opening.read_file(Path(key_file)))
+        if is_emulated:
+            info = {**info, "token_uri": url}
+        redact.learn([info["private_key"]])
+        module = import_module("google.oauth2.service_account")
+        credentials = module.Credentials.from_service_account_info(info, scopes=SCOPES, subject=secrets.get("subject"))
+    except OSError as error:
+        raise CredentialsError(f"{spec.scheme}: service_account_file cannot be read: {error.strerror}") from None
+    except (ValueError, TypeError, KeyError):
+        raise CredentialsError(f"{spec.scheme}: service_account_file is not a service account's key") from None
+    return Token(credentials=credentials)

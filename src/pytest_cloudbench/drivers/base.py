@@ -122,6 +122,35 @@ STATUS_KINDS: Mapping[int, ErrorKind] = {
 """What most services mean by an HTTP status."""
 
 
+@runtime_checkable
+class SharesWithMembers(Protocol):
+    """A driver that shares folders with other accounts of its provider. All methods raise CloudError."""
+
+    def address(self) -> str:
+        """Return the address by which others share with this account."""
+        ...
+
+    def admit(self, path: str, address: str, level: str) -> None:
+        """Let another account ``read`` a folder, or also change what is in it (``write``). Replaces a former level."""
+        ...
+
+    def dismiss(self, path: str, address: str) -> None:
+        """Undo ``admit``."""
+        ...
+
+    def refer(self, path: str) -> str:
+        """Return by what members find a file."""
+        ...
+
+    def read_shared(self, reference: str) -> bytes:
+        """Return the content of another account's file."""
+        ...
+
+    def write_shared(self, reference: str, content: Content) -> None:
+        """Replace the content of another account's file."""
+        ...
+
+
 def kind_of_status(status: int, special: Mapping[int, ErrorKind] = STATUS_KINDS) -> ErrorKind:
     """Return what a service means by the status of a refusal, if its words do not tell.
 

@@ -23,7 +23,7 @@ from threading import RLock
 from typing import Any, ClassVar, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
-from pytest_cloudbench.drivers._gdrive_http import Misled, Refused, Token, Transport
+from pytest_cloudbench.drivers._gdrive_http import SCOPES, Misled, Refused, Transport, new_token
 from pytest_cloudbench.drivers.base import (
     CredentialSet,
     OAuthLogin,
@@ -43,7 +43,6 @@ from pytest_cloudbench.model import (
     CloudError,
     Conflict,
     Content,
-    CredentialsError,
     Endpoint,
     Entry,
     ErrorKind,
@@ -52,7 +51,6 @@ from pytest_cloudbench.model import (
     SpecError,
     Verb,
 )
-from pytest_cloudbench.support import opening, redact
 
 # --- capabilities ---------------------------------------------------------------------------------
 
@@ -79,13 +77,13 @@ _CAPABILITIES = Capabilities(
     via="google-api-python-client on httplib2; retries and redirects off, downloads read from its connection",
 )  # fmt: skip
 
+_ROLES = {"read": "reader", "write": "writer"}
 _FOLDER = "application/vnd.google-apps.folder"
 _MIME = "application/octet-stream"
 _FIELDS = "id,name,mimeType,size,md5Checksum,headRevisionId"
 _SEARCH_FIELDS = f"files({_FIELDS},createdTime,modifiedTime,webViewLink)"
 _HOST = "https://www.googleapis.com/"
 _TOKEN_URL = "https://oauth2.googleapis.com/token"  # an address
-_SCOPES = ("https://www.googleapis.com/auth/drive",)
 # The provider requires multiples of 256 KiB; few of them keep memory use low.
 _PIECE_BYTES = 8 * MIB
 _PAGE_ENTRIES = 1000
@@ -176,7 +174,7 @@ class GoogleDriveDriver(SdkDriver):
         "https://accounts.google.com/o/oauth2/v2/auth",
         _TOKEN_URL,
         "https://console.cloud.google.com/apis/credentials",
-        scopes=_SCOPES,
+        scopes=SCOPES,
         # Without these two, no refresh token comes, or only the first time. Device codes do not allow this scope.
         extra={"access_type": "offline", "prompt": "consent"},
     )
@@ -208,7 +206,7 @@ class GoogleDriveDriver(SdkDriver):
         secrets = usable_credentials(spec.scheme, cls.credential_sets, fields)
         base = f"{endpoint.urls.get('api', endpoint.url)}/" if endpoint else _HOST
         token_url = f"{endpoint.urls.get('oauth', endpoint.url)}/token" if endpoint else _TOKEN_URL
-        token = _new_token(spec, secrets, token_url, is_emulated=endpoint is not None)
+        token = new_token(spec, secrets, token_url, is_emulated=endpoint is not None)
         transport = Transport(egress_of(endpoint, base), frozenset({urlsplit(base).netloc}), token, timeout_of(spec))
         discovery = import_module("googleapiclient.discovery")
         document = _api_description()
@@ -472,6 +470,45 @@ class GoogleDriveDriver(SdkDriver):
         """Return what a link gives to a person without an account."""
         return stranger.read(f"https://drive.google.com/uc?export=download&id={_file_id_in(url)}")
 
+    # --- members ---
+
+    def address(self) -> str:
+        """Return the address by which others share with this account."""
+        with self._cloud_errors("address", "/"):
+            return str(self._send(self._about.get(fields="user(emailAddress)"))["user"]["emailAddress"])
+
+    def admit(self, path: str, address: str, level: str) -> None:
+        """Let another account read a folder, or also change what is in it (``write``). It is not notified."""
+        with self._cloud_errors("admit", path):
+            body = {"type": "user", "role": _ROLES[level], "emailAddress": address}
+            options = {"sendNotificationEmail": False, "supportsAllDrives": True, "fields": "id"}
+            self._send(self._permissions.create(fileId=self._find_file("admit", path)["id"], body=body, **options))
+
+    def dismiss(self, path: str, address: str) -> None:
+        """Undo ``admit``."""
+        with self._cloud_errors("dismiss", path):
+            common = {"fileId": self._find_file("dismiss", path)["id"], "supportsAllDrives": True}
+            listed = self._send(self._permissions.list(fields="permissions(id,emailAddress)", **common))["permissions"]
+            for permission in listed:
+                if str(permission.get("emailAddress", "")).lower() == address.lower():
+                    self._send(self._permissions.delete(permissionId=permission["id"], **common))
+
+    def refer(self, path: str) -> str:
+        """Return the id by which members find a file."""
+        with self._cloud_errors("refer", path):
+            return str(self._find_file("refer", path)["id"])
+
+    def read_shared(self, reference: str) -> bytes:
+        """Return the content of another account's file."""
+        with self._cloud_errors("read", reference):
+            return bytes(self._send(self._files.get_media(fileId=reference, supportsAllDrives=True)))
+
+    def write_shared(self, reference: str, content: Content) -> None:
+        """Replace the content of another account's file."""
+        with self._cloud_errors("write", reference):
+            media = self._media_upload(content)
+            self._send(self._files.update(fileId=reference, media_body=media, fields="id", supportsAllDrives=True))
+
     def copy(self, source: str, target: str) -> Entry:
         """Copy a file. One that already has the target's name stays, too."""
         with self._cloud_errors("copy", source):
@@ -543,28 +580,3 @@ def _api_description() -> dict[str, Any]:
     package = Path(str(import_module("googleapiclient.discovery_cache").__file__)).parent
     document: dict[str, Any] = json.loads((package / "documents" / "drive.v3.json").read_bytes())
     return document
-
-
-def _new_token(spec: ProviderSpec, secrets: Mapping[str, str], url: str, *, is_emulated: bool) -> Token:
-    """Return the source of access tokens for these credentials. Raises CredentialsError."""
-    if "access_token" in secrets:
-        return Token(secrets["access_token"])
-    if "refresh_token" in secrets:
-        credentials = import_module("google.oauth2.credentials").Credentials(
-            None, refresh_token=secrets["refresh_token"], token_uri=url, client_id=secrets["client_id"],
-            client_secret=secrets["client_secret"],
-        )  # fmt: skip
-        return Token(credentials=credentials)
-    key_file = secrets["service_account_file"]
-    try:
-        info = json.loads(opening.read_file(Path(key_file)))
-        if is_emulated:
-            info = {**info, "token_uri": url}
-        redact.learn([info["private_key"]])
-        module = import_module("google.oauth2.service_account")
-        credentials = module.Credentials.from_service_account_info(info, scopes=_SCOPES, subject=secrets.get("subject"))
-    except OSError as error:
-        raise CredentialsError(f"{spec.scheme}: service_account_file cannot be read: {error.strerror}") from None
-    except (ValueError, TypeError, KeyError):
-        raise CredentialsError(f"{spec.scheme}: service_account_file is not a service account's key") from None
-    return Token(credentials=credentials)

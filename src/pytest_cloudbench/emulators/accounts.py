@@ -27,6 +27,23 @@ class RecognisesRequests(Protocol):
         ...
 
 
+@runtime_checkable
+class SharesWithMembers(Protocol):
+    """A skin whose files other accounts may use, as far as its account lets them.
+
+    Attributes:
+        address: the address by which others share with this account.
+        find_member: returns the address of the account that a request's headers belong to, or an empty text.
+    """
+
+    address: str
+    find_member: Callable[[bytes, Mapping[bytes, bytes]], str]
+
+    def admits(self, path: str, address: str) -> bool:
+        """Return whether a request's path is that of a file which the account with this address may use."""
+        ...
+
+
 class Accounts:
     """The skins of all accounts.
 
@@ -46,15 +63,34 @@ class Accounts:
         if not isinstance(self.first, RecognisesRequests) or not 1 <= number <= _MOST:
             return None
         if number not in self._others:
-            self._others[number] = self._make_skin(_SEED_STEP * (number - 1))
+            skin = self._others[number] = self._make_skin(_SEED_STEP * (number - 1))
+            if isinstance(skin, SharesWithMembers):
+                skin.address = f"account-{number}.{skin.address}"
+            for sharing in (self.first, skin):
+                if isinstance(sharing, SharesWithMembers):
+                    sharing.find_member = self._find_address
         return self._others[number]
 
     def find(self, path: str, query: bytes, headers: Mapping[bytes, bytes]) -> Skin:
-        """Return the skin of the account that a request is for."""
+        """Return the skin that serves a request: that of its account, or of one that shares the file with it."""
+        own = self._find_own(path, query, headers)
+        if isinstance(own, SharesWithMembers) and self._others:
+            for skin in (self.first, *self._others.values()):
+                if skin is not own and cast(SharesWithMembers, skin).admits(path, own.address):
+                    return skin
+        return own
+
+    def _find_own(self, path: str, query: bytes, headers: Mapping[bytes, bytes]) -> Skin:
         for skin in self._others.values():
             if cast(RecognisesRequests, skin).recognises(path, query, headers):
                 return skin
         return self.first
+
+    def _find_address(self, query: bytes, headers: Mapping[bytes, bytes]) -> str:
+        for skin in (self.first, *self._others.values()):
+            if cast(RecognisesRequests, skin).recognises("", query, headers):
+                return cast(SharesWithMembers, skin).address
+        return ""
 
     def configure(self, profile: Profile) -> None:
         """Apply a changed profile to all accounts."""

@@ -45,7 +45,7 @@ def get_about(state: DriveState, call: Call) -> Answer:
     sizes = ("document", "spreadsheet", "presentation", "drawing")
     value: dict[str, Any] = {
         "kind": "drive#about",
-        "user": USER,
+        "user": {**USER, "emailAddress": state.address},
         "storageQuota": quota,
         "importFormats": IMPORTS,
         "exportFormats": {kind: list(formats) for kind, formats in EXPORTS.items()},

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-from pytest_cloudbench.emulators.gdrive.answers import DriveError, answer_no_content, answer_page, parse_time
+from pytest_cloudbench.emulators.gdrive.answers import (
+    DriveError,
+    answer_no_content,
+    answer_page,
+    file_not_found,
+    parse_time,
+)
 from pytest_cloudbench.emulators.gdrive.files import answer_content
 from pytest_cloudbench.emulators.gdrive.metadata import FileView
 from pytest_cloudbench.emulators.gdrive.requests import answer_selected, query_params, read_flag, read_json_body
@@ -14,6 +21,8 @@ from pytest_cloudbench.emulators.nodes import Node
 from pytest_cloudbench.emulators.skin import Answer, Call
 
 _ROLES = frozenset({"owner", "organizer", "fileOrganizer", "writer", "commenter", "reader"})
+_WRITING_ROLES = frozenset({"organizer", "fileOrganizer", "writer"})
+_FILE_IN_PATH = re.compile(r"/files/([^/]+)")
 _PERMISSION_FIELDS: Selection = {"kind": None, "id": None, "type": None, "role": None}
 _PUBLIC_PERMISSION_FIELDS: Selection = {**_PERMISSION_FIELDS, "allowFileDiscovery": None}
 _LIST_FIELDS: Selection = {"kind": None, "nextPageToken": None, "permissions": _PERMISSION_FIELDS}
@@ -123,6 +132,29 @@ def delete_permission(state: DriveState, call: Call) -> Answer:
     del drive_meta(node).permissions[permission["id"]]
     state.log_change(node, call.now_s)
     return answer_no_content()
+
+
+def find_role(state: DriveState, path: str, address: str) -> str:
+    """Return the role that an account has on the file of a path, from the file or a folder above it. Empty if none."""
+    match = _FILE_IN_PATH.search(path)
+    node = state.store.by_id(match[1]) if match is not None else None
+    while node is not None and node.deleted_s is None:
+        for permission in drive_meta(node).permissions.values():
+            if permission.get("emailAddress") == address and permission["role"] != "owner":
+                return str(permission["role"])
+        node = state.parent_of(node)
+    return ""
+
+
+def refuse_member(state: DriveState, call: Call, address: str) -> Answer | None:
+    """Return the refusal of a request of another account, or None if its role on the file allows it."""
+    role = find_role(state, call.path, address)
+    if not role:
+        return file_not_found((_FILE_IN_PATH.search(call.path) or ("", ""))[1]).answer()
+    if call.method != "GET" and role not in _WRITING_ROLES:
+        message = "The user does not have sufficient permissions for this file."
+        return DriveError(403, "insufficientFilePermissions", message).answer()
+    return None
 
 
 def get_public_content(state: DriveState, call: Call) -> Answer:

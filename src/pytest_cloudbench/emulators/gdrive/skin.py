@@ -88,6 +88,7 @@ class GoogleDrive:
 
     def __init__(self, profile: Profile, clock: Clock, seed: int) -> None:
         self.state = DriveState(profile, seed)
+        self.find_member: Callable[[bytes, Mapping[bytes, bytes]], str] = lambda query, headers: ""
         oauth = self.state.oauth = OAuth(DIALECT, self.state.tokens.next, lambda: self.state.lifetime_s)
         access_token = self.state.tokens.next("ya29.emulated-", 64)
         self.credentials = {"access_token": access_token}
@@ -165,6 +166,19 @@ class GoogleDrive:
         is_public = path == "/uc" and self.store.by_id(params.get("id", "")) is not None
         return is_public or params.get("upload_id", "") in self.state.sessions
 
+    @property
+    def address(self) -> str:
+        """The address by which others share with this account."""
+        return self.state.address
+
+    @address.setter
+    def address(self, address: str) -> None:
+        self.state.address = address
+
+    def admits(self, path: str, address: str) -> bool:
+        """Return whether a path is that of a file that the account with this address may use."""
+        return bool(sharing.find_role(self.state, path, address))
+
     def refused(self, call: Call, refusal: Refusal) -> Answer:
         """Answer with status 403 or 429, depending on the reason."""
         status, message = _THROTTLED[refusal.reason]
@@ -232,6 +246,8 @@ class GoogleDrive:
             if call.headers.get(b"if-match", b"*") != b"*":
                 return DriveError(412, "conditionNotMet", "Precondition Failed", "If-Match", "header").answer()
             return self._check_scopes(call, self.state.oauth.scopes.get(header or b""))
+        if address := self.find_member(call.query, call.headers):
+            return sharing.refuse_member(self.state, call, address)
         challenge, reason, message = b'Bearer realm="https://accounts.google.com/"', "required", "Login Required."
         if header is not None:
             challenge += b', error="invalid_token"'

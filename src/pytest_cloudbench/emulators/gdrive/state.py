@@ -104,6 +104,7 @@ class DriveState:
         self.files_by_creation: SortedItems[Node] = SortedItems(creation_number)
         self.drives: dict[str, SharedDrive] = {}
         self.free_ids: set[str] = set()
+        self.address = str(USER["emailAddress"])
         self.sessions: dict[str, Any] = {}
         self.configure(profile)
 

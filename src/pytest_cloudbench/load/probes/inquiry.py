@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from pytest_cloudbench.drivers import BoundSpec
-from pytest_cloudbench.drivers.base import Driver
+from pytest_cloudbench.drivers.base import Driver, SharesWithMembers
 from pytest_cloudbench.drivers.egress import CERTIFICATES
 from pytest_cloudbench.drivers.folder import FolderDriver
 from pytest_cloudbench.drivers.stranger import SharesLinks, Stranger
@@ -110,6 +110,11 @@ class Inquiry:
     def opens_links(self) -> bool:
         """Whether the driver makes links, and knows how a person without an account opens one."""
         return isinstance(self.provider.driver, SharesLinks)
+
+    @property
+    def admits_members(self) -> bool:
+        """Whether the driver shares folders with other accounts."""
+        return isinstance(self.provider.driver, SharesWithMembers)
 
     def stored(self) -> Sequence[tuple[str, bytes]] | None:
         """Return what is stored, by name, as the provider's operator sees it. None if that cannot be seen.

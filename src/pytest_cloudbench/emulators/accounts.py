@@ -28,7 +28,7 @@ class RecognisesRequests(Protocol):
 
 
 @runtime_checkable
-class SharesWithMembers(Protocol):
+class LetsMembersIn(Protocol):
     """A skin whose files other accounts may use, as far as its account lets them.
 
     Attributes:
@@ -64,19 +64,19 @@ class Accounts:
             return None
         if number not in self._others:
             skin = self._others[number] = self._make_skin(_SEED_STEP * (number - 1))
-            if isinstance(skin, SharesWithMembers):
+            if isinstance(skin, LetsMembersIn):
                 skin.address = f"account-{number}.{skin.address}"
             for sharing in (self.first, skin):
-                if isinstance(sharing, SharesWithMembers):
+                if isinstance(sharing, LetsMembersIn):
                     sharing.find_member = self._find_address
         return self._others[number]
 
     def find(self, path: str, query: bytes, headers: Mapping[bytes, bytes]) -> Skin:
         """Return the skin that serves a request: that of its account, or of one that shares the file with it."""
         own = self._find_own(path, query, headers)
-        if isinstance(own, SharesWithMembers) and self._others:
+        if isinstance(own, LetsMembersIn) and self._others:
             for skin in (self.first, *self._others.values()):
-                if skin is not own and cast(SharesWithMembers, skin).admits(path, own.address):
+                if skin is not own and cast(LetsMembersIn, skin).admits(path, own.address):
                     return skin
         return own
 
@@ -89,7 +89,7 @@ class Accounts:
     def _find_address(self, query: bytes, headers: Mapping[bytes, bytes]) -> str:
         for skin in (self.first, *self._others.values()):
             if cast(RecognisesRequests, skin).recognises("", query, headers):
-                return cast(SharesWithMembers, skin).address
+                return cast(LetsMembersIn, skin).address
         return ""
 
     def configure(self, profile: Profile) -> None:

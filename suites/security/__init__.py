@@ -12,6 +12,7 @@ CLOUDBENCH_SUITE = Suite(
     conclusions={
         "is_secure": Metric("1: yes, 0: no", better="higher", gated="exact"),
         "link_closed_s": Metric("s", time_like=True),
+        "link_late_s": Metric("s", time_like=True),
         "member_refused_s": Metric("s", time_like=True),
     },
     columns={"advertised_2014": "as advertised 2014"},

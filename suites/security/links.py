@@ -6,7 +6,9 @@ import hashlib
 import math
 import re
 import string
+import time
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 
 from pytest_cloudbench import CloudError, ErrorKind, Inquiry, LiteralContent, RandomContent, Verb, now_ns, wait_for
 
@@ -18,7 +20,10 @@ LINKS = 16
 LEAST_BITS = 64
 """Fewer unpredictable bits can be tried out by a patient person (NIST SP 800-63B asks for 64 of a secret)."""
 
+_EARLY_S = 1.0
 _OPEN_S = 30.0
+_LIFE_S = 5.0
+"""The life of a link that ends by itself."""
 _CLOSED_S = 60.0
 _PURGED_S = 2.0
 _POLL_S = 0.1
@@ -85,6 +90,31 @@ def _watch_closing(inquiry: Inquiry, url: str, content: bytes, close: Callable[[
     closed_s = (now_ns() - closed_ns) / 1e9
     evidence = ["it gave the content before", f"refused at try {tries}, {closed_s:.2f} s after it was {closing}"]
     return yes(f"refused {closed_s:.2f} s after it was {closing}", evidence, link_closed_s=closed_s)
+
+
+def ask_expiry(inquiry: Inquiry) -> Ruling:
+    """Answer whether a link that was made to end by itself does, and how long after its time."""
+    if why := _why_unasked(inquiry):
+        return unknown(why)
+    if not inquiry.limits_links:
+        return unknown("the driver makes no links that end by themselves")
+    _, lasting_url, lasting = share_new_file(inquiry, "lasting")
+    content = RandomContent(f"{inquiry.seed}/expiring", _BYTES).read(0, _BYTES)
+    inquiry.driver.put(f"{inquiry.folder}/expiring", LiteralContent(content))
+    ends_at = datetime.fromtimestamp(math.ceil(time.time()) + _LIFE_S, UTC)
+    url = inquiry.driver.share_until(f"{inquiry.folder}/expiring", ends_at)
+    if not wait_for(lambda: opens(inquiry, url, content), _LIFE_S, poll_s=_POLL_S):
+        return unknown("the link did not give the content before its time, so nothing follows from afterwards")
+    evidence = ["it gave the content before"]
+    if not wait_for(lambda: not opens(inquiry, url, content), _LIFE_S + 1 + _CLOSED_S, poll_s=_POLL_S):
+        return no(f"still open {_CLOSED_S:g} s after its time", evidence)
+    late_s = time.time() - ends_at.timestamp()
+    if not opens(inquiry, lasting_url, lasting):
+        return unknown("a link without an end is refused too", evidence)
+    evidence.append(f"refused {late_s:+.2f} s after its time, by this machine's clock; a link without an end is not")
+    if late_s < -_EARLY_S:
+        return unknown("refused before its time, so not for that", evidence)
+    return yes(f"refused {late_s:+.2f} s after its time", evidence, link_late_s=late_s)
 
 
 def ask_guessable(inquiry: Inquiry) -> Ruling:

@@ -84,6 +84,7 @@ QUESTIONS = {
         Question("at_rest", "Unreadable where stored", "Is content unreadable in the store?", transit.ask_at_rest),
         Question("guessable", "Links unguessable", "Is it hopeless to guess links?", links.ask_guessable),
         Question("revoked", "Revoked link closed", "Is a revoked link closed, and when?", links.ask_revoked),
+        Question("expiry", "Link ends at its time", "Is a link closed once its time is over?", links.ask_expiry),
         Question(
             "permissions", "Permissions hold", "Can a reader not write, and a removed member not read?",
             permissions.ask_permissions,

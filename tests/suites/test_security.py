@@ -5,14 +5,18 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
 from os import environ, urandom
 from random import Random
+from time import time
 from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from pytest_cloudbench import (
+    CloudError,
     Endpoint,
     Inquiry,
     LiteralContent,
@@ -21,12 +25,15 @@ from pytest_cloudbench import (
     connect_driver,
     open_provider,
     start_emulator,
+    wait_for,
 )
 from pytest_cloudbench.providers import Provider, connect
 from pytest_cloudbench.providers.for_agents import Provided
 from suites.security import convergence, links, transit
 from suites.security.questions import QUESTIONS
+from suites.security.rulings import Ruling
 from tests.fleet.harness import Lab
+from tests.limits import HANG_S
 
 from .harness import run_suite
 
@@ -126,6 +133,75 @@ def test_a_link_that_follows_from_the_path_is_found() -> None:
 
 def test_links_of_an_emulator_are_not_guessable(dropbox: Inquiry) -> None:
     assert links.ask_guessable(dropbox).answer == "yes"
+
+
+def ask_expiry(
+    dropbox: Inquiry, monkeypatch: pytest.MonkeyPatch, name: str, *, life_s: float = 0.0, closes: str = ""
+) -> Ruling:
+    """Ask about a link that the driver makes without an end, and whose first opening closes those to a file."""
+    driver: Any = dropbox.provider.driver
+    inquiry = replace(dropbox, folder=f"/run/{name}")
+    driver.mkdir(inquiry.folder)
+    urls = dict[str, str]()
+    open_link, share = type(driver).open_link, driver.share
+
+    def note_and_share(path: str, *_: Any) -> str:
+        urls[path.rpartition("/")[2]] = share(path)
+        return urls[path.rpartition("/")[2]]
+
+    def open_and_close(url: str, stranger: Stranger) -> bytes:
+        content: bytes = open_link(url, stranger)
+        for file in urls.keys() & {*closes.split()}:
+            driver.revoke(urls.pop(file))
+        return content
+
+    monkeypatch.setattr(links, "_LIFE_S", life_s)
+    monkeypatch.setattr(driver, "share", note_and_share)
+    monkeypatch.setattr(driver, "share_until", note_and_share)
+    monkeypatch.setattr(type(driver), "open_link", staticmethod(open_and_close))
+    return links.ask_expiry(inquiry)
+
+
+def test_a_link_that_ends_at_its_time_is_found(dropbox: Inquiry, monkeypatch: pytest.MonkeyPatch) -> None:
+    ruling = ask_expiry(dropbox, monkeypatch, "ends", closes="expiring")
+    assert (ruling.answer, len(ruling.evidence)) == ("yes", 2), ruling
+
+
+def test_a_link_that_stays_open_after_its_time_is_found(dropbox: Inquiry, monkeypatch: pytest.MonkeyPatch) -> None:
+    ruling = ask_expiry(dropbox, monkeypatch, "stays")
+    assert (ruling.answer, ruling.how[:10]) == ("no", "still open")
+
+
+def test_a_link_that_is_closed_before_its_time_shows_nothing(dropbox: Inquiry, monkeypatch: pytest.MonkeyPatch) -> None:
+    ruling = ask_expiry(dropbox, monkeypatch, "early", life_s=1000.0, closes="expiring")
+    assert (ruling.answer, ruling.how) == ("unknown", "refused before its time, so not for that")
+
+
+def test_an_end_of_all_links_is_no_expiry(dropbox: Inquiry, monkeypatch: pytest.MonkeyPatch) -> None:
+    ruling = ask_expiry(dropbox, monkeypatch, "all", closes="expiring lasting")
+    assert (ruling.answer, ruling.how) == ("unknown", "a link without an end is refused too")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["dropbox", "dropbox+fast", "onedrive", "box"])
+def test_drivers_make_links_that_end_at_their_time(scheme: str) -> None:
+    with start_emulator("ideal", api=scheme.partition("+")[0]) as service:
+        driver: Any = connect_driver(ProviderSpec.parse(scheme), service.endpoint)
+        urls = []
+        for name, life_s in (("soon", 4), ("later", 3600)):
+            driver.put(f"/{name}", LiteralContent(name.encode()))
+            urls.append(driver.share_until(f"/{name}", datetime.fromtimestamp(int(time()) + life_s, UTC)))
+
+        def is_refused() -> bool:
+            try:
+                driver.open_link(urls[0], Stranger(service.endpoint))
+            except CloudError as error:
+                return error.kind in links._REFUSALS
+            return False
+
+        assert wait_for(is_refused, HANG_S, poll_s=0.05)
+        assert driver.open_link(urls[1], Stranger(service.endpoint)) == b"later"
+        driver.close()
 
 
 # --- deletion ---

@@ -28,6 +28,7 @@ import base64
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from importlib import import_module
 from io import BytesIO
 from typing import Any, ClassVar, TypeVar
@@ -469,11 +470,17 @@ class BoxDriver(SdkDriver):
 
     def share(self, path: str) -> str:
         """Return the URL of a public link to ``path``. A second time it is the same one."""
+        return self._share(path, {})
 
+    def share_until(self, path: str, ends_at: datetime) -> str:
+        """Return the URL of a public link to ``path`` that ends by itself."""
+        return self._share(path, {"unshared_at": ends_at})
+
+    def _share(self, path: str, limits: Mapping[str, datetime]) -> str:
         def attempt() -> str:
             kind, item_id = self._look_up_item("share", path)
             with self._cloud_errors("share", path):
-                return str(self._change_link(kind, item_id, is_shared=True).shared_link.url)
+                return str(self._change_link(kind, item_id, limits).shared_link.url)
 
         return self._retry_if_stale("share", path, attempt)
 
@@ -483,7 +490,7 @@ class BoxDriver(SdkDriver):
             item = self._links.find_file_for_shared_link(f"shared_link={url}", fields=["type"])
             kind, item_id = str(getattr(item.type, "value", item.type)), str(item.id)
         with self._cloud_errors("revoke", url):
-            self._change_link(kind, item_id, is_shared=False)
+            self._change_link(kind, item_id, None)
 
     @staticmethod
     def open_link(url: str, stranger: Stranger) -> bytes:
@@ -491,12 +498,12 @@ class BoxDriver(SdkDriver):
         home, _, token = url.rstrip("/").rpartition("/s/")
         return stranger.read(f"{home}/shared/static/{token}")
 
-    def _change_link(self, kind: str, item_id: str, *, is_shared: bool) -> Any:
-        """Give an item a public link, or take the one away that it has. Return the item."""
+    def _change_link(self, kind: str, item_id: str, limits: Mapping[str, datetime] | None) -> Any:
+        """Give an item a public link with limits, or take the one away that it has (None). Return the item."""
         if kind == "folder":
-            link = self._sdk.UpdateFolderByIdSharedLink() if is_shared else self._sdk.null
+            link = self._sdk.null if limits is None else self._sdk.UpdateFolderByIdSharedLink(**limits)
             return self._folders.update_folder_by_id(item_id, shared_link=link, fields=["shared_link"])
-        link = self._sdk.UpdateFileByIdSharedLink() if is_shared else self._sdk.null
+        link = self._sdk.null if limits is None else self._sdk.UpdateFileByIdSharedLink(**limits)
         return self._files.update_file_by_id(item_id, shared_link=link, fields=["shared_link"])
 
     def copy(self, source: str, target: str) -> Entry:

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from http.cookiejar import DefaultCookiePolicy
 from importlib import import_module
@@ -306,6 +307,12 @@ class DropboxDriver(SdkDriver):
         """Return the URL of a new public link to ``path``. An existing link is a conflict."""
         with self._cloud_errors("share", path) as client:
             return str(client.sharing_create_shared_link_with_settings(path).url)
+
+    def share_until(self, path: str, ends_at: datetime) -> str:
+        """Return the URL of a new public link to ``path`` that ends by itself. Dropbox Basic has none."""
+        with self._cloud_errors("share", path) as client:
+            settings = import_module("dropbox.sharing").SharedLinkSettings(expires=ends_at.replace(tzinfo=None))
+            return str(client.sharing_create_shared_link_with_settings(path, settings).url)
 
     def revoke(self, url: str) -> None:
         """Make a link from ``share`` unusable."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from datetime import datetime
 from typing import Any, ClassVar
 from urllib.parse import urlencode
 
@@ -234,7 +235,15 @@ class DropboxFastDriver(WebDriver):
 
     def share(self, path: str) -> str:
         """Return the URL of a new public link to ``path``. An existing link is a conflict."""
-        link = self._call_function("share", path, "sharing/create_shared_link_with_settings", {"path": path})
+        return self._share(path, {})
+
+    def share_until(self, path: str, ends_at: datetime) -> str:
+        """Return the URL of a new public link to ``path`` that ends by itself. Dropbox Basic has none."""
+        return self._share(path, {"settings": {"expires": f"{ends_at:%Y-%m-%dT%H:%M:%SZ}"}})
+
+    def _share(self, path: str, options: Mapping[str, Any]) -> str:
+        arg = {"path": path, **options}
+        link = self._call_function("share", path, "sharing/create_shared_link_with_settings", arg)
         with self._client.parsing("share", path):
             return str(link["url"])
 

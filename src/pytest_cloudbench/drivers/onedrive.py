@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import Any, ClassVar
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -342,7 +343,14 @@ class OneDriveDriver(WebDriver):
 
     def share(self, path: str) -> str:
         """Return the URL of a link with which everyone can read ``path``. If there is one already, it is returned."""
-        options = {"type": "view", "scope": "anonymous"}
+        return self._share(path, {})
+
+    def share_until(self, path: str, ends_at: datetime) -> str:
+        """Return the URL of a new link to ``path`` that ends by itself."""
+        return self._share(path, {"expirationDateTime": f"{ends_at:%Y-%m-%dT%H:%M:%SZ}"})
+
+    def _share(self, path: str, limits: Mapping[str, str]) -> str:
+        options = {"type": "view", "scope": "anonymous", **limits}
         answer = self._call_graph("share", path, "POST", self._item_url("share", path, "/createLink"), options)
         with self._client.parsing("share", path):
             return str(answer["link"]["webUrl"])

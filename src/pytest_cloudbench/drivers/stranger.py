@@ -6,6 +6,7 @@ Drivers know how the links of their provider lead to content (``SharesLinks``), 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Protocol, runtime_checkable
 from urllib.error import HTTPError
 from urllib.request import BaseHandler, HTTPSHandler, ProxyHandler, Request, build_opener
@@ -57,6 +58,18 @@ class Stranger:
         if not 200 <= status < 300:
             raise CloudError(kind_of_status(status), "open", url, detail=f"status {status}")
         return body
+
+
+@runtime_checkable
+class SharesUntil(Protocol):
+    """A driver whose links can end by themselves."""
+
+    def share_until(self, path: str, ends_at: datetime) -> str:
+        """Return the URL of a new public link to a file that has none, which is open until a whole second in UTC.
+
+        Raises CloudError, for example if the account's plan has no such links.
+        """
+        ...
 
 
 @runtime_checkable

@@ -17,7 +17,7 @@ from pytest_cloudbench.drivers import BoundSpec
 from pytest_cloudbench.drivers.base import Driver, SharesWithMembers
 from pytest_cloudbench.drivers.egress import CERTIFICATES
 from pytest_cloudbench.drivers.folder import FolderDriver
-from pytest_cloudbench.drivers.stranger import SharesLinks, Stranger
+from pytest_cloudbench.drivers.stranger import SharesLinks, SharesUntil, Stranger
 from pytest_cloudbench.load.engine.engine import Budget
 from pytest_cloudbench.load.engine.unmeasured import Unmeasured
 from pytest_cloudbench.load.messages import AccountRequest, LoadShape, OpenedAccount, Start, SwitchFaults
@@ -110,6 +110,11 @@ class Inquiry:
     def opens_links(self) -> bool:
         """Whether the driver makes links, and knows how a person without an account opens one."""
         return isinstance(self.provider.driver, SharesLinks)
+
+    @property
+    def limits_links(self) -> bool:
+        """Whether the driver makes links that end by themselves."""
+        return isinstance(self.provider.driver, SharesUntil)
 
     @property
     def admits_members(self) -> bool:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -131,6 +133,81 @@ def test_anycast_is_unknown_and_says_so(tmp_path: Path, capsys: pytest.CaptureFi
     ]
     assert cli.main(["locate", "--judge", *files]) == 1
     assert "anycast: at least 2 servers share the address" in capsys.readouterr().out
+
+
+@contextmanager
+def serve_file(answer: bytes, *headers: str) -> Iterator[tuple[str, list[str]]]:
+    """Serve an answer on loopback for whatever is asked for. Yields the URL, and the paths that were asked for."""
+    asked = list[str]()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(200 if answer else 404)
+            self.send_header("Content-Length", str(len(answer)))
+            for header in headers:
+                self.send_header(*header.split(": "))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}", asked
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_content_from_a_storage_comes_within_a_round_trip(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with serve_file(bytes(300_000)) as (url, asked):
+        words = ["locate", "--content", *(f"{url}/new-{number}?key=s3cret" for number in range(4)), "--here", "Oslo"]
+        cli.main([*words, "--json", "--save", "seen.json"])
+    server = json.loads(capsys.readouterr().out)["servers"]["127.0.0.1"]
+    assert server["layer"] == "storage"
+    assert re.search(r"; \d.* MB/s at first, .* MB/s when read again", server["layer_by"])
+    assert len(asked) == 20
+    assert "s3cret" not in (home / "seen.json").read_text("utf-8")
+    cli.main(["locate", "--judge", "seen.json", "--json"])
+    assert json.loads(capsys.readouterr().out)["servers"]["127.0.0.1"]["layer"] == "storage"
+
+
+@pytest.mark.parametrize(
+    ("answer", "header", "reason"),
+    [
+        (b"content", "Age: 7", "another server than the origin answered"),
+        (b"content", "Via: 1.1 edge", "another server than the origin answered"),
+        (b"", "X-Nothing: 1", "it answers 404 and no content"),
+        (b"content", "Connection: close", "it ends the connection after each answer"),
+    ],
+)
+def test_content_that_proves_nothing_leaves_unknown_what_answers(
+    home: Path, capsys: pytest.CaptureFixture[str], answer: bytes, header: str, reason: str
+) -> None:
+    with serve_file(answer, header) as (url, _):
+        cli.main(["locate", "--content", f"{url}/new", "--json"])
+    server = json.loads(capsys.readouterr().out)["servers"]["127.0.0.1"]
+    assert (server["layer"], reason in server["layer_by"]) == ("unknown", True), server["layer_by"]
+
+
+def test_content_of_others_is_not_read_unless_the_user_agrees(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    cli.main(["locate", "--content", "https://203.0.113.9/new", "--save", "seen.json"])
+    assert "not measured: 1 addresses of others" in capsys.readouterr().out
+    assert json.loads((home / "seen.json").read_bytes())["content"] == {}
+
+
+@pytest.mark.parametrize("url", ["new.bin", "ftp://a.example/x", "https://user@a.example/x", "https://[/x"])
+def test_what_is_no_url_of_content_is_said(home: Path, capsys: pytest.CaptureFixture[str], url: str) -> None:
+    assert cli.main(["locate", "--content", url]) == 4
+    assert "--content: expected URLs such as" in capsys.readouterr().err
 
 
 def test_servers_of_others_are_left_in_peace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,7 +31,7 @@ def locate(options: argparse.Namespace) -> int:
         from pytest_cloudbench.commands.locate_update import update
 
         return update(options.update)
-    given = [bool(options.names), options.capture is not None, bool(options.judge)]
+    given = [bool(options.names or options.content), options.capture is not None, bool(options.judge)]
     if sum(given) != 1:
         raise UsageError("expected names, or --capture FILE, or --judge FILE...: one of the three")
     if not options.judge:
@@ -58,7 +58,7 @@ def locate(options: argparse.Namespace) -> int:
 def _take_survey(options: argparse.Namespace, tables: LocateTables) -> ServerSurvey:
     from pytest_cloudbench.lab.locating import survey_servers
 
-    names = _read_capture(options.capture) if options.capture is not None else _check_names(options.names)
+    names = _read_capture(options.capture) if options.capture is not None else _check_names(_list_names(options))
     settings = _make_inquiry(options, tables)
     options.hosts_read = settings.hosts
     return survey_servers(names, settings, tables)
@@ -80,7 +80,7 @@ def _make_inquiry(options: argparse.Namespace, tables: LocateTables) -> LocateSe
         locating.place_of_host(host, tables.cities)  # a place that nobody knows is said before anybody is asked
     path = options.resolvers
     resolvers = resolve.list_system_resolvers() if path is None else resolve.read_resolvers(_read(path), str(path))
-    if not resolvers and not all(map(locating.is_address, options.names)):
+    if not resolvers and not all(map(locating.is_address, _list_names(options))):
         raise UsageError("this system names no DNS resolver: list some with --resolvers FILE")
     subnets = [] if options.subnets is None else resolve.read_subnets(_read(options.subnets), str(options.subnets))
     listed = _read(options.rdap) if options.rdap is not None else locating.read_table("rdap.json")
@@ -90,7 +90,16 @@ def _make_inquiry(options: argparse.Namespace, tables: LocateTables) -> LocateSe
         parse_place(options.here, tables.cities, "--here") if options.here is not None else None,
         options.port, options.cloudbench_yes,
         bootstrap if options.rdap is not None or options.cloudbench_yes else None, options.rdap is not None,
+        content=tuple(options.content),
     )  # fmt: skip
+
+
+def _list_names(options: argparse.Namespace) -> list[str]:
+    """Return the names that were given, and those of content. Raises UsageError."""
+    from pytest_cloudbench.net.locate.content import parse_url
+
+    hosts = (parse_url(url).hostname or "" for url in options.content)
+    return [*dict.fromkeys([*options.names, *hosts])]
 
 
 def _check_names(names: list[str]) -> Mapping[str, NameSeen]:
@@ -187,6 +196,10 @@ COMMAND = Command(
     (
         argument("names", metavar="NAME", nargs="*", help="names or addresses of servers"),
         argument("--capture", metavar="FILE", type=Path, help="the servers of a pcap or pcapng file"),
+        argument(
+            "--content", metavar="URL", nargs="+", default=[],
+            help="files that nobody has read before, to tell a storage from what stands before it",
+        ),
         argument("--judge", metavar="FILE", type=Path, nargs="+", help="merge what --save wrote, and ask nobody"),
         argument(
             "--update", metavar="OPERATOR=FILE", nargs="*",

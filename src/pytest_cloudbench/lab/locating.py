@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,14 @@ from pytest_cloudbench.net.locate.prefixes import CloudRanges, parse_regions
 from pytest_cloudbench.net.locate.ptr import PtrPatterns
 from pytest_cloudbench.net.locate.sphere import Cap
 from pytest_cloudbench.net.locate.summary import summarize_location
-from pytest_cloudbench.net.locate.survey import NameSeen, OwnerSeen, ServerSurvey, VantagePoint, collect_evidence
+from pytest_cloudbench.net.locate.survey import (
+    ContentSeen,
+    NameSeen,
+    OwnerSeen,
+    ServerSurvey,
+    VantagePoint,
+    collect_evidence,
+)
 from pytest_cloudbench.support import opening
 
 if TYPE_CHECKING:
@@ -56,6 +63,7 @@ class LocateSettings:
         asks_private: the registries answer for private networks, too.
         control: an address of nobody, to find proxies. Empty tries none.
         patience_s: how long a host may take to answer.
+        content: URLs of files that nobody has read before.
     """
 
     resolvers: tuple[Resolver, ...]
@@ -69,6 +77,7 @@ class LocateSettings:
     asks_private: bool = False
     control: str = rtt.CONTROL_ADDRESS
     patience_s: float = 60.0
+    content: tuple[str, ...] = ()
 
 
 def survey_servers(names: Mapping[str, NameSeen], settings: LocateSettings, tables: LocateTables) -> ServerSurvey:
@@ -82,8 +91,23 @@ def survey_servers(names: Mapping[str, NameSeen], settings: LocateSettings, tabl
     trusted = [resolver for resolver in settings.resolvers if str(resolver) not in problems]
     return ServerSurvey(
         survey.taken, seen, _measure(allowed, settings, tables), _ask_ptr(addresses, trusted, settings.manners),
-        _ask_owners(allowed, settings, tables), problems,
+        _ask_owners(allowed, settings, tables), problems, content=_read_content(seen, allowed, settings),
     )  # fmt: skip
+
+
+def _read_content(
+    names: Mapping[str, NameSeen], allowed: Sequence[str], settings: LocateSettings
+) -> dict[str, list[ContentSeen]]:
+    """Read each URL from the first server of its name, since it is new to the others no longer after that."""
+    from pytest_cloudbench.net.locate.content import parse_url, read_content
+
+    rows = dict[str, list[ContentSeen]]()
+    for url in settings.content:
+        seen = names.get(parse_url(url).hostname or "")
+        if address := next((address for address in (seen.addresses if seen else ()) if address in allowed), ""):
+            reading = read_content(url, address, settings.manners.timeout_s)
+            rows.setdefault(address, []).append(ContentSeen(**asdict(reading)))
+    return rows
 
 
 def is_address(name: str) -> bool:
@@ -242,7 +266,8 @@ def _plain_location(location: Location) -> dict[str, Any]:
     return {
         "operator": location.operator, "operator_by": location.operator_by, "place": location.place,
         "region": _plain_cap(location.cap), "known_by": location.by, "vantage_points": location.vantages,
-        "layer": location.layer, "sites": [_plain_cap(cap) for cap in location.sites], "hints": [*location.hints],
+        "layer": location.layer, "layer_by": location.layer_by,
+        "sites": [_plain_cap(cap) for cap in location.sites], "hints": [*location.hints],
         "left_out": dict(location.left_out),
     }  # fmt: skip
 

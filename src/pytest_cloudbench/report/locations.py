@@ -65,6 +65,8 @@ def format_remarks(
     """Yield lines about why a place is unknown, what does not count, and hints, each once."""
     for name, seen in survey.names.items():
         rows = [locations[address] for address in seen.addresses if address in locations]
+        for layer in dict.fromkeys((row.layer, row.layer_by) for row in rows if row.layer_by):
+            yield f"{name}: edge or storage: {layer[0]}: {layer[1]}"
         for reason in dict.fromkeys(row.by for row in rows if row.place == "unknown" or "excluded" in row.by):
             yield f"{name}: {reason}"
     for resolver, problem in survey.resolvers.items():

@@ -73,6 +73,7 @@ def serve_content(address: str, source: str = "") -> Iterator[None]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        wbufsize = 1 << 16  # head and body go in one packet, as those of real servers do
 
         def do_GET(self) -> None:
             body = b"content"
@@ -219,6 +220,19 @@ def test_a_vantage_point_behind_a_proxy_does_not_fake_anycast(world: World) -> N
     assert distance_km(center, ZURICH) <= radius_km
     assert "proxy" in server["left_out"]["lisbon"]
     assert server["vantage_points"] == 3
+
+
+def test_locate_tells_a_storage_by_content_that_nobody_has_read_before(world: World) -> None:
+    server = world.locate("--content", f"http://{STORAGE}/new-1", f"http://{STORAGE}/new-2")["servers"][STORAGE]
+    center, radius_km = region_of(server)
+    assert distance_km(center, MADRID) <= radius_km
+    assert server["layer"] == "storage", server["layer_by"]
+
+
+def test_locate_takes_no_edge_for_a_storage(world: World) -> None:
+    server = world.locate("--content", f"http://{CDN}/new-1", f"http://{CDN}/new-2")["servers"][CDN]
+    assert server["layer"] == "unknown"
+    assert "a long way behind, or a slow disc" in server["layer_by"]
 
 
 def test_an_edge_in_front_of_a_storage_is_no_storage(world: World) -> None:

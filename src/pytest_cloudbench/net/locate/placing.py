@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 from pytest_cloudbench.net.locate.discs import Disc, DiscVerdict, is_possible, place_server
 from pytest_cloudbench.net.locate.gazetteer import Cities
@@ -18,8 +18,25 @@ from pytest_cloudbench.net.locate.ptr import PtrPatterns
 from pytest_cloudbench.net.locate.sphere import Cap
 
 Layer = Literal["edge", "storage", "unknown"]
-UNKNOWN = "unknown"
+UNKNOWN: Literal["unknown"] = "unknown"
 """The place of a server that nothing tells."""
+
+
+class ContentRow(Protocol):
+    """How a server gave content, in milliseconds. See ``net.locate.survey.ContentSeen``."""
+
+    @property
+    def rtt_ms(self) -> float | None: ...
+    @property
+    def first_ms(self) -> float | None: ...
+    @property
+    def first_bytes_per_s(self) -> float | None: ...
+    @property
+    def again_bytes_per_s(self) -> float | None: ...
+    @property
+    def is_cached(self) -> bool: ...
+    @property
+    def problem(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +49,7 @@ class AddressEvidence:
         ptr_names: its names by reverse DNS.
         published: the range that an operator publishes of it.
         owner: who holds its network, as a registry says, or empty.
+        content: what was read from it.
     """
 
     address: str
@@ -39,6 +57,7 @@ class AddressEvidence:
     ptr_names: tuple[str, ...] = ()
     published: CloudRange | None = None
     owner: str = ""
+    content: tuple[ContentRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +72,7 @@ class Location:
         by: how the place is known, or why it is not.
         vantages: how many vantage points have a round trip that counts.
         layer: whether content is stored there, or whether it is an edge in front of a storage.
+        layer_by: how that is known, or why it is not.
         sites: where the servers are that share an address.
         hints: places that names mention, which prove nothing.
         left_out: vantage points that do not count, and why.
@@ -69,6 +89,7 @@ class Location:
     sites: tuple[Cap, ...] = ()
     hints: tuple[str, ...] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)
+    layer_by: str = ""
 
 
 class PlaceJudge:
@@ -82,13 +103,13 @@ class PlaceJudge:
         verdict = place_server(evidence.discs)
         operator, operator_by = self._find_operator(evidence)
         place, cap, by = self._find_place(evidence, verdict)
-        layer = evidence.published.kind if evidence.published is not None else ""
+        layer, layer_by = judge_content(evidence)
         vague = (name for name in evidence.ptr_names if self._patterns.read(name) is None)
         guesses = (hint for name in vague for hint in self._patterns.guess(name))
         return Location(
             evidence.address, operator, operator_by, place, cap, by, verdict.vantages,
-            "edge" if layer == "edge" else "storage" if layer == "storage" else "unknown",
-            verdict.sites, tuple(dict.fromkeys(f"{hint.place} in {hint.name}" for hint in guesses)), verdict.left_out,
+            layer, verdict.sites, tuple(dict.fromkeys(f"{hint.place} in {hint.name}" for hint in guesses)),
+            verdict.left_out, layer_by,
         )  # fmt: skip
 
     def _find_operator(self, evidence: AddressEvidence) -> tuple[str, str]:
@@ -187,7 +208,32 @@ def judge_layer(rtt_ms: float, first_bytes_ms: Sequence[float], published: Layer
         return "storage", f"content comes within {behind_ms:.1f} ms more than a round trip"
     if published == "edge":
         return "edge", f"the operator says so, and content takes {behind_ms:.1f} ms more than a round trip"
-    return "unknown", f"content takes {behind_ms:.1f} ms more than a round trip: a long way behind, or a slow disc"
+    return UNKNOWN, f"content takes {behind_ms:.1f} ms more than a round trip: a long way behind, or a slow disc"
 
 
 _NEAR_MS = 2.0
+
+
+def judge_content(evidence: AddressEvidence) -> tuple[Layer, str]:
+    """Return whether content is stored at an address, by what its operator publishes and what was read from it."""
+    kind = evidence.published.kind if evidence.published is not None else ""
+    published: Layer = "edge" if kind == "edge" else "storage" if kind == "storage" else UNKNOWN
+    by = "" if published == UNKNOWN else "the operator says so"
+    rows = [row for row in evidence.content if row.rtt_ms and row.first_ms]
+    if not rows:
+        problems = (row.problem for row in evidence.content if row.problem)
+        return published, by or next((f"no content was read: {problem}" for problem in problems), "")
+    if published == "storage":
+        return published, by
+    if any(row.is_cached for row in rows):
+        return published, by or "a header says that another server than the origin answered"
+    rtt_ms = min(row.rtt_ms for row in rows if row.rtt_ms)
+    layer, why = judge_layer(rtt_ms, [row.first_ms for row in rows if row.first_ms], published)
+    return layer, f"{why}{_compare_rates(rows[-1])}"
+
+
+def _compare_rates(row: ContentRow) -> str:
+    """Return how fast content came at first and when it was read again. A cache may be the reason, or a disc."""
+    if row.first_bytes_per_s is None or row.again_bytes_per_s is None:
+        return ""
+    return f"; {row.first_bytes_per_s / 1e6:.3g} MB/s at first, {row.again_bytes_per_s / 1e6:.3g} MB/s when read again"

@@ -18,8 +18,8 @@ from pytest_cloudbench.net.locate.placing import AddressEvidence, find_wrong_van
 from pytest_cloudbench.net.locate.prefixes import CloudRange
 from pytest_cloudbench.net.locate.sphere import Position
 
-SCHEMA = 1
-"""1: the first."""
+SCHEMA = 2
+"""1: the first. 2: content that was read."""
 
 
 class VantagePoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -64,6 +64,18 @@ class OwnerSeen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     problem: str = ""
 
 
+class ContentSeen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a server gave content that was new to it, as ``net.locate.content`` has it. The URL is not stored."""
+
+    rtt_ms: float | None = None
+    first_ms: float | None = None
+    again_ms: float | None = None
+    first_bytes_per_s: float | None = None
+    again_bytes_per_s: float | None = None
+    is_cached: bool = False
+    problem: str = ""
+
+
 class ServerSurvey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All that was seen at one time.
 
@@ -75,6 +87,7 @@ class ServerSurvey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         owners: the owners of addresses.
         resolvers: resolvers that cannot be trusted, and why.
         schema: see ``SCHEMA``.
+        content: what was read from servers, by address.
     """
 
     taken: str
@@ -84,6 +97,7 @@ class ServerSurvey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     owners: dict[str, OwnerSeen] = {}
     resolvers: dict[str, str] = {}
     schema: int = SCHEMA
+    content: dict[str, list[ContentSeen]] = {}
 
     @property
     def addresses(self) -> list[str]:
@@ -130,6 +144,10 @@ def merge_surveys(surveys: Sequence[ServerSurvey]) -> ServerSurvey:
         {address: row for survey in ordered for address, row in survey.ptr.items()},
         {address: row for survey in ordered for address, row in survey.owners.items()},
         {resolver: row for survey in ordered for resolver, row in survey.resolvers.items()},
+        content={
+            address: [row for survey in ordered for row in survey.content.get(address, [])]
+            for address in dict.fromkeys(address for survey in ordered for address in survey.content)
+        },
     )  # fmt: skip
 
 
@@ -166,7 +184,7 @@ def collect_evidence(
     evidences = [
         AddressEvidence(
             address, tuple(discs[address]), tuple(survey.ptr.get(address, ())), find_range(address),
-            survey.owners[address].name if address in survey.owners else "",
+            survey.owners[address].name if address in survey.owners else "", tuple(survey.content.get(address, ())),
         )
         for address in survey.addresses
     ]  # fmt: skip

@@ -1,0 +1,116 @@
+"""Content of a server, read as anybody with its URL can: how soon its first byte comes, and how fast the rest does."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPResponse
+from urllib.parse import SplitResult, urlsplit
+
+from pytest_cloudbench.model import UsageError
+from pytest_cloudbench.net.locate.rtt import connect_ms
+
+_CONNECTS = 10
+_READS_AGAIN = 4
+_MOST_BYTES = 16 << 20
+_PIECE_BYTES = 1 << 16
+_PORTS = {"http": 80, "https": 443}
+_CACHE_HEADERS = ("age", "via", "x-cache", "cf-cache-status", "x-served-by")
+"""``Age`` and ``Via`` say that another server stands before the origin (RFC 9111, 5.1, RFC 9110, 7.6.3), and the others
+are those of large networks."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContentReading:
+    """What reading one URL several times showed.
+
+    Attributes:
+        rtt_ms: the shortest round trip to the server. None if it does not answer.
+        first_ms: from the request, on an open connection, to the first byte of content, when it was read first.
+        again_ms: the shortest such time of later reads.
+        first_bytes_per_s, again_bytes_per_s: how fast the rest came. None if all of it came at once.
+        is_cached: a header says that another server than the origin answered.
+        problem: why there is no reading, or empty.
+    """
+
+    rtt_ms: float | None = None
+    first_ms: float | None = None
+    again_ms: float | None = None
+    first_bytes_per_s: float | None = None
+    again_bytes_per_s: float | None = None
+    is_cached: bool = False
+    problem: str = ""
+
+
+def parse_url(url: str) -> SplitResult:
+    """Return the parts of a URL of content. Raises UsageError."""
+    try:
+        parts = urlsplit(url)
+        is_usable = parts.scheme in _PORTS and parts.hostname and parts.port != 0 and not parts.username
+    except ValueError:
+        is_usable = False
+    if not is_usable:
+        raise UsageError("--content: expected URLs such as https://files.example.org/new.bin")
+    return parts
+
+
+def read_content(url: str, address: str, timeout_s: float) -> ContentReading:
+    """Read a URL from one of its servers, five times on one connection, at most 16 MiB each time."""
+    parts = parse_url(url)
+    name, port = parts.hostname or "", parts.port or _PORTS[parts.scheme]
+    rtts = [connect_ms(address, port, timeout_s)]
+    if rtts[0] is not None:
+        rtts += [connect_ms(address, port, timeout_s) for _ in range(_CONNECTS - 1)]
+    known = [rtt_ms for rtt_ms in rtts if rtt_ms is not None]
+    if not known:
+        return ContentReading(problem="it does not answer")
+    rtt_ms = min(known)
+    connection = HTTPConnection(name, port, timeout=timeout_s)
+    try:
+        connection.sock = socket.create_connection((address, port), timeout_s)
+        if parts.scheme == "https":
+            connection.sock = ssl.create_default_context().wrap_socket(connection.sock, server_hostname=name)
+        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        readings = [_read_once(connection, target) for _ in range(1 + _READS_AGAIN)]
+    except (OSError, HTTPException) as error:
+        return ContentReading(rtt_ms, problem=str(error) or type(error).__name__)
+    finally:
+        connection.close()
+    first, again = readings[0], readings[1:]
+    rates = [rate for _, rate, _ in again if rate is not None]
+    return ContentReading(
+        rtt_ms, first[0], min(ms for ms, _, _ in again), first[1], max(rates, default=None),
+        any(is_cached for _, _, is_cached in readings),
+    )  # fmt: skip
+
+
+def _read_once(connection: HTTPConnection, target: str) -> tuple[float, float | None, bool]:
+    """Return the milliseconds to the first byte of content, the rate of the rest, and whether it is of a cache.
+
+    Raises OSError if the answer is no content, or if the server ends the connection.
+    """
+    if connection.sock is None:
+        raise OSError("it ends the connection after each answer")
+    began_ns = time.perf_counter_ns()
+    connection.request("GET", target, headers={"Accept-Encoding": "identity"})
+    response = connection.getresponse()
+    first = response.read(1)
+    first_ns = time.perf_counter_ns()
+    if response.status != 200 or not first:
+        raise OSError(f"it answers {response.status} and no content")
+    rest_bytes = _read_rest(response)
+    took_ns = time.perf_counter_ns() - first_ns
+    is_cached = any(response.headers.get(header) is not None for header in _CACHE_HEADERS)
+    rate = rest_bytes * 1e9 / took_ns if rest_bytes > _PIECE_BYTES and took_ns else None
+    return (first_ns - began_ns) / 1e6, rate, is_cached
+
+
+def _read_rest(response: HTTPResponse) -> int:
+    count = 0
+    while piece := response.read(_PIECE_BYTES):
+        count += len(piece)
+        if count > _MOST_BYTES:
+            raise OSError("it is larger than 16 MiB")
+    return count

@@ -157,31 +157,31 @@ def test_without_a_second_account_the_answer_is_unknown() -> None:
 
 
 @contextmanager
-def open_drive() -> Iterator[Inquiry]:
-    """An inquiry at an emulated Google Drive, which has a second account."""
-    with start_emulator("ideal", api="gdrive") as service:
+def open_drive(api: str) -> Iterator[Inquiry]:
+    """An inquiry at an emulated service that shares folders, which has a second account."""
+    with start_emulator("ideal", api=api) as service:
         providers = []
         for number in (1, 2):
             endpoint = service.open_account(number)
-            driver: Any = connect_driver(ProviderSpec.parse("gdrive"), endpoint)
+            driver: Any = connect_driver(ProviderSpec.parse(api), endpoint)
             driver.mkdir("/run")
-            opened = driver, Provided("gdrive", endpoint, profile="ideal")
-            providers.append(Provider("emulated:gdrive", open=partial(tuple, opened)))
+            opened = driver, Provided(api, endpoint, profile="ideal")
+            providers.append(Provider(f"emulated:{api}", open=partial(tuple, opened)))
         second = nullcontext(providers[1])
         yield Inquiry(providers[0], "/run", "truth", lambda: None, lambda _: None, lambda: second)
         for provider in providers:
             provider.close()
 
 
-@pytest.fixture(scope="module")
-def _drive() -> Iterator[Inquiry]:
-    with open_drive() as inquiry:
+@pytest.fixture(scope="module", params=["gdrive", "onedrive"])
+def _drive(request: pytest.FixtureRequest) -> Iterator[Inquiry]:
+    with open_drive(request.param) as inquiry:
         yield inquiry
 
 
 @pytest.fixture
 def drive(_drive: Inquiry, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Inquiry:
-    """An inquiry at an emulated Google Drive, in a folder of this test, whose waits are short."""
+    """An inquiry at such a service, in a folder of this test, whose waits are short."""
     monkeypatch.setattr(permissions, "_ADMITTED_S", 0.3)
     monkeypatch.setattr(permissions, "_REMOVED_S", 0.3)
     folder = f"/run/{request.node.name}"

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from pytest_cloudbench.emulators.http import parse_form
 from pytest_cloudbench.emulators.nodes import File, Folder, Node, StoreError
+from pytest_cloudbench.emulators.onedrive.address import parse_address
 from pytest_cloudbench.emulators.onedrive.answers import GRAPH, GraphError, answer_json, format_time, parse_time
 from pytest_cloudbench.emulators.onedrive.items import GROUP, PERSON, describe_item, odata_context, select_properties
 from pytest_cloudbench.emulators.onedrive.state import GraphFunction, GraphPermission, GraphRequest, GraphState
@@ -47,6 +48,27 @@ def find_shared_item(state: GraphState, share_id: str, now_s: float) -> Node:
 def has_link(state: GraphState, path: str) -> bool:
     """Return whether a path is that of a link of this account."""
     return any(urlsplit(entry.url).path == path for entry in state.permissions.values())
+
+
+def find_roles(state: GraphState, path: str, email: str) -> set[str]:
+    """Return the roles that an invited person has on the item of a path, from it or a folder above. Empty if none."""
+    address = parse_address(path)
+    if address is None or address.drive_id.lower() != state.drive_id.lower() or address.path is not None:
+        return set()
+    node, roles = state.tree.store.by_id(address.base), set[str]()
+    while node is not None and node.deleted_s is None:
+        for permission in state.active_links(node, state.clock.now_s()):
+            roles.update(permission.roles if email in permission.people else ())
+        node = node.parent
+    return roles
+
+
+def refuse_member(state: GraphState, call: Call, email: str) -> GraphError | None:
+    """Return the refusal of a request of another account, or None if its roles on the item allow it."""
+    roles = find_roles(state, call.path, email)
+    if not roles:
+        return GraphError(404, "itemNotFound", "The resource could not be found.")
+    return None if call.method == "GET" or "write" in roles else GraphError(403, "accessDenied", "Access denied")
 
 
 def open_link_page(state: GraphState, call: Call) -> Answer:

@@ -7,7 +7,7 @@ driver, because a bug that both sides shared would go unnoticed.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
@@ -105,6 +105,8 @@ class OneDrive:
         self.state = GraphState(
             tree, clock, profile.account, profile.jobs, drive_id, blake2b(key=key.digest(), digest_size=12), oauth
         )
+        self.state.address = PERSON["email"]
+        self.find_member: Callable[[bytes, Mapping[bytes, bytes]], str] = lambda query, headers: ""
         oauth.add_token(access_token)
         self.configure(profile)
         self._routes = {key: self._make_route(key, function) for key, function in _FUNCTIONS.items()}
@@ -141,6 +143,19 @@ class OneDrive:
         if b"tempauth=" in query:
             return self.state.verify_signature(parse_form(query).get("tempauth", "")) is not None
         return sharing.has_link(self.state, path) or path.rpartition("/")[2] in self.state.copies
+
+    @property
+    def address(self) -> str:
+        """The address by which others share with this account."""
+        return self.state.address
+
+    @address.setter
+    def address(self, address: str) -> None:
+        self.state.address = address
+
+    def admits(self, path: str, address: str) -> bool:
+        """Return whether a path is that of an item that the account with this address may use."""
+        return bool(sharing.find_roles(self.state, path, address))
 
     def refused(self, call: Call, refusal: Refusal) -> Answer:
         """Answer with status 429 and the seconds to wait."""
@@ -211,7 +226,11 @@ class OneDrive:
 
     def _refuse_unauthorized(self, call: Call) -> Answer | None:
         address = call.parameters.address if isinstance(call.parameters, _ParsedParameters) else None
-        error = account.refuse_unauthorized(self.state, call, address)
+        header = account.normalise_header(call.headers.get(b"authorization", b""))
+        if header not in self.state.oauth.tokens and (member := self.find_member(call.query, call.headers)):
+            error = sharing.refuse_member(self.state, call, member)
+        else:
+            error = account.refuse_unauthorized(self.state, call, address)
         return None if error is None else self._answer_error(error, call)
 
     def _make_other_route(self, name: str, kind: Kind, run: Any, *, is_open: bool = False) -> Route:
@@ -274,7 +293,7 @@ class OneDrive:
             drives = self._make_other_route("GET drives", Kind.META, self._list_drives)
             owners = ("me", "users/{user}", "groups/{group}", "sites/{site}")
             rows += [("GET", f"/{version}/{owner}/drives", drives) for owner in owners]
-            rows.append(("GET", f"/{version}/me", self._make_other_route("GET me", Kind.META, _describe_user)))
+            rows.append(("GET", f"/{version}/me", self._make_other_route("GET me", Kind.META, self._describe_user)))
             shared = self._make_other_route("GET shared", Kind.META, self._get_shared_item)
             rows += [("GET", f"/{version}/shares/{{share}}/{tail}", shared) for tail in ("driveItem", "root")]
         page = self._make_other_route(
@@ -319,6 +338,11 @@ class OneDrive:
             body |= {"operation": "itemCopy", "percentageComplete": 0.0, "status": "failed", "error": error_body}
         return Answer(200, [(b"content-type", b"application/json")], json.dumps(body).encode())
 
+    def _describe_user(self, call: Call) -> Answer:
+        email = self.state.address
+        shown = {"id": PERSON["id"], "displayName": PERSON["displayName"], "mail": email, "userPrincipalName": email}
+        return answer_json({"@odata.context": f"{GRAPH}users/$entity", "businessPhones": [], **shown})
+
     def _list_drives(self, call: Call) -> Answer:
         request = GraphRequest(self.state, call, GraphAddress("v1.0", "me/drive", "", "", None, "", ""))
         return answer_json({"@odata.context": f"{GRAPH}drives", "value": [describe_drive(request)]})
@@ -333,12 +357,6 @@ def _function_names(path: str) -> set[str]:
     """Return the parts of a path that may be names of functions, without their namespaces."""
     functions = path.rpartition(":")[2] if ":/" in path else path
     return {part.removeprefix("microsoft.graph.").partition("(")[0] for part in unquote(functions).split("/")}
-
-
-def _describe_user(call: Call) -> Answer:
-    shown = {"id": PERSON["id"], "displayName": PERSON["displayName"], "mail": PERSON["email"]}
-    context = {"@odata.context": f"{GRAPH}users/$entity", "businessPhones": [], "userPrincipalName": PERSON["email"]}
-    return answer_json({**context, **shown})
 
 
 def _content_sink(call: Call) -> BlobWriter:

@@ -96,6 +96,8 @@ class GraphState:
     copies: dict[str, int] = field(default_factory=dict)
     """The number of entries of each copy, by the id of its job."""
     jobs: Jobs = field(default_factory=Jobs)
+    address: str = ""
+    """The address by which others share with this account."""
 
     def add_permission(self, permission: GraphPermission) -> None:
         """Add a permission."""

@@ -19,11 +19,12 @@ from pytest_cloudbench import CloudError, Endpoint, ErrorKind, Inquiry, Provider
 from pytest_cloudbench.providers import Provider
 from pytest_cloudbench.providers.for_agents import Provided
 from pytest_cloudbench.results import journal
-from suites.security import deduplication, permissions
+from suites.security import convergence, deduplication, permissions
 from suites.security.deduplication import SIZE_BYTES, Pair, judge_deduplication
 from tests.fleet.harness import Lab
 
 from .harness import SUITES
+from .test_security import Encrypting
 
 
 class Shelf(BaseHTTPRequestHandler):
@@ -231,6 +232,22 @@ def test_a_file_that_everybody_reads_is_found(drive: Inquiry, monkeypatch: pytes
     monkeypatch.setattr(driver, "put", put_and_share)
     ruling = permissions.ask_permissions(drive)
     assert (ruling.answer, ruling.how) == ("no", "another account reads a file that is not shared with it")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("is_convergent", "answer"), [(True, "no"), (False, "yes")])
+def test_convergent_encryption_is_found_by_the_second_account(is_convergent: bool, answer: str) -> None:
+    class Client(Inquiry):
+        def connect(self, endpoint: Endpoint) -> Any:
+            accounts.append(endpoint.credentials["access_token"])
+            return Encrypting(self.bound.connect(endpoint, {}), is_convergent)
+
+    accounts = list[str]()
+    with open_drive("gdrive") as drive:
+        inquiry = Client(drive.provider, "/run", "truth", lambda: None, drive.wait, drive.open_second)
+        ruling = convergence.ask_convergent(inquiry)
+    assert (ruling.answer, len(ruling.evidence)) == (answer, 2), ruling
+    assert len({*accounts}) == 2
 
 
 # --- the suite ---

@@ -73,8 +73,10 @@ class Accounts:
 
     def find(self, path: str, query: bytes, headers: Mapping[bytes, bytes]) -> Skin:
         """Return the skin that serves a request: that of its account, or of one that shares the file with it."""
+        if not self._others:  # nearly always, so that it costs nothing
+            return self.first
         own = self._find_own(path, query, headers)
-        if isinstance(own, LetsMembersIn) and self._others:
+        if isinstance(own, LetsMembersIn):
             for skin in (self.first, *self._others.values()):
                 if skin is not own and cast(LetsMembersIn, skin).admits(path, own.address):
                     return skin

@@ -134,13 +134,15 @@ def delete_permission(state: DriveState, call: Call) -> Answer:
     return answer_no_content()
 
 
-def find_role(state: DriveState, path: str, address: str) -> str:
+def find_role(state: DriveState, path: str, address: str, now_s: float) -> str:
     """Return the role that an account has on the file of a path, from the file or a folder above it. Empty if none."""
     match = _FILE_IN_PATH.search(path)
     node = state.store.by_id(match[1]) if match is not None else None
     while node is not None and node.deleted_s is None:
         for permission in drive_meta(node).permissions.values():
-            if permission.get("emailAddress") == address and permission["role"] != "owner":
+            is_theirs = permission.get("emailAddress") == address and permission["role"] != "owner"
+            ends = permission.get("expirationTime")
+            if is_theirs and (ends is None or parse_time(ends, "permission.expirationTime") > now_s):
                 return str(permission["role"])
         node = state.parent_of(node)
     return ""
@@ -148,7 +150,7 @@ def find_role(state: DriveState, path: str, address: str) -> str:
 
 def refuse_member(state: DriveState, call: Call, address: str) -> Answer | None:
     """Return the refusal of a request of another account, or None if its role on the file allows it."""
-    role = find_role(state, call.path, address)
+    role = find_role(state, call.path, address, call.now_s)
     if not role:
         return file_not_found((_FILE_IN_PATH.search(call.path) or ("", ""))[1]).answer()
     if call.method != "GET" and role not in _WRITING_ROLES:

@@ -87,7 +87,7 @@ class GoogleDrive:
     )
 
     def __init__(self, profile: Profile, clock: Clock, seed: int) -> None:
-        self.state = DriveState(profile, seed)
+        self.state, self._clock = DriveState(profile, seed), clock
         self.find_member: Callable[[bytes, Mapping[bytes, bytes]], str] = lambda query, headers: ""
         oauth = self.state.oauth = OAuth(DIALECT, self.state.tokens.next, lambda: self.state.lifetime_s)
         access_token = self.state.tokens.next("ya29.emulated-", 64)
@@ -177,7 +177,7 @@ class GoogleDrive:
 
     def admits(self, path: str, address: str) -> bool:
         """Return whether a path is that of a file that the account with this address may use."""
-        return bool(sharing.find_role(self.state, path, address))
+        return bool(sharing.find_role(self.state, path, address, self._clock.now_s()))
 
     def refused(self, call: Call, refusal: Refusal) -> Answer:
         """Answer with status 403 or 429, depending on the reason."""

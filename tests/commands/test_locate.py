@@ -201,7 +201,8 @@ def test_content_of_others_is_not_read_unless_the_user_agrees(
 ) -> None:  # fmt: skip
     cli.main(["locate", "--content", "https://203.0.113.9/new", "--save", "seen.json"])
     assert "not measured: 1 addresses of others" in capsys.readouterr().out
-    assert json.loads((home / "seen.json").read_bytes())["content"] == {}
+    seen = json.loads((home / "seen.json").read_bytes())
+    assert (seen["content"], seen["hops"]) == ({}, {})
 
 
 @pytest.mark.parametrize("url", ["new.bin", "ftp://a.example/x", "https://user@a.example/x", "https://[/x"])

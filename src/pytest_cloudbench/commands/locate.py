@@ -183,7 +183,8 @@ def _print_offer(survey: ServerSurvey, points: int) -> None:
     if others:
         print_line(
             f"not measured: {len(others)} addresses of others; --cloudbench-yes connects ten times to each from "
-            f"{points} vantage point{'' if points == 1 else 's'}, and asks registries for their owners"
+            f"{points} vantage point{'' if points == 1 else 's'}, traces the way to some, and asks "
+            "registries for their owners"
         )
 
 

@@ -27,6 +27,7 @@ from pytest_cloudbench.net.locate.sphere import Cap
 from pytest_cloudbench.net.locate.summary import summarize_location
 from pytest_cloudbench.net.locate.survey import (
     ContentSeen,
+    HopSeen,
     NameSeen,
     OwnerSeen,
     ServerSurvey,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 MOST_ADDRESSES = 256
 """More are no longer a few polite questions. The rest is left out, and that is said."""
+_MOST_TRACES = 16
 _CONNECTS = 10
 _HERE = "this machine"
 _GAP_S = 0.02
@@ -89,10 +91,24 @@ def survey_servers(names: Mapping[str, NameSeen], settings: LocateSettings, tabl
     addresses = survey.addresses[:MOST_ADDRESSES]
     allowed = [address for address in addresses if settings.is_agreed or is_own(address)]
     trusted = [resolver for resolver in settings.resolvers if str(resolver) not in problems]
+    traced = [address for address in allowed if not is_own(address)][:_MOST_TRACES] if trusted else []  # names count
+    hops = {address: _trace(address) for address in traced}
+    routers = dict.fromkeys(hop.address for row in hops.values() for hop in row[-2:])
     return ServerSurvey(
-        survey.taken, seen, _measure(allowed, settings, tables), _ask_ptr(addresses, trusted, settings.manners),
+        survey.taken, seen, _measure(allowed, settings, tables),
+        _ask_ptr([*addresses, *routers], trusted, settings.manners),
         _ask_owners(allowed, settings, tables), problems, content=_read_content(seen, allowed, settings),
+        hops=hops,
     )  # fmt: skip
+
+
+def _trace(address: str) -> list[HopSeen]:
+    from pytest_cloudbench.net.locate.trace import trace_route
+
+    try:
+        return [HopSeen(*hop) for hop in trace_route(address)]
+    except OSError:  # a policy of this machine forbids it, and what it would tell is a hint only
+        return []
 
 
 def _read_content(

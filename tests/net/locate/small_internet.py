@@ -12,6 +12,7 @@ import ipaddress
 import os
 import select
 import socket
+import struct
 import subprocess
 import threading
 import time
@@ -37,12 +38,16 @@ def run(*words: str) -> None:
 
 @dataclass
 class Site:
-    """A namespace at a place, with its addresses. What goes out of a site with a proxy is answered by the proxy's."""
+    """A namespace at a place, with its addresses. What goes out of a site with a proxy is answered by the proxy's.
+
+    ``routers`` are before it, on the way to it: they drop packets whose time to live is too short, and say so.
+    """
 
     name: str
     position: Position
     addresses: tuple[str, ...]
     behind: str = ""
+    routers: tuple[str, ...] = ()
     servers: list[tuple[str, Server]] = field(default_factory=list)
     descriptor: int = -1
 
@@ -122,8 +127,11 @@ class SmallInternet:
                 target = self._find(source, str(ipaddress.ip_address(packet[16:20])))
                 if target is not None:
                     number += 1
-                    due_s = time.monotonic() + self.rtt_ms(source, target) / 2000
-                    heapq.heappush(waiting, (due_s, number, target.descriptor, packet))
+                    way_s, receiver = self.rtt_ms(source, target) / 2000, target.descriptor
+                    if packet[8] <= len(target.routers):  # its time to live
+                        way_s, receiver = 2 * way_s, descriptor
+                        packet = exceed_time(packet, target.routers[packet[8] - 1])
+                    heapq.heappush(waiting, (time.monotonic() + way_s, number, receiver, packet))
             while waiting and waiting[0][0] <= time.monotonic():
                 _, _, descriptor, packet = heapq.heappop(waiting)
                 os.write(descriptor, packet)
@@ -176,6 +184,24 @@ def listen(address: str, port: int = 443) -> Iterator[None]:
     """Accept connections, by the kernel alone."""
     with socket.create_server((address, port)):
         yield
+
+
+def exceed_time(packet: bytes, router: str) -> bytes:
+    """What a router sends to the sender of a packet that it drops (RFC 792)."""
+    quoted = packet[: (packet[0] & 15) * 4 + 8]
+    message = struct.pack("!BBHI", 11, 0, 0, 0) + quoted
+    message = message[:2] + sum_up(message) + message[4:]
+    address = ipaddress.ip_address(router).packed
+    header = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(message), 0, 0, 64, 1, 0) + address + packet[12:16]
+    return header[:10] + sum_up(header) + header[12:] + message
+
+
+def sum_up(data: bytes) -> bytes:
+    """The Internet checksum (RFC 1071)."""
+    total = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return struct.pack("!H", ~total & 0xFFFF)
 
 
 def hosts_toml(sites: Mapping[str, Site]) -> str:

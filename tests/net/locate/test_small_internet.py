@@ -48,6 +48,7 @@ NAMES = {
     "anycast.example": {ANYONE: [ANYCAST]},
     "edges.example": {ANYONE: [EDGE_OSLO], "198.18.1.0/24": [EDGE_OSLO], "198.18.4.0/24": [EDGE_ROME]},
 }
+FAR_ROUTER, NEAR_ROUTER = "198.18.10.1", "198.18.10.2"
 RESOLVER, REGISTRY = "198.18.2.1", "198.18.2.2"
 
 
@@ -110,8 +111,13 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.zone = Zone(
-            NAMES, ptr={reverse(NAMED): GOOGLE_LONDON, reverse(FALSE): GOOGLE_LONDON, reverse(PLAIN): "s1.example.net"}
-        )
+            NAMES,
+            ptr={
+                reverse(NEAR_ROUTER): "ae1.zrh2.transit.example.net",
+                reverse(FAR_ROUTER): "ae7.nrt1.transit.example.net",
+                reverse(NAMED): GOOGLE_LONDON, reverse(FALSE): GOOGLE_LONDON, reverse(PLAIN): "s1.example.net",
+            },
+        )  # fmt: skip
         self.registry = Registry(
             {"198.18.0.0/16": 404, "198.18.5.0/24": network("198.18.5.0/24", "Alpine Storage AG", "CH")}
         )
@@ -122,7 +128,7 @@ class World:
                 Site("berlin", BERLIN, (RESOLVER, REGISTRY)),
                 Site("madrid", MADRID, ("198.18.3.1", STORAGE)),
                 Site("rome", ROME, ("198.18.4.1", FALSE, EDGE_ROME, ANYCAST)),
-                Site("zurich", ZURICH, (PLAIN,)),
+                Site("zurich", ZURICH, (PLAIN,), routers=(FAR_ROUTER, NEAR_ROUTER)),
                 Site("london", LONDON, (NAMED,)),
                 Site("lisbon", LISBON, ("198.18.8.1",), behind="proxy"),
                 Site("proxy", LISBON, ("198.18.9.1",)),
@@ -220,6 +226,27 @@ def test_a_vantage_point_behind_a_proxy_does_not_fake_anycast(world: World) -> N
     assert distance_km(center, ZURICH) <= radius_km
     assert "proxy" in server["left_out"]["lisbon"]
     assert server["vantage_points"] == 3
+
+
+def test_routers_before_a_server_give_hints_that_round_trips_allow(world: World) -> None:
+    found = world.locate("plain.example", "named.example", "--save", "traced.json")
+    hint = "Zurich in ae1.zrh2.transit.example.net, a router before it"
+    assert found["servers"][PLAIN]["hints"] == [hint]  # a router in Tokyo is too far from where the server is
+    assert found["servers"][NAMED]["hints"] == []
+    hops = json.loads((world.folder / "traced.json").read_bytes())["hops"]
+    assert [hop["address"] for hop in hops[PLAIN]] == [FAR_ROUTER, NEAR_ROUTER]
+    assert hops[NAMED] == []
+    assert all(hop["rtt_ms"] > distance_km(BERLIN, ZURICH) / 100 for hop in hops[PLAIN])
+
+
+def test_any_user_may_ask_for_the_way_to_a_server(world: World) -> None:
+    code = (
+        "import os; from pytest_cloudbench.net.locate.trace import trace_route; os.setgid(65534); os.setuid(65534); "
+        f"print(*(hop.address for hop in trace_route('{PLAIN}')))"
+    )
+    command = world.sites["berlin"].command(sys.executable, "-c", code)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=True)
+    assert done.stdout.split() == [FAR_ROUTER, NEAR_ROUTER]
 
 
 def test_locate_tells_a_storage_by_content_that_nobody_has_read_before(world: World) -> None:

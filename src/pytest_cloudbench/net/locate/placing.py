@@ -50,6 +50,7 @@ class AddressEvidence:
         published: the range that an operator publishes of it.
         owner: who holds its network, as a registry says, or empty.
         content: what was read from it.
+        hop_names: names of the routers next to it.
     """
 
     address: str
@@ -58,6 +59,7 @@ class AddressEvidence:
     published: CloudRange | None = None
     owner: str = ""
     content: tuple[ContentRow, ...] = ()
+    hop_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +107,25 @@ class PlaceJudge:
         place, cap, by = self._find_place(evidence, verdict)
         layer, layer_by = judge_content(evidence)
         vague = (name for name in evidence.ptr_names if self._patterns.read(name) is None)
-        guesses = (hint for name in vague for hint in self._patterns.guess(name))
+        guesses = [f"{hint.place} in {hint.name}" for name in vague for hint in self._patterns.guess(name)]
+        guesses += self._read_hops(evidence)
         return Location(
             evidence.address, operator, operator_by, place, cap, by, verdict.vantages,
-            layer, verdict.sites, tuple(dict.fromkeys(f"{hint.place} in {hint.name}" for hint in guesses)),
+            layer, verdict.sites, tuple(dict.fromkeys(guesses)),
             verdict.left_out, layer_by,
         )  # fmt: skip
+
+    def _read_hops(self, evidence: AddressEvidence) -> Iterable[str]:
+        """Yield places in names of the routers next to a server, unless round trips exclude the server from there.
+
+        They are no vantage points: a router's answers may come back on another way, so that no difference of round
+        trips bounds how far the server is from it.
+        """
+        for name in evidence.hop_names:
+            own = self._patterns.read(name)
+            for hint in [own] if own is not None else self._patterns.guess(name):
+                if is_possible(hint.cap, evidence.discs):
+                    yield f"{hint.place} in {name}, a router before it"
 
     def _find_operator(self, evidence: AddressEvidence) -> tuple[str, str]:
         if evidence.published is not None and evidence.published.operator:

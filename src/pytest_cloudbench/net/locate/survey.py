@@ -19,7 +19,7 @@ from pytest_cloudbench.net.locate.prefixes import CloudRange
 from pytest_cloudbench.net.locate.sphere import Position
 
 SCHEMA = 2
-"""1: the first. 2: content that was read."""
+"""1: the first. 2: content that was read, and routers on the way."""
 
 
 class VantagePoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -76,6 +76,14 @@ class ContentSeen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     problem: str = ""
 
 
+class HopSeen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A router on the way from one vantage point, ``ttl`` hops away. See ``net.locate.trace``."""
+
+    ttl: int
+    address: str
+    rtt_ms: float
+
+
 class ServerSurvey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All that was seen at one time.
 
@@ -88,6 +96,7 @@ class ServerSurvey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         resolvers: resolvers that cannot be trusted, and why.
         schema: see ``SCHEMA``.
         content: what was read from servers, by address.
+        hops: routers on the way to servers, by address.
     """
 
     taken: str
@@ -98,6 +107,7 @@ class ServerSurvey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     resolvers: dict[str, str] = {}
     schema: int = SCHEMA
     content: dict[str, list[ContentSeen]] = {}
+    hops: dict[str, list[HopSeen]] = {}
 
     @property
     def addresses(self) -> list[str]:
@@ -148,6 +158,7 @@ def merge_surveys(surveys: Sequence[ServerSurvey]) -> ServerSurvey:
             address: [row for survey in ordered for row in survey.content.get(address, [])]
             for address in dict.fromkeys(address for survey in ordered for address in survey.content)
         },
+        hops={address: row for survey in ordered for address, row in survey.hops.items()},
     )  # fmt: skip
 
 
@@ -185,6 +196,7 @@ def collect_evidence(
         AddressEvidence(
             address, tuple(discs[address]), tuple(survey.ptr.get(address, ())), find_range(address),
             survey.owners[address].name if address in survey.owners else "", tuple(survey.content.get(address, ())),
+            _name_last_hops(survey, address),
         )
         for address in survey.addresses
     ]  # fmt: skip
@@ -192,3 +204,13 @@ def collect_evidence(
         left_out[wrong] = "it contradicts all others: its place or its clock is wrong"
         evidences = [replace(e, discs=tuple(disc for disc in e.discs if disc.vantage != wrong)) for e in evidences]
     return evidences, left_out
+
+
+def _name_last_hops(survey: ServerSurvey, address: str) -> tuple[str, ...]:
+    """Return the names of the routers that are next to a server, the nearest first."""
+    nearest = sorted(survey.hops.get(address, []), key=lambda hop: hop.ttl, reverse=True)[:_LAST_HOPS]
+    return tuple(name for hop in nearest for name in survey.ptr.get(hop.address, ()))
+
+
+_LAST_HOPS = 2
+"""Routers further away are on the user's side, or in between."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -33,7 +34,11 @@ def _serve(listener: socket.socket) -> None:
     """For each request of a length and some bytes, answer with the other length of bytes."""
 
     def answer(connection: socket.socket) -> None:
-        with connection, connection.makefile("rb") as asked:
+        with (
+            contextlib.suppress(ConnectionError),
+            connection,
+            connection.makefile("rb") as asked,
+        ):
             while head := asked.read(_HEAD.size):
                 up, down = _HEAD.unpack(head)
                 asked.read(up)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench import CloudError, Endpoint, ErrorKind, Inquiry, ProviderSpec, connect_driver, start_emulator
-from pytest_cloudbench.providers import Provider
+from pytest_cloudbench.providers import Provider, opened
 from pytest_cloudbench.providers.for_agents import Provided
 from pytest_cloudbench.results import journal
 from suites.security import convergence, deduplication, permissions
@@ -166,8 +166,8 @@ def open_drive(api: str) -> Iterator[Inquiry]:
             endpoint = service.open_account(number)
             driver: Any = connect_driver(ProviderSpec.parse(api), endpoint)
             driver.mkdir("/run")
-            opened = driver, Provided(api, endpoint, profile="ideal")
-            providers.append(Provider(f"emulated:{api}", open=partial(tuple, opened)))
+            pair = driver, Provided(api, endpoint, profile="ideal")
+            providers.append(Provider(f"emulated:{api}", open=partial(tuple, pair)))
         second = nullcontext(providers[1])
         yield Inquiry(providers[0], "/run", "truth", lambda: None, lambda _: None, lambda: second)
         for provider in providers:
@@ -253,11 +253,17 @@ def test_convergent_encryption_is_found_by_the_second_account(is_convergent: boo
 # --- the suite ---
 
 
+def tokens_in(env: Mapping[str, str]) -> list[str]:
+    return [value for name, value in env.items() if name.endswith("_ACCESS_TOKEN")]
+
+
 def ask(lab: Lab, provider: str, **env: str) -> dict[str, Any]:
     """Ask about deduplication as a user does. Return what is stored about the answer."""
     test = f"{SUITES}/security/test_security.py::test_table_2_1[{provider}-deduplication]"
     run = lab.run(test, "--provider", provider, "--cloudbench-yes", env=env)
     assert run.counts() == {"passed": 1}, run.text
+    is_announced = f"{provider}?account_number=2: as many operations as it takes" in run.text
+    assert is_announced == (len({*tokens_in(env)}) == 2)
     return dict(run.info(f"test_table_2_1[{provider}-deduplication]"))
 
 
@@ -292,3 +298,27 @@ def test_a_real_provider_has_a_second_account_by_its_credentials(
             assert [*driver.list("/")] == []
             driver.close()
         assert journal.pending_folders() == ([], [])
+
+
+@pytest.mark.slow
+def test_what_a_killed_run_left_in_the_second_account_is_removed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As ``cloudbench clean`` does it, which knows the account by the spec in the journal."""
+    monkeypatch.setenv("CLOUDBENCH_JOURNAL", str(tmp_path / "journal.jsonl"))
+    with start_emulator("ideal", api="dropbox") as service:
+        monkeypatch.setenv("HTTPS_PROXY", service.endpoint.proxy)
+        monkeypatch.setenv("REQUESTS_CA_BUNDLE", service.endpoint.ca_file)
+        for number, name in ((1, "CLOUDBENCH_DROPBOX_ACCESS_TOKEN"), (2, "CLOUDBENCH_DROPBOX_2_ACCESS_TOKEN")):
+            monkeypatch.setenv(name, service.open_account(number).credentials["access_token"])
+        for spec in ("dropbox+fast", "dropbox+fast?account_number=2"):
+            with opened(spec) as driver:
+                Provider(spec, driver).claim("/cloudbench-killed/test", "nobody")
+        (first, left), _ = journal.pending_folders()
+        assert (first.provider, left.provider) == ("dropbox+fast", "dropbox+fast?account_number=2")
+        with opened(left.provider) as driver:
+            assert journal.remove_folder(driver, left) == ""
+            assert [*driver.list("/")] == []
+        with opened("dropbox+fast") as driver:
+            assert [entry.path for entry in driver.list("/")][:1] == ["/cloudbench-killed"]
+        assert journal.pending_folders() == ([first], [])

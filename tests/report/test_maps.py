@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any, cast
 
@@ -11,7 +12,7 @@ from pytest_cloudbench.net.locate.sphere import Cap, Position
 from pytest_cloudbench.report.figures import Figure
 from pytest_cloudbench.report.figures.maps import draw_maps
 from pytest_cloudbench.report.gathering import Measurement
-from pytest_cloudbench.results.suite import WorldMap
+from pytest_cloudbench.results.suite import Suite, WorldMap, read_declared
 
 ROW = WorldMap("test_*", "places", "Where the servers are")
 
@@ -73,3 +74,27 @@ def test_numbers_that_are_no_region_are_no_region() -> None:
     figure, svg = draw(listed("a", [odd]))
     assert 'class="reach' not in svg
     assert figure.rows[0][5] is None
+
+
+def test_areas_that_a_paper_names_are_rings_beside_the_servers() -> None:
+    places = (
+        ("Dropbox <storage>: Northern Virginia", 38.9, -77.5), ("Wuala: Zurich", 47.4, 8.5),
+        ("Nowhere", float("nan"), 400.0),
+    )  # fmt: skip
+    row = ROW._replace(published=places)
+    (figure,) = draw_maps(row, [listed("a", [place("files.example", OSLO)])])
+    svg = figure.draw(380).to_svg()
+    rings = re.findall(r'<circle cx="([\d.]+)" cy="[\d.]+" r="4" class="published"><title>([^<]+)', svg)
+    assert [title for _, title in rings] == ["Dropbox &lt;storage&gt;: Northern Virginia", "Wuala: Zurich"]
+    assert 0 < float(rings[0][0]) < float(rings[1][0]) < 380
+    assert "Rings are the 2 areas that the paper names" in figure.description
+    assert [line[0] for line in figure.rows] == ["a", "published", "published"]
+    assert draw_maps(row, [listed("a", [])]) == []
+
+
+def test_published_areas_survive_an_entry() -> None:
+    row = ROW._replace(published=(("Wuala: Zurich", 47.4, 8.5),))
+    plain = json.loads(json.dumps(Suite("own", figures=(row,)).about("test_it").plain()))
+    declared = read_declared(plain)
+    assert declared is not None
+    assert declared.figures == (row,)

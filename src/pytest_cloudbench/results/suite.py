@@ -195,6 +195,7 @@ class WorldMap(NamedTuple):
         title: the title of the figure.
         told: what to look for.
         table: see ``Curve``.
+        published: places of a paper: what is there, and the degrees north and east of the middle of the named area.
     """
 
     test: str
@@ -202,6 +203,7 @@ class WorldMap(NamedTuple):
     title: str
     told: str = ""
     table: str = ""
+    published: tuple[tuple[str, float, float], ...] = ()
 
 
 class PublishedTable(NamedTuple):

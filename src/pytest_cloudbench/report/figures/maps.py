@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from html import escape
 from itertools import pairwise
 from math import cos, radians
 from typing import Any
@@ -23,6 +24,8 @@ _STEPS_PER_DEGREE = 4
 _LEAST_DEGREES = 24.0
 """The map is never smaller, so that a coast can be recognized."""
 _EDGE_POINTS = 60
+_MARK_KM = 50.0
+"""How much of the map is left around a published place."""
 _HEAD = ["subject", "server", "address", "operator", "place", "degrees north", "degrees east", "radius, km", "known by"]
 
 _Degrees = tuple[float, float]
@@ -38,11 +41,16 @@ def draw_maps(row: WorldMap, members: Sequence[Measurement]) -> list[Figure]:
     subjects = [*dict.fromkeys(subject for subject, _ in servers)]
     caps = [(subjects.index(subject), place, cap) for subject, place in servers if (cap := _read_cap(place))]
 
+    published = [
+        (text, Position(north, east)) for text, north, east in row.published if abs(north) <= 90 and abs(east) <= 180
+    ]
+
     def draw(width: int) -> Canvas:
         canvas = Canvas(width, 0, row.title)
-        view = _choose_view([cap for _, _, cap in caps])
-        height = _draw_view(canvas, view, width, caps)
+        view = _choose_view([*(cap for _, _, cap in caps), *(Cap(center, _MARK_KM) for _, center in published)])
+        height = _draw_view(canvas, view, width, caps, published)
         legend = [(f"d{number % SERIES}", subject) for number, subject in enumerate(subjects)]
+        legend += [("published", "areas that the paper names")] if published else []
         canvas.height = canvas.draw_legend(4, height + 18, legend, width - 4) + 10
         return canvas
 
@@ -50,7 +58,11 @@ def draw_maps(row: WorldMap, members: Sequence[Measurement]) -> list[Figure]:
     description = f"{len(caps)} servers of {', '.join(subjects)} with a known region"
     description += f", and {unknown} without. " if unknown else ". "
     description += "A server can be anywhere in its region. " + row.told
-    return [Figure("map", row.title, description, draw, _HEAD, [_table_row(*server) for server in servers])]
+    if published:
+        description += f" Rings are the {len(published)} areas that the paper names, which say nothing of today."
+    rows = [_table_row(*server) for server in servers]
+    rows += [["published", text, "", "", "", *center, None, "a paper, area only"] for text, center in published]
+    return [Figure("map", row.title, description, draw, _HEAD, rows)]
 
 
 def _read_places(info: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
@@ -93,9 +105,9 @@ def _choose_view(caps: Sequence[Cap]) -> tuple[float, float, float, float]:
 
 def _draw_view(
     canvas: Canvas, view: tuple[float, float, float, float], width: int,
-    caps: Sequence[tuple[int, Mapping[str, Any], Cap]],
+    caps: Sequence[tuple[int, Mapping[str, Any], Cap]], published: Sequence[tuple[str, Position]],
 ) -> float:  # fmt: skip
-    """Draw land, regions and their centers, cut at the map's edge. Returns the map's height."""
+    """Draw land, published places, regions and their centers, cut at the map's edge. Returns the map's height."""
     south, north, west, east = view
     scale = width / (east - west)
     stretch = 1 / max(0.2, cos(radians((south + north) / 2)))  # so that shapes in the middle are as they are
@@ -108,6 +120,10 @@ def _draw_view(
     canvas.add_element(f'<path d="{_land_path(view, project)}" class="land"/>')
     for number, _, cap in caps:
         canvas.add_element(f'<path d="{_path(map(project, _outline(cap)))}" class="reach s{number % SERIES}"/>')
+    for text, center in published:
+        x, y = project((center.longitude_deg, center.latitude_deg))
+        title = f"<title>{escape(text)}</title>"
+        canvas.add_element(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" class="published">{title}</circle>')
     for number, place, cap in caps:
         x, y = project((cap.center.longitude_deg, cap.center.latitude_deg))
         tip = f"{place.get('name', '')}: {place.get('operator', '')}, {place.get('place', '')}"

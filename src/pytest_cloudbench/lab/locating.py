@@ -305,7 +305,7 @@ class LocatedServers:
         places: of each server: name, address, operator, place, known_by, layer, vantage_points, and the region if it is
             known: latitude_deg, longitude_deg and radius_km.
         location: all of them together, for ``location`` of an entry, which runs that follow then state, too. None if
-            nothing is known of it.
+            nothing is known of it, or if it may be that of a proxy.
         rtts_ms: the shortest round trip from this machine to each address.
         notes: what does not count, and why.
     """
@@ -354,7 +354,21 @@ def locate_servers(
         _flat_place(name, locations[address]) for name, seen in survey.names.items() for address in seen.addresses
     ]  # fmt: skip
     location = summarize_location([*names], [*locations.values()], settings.here, survey.taken)
-    return LocatedServers(places, location, rtts_ms, [*format_remarks(survey, locations, left_out)])
+    notes = [*format_remarks(survey, locations, left_out)]
+    if location is not None and _may_lead_to_proxy(survey.addresses):
+        location, notes = (
+            None,
+            [*notes, "a proxy is set here: what was located may be the proxy, and is not kept for runs"],
+        )
+    return LocatedServers(places, location, rtts_ms, notes)
+
+
+def _may_lead_to_proxy(addresses: Sequence[str]) -> bool:
+    """Return whether connections to others may end at a proxy that this process is told to use."""
+    from urllib.request import getproxies
+
+    has_proxy = bool(getproxies().keys() & {"http", "https", "all"})
+    return has_proxy and not all(map(is_own, addresses))
 
 
 def _flat_place(name: str, location: Location) -> dict[str, Any]:

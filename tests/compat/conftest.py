@@ -38,7 +38,10 @@ def _installed(name: str, wanted: list[str]) -> Path:
     folder = INSTALLED / "-".join([name, *(each.partition("==")[2] for each in wanted)])
     if folder.exists():  # so that another user can use it, too
         return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    except PermissionError as error:
+        pytest.skip(f"{' '.join(wanted)} cannot be installed here: {error}")
     with _only_one(folder.with_suffix(".lock")):
         if not folder.exists():
             half = folder.with_suffix(".half")

@@ -83,7 +83,7 @@ class Ended:
         """Every experiment's merged records, by the name of the test function."""
         found = {}
         for path in sorted(self.folder.rglob("*.parquet")):
-            match = re.search(r"__(test_\w+?)_(folder|emulated|own)", path.stem)
+            match = re.search(r"__(test_\w+?)_(folder|emulated|own|provider\d)", path.stem)
             assert match is not None, path
             found[match[1]] = read_parquet(path)
         return found

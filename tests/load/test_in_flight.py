@@ -241,6 +241,7 @@ def test_agents_share_half_of_the_threads_that_a_machine_has_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agents: int, threads: int
 ) -> None:
     monkeypatch.setattr("pytest_cloudbench.load.engine.limits.available_bytes", lambda: None)
+    monkeypatch.setattr("resource.getrlimit", lambda which: (resource.RLIM_INFINITY,) * 2)
     for name, text in {"sys/kernel/pid_max": "32768", "loadavg": "0.2 0.1 0.1 3/2768 99"}.items():
         (tmp_path / "proc" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "proc" / name).write_text(text)

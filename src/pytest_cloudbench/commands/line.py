@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import secrets
 import sys
+import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -12,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_cloudbench.commands.command import Command, argument, print_line
+from pytest_cloudbench.commands.command import Command, argument, output_width, print_line
 from pytest_cloudbench.model import CloudError, ErrorKind, FleetError, UsageError
 
 if TYPE_CHECKING:
@@ -46,10 +47,12 @@ def measure(options: argparse.Namespace) -> int:
             # A line of which nothing is known would hide an earlier one.
             if not isinstance(result, str) and (result.up or result.round_trip_min_s is not None):
                 path = _store(results_folder(), host, options.provider, result)
-    print_line(
+    bounds = (
         f"bounds: {options.seconds:g} s and {options.mib} MiB in each direction, one file at a time, one host after "
-        "the other; a rate is that of the quickest file, so the line carries at least that"
+        "the other. A rate is that of the quickest file, so the line carries at least that."
     )
+    for part in textwrap.wrap(bounds, output_width(), subsequent_indent="  "):
+        print_line(part)
     if path is not None:
         print_line(f"stored in {path}, and with each run of these hosts from now on")
     return int(has_failed)

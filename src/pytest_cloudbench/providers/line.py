@@ -192,10 +192,8 @@ def measure_host(connection: HostConnection, request: LineRequest) -> AccessLine
         prepared = elsewhere.prepare(request.provided, connection.find_port)
         is_carried = prepared.endpoint != request.provided.endpoint
         request = request.replace(provided=prepared, is_carried=is_carried)
-    host, stream = connection.host, connection.add_stream(1, None)
-    connection.command(
-        start={"stream": 1, "argv": [host.python, "-u", "-c", _PROGRAM], "env": dict(host.env), "folder": "."}
-    )
+    stream = connection.add_stream(1, None)
+    connection.start(stream, _PROGRAM)
     sent = encode(request)
     try:
         stream.write(_LENGTH.pack(len(sent)) + sent)

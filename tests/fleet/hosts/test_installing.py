@@ -59,6 +59,8 @@ def test_a_bare_python_carries_agents_once_the_package_was_sent(
     assert status == 0, text
     run = lab.run(*options)
     assert run.counts() == {"passed": 1}, run.text
+    status, text = call(capsys, "line", table, "--provider", "emulated:ideal", "--seconds", "1", "--mib", "1")
+    assert (status, text.partition(" ")[0]) == (0, "bare:"), text
     suite = lab.run("--pyargs", "pytest_cloudbench.suites.iot", *options)
     assert suite.counts()["passed"] == 4, "suites were sent, too"
 

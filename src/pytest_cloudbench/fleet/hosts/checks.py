@@ -11,7 +11,7 @@ from functools import partial
 
 from pytest_cloudbench import __version__
 from pytest_cloudbench.fleet.hosts.connection import HostConnection, HostStream, read_line
-from pytest_cloudbench.fleet.hosts.probe import digest_code, name_code
+from pytest_cloudbench.fleet.hosts.probe import digest_code
 from pytest_cloudbench.fleet.hosts.table import Host
 from pytest_cloudbench.fleet.offsets import measure_offset
 from pytest_cloudbench.model import FleetError
@@ -56,12 +56,7 @@ def _check(host: Host, patience_s: float) -> Checked:
 
 def _ask(connection: HostConnection, host: Host) -> Checked:
     stream = connection.add_stream(1, None)
-    connection.command(
-        start={
-            "stream": 1, "argv": [host.python, "-u", "-c", _PROBE], "env": dict(host.env), "folder": ".",
-            "installed": name_code(),
-        }
-    )  # fmt: skip
+    connection.start(stream, _PROBE)
     try:
         answer = json.loads(read_line(stream))
         offset = measure_offset(lambda: _read_clock(stream), time.time_ns)

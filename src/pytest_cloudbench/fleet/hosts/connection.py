@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from pytest_cloudbench.fleet.hosts import installer, processes, relay, streams
+from pytest_cloudbench.fleet.hosts import installer, probe, processes, relay, streams
 from pytest_cloudbench.fleet.hosts.carrier import Carrier
 from pytest_cloudbench.fleet.hosts.table import Host
 from pytest_cloudbench.model import FleetError
@@ -183,6 +183,15 @@ class HostConnection:
     def find_port(self, address: tuple[str, int]) -> int:
         """Return the port of the host's loopback that leads to a service of this machine. Raises FleetError."""
         return self._carrier.find_port(address, self._patience_s)
+
+    def describe_program(self, code: str, *args: str, folder: str = ".") -> dict[str, Any]:
+        """Return what the relay needs to start a program: Python code, with this package if it was installed there."""
+        argv = [self.host.python, "-u", "-c", code, *args]
+        return {"argv": argv, "env": dict(self.host.env), "folder": folder, "installed": probe.name_code()}
+
+    def start(self, stream: HostStream, code: str) -> None:
+        """Run Python code whose standard input and output are a stream."""
+        self.command(start={"stream": stream.number, **self.describe_program(code)})
 
     def wait(self, timeout_s: float) -> None:
         """Wait until the host has answered. Raises FleetError if it has not, with the reason."""

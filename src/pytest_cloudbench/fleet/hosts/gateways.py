@@ -196,16 +196,13 @@ class HostAgents:
             paths = self._map_paths()
             args = [paths.get(str(arg), str(arg)) for arg in self._config.invocation_params.args]
             content = base64.b64encode(shared.pack(args, None)).decode()
-            warm = self._describe_start(connection.host, RUN_MODULE, self._program)
+            warm = self._describe_start(connection, RUN_MODULE, self._program)
             connection.command(warm={"content": content, **warm})
-        agent = self._describe_start(connection.host, INTERPRETER.format(worker))
+        agent = self._describe_start(connection, INTERPRETER.format(worker))
         connection.command(start={"stream": self._streams[worker].number, "request": request, **agent})
 
-    def _describe_start(self, host: Host, code: str, *args: str) -> dict[str, Any]:
-        argv = [host.python, "-u", "-c", f"{self._check}\n{code}", *args]
-        return {
-            "argv": argv, "env": dict(host.env), "folder": self._find_folder(), "installed": probe.name_code(),
-        }  # fmt: skip
+    def _describe_start(self, connection: HostConnection, code: str, *args: str) -> dict[str, Any]:
+        return connection.describe_program(f"{self._check}\n{code}", *args, folder=self._find_folder())
 
     def is_awaited(self, worker: str) -> bool:
         """Return whether a worker's process has yet to be started, on a host that is there."""

@@ -79,9 +79,7 @@ def _start_installer(host: Host, patience_s: float, stack: contextlib.ExitStack)
     connection.wait(patience_s)
     stream = connection.add_stream(1, None)
     source = _SOURCE.format(source=inspect.getsource(installer))
-    connection.command(
-        start={"stream": 1, "argv": [host.python, "-u", "-c", source], "env": dict(host.env), "folder": "."}
-    )
+    connection.start(stream, source)
     return stream
 
 

@@ -35,9 +35,7 @@ def _measure(host: Host, request: Mapping[str, Any], patience_s: float) -> tuple
         connection.wait(patience_s)
         stream = connection.add_stream(1, None)
         code = f"{inspect.getsource(rtt)}\nmain()\n"
-        connection.command(
-            start={"stream": 1, "argv": [host.python, "-u", "-c", code], "env": dict(host.env), "folder": "."}
-        )
+        connection.start(stream, code)
         stream.write(json.dumps(request).encode() + b"\n")
         line = b""
         while not line.endswith(b"\n"):

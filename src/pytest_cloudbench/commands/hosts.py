@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_cloudbench.commands.command import Command, argument, print_line
+from pytest_cloudbench.support import redact
 
 if TYPE_CHECKING:
     from pytest_cloudbench.commands.command import Parsers
+    from pytest_cloudbench.fleet.hosts.checks import Checked
 
 
 def check(options: argparse.Namespace) -> int:
@@ -18,9 +23,34 @@ def check(options: argparse.Namespace) -> int:
     from pytest_cloudbench.fleet.hosts.table import read_hosts
 
     checked = check_hosts(read_hosts(Path(options.file)), options.patience)
+    if options.provider:
+        checked = _check_ways(checked, options.provider, options.patience)
     for one in checked:
         print_line(f"{one.host.name}: {'ready' if one.is_ready else 'not ready'}: {one.text}")
     return 0 if all(one.is_ready for one in checked) else 1
+
+
+def _check_ways(checked: Sequence[Checked], spec: str, patience_s: float) -> list[Checked]:
+    """Return what was checked, with whether each host that is ready reaches a provider. Raises UsageError."""
+    from pytest_cloudbench import providers
+    from pytest_cloudbench.commands.line import describe_line, measure_from
+    from pytest_cloudbench.providers.line import LineRequest
+
+    with providers.provided(spec) as provider:
+        request = LineRequest(provider.opened[1], connects=3, most_bytes=0)
+
+        def check_way(one: Checked) -> Checked:
+            if not one.is_ready:
+                return one
+            line = measure_from(one.host, request, patience_s)
+            if isinstance(line, str):
+                return replace(one, is_ready=False, text=line)
+            does_reach = {True: "reaches", False: "does not reach", None: "may reach"}[line.is_reached]
+            text = f"{one.text}; {does_reach} {redact.mask_named(spec)}: {describe_line(line)}"
+            return replace(one, is_ready=line.is_reached is not False, text=text)
+
+        with ThreadPoolExecutor(len(checked)) as pool:
+            return list(pool.map(check_way, checked))
 
 
 def install(options: argparse.Namespace) -> int:
@@ -45,8 +75,8 @@ CHECK = Command(
     check,
     "whether agents can run on the hosts of a table",
     "Connect to each host of a table for --cloudbench-hosts, and print a line: its Python, cores, memory and clock, or "
-    "what is missing there.",
-    (_FILE, _PATIENCE),
+    "what is missing there. With a provider, also whether each host reaches it.",
+    (_FILE, argument("--provider", metavar="SPEC", help="a provider that the hosts are to reach"), _PATIENCE),
 )
 INSTALL = Command(
     "install",

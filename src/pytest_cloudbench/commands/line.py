@@ -60,21 +60,28 @@ def measure(options: argparse.Namespace) -> int:
 
 def _measure_one(host: Host | None, request: LineRequest, options: argparse.Namespace) -> tuple[str, AccessLine | str]:
     """Return a host's name, and its line or why there is none."""
-    from pytest_cloudbench.fleet.hosts.connection import HostConnection
-    from pytest_cloudbench.providers.line import measure_host, measure_line
+    from pytest_cloudbench.providers.line import measure_line
     from pytest_cloudbench.results.machine import THIS_MACHINE
 
     path = f"{request.path}/{host.name if host is not None else 'here'}"
     request = request.replace(path=path)
     if host is None:
         return THIS_MACHINE, measure_line(request)
-    connection = HostConnection(host, options.patience, lambda connection: None)
+    return host.name, measure_from(host, request, options.patience)
+
+
+def measure_from(host: Host, request: LineRequest, patience_s: float) -> AccessLine | str:
+    """Return the line of a host, or why there is none."""
+    from pytest_cloudbench.fleet.hosts.connection import HostConnection
+    from pytest_cloudbench.providers.line import measure_host
+
+    connection = HostConnection(host, patience_s, lambda connection: None)
     connection.open()
     try:
-        connection.wait(options.patience)
-        return host.name, measure_host(connection, request)
+        connection.wait(patience_s)
+        return measure_host(connection, request)
     except FleetError as error:
-        return host.name, f"not measured: {str(error).removeprefix(f'{host.name}: ')}"
+        return f"not measured: {str(error).removeprefix(f'{host.name}: ')}"
     finally:
         connection.close()
 

@@ -48,7 +48,7 @@ class LineRequest(Message, frozen=True):
         provided: the provider at the other end, None for the controller.
         path: the beginning of the paths of files that may be written there.
         connects: how many TCP connects, or round trips over the connection.
-        most_s, most_bytes: the bounds of each direction.
+        most_s, most_bytes: the bounds of each direction. Without bytes, only round trips are measured.
         is_carried: whether the provider is a service of the controller that is reached through the connection.
     """
 
@@ -69,6 +69,7 @@ class AccessLine(Message, frozen=True):
         round_trip_min_s, round_trip_median_s: the shortest one, and the median.
         up, down: what was carried, as ``net.access_line.BoundedTransfer`` has it.
         problems: why something is not known.
+        is_reached: whether there is a way to the other end. None if that is unknown.
     """
 
     to: str = ""
@@ -78,6 +79,7 @@ class AccessLine(Message, frozen=True):
     up: dict[str, Any] | None = None
     down: dict[str, Any] | None = None
     problems: tuple[str, ...] = field(default_factory=tuple)
+    is_reached: bool | None = None
 
 
 # --- on the host ------------------------------------------------------------------------------------
@@ -89,11 +91,13 @@ def measure_line(request: LineRequest) -> AccessLine:
     try:
         driver = connect(request.provided)
     except CloudbenchError as error:
-        return AccessLine(problems=(redact.clean(str(error)),))
+        return AccessLine(problems=(redact.clean(str(error)),), is_reached=False)
     try:
         line, sizes = _measure_trips(driver, request.provided, request), dict[str, int]()
         if request.provided.emulated != "none":
             line = line.replace(problems=(*line.problems, _EMULATED))
+        if not request.most_bytes:
+            return line
         line = _add_transfer(line, "up", partial(_put, driver, request.path, sizes), request)
         return _add_transfer(line, "down", partial(_get, driver, sizes), request) if sizes else line
     finally:
@@ -116,8 +120,8 @@ def _measure_trips(driver: Driver, provided: Provided, request: LineRequest) -> 
     try:
         trips_s = measure_round_trips(address, request.connects)
     except OSError as error:
-        return AccessLine(to, problems=(f"{unknown}{to} does not answer: {error.strerror or error}",))
-    return AccessLine(to, len(trips_s), trips_s[0], median(trips_s))
+        return AccessLine(to, problems=(f"{unknown}{to} does not answer: {error.strerror or error}",), is_reached=False)
+    return AccessLine(to, len(trips_s), trips_s[0], median(trips_s), is_reached=True)
 
 
 def _add_transfer(line: AccessLine, direction: str, move: Callable[[int], int], request: LineRequest) -> AccessLine:

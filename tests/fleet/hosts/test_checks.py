@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import sys
 from pathlib import Path
 
@@ -13,13 +14,18 @@ from pytest_cloudbench.commands.cli import main
 from tests.limits import HANG_S
 
 
-def check(folder: Path, capsys: pytest.CaptureFixture[str], *rows: str, patience_s: float = HANG_S) -> tuple[int, str]:
+def check(
+    folder: Path, capsys: pytest.CaptureFixture[str], *rows: str, patience_s: float = HANG_S, provider: str = ""
+) -> tuple[int, str]:
     table = folder / "hosts.toml"
     table.write_text("\n".join(f'[[host]]\nname = "host{n}"\n{row}' for n, row in enumerate(rows, 1)), "utf-8")
-    status = main(["hosts", "check", str(table), "--patience", str(patience_s)])
+    status = main(
+        ["hosts", "check", str(table), "--patience", str(patience_s), *(["--provider", provider] if provider else [])]
+    )
     return status, capsys.readouterr().out
 
 
+REFUSED = 'command = ["sh", "-c", "echo Permission denied >&2; exit 255"]'
 HERE = f'command = ["{sys.executable}"]\nagents = 3'
 
 
@@ -30,6 +36,31 @@ def test_a_ready_host_is_described(tmp_path: Path, capsys: pytest.CaptureFixture
     assert text.count("\n") == 1
     assert "clock right within " in text
     assert text.endswith(", 3 agents\n")
+
+
+def test_a_provider_that_a_host_reaches_or_not_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLOUDBENCH_WEBDAV_USER", "me")
+    monkeypatch.setenv("CLOUDBENCH_WEBDAV_PASSWORD", "it")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        spec = f"webdav://127.0.0.1:{listener.getsockname()[1]}?tls=0"
+        status, text = check(tmp_path, capsys, HERE, provider=spec)
+        assert status == 0, text
+        assert f"; reaches {spec}: round trip " in text
+    status, text = check(tmp_path, capsys, HERE, REFUSED, provider=spec)
+    near, far = text.splitlines()
+    assert status == 1
+    assert near.startswith("host1: not ready: Python ")
+    assert f"; does not reach {spec}: round trip: unknown: " in near
+    assert near.endswith("does not answer: Connection refused")
+    assert far.startswith("host2: not ready: Permission denied")
+
+
+def test_a_service_of_this_machine_may_be_reached(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, text = check(tmp_path, capsys, HERE, provider="emulated:ideal")
+    assert status == 0
+    assert "; may reach emulated:ideal: round trip: unknown: the provider is reached through the connection" in text
 
 
 def test_a_clock_that_is_wrong_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

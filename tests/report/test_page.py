@@ -18,6 +18,7 @@ from typing import TypeVar
 import pytest
 
 from pytest_cloudbench.commands.cli import main
+from pytest_cloudbench.report import html
 from pytest_cloudbench.report.digest import digest_records
 from pytest_cloudbench.results.oplog import read_parquet
 from tests.report.stored import HOSTILE, entry, operations, store
@@ -378,3 +379,10 @@ def test_page_of_many_runs_is_small(tmp_path: Path) -> None:
     page = make_page(tmp_path, *runs)
     assert page.tags.count("figure") >= 2 * 5
     assert len(page.text.encode()) / (6 * 5) < 6_000
+
+
+def test_a_column_of_words_may_have_cells_that_begin_with_a_number() -> None:
+    rows = [("TLS", "TLSv1.3", "1"), ("content", "17 of 17 pieces readable", "unknown"), ("links", "no order", "2.5")]
+    text = html.table("answers", ("question", "how", "s"), rows, style="words")
+    assert text.count('<td class="t" data-label="how">') == 3
+    assert text.count('<td data-label="s">') == 3

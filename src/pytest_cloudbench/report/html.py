@@ -50,6 +50,11 @@ class ElementIds:
         return name
 
 
+def _are_words(cells: Sequence[str]) -> bool:
+    """Return whether most cells of a column are words. Some may begin with a number, as "17 of 17 files" does."""
+    return 2 * sum(_NUMBER.match(cell) is not None for cell in cells) < len(cells) or not cells
+
+
 def table(
     caption: str, head: Sequence[str], rows: Iterable[Sequence[Any]], *, style: str = "", is_html: bool = False
 ) -> str:  # fmt: skip
@@ -58,7 +63,7 @@ def table(
     With ``is_html``, the cells of ``rows`` are HTML and are not escaped.
     """
     texts = [[cell if is_html else safe(format_value(cell)) for cell in row] for row in rows]
-    is_text = [not is_html and not any(_NUMBER.match(row[index]) for row in texts) for index in range(len(head))]
+    is_text = [not is_html and _are_words([row[index] for row in texts]) for index in range(len(head))]
     marks = [' class="t"' if is_text_column else "" for is_text_column in is_text]
     # On a telephone, each row is a card whose cells need titles. Tables without a style are narrow enough without.
     labels = [f' data-label="{safe(title)}"' if style else "" for title in head]

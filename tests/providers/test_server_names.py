@@ -15,6 +15,7 @@ SERVICE = Endpoint({"api": "http://127.0.0.1:4711/v1"})
 @pytest.mark.parametrize(
     ("provided", "clock_url", "server"),
     [
+        (Provided("raid 4+2"), "", ""),
         (Provided("dropbox"), "https://api.fjord.example/2/", "api.fjord.example"),
         (Provided("s3:bucket?endpoint=http://files.fjord.example:9000"), "", "files.fjord.example"),
         (Provided("dropbox", SERVICE), "https://api.fjord.example/2/", "127.0.0.1"),

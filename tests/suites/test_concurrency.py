@@ -37,7 +37,8 @@ def test_without_a_limit_more_threads_are_always_better(lab: Lab, truths: Truths
     found = conclusion(run, "knee")
     assert found["agents"] == 3
     if truths.judged(run, found):
-        assert found["knee_threads"] == 25
+        # 50 threads need half of the service's time that 25 need, unless this machine's own work takes as long.
+        assert found["knee_threads"] in (25, 50)
 
 
 @pytest.mark.slow

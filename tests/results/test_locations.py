@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pytest_cloudbench.results import rows
 from pytest_cloudbench.results.locations import LOCATIONS, StoredLocations
 
 NAME = "files.fjord.example"
@@ -54,3 +55,12 @@ def test_without_a_folder_nothing_is_kept() -> None:
     stored = StoredLocations()
     assert stored.add(place("Oslo", NAME), "box") is None
     assert stored.find("box", NAME) == {}
+
+
+def test_the_last_rows_of_a_large_file_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(100):
+        rows.add_row(tmp_path / "rows.jsonl", {"number": number})
+    monkeypatch.setattr(rows, "_MOST_BYTES", 50)
+    numbers = [row["number"] for row in rows.read_rows(tmp_path / "rows.jsonl")]
+    assert numbers[-1] == 99
+    assert numbers == list(range(numbers[0], 100))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
@@ -32,10 +33,14 @@ def add_row(path: Path, row: Mapping[str, Any]) -> None:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Return all rows in the order of writing. What is not one is left out, as is a file that cannot be read."""
+    """Return all rows in the order of writing, of a large file the last ones.
+
+    What is not one is left out, as is a file that cannot be read.
+    """
     rows = list[dict[str, Any]]()
     try:
         with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _MOST_BYTES))
             texts = file.read(_MOST_BYTES).split(b"\n")
     except OSError:
         return rows

@@ -10,43 +10,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 
-from benchmarks.harness import MIB, ROOT, Figure, environment, median, python, run_tree, scratch
+from benchmarks.harness import MIB, Figure, median, python
+from benchmarks.many_operations import run_session
 
 __all__ = ["measure"]
 
 _FEW, _MANY = 20_000, 220_000
-_TEST = """
-    import os
-    from pytest_cloudbench import FixedInterval
-
-    def test_many(experiment, payloads):
-        count = int(os.environ["OPS"]) // 200
-        experiment.run(payloads.random(5120), arrival=FixedInterval(0.0), sensors=200, ops_per_sensor=count)
-"""
-_CONFTEST = """
-    import json, os, pathlib, pytest, time
-    from benchmarks.engine_agent import NoDriver
-    from pytest_cloudbench.providers import Provider
-    from pytest_cloudbench.lab.sync.usage import rss_bytes
-    from pytest_cloudbench.model import Entry
-
-    class Lists(NoDriver):
-        def list(self, folder):
-            for number in range(int(os.environ["OPS"])):
-                yield Entry(f"{folder}/s{number % 200:05d}-{number // 200:06d}.bin", 5120)
-
-    @pytest.fixture(scope="session")
-    def provider():
-        return Provider("own:nothing", Lists())
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_unconfigure(config):
-        if not hasattr(config, "workerinput"):
-            used = [time.process_time(), rss_bytes([os.getpid()], peak=True)]
-            pathlib.Path("used.json").write_text(json.dumps(used))
-"""
+_SENSORS = 200
 
 
 def measure(names: Sequence[str], runs: int) -> list[Figure]:
@@ -81,11 +52,5 @@ def _describe_hosts(hosts: int, agents: int) -> str:
 
 def _run(table: str, ops: int) -> tuple[float, float]:
     """Return the controller's CPU in seconds, and its peak of memory in bytes."""
-    with scratch(test_many=_TEST, conftest=_CONFTEST) as folder:
-        (folder / "pytest.ini").write_text("[pytest]\n")
-        (folder / "hosts.toml").write_text(table)
-        where = ["--cloudbench-hosts", "hosts.toml"] if table else ["-n", "6"]
-        command = python("-m", "pytest", "-q", *where, "-p", "no:cacheprovider", "-ocloudbench_max_lateness=600")
-        run_tree(command, folder, environment(PYTHONPATH=str(ROOT), OPS=str(ops)), sampled=False).require()
-        cpu_s, peak_bytes = json.loads(Path(folder, "used.json").read_text())
-        return cpu_s, peak_bytes
+    where = ["--cloudbench-hosts", "hosts.toml"] if table else ["-n", "6"]
+    return run_session(_SENSORS, ops, *where, hosts=table)

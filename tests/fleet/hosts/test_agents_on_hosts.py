@@ -20,28 +20,19 @@ from pytest_cloudbench.judge.baseline import conditions_of
 from pytest_cloudbench.results.lines import add_line
 from pytest_cloudbench.results.machine import describe_machine
 from pytest_cloudbench.results.rows import identify
-from tests.fleet.harness import Ended, Lab, Running, grid, keys
+from tests.fleet.harness import Ended, Lab, grid, keys
+from tests.fleet.hosts.command_hosts import (
+    HERE,
+    describe_hosts,
+    find_relay,
+    find_temporary,
+    temporary,
+    write_tests,
+)
 
 INTERVAL_S = 0.1
 SENSORS, COUNT = 6, 40
-TESTS = f"""
-    def test_first(experiment, payloads, fleet):
-        (pathlib.Path(os.environ["PIDS"]) / f"pid-{{fleet.name}}").write_text(str(os.getpid()))
-        experiment.run(
-            payloads.random(50), arrival=FixedInterval({INTERVAL_S}), sensors={SENSORS}, ops_per_sensor={COUNT}
-        ).check()
-
-    def test_second(experiment, payloads):
-        experiment.run(payloads.random(50), arrival=FixedInterval(0.01), sensors=6, ops_per_sensor=2).check()
-"""
-
-
-HERE = f'command = ["{sys.executable}"]'
-
-
-def describe_hosts(*rows: str) -> str:
-    """Return a table of hosts with two agents each, by how to reach them."""
-    return "\n".join(f'[[host]]\nname = "host{number}"\nagents = 2\n{row}' for number, row in enumerate(rows, 1))
+TESTS = write_tests(SENSORS, COUNT, INTERVAL_S)
 
 
 @pytest.fixture
@@ -50,21 +41,6 @@ def options(lab: Lab) -> tuple[str, ...]:
     objects.mkdir()
     find_temporary(lab).mkdir()
     return ("--provider", f"folder:{objects}", "--cloudbench-hosts", "hosts.toml")
-
-
-def find_temporary(lab: Lab) -> Path:
-    """Return where hosts write, which is not a part of the project."""
-    return lab.folder.with_name(f"{lab.folder.name}-tmp")
-
-
-def temporary(lab: Lab) -> dict[str, str]:
-    return {"TMPDIR": str(find_temporary(lab)), "PIDS": str(lab.folder)}
-
-
-def find_relay(running: Running, agent: str) -> psutil.Process:
-    """Return the relay that has started an agent, or the process that the agent was forked from."""
-    [relay] = [parent for parent in running.workers()[agent].parents() if parent.cmdline()[-2:] == ["-m", "code"]]
-    return relay
 
 
 def check_host_was_lost(run: Ended, reason: str) -> None:

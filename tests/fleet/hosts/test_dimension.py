@@ -6,7 +6,7 @@ import pytest
 
 from pytest_cloudbench.model import Verb
 from tests.fleet.harness import Lab
-from tests.fleet.hosts.test_agents_on_hosts import HERE, find_temporary, temporary
+from tests.fleet.hosts.command_hosts import HERE, find_temporary, temporary
 
 DELAY_S = 0.3
 TESTS = """

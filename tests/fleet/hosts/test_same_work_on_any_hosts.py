@@ -9,7 +9,7 @@ from typing import TypeAlias
 import pytest
 
 from tests.fleet.harness import Lab
-from tests.fleet.hosts.test_agents_on_hosts import HERE, find_temporary
+from tests.fleet.hosts.command_hosts import HERE, find_temporary
 
 SENSORS, COUNT = 40, 3
 TESTS = f"""

@@ -12,38 +12,23 @@ import pytest
 
 from pytest_cloudbench.results.oplog import read_log
 from tests.fleet.harness import Ended, Lab, Running, grid, keys, lab_in
+from tests.fleet.hosts.command_hosts import HERE, describe_hosts, find_relay, find_temporary, write_tests
 from tests.limits import HANG_S
 
 pytestmark = pytest.mark.slow
 
 INTERVAL_S = 0.1
 SENSORS, COUNT = 8, 40
-TESTS = f"""
-    from pytest_cloudbench import FixedInterval
-
-    def test_first(experiment, payloads, fleet):
-        (pathlib.Path(os.environ["PIDS"]) / f"pid-{{fleet.name}}").write_text(str(os.getpid()))
-        experiment.run(
-            payloads.random(50), arrival=FixedInterval({INTERVAL_S}), sensors={SENSORS}, ops_per_sensor={COUNT}
-        ).check()
-
-    def test_second(experiment, payloads):
-        experiment.run(payloads.random(50), arrival=FixedInterval(0.01), sensors=8, ops_per_sensor=2).check()
-"""
-HERE = f'command = ["{sys.executable}"]'
+TESTS = write_tests(SENSORS, COUNT, INTERVAL_S)
 needs_mounts = pytest.mark.skipif(
     sys.platform != "linux" or os.geteuid() != 0, reason="needs Linux and root, to mount a small disk"
 )
 
 
-def describe(*rows: str) -> str:
-    return "\n".join(f'[[host]]\nname = "host{number}"\nagents = 2\n{row}\n' for number, row in enumerate(rows, 1))
-
-
 @pytest.fixture
 def temporary(lab: Lab) -> Path:
     """Where hosts write, which is not a part of the project."""
-    folder = lab.folder.with_name(f"{lab.folder.name}-tmp")
+    folder = find_temporary(lab)
     folder.mkdir()
     (lab.folder / "objects").mkdir()
     return folder
@@ -70,7 +55,7 @@ def test_a_disk_too_small_for_the_tests_is_said_in_one_line(lab: Lab, temporary:
     (lab.folder / "data.csv").write_bytes(os.urandom(1 << 18))
     small = f'mount -t tmpfs -o size=64k none {temporary} && exec {sys.executable} \\"$@\\"'
     row = f'command = ["unshare", "-m", "sh", "-c", "{small}", "sh"]'
-    lab.write(TESTS).write(describe(HERE, row), "hosts.toml")
+    lab.write(TESTS).write(describe_hosts(HERE, row), "hosts.toml")
     run = begin(lab, temporary, "-k", "second").end()
     [line] = run.lines_with("cloudbench: host host2: ")
     assert "cannot write the tests to " in line
@@ -92,7 +77,7 @@ def test_a_disk_that_fills_up_loses_no_record(lab: Lab, temporary: Path) -> None
                 while True:
                     file.write(bytes(1 << 16))
     """
-    lab.write(fill + TESTS).write(describe(row), "hosts.toml")
+    lab.write(fill + TESTS).write(describe_hosts(row), "hosts.toml")
     run = begin(lab, temporary).end()
     assert run.status == 0, run.text
     assert keys(run.records()["test_first"]) == grid(SENSORS, COUNT)
@@ -107,7 +92,7 @@ def test_a_clock_that_jumps_is_a_doubt(lab: Lab, temporary: Path) -> None:
         "import os, time\nright = time.monotonic_ns\n"
         f"time.monotonic_ns = lambda: right() + 100 * 10**9 * os.path.exists({str(flag)!r})\n"
     )
-    lab.write(TESTS).write(describe(HERE, f'{HERE}\nenv = {{ PYTHONPATH = "{clock}" }}'), "hosts.toml")
+    lab.write(TESTS).write(describe_hosts(HERE, f'{HERE}\nenv = {{ PYTHONPATH = "{clock}" }}'), "hosts.toml")
     running = begin(lab, temporary)
     running.wait_for_records("gw2", "test_first", 5)
     flag.touch()
@@ -122,7 +107,7 @@ def test_a_clock_that_jumps_is_a_doubt(lab: Lab, temporary: Path) -> None:
 
 
 def test_half_of_the_agents_killed_lose_at_most_a_second_and_are_named(lab: Lab, temporary: Path) -> None:
-    lab.write(TESTS).write(describe(HERE, HERE), "hosts.toml")
+    lab.write(TESTS).write(describe_hosts(HERE, HERE), "hosts.toml")
     running = begin(lab, temporary)
     running.wait_for_records("gw1", "test_first", 20)
     running.wait_for_records("gw3", "test_first", 20)
@@ -147,12 +132,12 @@ def test_half_of_the_agents_killed_lose_at_most_a_second_and_are_named(lab: Lab,
 
 
 def test_two_sessions_use_the_same_hosts_at_once(lab: Lab, temporary: Path) -> None:
-    lab.write(TESTS).write(describe(HERE, HERE), "hosts.toml")
+    lab.write(TESTS).write(describe_hosts(HERE, HERE), "hosts.toml")
     folder = lab.folder.with_name(f"{lab.folder.name}-other")
     folder.mkdir()
     with lab_in(folder) as other:
         (other.folder / "objects").mkdir()
-        other.write(TESTS).write(describe(HERE, HERE), "hosts.toml")
+        other.write(TESTS).write(describe_hosts(HERE, HERE), "hosts.toml")
         running = [begin(lab, temporary), begin(other, temporary)]
         for one in running:
             one.wait_for_records("gw2", "test_first", 1)
@@ -194,7 +179,7 @@ def test_a_host_that_answers_slowly_takes_part_and_its_clock_has_an_honest_bound
     slow = lab.folder.with_name(f"{lab.folder.name}-slow.py")
     slow.write_text(_SLOW, "utf-8")
     row = f'command = ["{sys.executable}", "{slow}", "{sys.executable}"]'
-    lab.write(TESTS).write(describe(HERE, row), "hosts.toml")
+    lab.write(TESTS).write(describe_hosts(HERE, row), "hosts.toml")
     run = begin(lab, temporary, "-k", "second").end()
     assert run.counts()["passed"] == 1, run.text
     assert keys(run.records()["test_second"]) == grid(8, 2)
@@ -206,10 +191,10 @@ def test_a_host_that_answers_slowly_takes_part_and_its_clock_has_an_honest_bound
 
 
 def test_records_that_come_late_are_a_note(lab: Lab, temporary: Path) -> None:
-    lab.write(TESTS).write(describe(HERE, HERE), "hosts.toml")
+    lab.write(TESTS).write(describe_hosts(HERE, HERE), "hosts.toml")
     running = begin(lab, temporary)
     running.wait_for_records("gw2", "test_first", 5)
-    [relay] = [parent for parent in running.workers()["gw2"].parents() if parent.cmdline()[-2:] == ["-m", "code"]]
+    relay = find_relay(running, "gw2")
     log = running.log_of("gw0", "test_first")
     assert log is not None
     count = len(read_log(log))

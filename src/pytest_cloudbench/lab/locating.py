@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -122,7 +122,7 @@ def _read_content(
         seen = names.get(parse_url(url).hostname or "")
         if address := next((address for address in (seen.addresses if seen else ()) if address in allowed), ""):
             reading = read_content(url, address, settings.manners.timeout_s)
-            rows.setdefault(address, []).append(ContentSeen(**asdict(reading)))
+            rows.setdefault(address, []).append(reading)
     return rows
 
 

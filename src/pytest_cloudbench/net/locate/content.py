@@ -5,12 +5,12 @@ from __future__ import annotations
 import socket
 import ssl
 import time
-from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from urllib.parse import SplitResult, urlsplit
 
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.net.locate.rtt import connect_ms
+from pytest_cloudbench.net.locate.survey import ContentSeen
 
 _CONNECTS = 10
 _READS_AGAIN = 4
@@ -20,28 +20,6 @@ _PORTS = {"http": 80, "https": 443}
 _CACHE_HEADERS = ("age", "via", "x-cache", "cf-cache-status", "x-served-by")
 """``Age`` and ``Via`` say that another server stands before the origin (RFC 9111, 5.1, RFC 9110, 7.6.3), and the others
 are those of large networks."""
-
-
-@dataclass(frozen=True, slots=True)
-class ContentReading:
-    """What reading one URL several times showed.
-
-    Attributes:
-        rtt_ms: the shortest round trip to the server. None if it does not answer.
-        first_ms: from the request, on an open connection, to the first byte of content, when it was read first.
-        again_ms: the shortest such time of later reads.
-        first_bytes_per_s, again_bytes_per_s: how fast the rest came. None if all of it came at once.
-        is_cached: a header says that another server than the origin answered.
-        problem: why there is no reading, or empty.
-    """
-
-    rtt_ms: float | None = None
-    first_ms: float | None = None
-    again_ms: float | None = None
-    first_bytes_per_s: float | None = None
-    again_bytes_per_s: float | None = None
-    is_cached: bool = False
-    problem: str = ""
 
 
 def parse_url(url: str) -> SplitResult:
@@ -56,7 +34,7 @@ def parse_url(url: str) -> SplitResult:
     return parts
 
 
-def read_content(url: str, address: str, timeout_s: float) -> ContentReading:
+def read_content(url: str, address: str, timeout_s: float) -> ContentSeen:
     """Read a URL from one of its servers, five times on one connection, at most 16 MiB each time."""
     parts = parse_url(url)
     name, port = parts.hostname or "", parts.port or _PORTS[parts.scheme]
@@ -65,7 +43,7 @@ def read_content(url: str, address: str, timeout_s: float) -> ContentReading:
         rtts += [connect_ms(address, port, timeout_s) for _ in range(_CONNECTS - 1)]
     known = [rtt_ms for rtt_ms in rtts if rtt_ms is not None]
     if not known:
-        return ContentReading(problem="it does not answer")
+        return ContentSeen(problem="it does not answer")
     rtt_ms = min(known)
     connection = HTTPConnection(name, port, timeout=timeout_s)
     try:
@@ -75,12 +53,12 @@ def read_content(url: str, address: str, timeout_s: float) -> ContentReading:
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         readings = [_read_once(connection, target) for _ in range(1 + _READS_AGAIN)]
     except (OSError, HTTPException) as error:
-        return ContentReading(rtt_ms, problem=str(error) or type(error).__name__)
+        return ContentSeen(rtt_ms, problem=str(error) or type(error).__name__)
     finally:
         connection.close()
     first, again = readings[0], readings[1:]
     rates = [rate for _, rate, _ in again if rate is not None]
-    return ContentReading(
+    return ContentSeen(
         rtt_ms, first[0], min(ms for ms, _, _ in again), first[1], max(rates, default=None),
         any(is_cached for _, _, is_cached in readings),
     )  # fmt: skip

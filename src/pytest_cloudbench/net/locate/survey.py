@@ -65,7 +65,16 @@ class OwnerSeen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ContentSeen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a server gave content that was new to it, as ``net.locate.content`` has it. The URL is not stored."""
+    """The times in which a server gave content that was new to it, read several times. The URL is not stored.
+
+    Attributes:
+        rtt_ms: the shortest round trip to the server. None if it does not answer.
+        first_ms: from the request, on an open connection, to the first byte of content, when it was read first.
+        again_ms: the shortest such time of later reads.
+        first_bytes_per_s, again_bytes_per_s: how fast the rest came. None if all of it came at once.
+        is_cached: a header says that another server than the origin answered.
+        problem: why there are no times. Empty if there are.
+    """
 
     rtt_ms: float | None = None
     first_ms: float | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,12 +147,7 @@ def judge_transit(flows: Sequence[TappedFlow], bait: Bait) -> Ruling:
 
 def ask_content(inquiry: Inquiry) -> Ruling:
     """Answer whether the client encrypts content before the service receives it."""
-    if why := why_unseen(inquiry):
-        return unknown(why)
-    bait = Bait.make(f"{inquiry.seed}/content")
-    flows = send_bait(inquiry, bait, opens=True)
-    sent = sent_bytes(flows)
-    return judge_content(sent, bait, is_open=not any(flow.protocol for flow in flows))
+    return _judge_sent(inquiry, "content", judge_content)
 
 
 def judge_content(sent: bytes, bait: Bait, *, is_open: bool = True) -> Ruling:
@@ -180,12 +175,16 @@ def count_plain_bytes(sent: bytes) -> int:
 
 def ask_names(inquiry: Inquiry) -> Ruling:
     """Answer whether the client encrypts the names of files before the service receives them."""
+    return _judge_sent(inquiry, "names", judge_names)
+
+
+def _judge_sent(inquiry: Inquiry, name: str, judge: Callable[..., Ruling]) -> Ruling:
+    """Have the client send files, and judge what the service received."""
     if why := why_unseen(inquiry):
         return unknown(why)
-    bait = Bait.make(f"{inquiry.seed}/names")
+    bait = Bait.make(f"{inquiry.seed}/{name}")
     flows = send_bait(inquiry, bait, opens=True)
-    sent = sent_bytes(flows)
-    return judge_names(sent, bait, is_open=not any(flow.protocol for flow in flows))
+    return judge(sent_bytes(flows), bait, is_open=not any(flow.protocol for flow in flows))
 
 
 def judge_names(sent: bytes, bait: Bait, *, is_open: bool = True) -> Ruling:

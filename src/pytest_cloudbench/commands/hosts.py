@@ -45,9 +45,10 @@ def _check_ways(checked: Sequence[Checked], spec: str, patience_s: float) -> lis
             line = measure_from(one.host, request, patience_s)
             if isinstance(line, str):
                 return replace(one, is_ready=False, text=line)
-            does_reach = {True: "reaches", False: "does not reach", None: "may reach"}[line.is_reached]
+            is_reached = line.round_trip_min_s is not None
+            does_reach = "does not reach" if line.is_unreachable else "reaches" if is_reached else "may reach"
             text = f"{one.text}; {does_reach} {redact.mask_named(spec)}: {describe_line(line)}"
-            return replace(one, is_ready=line.is_reached is not False, text=text)
+            return replace(one, is_ready=not line.is_unreachable, text=text)
 
         with ThreadPoolExecutor(len(checked)) as pool:
             return list(pool.map(check_way, checked))

@@ -69,7 +69,7 @@ class AccessLine(Message, frozen=True):
         round_trip_min_s, round_trip_median_s: the shortest one, and the median.
         up, down: what was carried, as ``net.access_line.BoundedTransfer`` has it.
         problems: why something is not known.
-        is_reached: whether there is a way to the other end. None if that is unknown.
+        is_unreachable: whether nothing leads to the other end.
     """
 
     to: str = ""
@@ -79,7 +79,7 @@ class AccessLine(Message, frozen=True):
     up: dict[str, Any] | None = None
     down: dict[str, Any] | None = None
     problems: tuple[str, ...] = field(default_factory=tuple)
-    is_reached: bool | None = None
+    is_unreachable: bool = False
 
 
 # --- on the host ------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ def measure_line(request: LineRequest) -> AccessLine:
     try:
         driver = connect(request.provided)
     except CloudbenchError as error:
-        return AccessLine(problems=(redact.clean(str(error)),), is_reached=False)
+        return AccessLine(problems=(redact.clean(str(error)),), is_unreachable=True)
     try:
         line, sizes = _measure_trips(driver, request.provided, request), dict[str, int]()
         if request.provided.emulated != "none":
@@ -120,8 +120,9 @@ def _measure_trips(driver: Driver, provided: Provided, request: LineRequest) -> 
     try:
         trips_s = measure_round_trips(address, request.connects)
     except OSError as error:
-        return AccessLine(to, problems=(f"{unknown}{to} does not answer: {error.strerror or error}",), is_reached=False)
-    return AccessLine(to, len(trips_s), trips_s[0], median(trips_s), is_reached=True)
+        problem = f"{unknown}{to} does not answer: {error.strerror or error}"
+        return AccessLine(to, problems=(problem,), is_unreachable=True)
+    return AccessLine(to, len(trips_s), trips_s[0], median(trips_s))
 
 
 def _add_transfer(line: AccessLine, direction: str, move: Callable[[int], int], request: LineRequest) -> AccessLine:

@@ -1,7 +1,6 @@
 """The processes that a relay starts on its host: agents, and the one that they are forked from.
 
-A part of the program that is sent to the host (see ``relay``), so it needs nothing but ``installer`` and the
-standard library.
+A part of the program that is sent to the host (see ``relay``), so it needs nothing but the standard library.
 """
 
 from __future__ import annotations
@@ -17,10 +16,8 @@ import subprocess
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
-
-from pytest_cloudbench.fleet.hosts.installer import find_installed
 
 _ANSWER_BYTES = 1 << 16
 _MOST_STOPPED = 3
@@ -56,7 +53,7 @@ class _Process:
             return self._popen.poll() is not None
         if self._pidfd < 0:
             return True
-        is_over = self._wait(0)
+        is_over = wait_readable(self._pidfd, 0)
         if is_over:
             os.close(self._pidfd)
             self._pidfd = -1
@@ -67,12 +64,7 @@ class _Process:
         if self._popen is not None:
             self._popen.wait()
         elif self._pidfd >= 0:
-            self._wait(None)
-
-    def _wait(self, timeout_ms: int | None) -> bool:
-        poll = select.poll()  # ``select`` takes no number above 1023
-        poll.register(self._pidfd, select.POLLIN)
-        return bool(poll.poll(timeout_ms))
+            wait_readable(self._pidfd)
 
 
 class _NewAgent(NamedTuple):
@@ -141,10 +133,13 @@ class Starter:
     Args:
         folder: below which they run.
         say: called with a message for the controller.
+        find_installed: returns the folder of code that was installed here, by its name and the variables of a process.
     """
 
-    def __init__(self, folder: str, say: Callable[..., None]) -> None:
-        self._folder, self._say = folder, say
+    def __init__(
+        self, folder: str, say: Callable[..., None], find_installed: Callable[[str, Mapping[str, str]], str]
+    ) -> None:
+        self._folder, self._say, self._find_installed = folder, say, find_installed
         self._agents: dict[int, _Process] = {}
         self._groups: list[_Process] = []
         self._unwanted = set[int]()
@@ -244,7 +239,7 @@ class Starter:
         os.makedirs(cwd, exist_ok=True)
         command = [word or sys.executable for word in argv]
         variables = {**os.environ, **env}
-        if packages := find_installed(installed, variables):
+        if packages := self._find_installed(installed, variables):
             variables["PYTHONPATH"] = os.pathsep.join(filter(None, [packages, variables.get("PYTHONPATH")]))
         return subprocess.Popen(command, cwd=cwd, env=variables, start_new_session=True, **options)
 
@@ -257,3 +252,10 @@ def is_stopped(pid: int) -> bool:
     except OSError:
         return True
     return stat.rpartition(")")[2].split()[0] in "TtZX"
+
+
+def wait_readable(descriptor: int, timeout_s: float | None = None) -> bool:
+    """Wait until a descriptor can be read, and return whether it can. ``select`` takes no number above 1023."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(None if timeout_s is None else timeout_s * 1000))

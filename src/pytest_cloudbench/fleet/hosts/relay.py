@@ -26,6 +26,7 @@ import tempfile
 import time
 from typing import Any
 
+from pytest_cloudbench.fleet.hosts.installer import find_installed
 from pytest_cloudbench.fleet.hosts.processes import Starter
 from pytest_cloudbench.fleet.hosts.streams import (
     CHUNK_BYTES,
@@ -71,7 +72,7 @@ class Relay:
         self._archive = bytearray()
         remove_abandoned_folders()
         self._folder = tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{os.getpid()}-")
-        self._starter = Starter(self._folder, self._say)
+        self._starter = Starter(self._folder, self._say, find_installed)
         self._is_paused = self._is_ended = False
 
     def run(self) -> None:

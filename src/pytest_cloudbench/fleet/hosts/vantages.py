@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from pytest_cloudbench.fleet.hosts.connection import HostConnection
+from pytest_cloudbench.fleet.hosts.connection import HostConnection, read_line
 from pytest_cloudbench.fleet.hosts.table import Host
 from pytest_cloudbench.model import FleetError
 from pytest_cloudbench.net.locate import rtt
@@ -37,10 +37,7 @@ def _measure(host: Host, request: Mapping[str, Any], patience_s: float) -> tuple
         code = f"{inspect.getsource(rtt)}\nmain()\n"
         connection.start(stream, code)
         stream.write(json.dumps(request).encode() + b"\n")
-        line = b""
-        while not line.endswith(b"\n"):
-            line += stream.read(1)
-        return dict(json.loads(line)), ""
+        return dict(json.loads(read_line(stream))), ""
     except FleetError:
         return {}, connection.lost_because
     except (EOFError, OSError, ValueError):

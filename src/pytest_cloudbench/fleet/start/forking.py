@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import queue
-import select
 import signal
 import socket
 import subprocess
@@ -21,7 +20,7 @@ import execnet
 import pytest
 from execnet.gateway import RInfo
 
-from pytest_cloudbench.fleet.hosts.processes import is_stopped
+from pytest_cloudbench.fleet.hosts.processes import is_stopped, wait_readable
 from pytest_cloudbench.fleet.start.socket_io import SocketIO
 
 if TYPE_CHECKING:
@@ -112,7 +111,7 @@ class WorkerProcess:
         """Wait for the end of the process."""
         self._is_settled.wait()
         if self._pidfd is not None:
-            _wait_readable(self._pidfd)
+            wait_readable(self._pidfd)
         if self._popen is not None:
             self._popen.wait()
 
@@ -371,15 +370,8 @@ class _WarmWorker:
     def _receive(self) -> bytes:
         """Return the warm worker's answer, or nothing if it has ended. One that is stopped for long is ended."""
         stopped_count = 0
-        while not _wait_readable(self._control.fileno(), _LOOK_S):
+        while not wait_readable(self._control.fileno(), _LOOK_S):
             stopped_count = stopped_count + 1 if is_stopped(self._process.pid) else 0
             if stopped_count == _MOST_STOPPED:
                 self._process.kill()
         return self._control.recv(_ANSWER_BYTES)
-
-
-def _wait_readable(descriptor: int, timeout_s: float | None = None) -> bool:
-    """Wait until a descriptor can be read, and return whether it can. ``select`` takes no number above 1023."""
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(None if timeout_s is None else timeout_s * 1000))

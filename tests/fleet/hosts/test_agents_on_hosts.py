@@ -336,3 +336,21 @@ def test_a_clean_up_removes_what_a_killed_session_left_on_hosts(
     assert main(["clean", "--hosts", str(lab.folder / "hosts.toml")]) == 0
     assert capsys.readouterr().out == "host1: nothing was installed there\nhost2: nothing was installed there\n"
     assert list(find_temporary(lab).glob("cloudbench-host-*")) == []
+
+
+def test_the_reason_is_said_even_if_the_session_ends_with_its_last_host(lab: Lab, options: tuple[str, ...]) -> None:
+    """xdist ends a session without workers before it has handled all that happened."""
+    lab.write(
+        """
+        def pytest_sessionstart(session):
+            events = session.config.pluginmanager.getplugin("dsession").queue
+            put = events.put
+            events.put = lambda event: None if event[0] == "cloudbench_host_lost" else put(event)
+        """,
+        "conftest.py",
+    )
+    broken = f'{HERE}\npython = "/none/python"'
+    run = lab.write(TESTS).write(describe_hosts(broken), "hosts.toml").run(*options, env=temporary(lab))
+    assert "no host is left" in run.text
+    [line] = run.lines_with("cloudbench: host host1: ")
+    assert "/none/python" in line

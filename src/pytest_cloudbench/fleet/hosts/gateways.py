@@ -107,7 +107,7 @@ class HostAgents:
         setattr(self._dsession, f"worker_{_LOST_EVENT}", self._print_loss)
         self._numbers, self._streams = count(1), dict[str, HostStream]()
         self._inputs = {host.name: SharedInput() for host in hosts}
-        self._is_on_host = False
+        self._is_on_host, self._said = False, set[str]()
         self._check = f"from {probe.__name__} import check; check({__version__!r}, {probe.digest_code()!r})"
         self._connections = {host.name: HostConnection(host, patience_s, self._note_loss) for host in hosts}
         self._open()
@@ -238,6 +238,7 @@ class HostAgents:
         if connection is None or not connection.lost_because:
             self._report_end(node, error)
             return
+        self._print_loss(connection)  # now, because the session may end before the event is handled
         xdist = self._dsession
         if node in xdist.sched.nodes and (item := xdist.sched.remove_node(node)):
             xdist.handle_crashitem(item, node)
@@ -265,9 +266,12 @@ class HostAgents:
         self._dsession.queue.put((_LOST_EVENT, {"connection": connection}))
 
     def _print_loss(self, connection: HostConnection) -> None:
+        """Say once that a host is gone."""
         reporter: Any = self._config.pluginmanager.getplugin("terminalreporter")
         host = connection.host
-        if reporter is not None:
+        is_said = host.name in self._said
+        self._said.add(host.name)
+        if reporter is not None and not is_said:
             reporter.ensure_newline()
             reporter.write_line(
                 f"cloudbench: host {host.name}: {connection.lost_because}; going on without its agents ({host.agents})"

@@ -235,13 +235,14 @@ def test_a_setup_that_leaves_a_session_of_its_own_is_ended(make: Make) -> None:
     code = """
 import os, signal
 told, tell = os.pipe()
-if os.fork() == 0:
+if (leader := os.fork()) == 0:
     os.setsid()
     if os.fork() == 0:
         os.write(tell, b".")
         signal.pause()
     os._exit(0)
 os.read(told, 1)  # what is still in the command's own session ends with it
+os.waitpid(leader, 0)
 os._exit(0)
 """
     pair = make(f'name = "x"\n[setup]\ncommands = [{python(code)}]\n[sync]\ncommand = ["true"]')

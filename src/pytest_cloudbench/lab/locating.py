@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,7 +63,7 @@ class LocateSettings:
         is_agreed: servers and registries that are not the user's own may be asked.
         bootstrap: registries to ask. None asks none.
         asks_private: the registries answer for private networks, too.
-        control: an address of nobody, to find proxies. Empty tries none.
+        controls: an address of nobody for each version of IP, to find proxies. Empty tries none.
         patience_s: how long a host may take to answer.
         content: URLs of files that nobody has read before.
     """
@@ -77,7 +77,7 @@ class LocateSettings:
     is_agreed: bool = False
     bootstrap: Bootstrap | None = None
     asks_private: bool = False
-    control: str = rtt.CONTROL_ADDRESS
+    controls: Mapping[int, str] = field(default_factory=lambda: rtt.CONTROL_ADDRESSES)
     patience_s: float = 60.0
     content: tuple[str, ...] = ()
 
@@ -157,7 +157,10 @@ def _ask_names(names: Mapping[str, NameSeen], settings: LocateSettings) -> tuple
 
     liars = resolve.find_liars(replies, settings.resolvers, manners=settings.manners, certifies=certifies)
     good = [reply for reply in replies if reply.resolver not in liars]
-    heeds = any(resolve.heeds_subnets(good, resolver) for resolver in settings.resolvers)
+    heeds = False
+    for resolver in settings.resolvers if settings.subnets else ():
+        heeds_it, again = resolve.heeds_subnets(good, resolver, manners=settings.manners)
+        heeds, good = heeds or bool(heeds_it), [*good, *again]
     seen = {
         name: NameSeen(
             [*dict.fromkeys([*known.addresses, *(a for reply in good if reply.name == name for a in reply.addresses)])],
@@ -195,7 +198,9 @@ def _measure(addresses: Sequence[str], settings: LocateSettings, tables: LocateT
         return []
     request = {
         "addresses": [*addresses], "port": settings.port, "connects": _CONNECTS, "gap_s": _GAP_S, "timeout_s": 2.0,
-        "control": settings.control if any(map(_may_have_proxy, addresses)) else "",
+        "controls": [
+            control for version, control in settings.controls.items() if _may_have_proxy(addresses, version)
+        ],
     }  # fmt: skip
     vantages = []
     if settings.here is not None or not settings.hosts:
@@ -206,8 +211,8 @@ def _measure(addresses: Sequence[str], settings: LocateSettings, tables: LocateT
     return vantages
 
 
-def _may_have_proxy(address: str) -> bool:
-    return not ipaddress.ip_address(address).is_loopback
+def _may_have_proxy(addresses: Sequence[str], version: int) -> bool:
+    return any(ip.version == version and not ip.is_loopback for ip in map(ipaddress.ip_address, addresses))
 
 
 def place_of_host(host: Host, cities: Cities) -> Cap | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_cloudbench.net.locate.placing import Location
-from pytest_cloudbench.net.locate.survey import ServerSurvey
+from pytest_cloudbench.net.locate.placing import Location, find_suspect_vantage
+from pytest_cloudbench.net.locate.survey import ServerSurvey, collect_evidence
 from pytest_cloudbench.report.columns import fit_to_width
 from pytest_cloudbench.support.printable import printable
 
@@ -74,6 +74,8 @@ def format_remarks(
     reasons = {name: reason for row in locations.values() for name, reason in row.left_out.items()}
     for name, reason in {**reasons, **left_out}.items():
         yield f"{name} does not count: {reason}"
+    if suspect := find_suspect_vantage(collect_evidence(survey, lambda address: None)[0]):
+        yield f"{suspect} contradicts all others: is it where it is said to be? Anycast with several addresses looks so"
     for hint in dict.fromkeys(hint for row in locations.values() for hint in row.hints):
         yield f"a hint, which proves nothing: {hint}"
     for problem in dict.fromkeys(row.problem for row in survey.owners.values() if row.problem):

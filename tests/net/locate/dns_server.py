@@ -34,7 +34,7 @@ class Zone:
         question = query.question[0]
         name, kind = question.name.to_text(omit_final_dot=True).lower(), question.rdtype.name
         self.asked.append((name, kind))
-        if self.fault == "dead":
+        if self.fault == "dead" or (self.fault == "dead for IPv6" and kind == "AAAA"):
             return None
         response = dns.message.make_response(query)
         if self.fault == "refuses":
@@ -62,6 +62,8 @@ class Zone:
                     client = option.address
         if self.fault == "rotates":
             return [f"192.0.2.{100 + len(self.asked)}"]
+        if self.fault == "takes turns":
+            return [f"192.0.2.{100 + sum(kind == 'A' for _, kind in self.asked) % 2}"]
         rows = self.names[name]
         inside = [net for net in rows if ipaddress.ip_address(client) in ipaddress.ip_network(net)]
         return rows[max(inside, key=lambda net: ipaddress.ip_network(net).prefixlen)] if inside else []

@@ -14,7 +14,7 @@ import trustme
 
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.net.locate import resolve
-from pytest_cloudbench.net.locate.resolve import Manners, Resolver
+from pytest_cloudbench.net.locate.resolve import DnsReply, Manners, Resolver
 
 from .dns_server import ANYONE, Zone, serve_dns
 
@@ -51,7 +51,19 @@ def test_all_addresses_come_by_resolver_and_subnet(stack: ExitStack) -> None:
 def test_whether_a_subnet_was_heeded_shows_in_the_answers(stack: ExitStack, fault: str, heeds: bool | None) -> None:
     resolver = start(stack, fault)
     replies = resolve.ask_resolvers([NAME], [resolver], SUBNETS, times=2, manners=FAST)
-    assert resolve.heeds_subnets(replies, resolver) is heeds
+    assert resolve.heeds_subnets(replies, resolver, manners=FAST)[0] is heeds
+
+
+def test_a_few_addresses_that_take_turns_heed_no_subnet(stack: ExitStack) -> None:
+    resolver = start(stack, "takes turns")
+    by_chance = [
+        DnsReply(NAME, resolver, str(subnet), "answered", (f"192.0.2.{100 + number}",))
+        for number, subnet in enumerate(SUBNETS)
+        for _ in range(2)
+    ]
+    heeds, again = resolve.heeds_subnets(by_chance, resolver, manners=FAST)
+    assert heeds is None
+    assert {address for reply in again for address in reply.addresses} == {"192.0.2.100", "192.0.2.101"}
 
 
 @pytest.mark.parametrize(
@@ -80,6 +92,8 @@ def test_an_address_that_only_one_resolver_gives_needs_a_certificate(stack: Exit
     liars = resolve.find_liars(replies, resolvers, certifies=lambda address, name: certified.get(address), manners=FAST)
     assert liars == {liar: f"it lies: no server at 192.0.2.66 has a certificate for {NAME}"}
     assert resolve.find_liars(replies, resolvers, certifies=lambda address, name: None, manners=FAST) == {}
+    nobody_is_known = dict.fromkeys(("192.0.2.1", "192.0.2.7", "192.0.2.66", "2001:db8::1"), False)
+    assert resolve.find_liars(replies, resolvers, certifies=lambda a, _: nobody_is_known[a], manners=FAST) == {}
 
 
 def test_a_dead_resolver_costs_two_timeouts_and_not_one_for_every_name(stack: ExitStack) -> None:
@@ -89,6 +103,15 @@ def test_a_dead_resolver_costs_two_timeouts_and_not_one_for_every_name(stack: Ex
     replies = resolve.ask_resolvers(names, [resolver], manners=Manners(2000.0, timeout_s=0.05))
     assert {reply.status for reply in replies} == {"silent"}
     assert len(zone.asked) < 150
+
+
+def test_a_resolver_that_is_dead_for_ipv6_still_answers_for_every_name(stack: ExitStack) -> None:
+    names = {f"n{number}.example.com": {ANYONE: [f"192.0.2.{number}"]} for number in range(60)}
+    resolver = start(stack, "dead for IPv6", names)
+    replies = resolve.ask_resolvers([*names], [resolver], manners=Manners(2000.0, timeout_s=0.3))
+    assert [(reply.status, reply.addresses) for reply in replies] == [
+        ("answered", tuple(rows[ANYONE])) for rows in names.values()
+    ]
 
 
 def test_names_by_reverse_dns(stack: ExitStack) -> None:

@@ -11,11 +11,13 @@ import sys
 
 import pytest
 
+from pytest_cloudbench.lab.locating import LocateTables
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.net.locate import rtt, survey
 from pytest_cloudbench.net.locate.survey import NameSeen, OwnerSeen, ServerSurvey, VantagePoint
+from pytest_cloudbench.report.locations import format_remarks
 
-REQUEST = {"addresses": ["127.0.0.1"], "connects": 3, "gap_s": 0.0, "timeout_s": 1.0, "control": ""}
+REQUEST = {"addresses": ["127.0.0.1"], "connects": 3, "gap_s": 0.0, "timeout_s": 1.0, "controls": []}
 
 
 def closed_port() -> int:
@@ -35,7 +37,7 @@ def test_open_and_closed_ports_both_give_round_trips() -> None:
 
 def test_an_answer_for_an_address_of_nobody_is_a_proxy() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        answer = rtt.measure({**REQUEST, "port": server.getsockname()[1], "control": "127.0.0.7"})
+        answer = rtt.measure({**REQUEST, "port": server.getsockname()[1], "controls": ["127.0.0.7"]})
     assert answer["has_proxy"] is True
 
 
@@ -75,6 +77,18 @@ def test_a_vantage_point_of_unknown_place_does_not_count() -> None:
     evidences, left_out = survey.collect_evidence(seen, lambda address: None)
     assert [disc.vantage for disc in evidences[0].discs] == ["oslo"]
     assert left_out == {"lost": "nobody said where it is", "gone": "no answer within 20 s"}
+
+
+def test_several_addresses_of_one_anycast_service_have_no_place() -> None:
+    oslo = VantagePoint("oslo", 59.91, 10.75, 0.0, {"192.0.2.1": [1.0], "192.0.2.2": [1.0]}, False)
+    rome = VantagePoint("rome", 41.89, 12.48, 0.0, {"192.0.2.1": [1.0], "192.0.2.2": [1.0]}, False)
+    milan = VantagePoint("milan", 45.46, 9.19, 0.0, {"192.0.2.1": [8.0], "192.0.2.2": [8.0]}, False)
+    seen = ServerSurvey("2026-11-01", {"a.example": NameSeen(["192.0.2.1", "192.0.2.2"])}, [oslo, rome, milan])
+    locations, left_out = LocateTables().judge(seen)
+    assert {location.place for location in locations.values()} == {"unknown"}
+    assert all(location.by.startswith("anycast") for location in locations.values())
+    assert left_out == {}
+    assert any("oslo contradicts all others" in line for line in format_remarks(seen, locations, left_out))
 
 
 def test_one_name_at_two_places_is_two_vantage_points() -> None:

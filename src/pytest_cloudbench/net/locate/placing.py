@@ -186,23 +186,23 @@ def _smaller(one: Cap, other: Cap) -> Cap:
     return one if one.radius_km <= other.radius_km else other
 
 
-def find_wrong_vantages(evidences: Iterable[AddressEvidence]) -> list[str]:
-    """Return vantage points that contradict the others wherever they measure: their place or their clock is wrong.
+def find_suspect_vantage(evidences: Iterable[AddressEvidence]) -> str:
+    """Return the vantage point without which each of two or more contradicted addresses makes sense, or an empty text.
 
-    Each of two addresses or more makes sense only without such a vantage point. One address that does so may have
-    several servers.
+    Its place or its clock may be wrong. But a service with several addresses that has servers near this one and near
+    all others looks the same. So no place may rest on leaving it out.
     """
     given = [evidence for evidence in evidences if evidence.discs]
     contradicted = [e for e in given if place_server(e.discs).reason not in ("", "too wide", "no round trip", "clock")]
     if len(contradicted) < 2:
-        return []
+        return ""
     names = sorted({disc.vantage for evidence in contradicted for disc in evidence.discs})
-    wrong = []
+    suspects = []
     for name in names:
         rests = [[disc for disc in evidence.discs if disc.vantage != name] for evidence in contradicted]
         if all(len({d.vantage for d in rest}) > 1 and place_server(rest).reason in ("", "too wide") for rest in rests):
-            wrong.append(name)
-    return wrong if len(wrong) == 1 else []
+            suspects.append(name)
+    return suspects[0] if len(suspects) == 1 else ""
 
 
 def judge_layer(rtt_ms: float, first_bytes_ms: Sequence[float], published: Layer = "unknown") -> tuple[Layer, str]:

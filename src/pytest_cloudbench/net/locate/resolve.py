@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import product
+from itertools import combinations, product
 from typing import TYPE_CHECKING, Any, Literal
 
 from pytest_cloudbench.model import UsageError
@@ -150,15 +150,18 @@ def ask_resolvers(
     The replies are in the order of names, resolvers and subnets. Each is about both families of addresses. All is asked
     several ``times``, for ``heeds_subnets``.
     """
+    return _ask_all([*product(names, resolvers, (None, *subnets))] * times, manners)
+
+
+def _ask_all(
+    questions: Sequence[tuple[str, Resolver, IPNetwork | None]], manners: Manners, at_once: int = _MOST_AT_ONCE
+) -> list[DnsReply]:
     pace, silent = Pace(manners.rate_per_s), _Silent()
-    questions = [*product(names, resolvers, (None, *subnets))] * times
-    if not questions:
-        return []
 
     def ask(question: tuple[str, Resolver, IPNetwork | None]) -> DnsReply:
         return _ask_both(*question, pace, silent, manners.timeout_s)
 
-    with ThreadPoolExecutor(min(_MOST_AT_ONCE, len(questions))) as pool:
+    with ThreadPoolExecutor(at_once) as pool:
         return [*pool.map(ask, questions)]
 
 
@@ -169,7 +172,8 @@ def find_liars(
     """Return resolvers that lie, refuse or are dead, each with the reason.
 
     A resolver lies if it knows an address for a name that cannot exist (RFC 6761, section 6.4), or if it alone gives an
-    address, and ``certifies(address, name)`` says that no server there has a certificate for the name.
+    address, and ``certifies(address, name)`` says that no server there has a certificate for the name, while one at
+    another resolver's address has. A service whose certificates nobody knows here convicts none of its resolvers.
     """
     given = [*replies]
     problems = {
@@ -181,13 +185,17 @@ def find_liars(
         if reply.addresses:
             problems[reply.resolver] = "it lies: it knows an address for a name that cannot exist"
     for reply in _lonely(given) if certifies else ():
-        if (
-            not problems[reply.resolver]
-            and certifies
-            and all(certifies(a, reply.name) is False for a in reply.addresses)
-        ):
+        if not problems[reply.resolver] and certifies and _is_refuted(reply, given, certifies):
             problems[reply.resolver] = f"it lies: no server at {reply.addresses[0]} has a certificate for {reply.name}"
     return {resolver: problem for resolver, problem in problems.items() if problem}
+
+
+def _is_refuted(reply: DnsReply, replies: Iterable[DnsReply], certifies: Callable[[str, str], bool | None]) -> bool:
+    """Return whether no server that a reply names has a certificate for the name, but one of another reply has."""
+    if not all(certifies(address, reply.name) is False for address in reply.addresses):
+        return False
+    others = {a for other in replies if other.name == reply.name for a in other.addresses} - {*reply.addresses}
+    return any(certifies(address, reply.name) for address in sorted(others))
 
 
 def has_certificate(address: str, name: str, port: int, timeout_s: float) -> bool | None:
@@ -206,20 +214,42 @@ def has_certificate(address: str, name: str, port: int, timeout_s: float) -> boo
         return None
 
 
-def heeds_subnets(replies: Iterable[DnsReply], resolver: Resolver) -> bool | None:
-    """Return whether a resolver's answers depend on the client's subnet. None if the answers leave it open.
+def heeds_subnets(
+    replies: Iterable[DnsReply], resolver: Resolver, *, manners: Manners = _POLITE
+) -> tuple[bool | None, list[DnsReply]]:
+    """Return whether a resolver's answers depend on the client's subnet, and the replies to what was asked for that.
 
-    They do if two subnets share no address although each gets an address of its own again: a server that rotates its
-    answers gives nobody the same. So each question has to be asked at least twice.
+    They do if two subnets share no address although each gets an address of its own again, so each question has to be
+    asked at least twice before. Servers that choose among a few addresses by chance or in turn look like that now and
+    then. So the first such pair is asked about again, in an order of chance. It is None if that leaves it open.
     """
+    found = _find_different_subnets(replies, resolver)
+    if found is None:
+        return None, []
+    name, *subnets = found
+    pairs = [(name, resolver, parse_subnet(subnet, "")) for subnet in subnets * _TIMES_AGAIN]
+    secrets.SystemRandom().shuffle(pairs)
+    again = _ask_all(pairs, manners, at_once=1)
+    before = [reply for reply in replies if reply.name == name and reply.subnet in subnets]
+    return (True if _find_different_subnets([*before, *again], resolver) else None), again
+
+
+_TIMES_AGAIN = 12
+"""How often each of two subnets is asked about again. If two addresses take turns, each subnet gets one of its own in
+one of 1.3 million orders."""
+
+
+def _find_different_subnets(replies: Iterable[DnsReply], resolver: Resolver) -> tuple[str, str, str] | None:
+    """Return a name and two subnets that always get addresses, of which no two are the same, or None."""
     by_name: dict[str, dict[str, list[set[str]]]] = {}
     for reply in replies:
         if reply.resolver == resolver and reply.subnet and reply.addresses:
             by_name.setdefault(reply.name, {}).setdefault(reply.subnet, []).append({*reply.addresses})
-    for by_subnet in by_name.values():
-        steady = [set.union(*sets) for sets in by_subnet.values() if len(sets) > 1 and set.intersection(*sets)]
-        if any(not one & other for index, one in enumerate(steady) for other in steady[index + 1 :]):
-            return True
+    for name, by_subnet in by_name.items():
+        steady = {net: set.union(*sets) for net, sets in by_subnet.items() if len(sets) > 1 and set.intersection(*sets)}
+        for one, other in combinations(steady, 2):
+            if not steady[one] & steady[other]:
+                return name, one, other
     return None
 
 
@@ -243,19 +273,22 @@ def look_up_ptr(
 
 
 class _Silent:
-    """Counts timeouts per resolver, so that a dead one does not cost a timeout for every name."""
+    """Counts timeouts, so that a dead resolver does not cost one for every name.
+
+    They are counted for each type of record, because some resolvers answer all questions but those for IPv6.
+    """
 
     def __init__(self) -> None:
-        self._counts: dict[Resolver, int] = {}
+        self._counts: dict[tuple[Resolver, str], int] = {}
         self._lock = threading.Lock()
 
-    def add(self, resolver: Resolver) -> None:
+    def add(self, resolver: Resolver, kind: str) -> None:
         with self._lock:
-            self._counts[resolver] = self._counts.get(resolver, 0) + 1
+            self._counts[resolver, kind] = self._counts.get((resolver, kind), 0) + 1
 
-    def is_given_up(self, resolver: Resolver) -> bool:
+    def is_given_up(self, resolver: Resolver, kind: str) -> bool:
         with self._lock:
-            return self._counts.get(resolver, 0) > 1
+            return self._counts.get((resolver, kind), 0) > 1
 
 
 def _ask_both(
@@ -282,7 +315,7 @@ def _exchange(
     import dns.query
     import dns.rcode
 
-    if silent.is_given_up(resolver):
+    if silent.is_given_up(resolver, kind):
         return "silent", None
     options = [] if subnet is None else [dns.edns.ECSOption(str(subnet.network_address), subnet.prefixlen)]
     query = dns.message.make_query(name, kind, use_edns=0, options=options)  # type: ignore[arg-type]  # a list of one kind
@@ -290,7 +323,7 @@ def _exchange(
     try:
         message, _ = dns.query.udp_with_fallback(query, resolver.address, timeout_s, resolver.port)
     except (dns.exception.Timeout, OSError):
-        silent.add(resolver)
+        silent.add(resolver, kind)
         return "silent", None
     except (dns.exception.DNSException, ValueError, EOFError):
         return "broken", None

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from ipaddress import ip_address
 
 import msgspec
 
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.net.locate.discs import Disc
-from pytest_cloudbench.net.locate.placing import AddressEvidence, find_wrong_vantages
+from pytest_cloudbench.net.locate.placing import AddressEvidence
 from pytest_cloudbench.net.locate.prefixes import CloudRange
 from pytest_cloudbench.net.locate.sphere import Position
 
@@ -181,7 +180,7 @@ def _merge_names(one: NameSeen, other: NameSeen) -> NameSeen:
 def collect_evidence(
     survey: ServerSurvey, find_range: Callable[[str], CloudRange | None]
 ) -> tuple[list[AddressEvidence], Mapping[str, str]]:
-    """Return what is known of each address, and vantage points that cannot be right, with the reason.
+    """Return what is known of each address, and vantage points that do not count, with the reason.
 
     One name at two places is two vantage points: the place is a part of its name from then on.
     """
@@ -209,9 +208,6 @@ def collect_evidence(
         )
         for address in survey.addresses
     ]  # fmt: skip
-    for wrong in find_wrong_vantages(evidences):
-        left_out[wrong] = "it contradicts all others: its place or its clock is wrong"
-        evidences = [replace(e, discs=tuple(disc for disc in e.discs if disc.vantage != wrong)) for e in evidences]
     return evidences, left_out
 
 

@@ -1,9 +1,10 @@
 """Runs of one machine under named loads, in the order in which they were measured: what the gate's figures are made of.
 
-``python -m benchmarks.gate_recorded LOAD MINUTES [--folder FOLDER]`` records this machine under a load, into
-``gate-LOAD.jsonl.gz``. A round is one run of each kind: an open loop and a closed one against an emulator, and a closed
-one against a threaded server in a child process. A run's line holds all numbers that the gate watches, and a sample of
-its quiet service times for rules that work on operations. Runs with doubts about their times stay in, as in a history.
+``python -m benchmarks.gate_recorded LOAD MINUTES [--rounds N] [--folder FOLDER]`` records this machine under a load,
+into ``gate-LOAD.jsonl.gz``. A round is one run of each kind: an open loop and a closed one against an emulator, and a
+closed one against a threaded server in a child process. A run's line holds all numbers that the gate watches, a sample
+of its quiet service times for rules that work on operations, and the time and the waits of each operation, from which
+other metrics can be computed later. Runs with doubts about their times stay in, as in a history.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +31,20 @@ from benchmarks.harness import environment, python, scratch
 from pytest_cloudbench.judge.baseline import is_about_times
 from pytest_cloudbench.judge.watched import TIMES_DOUBTED, Numbers, needed_numbers
 
-__all__ = ["KINDS", "LOADS", "SAMPLE", "Record", "busy_machine", "read_record", "record"]
+__all__ = ["COLUMNS", "KINDS", "LOADS", "SAMPLE", "Record", "busy_machine", "read_record", "record"]
 
 FOLDER = Path(__file__).parent
 
 KINDS = ("open", "closed", "served")
 SAMPLE = "sample_us"
 """The key of a run's sample: up to 200 service times of quiet operations, in microseconds."""
+
+COLUMNS = ("service_us", "own_wait_us", "other_wait_us", "late_us")
+"""The keys of a run's columns, with a number for each operation that succeeded, in the order in which they were due.
+
+In microseconds, rounded to ten: its service time, how long its own thread waited for a CPU (below 0 if unknown), its
+part of how long threads of servers and helpers waited, and how late it began.
+"""
 
 _SAMPLED = 200
 _OPS = 800
@@ -102,18 +111,32 @@ _CONFTEST = f"""
     from dataclasses import replace
 
     from pytest_cloudbench.judge.metrics import Run
-    from pytest_cloudbench.judge.quiet import WaitSeries
+    from pytest_cloudbench.judge.quiet import WaitSeries, waits_of
+    from pytest_cloudbench.judge.stats import rows_in_order
     from pytest_cloudbench.load.merging import merge
+    from pytest_cloudbench.model import Outcome
 
     summarize = merge.summarize
 
-    def with_sample(table, verification, beside=None):
-        summary = summarize(table, verification, beside)
-        quiet_ns = Run(table, verification, beside or WaitSeries()).sorted_ns("quiet")
+    def with_operations(table, verification, beside=None):
+        summary, beside = summarize(table, verification, beside), beside or WaitSeries()
+        quiet_ns = Run(table, verification, beside).sorted_ns("quiet")
         chosen = random.Random(len(quiet_ns)).sample(quiet_ns, min({_SAMPLED}, len(quiet_ns)))
-        return replace(summary, quiet=dict(summary.quiet) | {{"{SAMPLE}": [round(ns / 1000) for ns in chosen]}})
+        sample = {{"{SAMPLE}": [round(ns / 1000) for ns in chosen]}}
+        return replace(summary, quiet=dict(summary.quiet) | sample | columns_of(table, beside))
 
-    merge.summarize = with_sample
+    def columns_of(table, beside):
+        names = ("scheduled_ns", "start_ns", "end_ns", "cpu_wait_ns")
+        scheduled, start, end, own = (table.column(name) for name in names)
+        waits, outcomes, rows = waits_of(start, end, own, beside), table.outcome, []
+        for row in rows_in_order(scheduled):
+            if outcomes[row] is Outcome.OK:
+                other_ns = waits[row] - max(0, own[row])
+                rows.append((end[row] - start[row], own[row], other_ns, start[row] - scheduled[row]))
+        tens = [[round(ns / 10_000) * 10 if ns >= 0 else -10 for ns in column] for column in zip(*rows)]
+        return dict(zip({COLUMNS!r}, tens))
+
+    merge.summarize = with_operations
 
     def pytest_collection_modifyitems(items):
         items.sort(key=lambda item: item.callspec.params["number"])  # a round after the other
@@ -193,7 +216,9 @@ def busy_machine(load: str) -> Iterator[None]:
         yield
 
 
-def record(load: str, minutes: float, folder: Path = FOLDER, ops: int = _OPS, rounds: int = _ROUNDS) -> Path:
+def record(
+    load: str, minutes: float, folder: Path = FOLDER, ops: int = _OPS, rounds: int = _ROUNDS, most_rounds: float = inf
+) -> Path:
     """Record sessions under a load for some minutes. What was recorded so far is on disk after each session.
 
     Args:
@@ -202,6 +227,7 @@ def record(load: str, minutes: float, folder: Path = FOLDER, ops: int = _OPS, ro
         folder: of the file that is written; a former one is replaced.
         ops: operations of a run.
         rounds: of each session.
+        most_rounds: after which no further session begins, either.
     """
     path, end_s = folder / f"gate-{load}.jsonl.gz", time.monotonic() + minutes * 60
     now = datetime.datetime.now(datetime.UTC)
@@ -209,7 +235,7 @@ def record(load: str, minutes: float, folder: Path = FOLDER, ops: int = _OPS, ro
     _append(path, [{"load": load, "about": about}], mode="wb")
     first = 0
     with busy_machine(load):
-        while first == 0 or time.monotonic() < end_s:
+        while first == 0 or (first < most_rounds and time.monotonic() < end_s):
             runs = _session(ops, rounds)
             for run in runs:
                 run["round"] += first
@@ -255,7 +281,7 @@ def _line(entry: Mapping[str, Any]) -> dict[str, Any]:
     line: dict[str, Any] = {"kind": name["kind"], "round": int(name["round"])}
     line |= {name: _rounded(info[name]) for name in sorted(needed_numbers()) if info.get(name) is not None}
     line |= {TIMES_DOUBTED: True} if info["doubts"] else {}
-    return line | {SAMPLE: info[SAMPLE]}
+    return line | {name: info[name] for name in (SAMPLE, *COLUMNS) if name in info}
 
 
 def _rounded(value: Any) -> Any:
@@ -266,9 +292,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Record this machine under a load, for the gate's figures.")
     parser.add_argument("load", choices=LOADS)
     parser.add_argument("minutes", type=float)
+    parser.add_argument("--rounds", type=int, default=inf, metavar="N", help="end after so many, too")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where to write (default: beside this file)")
     options = parser.parse_args(arguments)
-    record(options.load, options.minutes, options.folder)
+    record(options.load, options.minutes, options.folder, most_rounds=options.rounds)
     return 0
 
 

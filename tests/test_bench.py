@@ -9,6 +9,7 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from statistics import median
 from xml.etree import ElementTree
 
 import pytest
@@ -171,6 +172,12 @@ def test_a_record_has_runs_of_each_kind_with_what_the_gate_watches(tmp_path: Pat
         assert numbers["requests_usual"] == 1
         assert 0 <= numbers["starved_share"] < 1
         assert len(numbers[gate_recorded.SAMPLE]) == numbers["quiet_ops"]
+        service_us, own_us, other_us, late_us = (numbers[name] for name in gate_recorded.COLUMNS)
+        assert median(service_us) == pytest.approx(numbers["service_p50"] * 1e6, rel=0.05)
+        assert all(own + other <= took + 20 for took, own, other in zip(service_us, own_us, other_us, strict=True))
+        waited_us, took_us = sum(own_us) + sum(other_us), sum(service_us)
+        assert waited_us / took_us == pytest.approx(numbers["starved_share"], abs=0.01)
+        assert len(late_us) == 60
     open_us = [us for of_round in record.rounds for us in of_round["open"][gate_recorded.SAMPLE]]
     assert min(open_us, default=50_000) > 30_000, "the emulator takes 0.05 s, with a sigma of 0.1"
     assert path.stat().st_size < 20_000

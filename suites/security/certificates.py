@@ -17,7 +17,8 @@ from urllib.parse import urlsplit
 
 from pytest_cloudbench import CloudbenchError, Endpoint, Inquiry, LiteralContent, RandomContent
 
-from .doors import CA_VARIABLES, CERTIFICATE_FAULTS, GOOD, OLD_TLS, TO_PLAIN, Door, open_doors
+from .authority import CERTIFICATE_FAULTS, GOOD, NOT_REVOKED, REVOCATION_FAULTS
+from .doors import CA_VARIABLES, OLD_TLS, TO_PLAIN, Door, open_doors
 from .rulings import Ruling, no, unknown, yes
 
 _VISIT_S = 20.0
@@ -40,6 +41,7 @@ class Visit:
         said: its error, if any.
         offered: versions of TLS that it offered.
         is_over: whether the client came to an end in time.
+        asked: how it asked whether the door's certificate is revoked: CRL, OCSP.
     """
 
     fault: str
@@ -49,6 +51,7 @@ class Visit:
     said: str
     offered: Sequence[str] = ()
     is_over: bool = True
+    asked: Sequence[str] = ()
 
 
 def visit_doors(visitor: Visitor, faults: Sequence[str]) -> list[Visit] | str:
@@ -71,7 +74,8 @@ def _visit(door: Door, visitor: Visitor, ca_file: str) -> Visit:
     seen = door.visits
     text = _pick_words("".join(said))
     is_over = not thread.is_alive()
-    return Visit(door.fault, seen.hellos > 0, seen.sent_bytes, seen.plain_bytes, text, seen.offered, is_over)
+    asked = door.responder.asked_about(door.fault)
+    return Visit(door.fault, seen.hellos > 0, seen.sent_bytes, seen.plain_bytes, text, seen.offered, is_over, asked)
 
 
 def _pick_words(text: str) -> str:
@@ -92,6 +96,23 @@ def judge_certificates(visits: Sequence[Visit] | str) -> Ruling:
     if accepted:
         return no(f"it sends its requests to a server with: {', '.join(accepted)}", _describe(visits))
     return yes(f"nothing is sent at {len(CERTIFICATE_FAULTS)} wrong certificates", _describe(visits))
+
+
+def judge_revocation(visits: Sequence[Visit] | str) -> Ruling:
+    """Judge whether nothing is sent to a server whose certificate is revoked, or does not say that it is not.
+
+    The certificates name where their status can be asked, which few clients do.
+    """
+    if isinstance(visits, str):
+        return unknown(visits)
+    by_fault = {visit.fault: visit for visit in visits}
+    if why := _why_unseen(by_fault, REVOCATION_FAULTS, good=NOT_REVOKED):
+        return unknown(why, _describe(visits))
+    accepted = [fault for fault in REVOCATION_FAULTS if by_fault[fault].sent_bytes]
+    if accepted:
+        asks = "" if any(visit.asked for visit in visits) else "; it asks neither for a CRL nor by OCSP"
+        return no(f"it sends its requests to a server with: {', '.join(accepted)}{asks}", _describe(visits))
+    return yes("nothing is sent where a certificate is revoked, or lacks its staple", _describe(visits))
 
 
 def judge_old_tls(visits: Sequence[Visit] | str) -> Ruling:
@@ -121,8 +142,8 @@ def judge_redirect(visits: Sequence[Visit] | str) -> Ruling:
     return yes("a redirect to plain HTTP is not followed", _describe(visits))
 
 
-def _why_unseen(by_fault: Mapping[str, Visit], faults: Sequence[str]) -> str:
-    if not by_fault[GOOD].sent_bytes:
+def _why_unseen(by_fault: Mapping[str, Visit], faults: Sequence[str], good: str = GOOD) -> str:
+    if not by_fault[good].sent_bytes:
         return "it is silent at a good server too, so nothing follows from silence"
     for fault in faults:
         visit = by_fault[fault]
@@ -137,6 +158,7 @@ def _describe(visits: Sequence[Visit]) -> list[str]:
     return [
         f"{visit.fault}: {visit.sent_bytes:,} bytes sent"
         + (f", {visit.plain_bytes:,} without TLS" if visit.plain_bytes else "")
+        + (f", {' and '.join(visit.asked)} asked" if visit.asked else "")
         + (f"; {visit.said}" if visit.said else "")
         for visit in visits
     ]
@@ -223,6 +245,11 @@ def _ask_driver(inquiry: Inquiry, faults: Sequence[str], judge: Callable[[Sequen
 def ask_certificates(inquiry: Inquiry) -> Ruling:
     """Answer whether the driver checks the server's certificate."""
     return _ask_driver(inquiry, (GOOD, *CERTIFICATE_FAULTS), judge_certificates)
+
+
+def ask_revocation(inquiry: Inquiry) -> Ruling:
+    """Answer whether the driver refuses a revoked certificate."""
+    return _ask_driver(inquiry, (NOT_REVOKED, *REVOCATION_FAULTS), judge_revocation)
 
 
 def ask_old_tls(inquiry: Inquiry) -> Ruling:

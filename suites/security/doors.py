@@ -12,19 +12,26 @@ import socket
 import ssl
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from ipaddress import IPv4Address
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
-from typing import Any
 
 from pytest_cloudbench import parse_client_hello
 
-_HOST = "127.0.0.1"
+from .authority import (
+    CERTIFICATE_FAULTS,
+    GOOD,
+    HOST,
+    NOT_REVOKED,
+    REVOCATION_FAULTS,
+    Authority,
+    Responder,
+    make_certificates,
+)
+
 _IDLE_S = 10.0
 _HELLO_BYTES = 16384
 _MOST_BODY_BYTES = 4 * 1024 * 1024
@@ -32,8 +39,6 @@ _PIECE_BYTES = 65536
 _FORBIDDEN = b"HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
-GOOD = "good"
-CERTIFICATE_FAULTS = ("unknown authority", "self-signed", "expired", "not yet valid", "wrong name")
 OLD_TLS = "TLS 1.0 and 1.1 only"
 TO_PLAIN = "redirect to plain HTTP"
 
@@ -67,22 +72,24 @@ class Door:
     """One server on loopback.
 
     Args:
-        fault: ``GOOD``, one of ``CERTIFICATE_FAULTS``, ``OLD_TLS`` or ``TO_PLAIN``.
+        fault: ``GOOD``, one of ``CERTIFICATE_FAULTS``, ``OLD_TLS``, ``TO_PLAIN``, ``NOT_REVOKED`` or one of
+            ``REVOCATION_FAULTS``.
         folder: where the files of ``make_certificates`` are.
+        responder: what says which certificates are revoked.
     """
 
-    def __init__(self, fault: str, folder: Path) -> None:
-        self.fault, self.visits = fault, Visits()
+    def __init__(self, fault: str, folder: Path, responder: Responder) -> None:
+        self.fault, self.visits, self.responder = fault, Visits(), responder
         self._context = _make_context(fault, folder)
-        self._listener = socket.create_server((_HOST, 0))
-        self._plain = socket.create_server((_HOST, 0)) if fault == TO_PLAIN else None
+        self._listener = socket.create_server((HOST, 0))
+        self._plain = socket.create_server((HOST, 0)) if fault == TO_PLAIN else None
         self._connections: set[socket.socket] = set()
         self.has_data = threading.Event()
 
     @property
     def address(self) -> str:
         """Host and port."""
-        return f"{_HOST}:{self._listener.getsockname()[1]}"
+        return f"{HOST}:{self._listener.getsockname()[1]}"
 
     def __enter__(self) -> Door:
         threading.Thread(target=self._accept, args=(self._listener, self._serve_tls), daemon=True).start()
@@ -113,7 +120,7 @@ class Door:
         try:
             with (
                 socket.create_connection((host, int(port)), timeout=_IDLE_S) as raw,
-                context.wrap_socket(raw, server_hostname=_HOST) as connection,
+                context.wrap_socket(raw, server_hostname=HOST) as connection,
             ):
                 connection.sendall(b"GET /probe HTTP/1.1\r\nhost: door\r\n\r\n")
                 passed = connection.recv(64).startswith(b"HTTP/1.1 ")
@@ -151,7 +158,7 @@ class Door:
         with self._context.wrap_socket(connection, server_side=True) as stream:
             answer = _FORBIDDEN
             if self._plain is not None:
-                place = f"http://{_HOST}:{self._plain.getsockname()[1]}"
+                place = f"http://{HOST}:{self._plain.getsockname()[1]}"
                 answer = (
                     b"HTTP/1.1 307 Temporary Redirect\r\nlocation: %s%%s\r\n" % place.encode()
                     + b"content-length: 0\r\nconnection: close\r\n\r\n"
@@ -197,7 +204,7 @@ class Door:
 
 def _make_context(fault: str, folder: Path) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    name = fault if fault in CERTIFICATE_FAULTS else GOOD
+    name = fault if fault in (*CERTIFICATE_FAULTS, NOT_REVOKED, *REVOCATION_FAULTS) else GOOD
     context.load_cert_chain(folder / f"{name}.pem")
     if fault == OLD_TLS:
         _allow_old(context)
@@ -214,68 +221,8 @@ def _allow_old(context: ssl.SSLContext) -> None:
 @contextmanager
 def open_doors() -> Iterator[tuple[Callable[[str], Door], str]]:
     """Yield a function that makes a door for a fault, and the path of the authority that clients trust."""
-    with TemporaryDirectory(prefix="cloudbench-doors-") as name:
+    authority = Authority()
+    with TemporaryDirectory(prefix="cloudbench-doors-") as name, Responder(authority) as responder:
         folder = Path(name)
-        make_certificates(folder)
-        yield lambda fault: Door(fault, folder), str(folder / "ca.pem")
-
-
-def make_certificates(folder: Path) -> None:
-    """Write ``ca.pem``, and a key with a certificate of each fault, ``FAULT.pem``."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-
-    now, day = datetime.now(UTC), timedelta(days=1)
-
-    def name(text: str) -> x509.Name:
-        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
-
-    def certify(
-        subject: str, key: Any, issuer: str, signer: Any, *,
-        begins: datetime = now - day, ends: datetime = now + 30 * day,
-        alternatives: list[x509.GeneralName] | None = None, is_authority: bool = False,
-    ) -> x509.Certificate:  # fmt: skip
-        builder = (
-            x509.CertificateBuilder().subject_name(name(subject)).issuer_name(name(issuer)).public_key(key.public_key())
-            .serial_number(x509.random_serial_number()).not_valid_before(begins).not_valid_after(ends)
-            .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False
-            )
-        )  # fmt: skip
-        if is_authority:
-            usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
-            builder = builder.add_extension(usage, critical=True)
-        else:
-            builder = builder.add_extension(x509.SubjectAlternativeName(alternatives or []), critical=False)
-            usages = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
-            builder = builder.add_extension(usages, critical=False)
-        return builder.sign(signer, hashes.SHA256())
-
-    def new_key() -> Any:
-        return ec.generate_private_key(ec.SECP256R1())
-
-    authority, stranger = new_key(), new_key()
-    root = certify("pytest-cloudbench doors", authority, "pytest-cloudbench doors", authority, is_authority=True)
-    (folder / "ca.pem").write_bytes(root.public_bytes(serialization.Encoding.PEM))
-    here: list[x509.GeneralName] = [x509.IPAddress(IPv4Address(_HOST)), x509.DNSName("localhost")]
-    faults: Mapping[str, dict[str, Any]] = {
-        GOOD: {},
-        "unknown authority": {"issuer": "somebody else", "signer": stranger},
-        "self-signed": {"issuer": "door", "signer": None},
-        "expired": {"begins": now - 30 * day, "ends": now - day},
-        "not yet valid": {"begins": now + day, "ends": now + 30 * day},
-        "wrong name": {"alternatives": [x509.DNSName("elsewhere.example")]},
-    }
-    for fault, changes in faults.items():
-        key = new_key()
-        options = {"issuer": "pytest-cloudbench doors", "signer": authority, "alternatives": here, **changes}
-        options["signer"] = options["signer"] or key
-        certificate = certify("door", key, **options)
-        pem = key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-        (folder / f"{fault}.pem").write_bytes(pem + certificate.public_bytes(serialization.Encoding.PEM))
+        make_certificates(folder, authority, responder)
+        yield lambda fault: Door(fault, folder, responder), str(folder / "ca.pem")

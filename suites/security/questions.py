@@ -50,6 +50,10 @@ QUESTIONS = {
             certificates.ask_certificates,
         ),
         Question(
+            "revocation", "Revoked certificate refused", "Is nothing sent to a server whose certificate is revoked?",
+            certificates.ask_revocation,
+        ),
+        Question(
             "old_tls", "TLS 1.0 and 1.1 refused", "Is nothing sent by versions of TLS that are forbidden?",
             certificates.ask_old_tls,
         ),

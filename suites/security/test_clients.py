@@ -14,8 +14,9 @@ import pytest
 from pytest_cloudbench import now_ns
 
 from . import certificates, clients
+from .authority import CERTIFICATE_FAULTS, GOOD, NOT_REVOKED, REVOCATION_FAULTS
 from .clients import Observed
-from .doors import CERTIFICATE_FAULTS, GOOD, OLD_TLS, TO_PLAIN
+from .doors import OLD_TLS, TO_PLAIN
 from .rulings import Ruling
 
 if TYPE_CHECKING:
@@ -43,6 +44,10 @@ QUESTIONS = {
         ClientQuestion("tls", "TLS", clients.judge_transit),
         ClientQuestion(
             "certificate", "Certificate checked", None, certificates.judge_certificates, (GOOD, *CERTIFICATE_FAULTS)
+        ),
+        ClientQuestion(
+            "revocation", "Revoked certificate refused", None, certificates.judge_revocation,
+            (NOT_REVOKED, *REVOCATION_FAULTS),
         ),
         ClientQuestion("old_tls", "TLS 1.0 and 1.1 refused", None, certificates.judge_old_tls, (GOOD, OLD_TLS)),
         ClientQuestion(

@@ -6,17 +6,37 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from subprocess import run
+from urllib.request import urlopen
 
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509 import load_der_x509_crl
 
 from pytest_cloudbench import Inquiry, open_provider
 from suites.security import certificates
+from suites.security.authority import (
+    CERTIFICATE_FAULTS,
+    GOOD,
+    NO_STAPLE,
+    NOT_REVOKED,
+    REVOCATION_FAULTS,
+    REVOKED_BY_CRL,
+    REVOKED_BY_OCSP,
+)
 from suites.security.certificates import PROGRAMS, Visit, program_visitor, visit_doors
-from suites.security.doors import CERTIFICATE_FAULTS, GOOD, OLD_TLS, TO_PLAIN, open_doors
+from suites.security.doors import OLD_TLS, TO_PLAIN, open_doors
+from suites.security.rulings import Ruling
 
 ALL = (GOOD, *CERTIFICATE_FAULTS)
 _CURL = PROGRAMS["curl"]
+_CHECKING = Path(__file__).parent / "checking_client.py"
 _GIT = ("git", "-c", "http.sslCAInfo={ca}", "ls-remote", "https://{address}/repository")
+
+_OPENSSL = (
+    "sh", "-c", "printf 'GET / HTTP/1.1\\r\\n\\r\\n' | openssl s_client -quiet -verify_return_error -CAfile {ca} "
+    "-crl_check -crl_download -connect {address}",
+)  # fmt: skip
 
 
 def need(program: str) -> None:
@@ -77,10 +97,75 @@ def test_a_redirect_to_plain_http_is_found_where_it_is_followed() -> None:
 
 def test_every_door_lets_a_client_through_that_accepts_everything() -> None:
     with open_doors() as (make_door, _):
-        for fault in (GOOD, *CERTIFICATE_FAULTS, OLD_TLS, TO_PLAIN):
+        for fault in (GOOD, *CERTIFICATE_FAULTS, NOT_REVOKED, *REVOCATION_FAULTS, OLD_TLS, TO_PLAIN):
             with make_door(fault) as door:
                 assert door.is_passable(), fault
                 assert door.visits.sent_bytes == 0
+
+
+def judge_revocation(*words: str) -> Ruling:
+    return certificates.judge_revocation(visit(words, (NOT_REVOKED, *REVOCATION_FAULTS)))
+
+
+def test_a_client_that_asks_whether_certificates_are_revoked_is_found() -> None:
+    ruling = judge_revocation(sys.executable, str(_CHECKING), "{address}", "{ca}")
+    assert ruling.answer == "yes", ruling
+    assert [line.partition(";")[0] for line in ruling.evidence][1:] == [
+        f"{REVOKED_BY_CRL}: 0 bytes sent, CRL asked",
+        f"{REVOKED_BY_OCSP}: 0 bytes sent, OCSP asked",
+        f"{NO_STAPLE}: 0 bytes sent, CRL and OCSP asked",
+    ]
+    assert ruling.evidence[0].endswith("bytes sent, CRL and OCSP asked")
+
+
+@pytest.mark.parametrize(
+    ("program", "words", "accepted", "asks"),
+    [
+        ("curl", _CURL, REVOCATION_FAULTS, False),
+        ("git", _GIT, (REVOKED_BY_CRL, REVOKED_BY_OCSP), False),
+        ("openssl", _OPENSSL, (NO_STAPLE,), True),
+    ],
+)
+def test_each_wrong_door_that_a_program_passes_is_named(
+    program: str, words: Sequence[str], accepted: Sequence[str], asks: bool
+) -> None:
+    need(program)
+    if program == "git" and not is_git_with_gnutls():
+        pytest.skip("only a git that uses GnuTLS wants the staple that a certificate must have")
+    ruling = judge_revocation(*words)
+    how = f"it sends its requests to a server with: {', '.join(accepted)}"
+    assert (ruling.answer, ruling.how) == ("no", how if asks else f"{how}; it asks neither for a CRL nor by OCSP")
+
+
+def is_git_with_gnutls() -> bool:
+    folder = run(("git", "--exec-path"), capture_output=True, text=True, check=True).stdout.strip()
+    libraries = run(("ldd", f"{folder}/git-remote-https"), capture_output=True, text=True, check=False).stdout
+    return "gnutls" in libraries
+
+
+def test_a_client_that_wants_a_staple_of_everybody_is_not_judged() -> None:
+    ruling = judge_revocation(*_CURL, "--cert-status")
+    assert (ruling.answer, ruling.how[:26]) == ("unknown", "it is silent at a good ser")
+
+
+def test_a_list_of_revoked_certificates_is_heeded_by_a_client_that_has_loaded_it(tmp_path: Path) -> None:
+    code = (
+        "import ssl, sys, urllib.request; context = ssl.create_default_context(cafile=sys.argv[1]); "
+        "context.load_verify_locations(sys.argv[3]); context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF; "
+        "urllib.request.urlopen(sys.argv[2], data=b'x', context=context)"
+    )
+    sent_bytes, said = {}, ""
+    with open_doors() as (make_door, ca_file):
+        for fault in (NOT_REVOKED, REVOKED_BY_CRL, REVOKED_BY_OCSP):
+            with make_door(fault) as door, urlopen(door.responder.address(fault, "CRL")) as answer:
+                revoked = load_der_x509_crl(answer.read())
+                (tmp_path / "revoked.pem").write_bytes(revoked.public_bytes(Encoding.PEM))
+                words = (sys.executable, "-c", code, "{ca}", "https://{address}/", str(tmp_path / "revoked.pem"))
+                said = program_visitor(words)(door.address, ca_file)
+                sent_bytes[fault] = door.visits.sent_bytes
+    assert sent_bytes.pop(NOT_REVOKED) > 0
+    assert set(sent_bytes.values()) == {0}
+    assert "certificate revoked" in said
 
 
 def test_a_body_that_waits_for_100_continue_is_counted() -> None:

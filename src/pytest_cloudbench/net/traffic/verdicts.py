@@ -117,7 +117,8 @@ def _find_states(packets: Connections, first: Mask) -> tuple[_States, Mask]:
     is_bare = flags & (SYN | FIN | RST) == 0
     is_keep_alive = (size <= 1) & is_bare & (start == expected - 1)
     unclear |= next_seq == 0  # which stands for unknown
-    unclear |= first & (packets.seq == 0xFFFFFFFF)
+    # The unknown number is 0 in tshark, so these look like a keep-alive and a zero-window probe.
+    unclear |= first & ((packets.seq == 0xFFFFFFFF) | ((packets.seq == 0) & (size == 1)))
     is_repeated_syn = (flags & (SYN | ACK) == SYN) & ~first
     if is_repeated_syn.any():  # it sets the state back to before a hole
         has_leap = np.logical_or.reduceat(is_new & (start != expected) & ~first, begins)

@@ -8,7 +8,7 @@ import pytest
 
 __all__ = ["ALONE", "FLEET", "LEAN", "QUIET", "SPREAD", "Spread"]
 
-LEAN = "-p no:anyio -Wignore:assertions"
+LEAN = "-p no:anyio -p no:randomly -Wignore:assertions"
 """For PYTEST_ADDOPTS: anyio's plugin takes a quarter of a small run's CPU, and `python -O` is a warning."""
 QUIET = f"{LEAN} -ocloudbench_max_lateness=60"
 """The same for tests that are not about a busy machine."""

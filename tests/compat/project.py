@@ -103,7 +103,8 @@ class Project:
         environment = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
         environment |= {"RECORDED": str(recorded), "PYTHONPATH": os.pathsep.join(map(str, [self._beside, *plugins])),
                         "COLUMNS": "120", "PYTHONHASHSEED": "0", **(env or {})}  # fmt: skip
-        command = [sys.executable, "-m", "pytest", "-p", "compat_recorder", "-p", "no:cacheprovider", *args]
+        in_order = () if plugins else ("-p", "no:randomly")  # which may be installed here, too
+        command = [sys.executable, "-m", "pytest", "-p", "compat_recorder", "-p", "no:cacheprovider", *in_order, *args]
         done = subprocess.run(
             command, cwd=self.folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, timeout=HANG_S, check=False,

@@ -184,3 +184,58 @@ def test_scopes_that_a_user_agreed_to_outlive_a_refresh(box: BoxWire) -> None:
 def test_what_is_not_offered_is_refused_by_one_line(box: BoxWire, method: str, path: str, what: str) -> None:
     told = box(method, path)
     assert (told.status, told.value["message"]) == (400, f"This emulator does not offer {what}.")
+
+
+# --- members ---
+
+
+@pytest.fixture
+def other(emulator: EmulatorService, box: BoxWire) -> Iterator[BoxWire]:
+    """Another account of the same service."""
+    made = BoxWire(emulator.open_account(2))
+    yield made
+    made.close()
+
+
+def invite(box: BoxWire, other: BoxWire, folder: str, role: str) -> str:
+    login = other("GET", "/users/me").value["login"]
+    invited = {"item": {"type": "folder", "id": folder}, "accessible_by": {"type": "user", "login": login}}
+    return str(box("POST", "/collaborations", {**invited, "role": role}).value["id"])
+
+
+@pytest.mark.parametrize(
+    ("role", "allowed"),
+    [
+        ("previewer", {"read": 200}),
+        ("uploader", {}),
+        ("viewer", {"read": 200, "download": 302}),
+        ("viewer uploader", {"read": 200, "download": 302}),
+        ("editor", {"read": 200, "download": 302, "rename": 200, "delete": 204}),
+        ("co-owner", {"read": 200, "download": 302, "rename": 200, "delete": 204}),
+    ],
+)
+def test_a_member_may_do_what_its_role_says(box: BoxWire, other: BoxWire, role: str, allowed: dict[str, int]) -> None:
+    folder = box.folder("shared")["id"]
+    file = box.file("a.txt", parent=folder)["id"]
+    assert other("GET", f"/files/{file}").status == 404
+    collaboration = invite(box, other, folder, role)
+    statuses = {
+        "read": other("GET", f"/files/{file}").status,
+        "download": other("GET", f"/files/{file}/content").status,
+        "rename": other("PUT", f"/files/{file}", {"name": "b.txt"}).status,
+        "delete": other("DELETE", f"/files/{file}").status,
+    }
+    assert statuses == {name: allowed.get(name, 403) for name in statuses}
+    assert box("GET", f"/collaborations/{collaboration}").value["status"] == "accepted"
+
+
+def test_a_member_reaches_nothing_else_and_nothing_after_its_removal(box: BoxWire, other: BoxWire) -> None:
+    folder, beside = box.folder("shared")["id"], box.file("beside.txt")["id"]
+    deep = box.file("deep.txt", parent=box.folder("inside", folder)["id"])["id"]
+    collaboration = invite(box, other, folder, "editor")
+    assert other("GET", f"/files/{deep}/content").status == 302
+    assert other("GET", f"/files/{beside}").status == 404
+    assert box("DELETE", f"/collaborations/{collaboration}").status == 204
+    assert other("GET", f"/files/{deep}/content").status == 404
+    assert box("GET", f"/files/{deep}").status == 200
+    assert box("GET", f"/files/{deep}", token="wrong").status == 401

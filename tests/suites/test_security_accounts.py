@@ -174,7 +174,7 @@ def open_drive(api: str) -> Iterator[Inquiry]:
             provider.close()
 
 
-@pytest.fixture(scope="module", params=["gdrive", "onedrive"])
+@pytest.fixture(scope="module", params=["gdrive", "onedrive", "box"])
 def _drive(request: pytest.FixtureRequest) -> Iterator[Inquiry]:
     with open_drive(request.param) as inquiry:
         yield inquiry

@@ -22,10 +22,16 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
         "CopyFolderParent", "CreateFolderParent", "FoldersManager", "UpdateFolderByIdParent",
         "UpdateFolderByIdSharedLink",
     ),
+    "managers.list_collaborations": ("ListCollaborationsManager",),
     "managers.shared_links_files": ("SharedLinksFilesManager",),
     "managers.uploads": (
         "PreflightFileUploadCheckParent", "UploadFileAttributes", "UploadFileAttributesParentField",
         "UploadFileVersionAttributes", "UploadsManager",
+    ),
+    "managers.user_collaborations": (
+        "CreateCollaborationAccessibleBy", "CreateCollaborationAccessibleByTypeField", "CreateCollaborationItem",
+        "CreateCollaborationItemTypeField", "CreateCollaborationRole", "UpdateCollaborationByIdRole",
+        "UserCollaborationsManager",
     ),
     "managers.users": ("UsersManager",),
     "networking.base_urls": ("BaseUrls",),

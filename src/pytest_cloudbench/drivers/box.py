@@ -33,6 +33,7 @@ from importlib import import_module
 from io import BytesIO
 from typing import Any, ClassVar, TypeVar
 
+from pytest_cloudbench.drivers._box_members import SharesBoxFolders
 from pytest_cloudbench.drivers._box_memory import Memory
 from pytest_cloudbench.drivers._box_network import (
     authentication,
@@ -51,7 +52,7 @@ from pytest_cloudbench.drivers.base import (
     walk,
 )
 from pytest_cloudbench.drivers.keys import as_file
-from pytest_cloudbench.drivers.sdk import Meaning, OwnError, SdkDriver, response_pieces
+from pytest_cloudbench.drivers.sdk import Meaning, OwnError, response_pieces
 from pytest_cloudbench.drivers.stranger import Stranger
 from pytest_cloudbench.model import (
     Capabilities,
@@ -126,7 +127,7 @@ class _NameIsFree(Exception):
 # --- connect --------------------------------------------------------------------------------------
 
 
-class BoxDriver(SdkDriver):
+class BoxDriver(SharesBoxFolders):
     """The SDK's managers on one session, shared by all threads.
 
     That is safe: the managers have no state, and the session's only state is its cookies, which are refused. The token
@@ -172,6 +173,7 @@ class BoxDriver(SdkDriver):
         self._uploads, self._downloads = sdk.UploadsManager(**options), sdk.DownloadsManager(**options)
         self._parts, self._commits = sdk.ChunkedUploadsManager(**options), sdk.ChunkedUploadsManager(**patient)
         self._users, self._links = sdk.UsersManager(**options), sdk.SharedLinksFilesManager(**options)
+        self._listed, self._members = sdk.ListCollaborationsManager(**options), sdk.UserCollaborationsManager(**options)
         self._memory = Memory()
         self.session_threshold_bytes = _SESSION_THRESHOLD_BYTES
         self.list_page_entries = _LIST_PAGE_ENTRIES
@@ -390,7 +392,9 @@ class BoxDriver(SdkDriver):
 
     def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
         """Yield the file's bytes from ``offset``. The requests are sent when the first piece is asked for."""
-        file_id = self._retry_if_stale("get", path, lambda: self._file_id("get", path))
+        yield from self._read(path, self._retry_if_stale("get", path, lambda: self._file_id("get", path)), offset)
+
+    def _read(self, path: str, file_id: str, offset: int = 0) -> Iterator[bytes]:
         span = f"bytes={offset}-" if offset else None
         with self._cloud_errors("get", path):
             stream = self._downloads.download_file(file_id, range=span)

@@ -150,7 +150,7 @@ def _authorize_client(state: BoxState, call: Call) -> Answer:
 def _get_current_user(state: BoxState, call: Call) -> Answer:
     started = timestamp(state.started_s)
     user: dict[str, Any] = {
-        **USER,
+        **USER, "login": state.login,
         "created_at": started, "modified_at": started, "language": "en", "timezone": "America/Los_Angeles",
         "space_amount": state.store.quota_bytes or _UNLIMITED_BYTES, "space_used": state.store.used_bytes,
         "max_upload_size": MAX_UPLOAD_BYTES[state.account.type], "status": "active", "job_title": "", "phone": "",

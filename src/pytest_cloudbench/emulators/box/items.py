@@ -12,13 +12,13 @@ from itertools import islice
 from typing import Any
 
 from pytest_cloudbench.emulators.box.answers import BoxError, bad_parameter, timestamp
-from pytest_cloudbench.emulators.box.state import USER_ID, BoxState, ItemMeta
+from pytest_cloudbench.emulators.box.state import USER_ID, USER_LOGIN, BoxState, ItemMeta
 from pytest_cloudbench.emulators.http import parse_form
 from pytest_cloudbench.emulators.nodes import File, Folder, Node, Version
 from pytest_cloudbench.emulators.skin import Call
 
 USER: Mapping[str, str] = {
-    "type": "user", "id": USER_ID, "name": "Emulated User", "login": "emulated@example.com",
+    "type": "user", "id": USER_ID, "name": "Emulated User", "login": USER_LOGIN,
 }  # fmt: skip
 _TRASH_DAYS_S = 30 * 86_400
 _ROLES = ["editor", "viewer", "previewer", "uploader", "previewer uploader", "viewer uploader", "co-owner"]

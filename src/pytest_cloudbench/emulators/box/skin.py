@@ -6,9 +6,19 @@ imports a driver or an SDK, because a bug that both sides shared would go unnoti
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
-from pytest_cloudbench.emulators.box import account, downloads, events, files, sessions, sharing, social, uploads
+from pytest_cloudbench.emulators.box import (
+    account,
+    downloads,
+    events,
+    files,
+    members,
+    sessions,
+    sharing,
+    social,
+    uploads,
+)
 from pytest_cloudbench.emulators.box.answers import BoxError, insufficient_scope, missing_feature, unauthorized
 from pytest_cloudbench.emulators.box.state import BoxFunction, BoxState
 from pytest_cloudbench.emulators.core import NodeStore
@@ -87,6 +97,7 @@ class Box:
         token = self.state.random_token("", 32)
         self.credentials = {"access_token": token}
         self.state.oauth.add_token(token)
+        self.find_member: Callable[[bytes, Mapping[bytes, bytes]], str] = lambda query, headers: ""
         self.configure(profile)
         self._routes = RouteTable(
             (function.method, function.path, self._make_route(function)) for function in _FUNCTIONS
@@ -116,6 +127,19 @@ class Box:
         parts = path.split("/")
         is_link = not self.state.links.keys().isdisjoint(part.partition(".")[0] for part in parts)
         return is_link or any(downloads.is_signed(self.state, part) for part in parts if part.count(".") == 3)
+
+    @property
+    def address(self) -> str:
+        """The login, by which others share with this account."""
+        return self.state.login
+
+    @address.setter
+    def address(self, address: str) -> None:
+        self.state.login = address
+
+    def admits(self, path: str, address: str) -> bool:
+        """Return whether a path is that of an item that the account with this address may use."""
+        return members.admits(self.state, path, address)
 
     def refused(self, call: Call, refusal: Refusal) -> Answer:
         """Answer with status 429."""
@@ -154,6 +178,8 @@ class Box:
         """Return the refusal of a call without a valid token, or None if it is allowed."""
         token = _read_token(call.headers, call.query)
         until_s = self.state.oauth.tokens.get(f"Bearer {token}".encode())
+        if until_s is None and (address := self.find_member(call.query, call.headers)):
+            return members.refuse_member(self.state, call, address)
         if until_s is None or until_s <= call.now_s:
             return unauthorized(bool(token) or b"authorization" in call.headers)
         bounds = self.state.bounds.get(token)

@@ -1,6 +1,6 @@
 """Search, comments and collaborations.
 
-There is one user, so no comments of others appear, and invitations by mail stay pending.
+No comments of others appear. An invitation by mail stays pending until the account with that login asks for the item.
 """
 
 from __future__ import annotations

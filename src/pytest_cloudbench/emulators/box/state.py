@@ -21,6 +21,7 @@ from pytest_cloudbench.emulators.profile import Account, JobTimes
 from pytest_cloudbench.emulators.skin import Answer, Call, Clock, Kind, Sink
 
 USER_ID = "11446498007"
+USER_LOGIN = "emulated@example.com"
 _FIRST_ID = 20_000_000_000
 _MAX_NAME_LENGTH = 255
 _FORBIDDEN = re.compile(r"[/\\\x00-\x1f\x7f]")
@@ -128,6 +129,7 @@ class BoxState:
         self.store = NodeStore(self._node_id, self.next_id, str.lower)
         self.trash = Folder("trash", "Trash", None)
         self.started_s = clock.now_s()
+        self.login = USER_LOGIN
         self.oauth = OAuth(dialect, self.random_token, lambda: self.account.token_lifetime_s)
         self.bounds: dict[str, Bounds] = {}
         """The limits of a token, or of a code for one. A token without an entry may do everything."""

@@ -1,0 +1,58 @@
+"""What other accounts may do with items that an account shares with them, by the roles of their collaborations.
+
+An invitation is accepted when the invited account first asks for the item, as Box does it by default.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from pytest_cloudbench.emulators.box.answers import BoxError
+from pytest_cloudbench.emulators.box.downloads import is_signed
+from pytest_cloudbench.emulators.box.state import USER_ID, BoxState
+from pytest_cloudbench.emulators.nodes import Node
+from pytest_cloudbench.emulators.skin import Answer, Call
+
+_ITEM_IN_PATH = re.compile(r"/2\.0/(?:files|folders)/(\d+)")
+_READERS = frozenset({"viewer", "viewer uploader", "editor", "co-owner"})
+_VIEWERS = _READERS | {"previewer", "previewer uploader"}
+_WRITERS = frozenset({"editor", "co-owner"})
+
+
+def admits(state: BoxState, path: str, address: str) -> bool:
+    """Return whether a path is that of an item which another account may use, or of a signed content."""
+    return bool(_find_role(state, path, address)) or any(
+        is_signed(state, part) for part in path.split("/") if part.count(".") == 3
+    )
+
+
+def refuse_member(state: BoxState, call: Call, address: str) -> Answer | None:
+    """Return the refusal of a request of another account, or None if its role allows it."""
+    role = _find_role(state, call.path, address)
+    if not role:
+        return BoxError(404, "not_found").answer()
+    allowed = _WRITERS if call.method != "GET" else _READERS if call.route.name == "download" else _VIEWERS
+    return None if role in allowed else BoxError(403, "access_denied_insufficient_permissions").answer()
+
+
+def _find_role(state: BoxState, path: str, address: str) -> str:
+    """Return the role that an account has on the item of a path, from the item or a folder above it. Empty if none."""
+    match = _ITEM_IN_PATH.search(path)
+    node: Node | None = state.store.by_id(match[1]) if match is not None else None
+    while node is not None and node.deleted_s is None:
+        for collaboration in state.collaborations.values():
+            if collaboration["item"]["id"] == node.id and _is_invited(collaboration, address):
+                return str(collaboration["role"])
+        node = node.parent
+    return ""
+
+
+def _is_invited(collaboration: dict[str, Any], address: str) -> bool:
+    """Return whether a collaboration is with an account, whose acceptance is noted."""
+    if collaboration["invite_email"] == address:
+        grantee = {"type": "user", "id": USER_ID, "name": address, "login": address, "is_active": True}
+        collaboration |= {"status": "accepted", "accessible_by": grantee, "invite_email": None}
+        collaboration["acknowledged_at"] = collaboration["created_at"]
+    grantee = collaboration["accessible_by"] or {}
+    return grantee.get("login") == address

@@ -17,8 +17,8 @@ import pytest
 from pytest_cloudbench.emulators import EmulatorService
 
 _FIXTURES = [Path(__file__).parents[2] / "fixtures" / f"{name}-recorded.jsonl" for name in ("dropbox", "dropbox2026")]
-_OTHER = ("sharing/add_file_member", "sharing/list_file_members", "sharing/list_folder_members", "sharing/unshare_file")
-"""Functions that the emulator does not offer: members of shared files and folders."""
+_OTHER = ("sharing/add_file_member", "sharing/list_file_members", "sharing/unshare_file")
+"""Functions that the emulator does not offer: members of shared files."""
 
 _FILE_ENDINGS = (".txt", ".jpg", ".png", ".docx", ".pdf")
 _SPECIFIC = {"session_id", "url", "async_job_id", "copy_reference"}
@@ -87,6 +87,9 @@ class _State:
             self.emulator.control(set={"account.type": body["account_type"][".tag"]})
         if self.name == "sharing/list_folders" and body["entries"]:
             self.wire("sharing/share_folder", {"path": "/shared"})
+        if self.name == "sharing/list_folder_members":
+            shared = self.wire("sharing/share_folder", {"path": "/shared"}).value
+            self.arg["shared_folder_id"] = shared["shared_folder_id"]
         if self.arg.get("cursor") == "{id1}":
             self.arg["cursor"] = self.wire("files/list_folder", {"path": "", "recursive": True}).value["cursor"]
         makes_new = self.name.startswith(("files/create_folder", "files/upload"))

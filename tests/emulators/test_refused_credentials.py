@@ -170,7 +170,7 @@ def test_many_folders_at_once_are_a_job(wire: Any, count: int) -> None:
         ("paper/docs/list", "Paper"),
         ("file_properties/templates/list_for_user", "properties"),
         ("files/tags/add", "tags"),
-        ("sharing/add_file_member", "members of shared files and folders"),
+        ("sharing/add_file_member", "members of shared files"),
         ("contacts/delete_manual_contacts", "contacts"),
     ],
 )

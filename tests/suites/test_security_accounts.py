@@ -174,7 +174,7 @@ def open_drive(api: str) -> Iterator[Inquiry]:
             provider.close()
 
 
-@pytest.fixture(scope="module", params=["gdrive", "onedrive", "box"])
+@pytest.fixture(scope="module", params=["gdrive", "onedrive", "box", "dropbox"])
 def _drive(request: pytest.FixtureRequest) -> Iterator[Inquiry]:
     with open_drive(request.param) as inquiry:
         yield inquiry
@@ -227,7 +227,7 @@ def test_a_file_that_everybody_reads_is_found(drive: Inquiry, monkeypatch: pytes
 
     def put_and_share(path: str, content: Any) -> None:
         put(path, content)
-        driver.admit(drive.folder, other, "read")
+        driver.admit(path.rpartition("/")[0], other, "read")
 
     monkeypatch.setattr(driver, "put", put_and_share)
     ruling = permissions.ask_permissions(drive)

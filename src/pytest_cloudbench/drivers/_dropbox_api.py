@@ -48,6 +48,9 @@ OAUTH = OAuthLogin(
 SESSION_PIECE_BYTES = 16 * MIB
 """Upload sessions: the provider requires multiples of 4 MiB; few of them keep memory use low."""
 
+ACCESS_LEVELS: Mapping[str, str] = {"read": "viewer", "write": "editor"}
+"""The service's names for what members of a shared folder may do."""
+
 # A refusal (409, some 403 and 404) is a path of tags, such as path/conflict/file: the last known one counts.
 TAG_KINDS: Mapping[str, ErrorKind] = {
     "too_many_write_operations": ErrorKind.THROTTLED,
@@ -59,7 +62,10 @@ TAG_KINDS: Mapping[str, ErrorKind] = {
     "no_permission": ErrorKind.AUTH,
     "no_write_permission": ErrorKind.AUTH,
     "shared_link_access_denied": ErrorKind.AUTH,
+    "no_access": ErrorKind.AUTH,
+    "not_a_member": ErrorKind.AUTH,
     "not_found": ErrorKind.NOT_FOUND,
+    "invalid_id": ErrorKind.NOT_FOUND,
     "shared_link_not_found": ErrorKind.NOT_FOUND,
     "conflict": ErrorKind.CONFLICT,
     "incorrect_offset": ErrorKind.CONFLICT,

@@ -17,7 +17,7 @@ does not resend requests.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -25,10 +25,11 @@ from functools import partial
 from http.cookiejar import DefaultCookiePolicy
 from importlib import import_module
 from threading import Lock
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
 from pytest_cloudbench.drivers._dropbox_api import (
+    ACCESS_LEVELS,
     CAPABILITIES,
     CLOCK_URL,
     CREDENTIAL_SETS,
@@ -49,7 +50,7 @@ from pytest_cloudbench.drivers.base import (
     usable_credentials,
 )
 from pytest_cloudbench.drivers.egress import Egress, egress_of
-from pytest_cloudbench.drivers.sdk import Meaning, SdkDriver, network_failure, response_pieces
+from pytest_cloudbench.drivers.sdk import Meaning, OwnError, SdkDriver, network_failure, response_pieces
 from pytest_cloudbench.drivers.stranger import Stranger
 from pytest_cloudbench.model import (
     MIB,
@@ -73,6 +74,8 @@ _CAPABILITIES = replace(CAPABILITIES, via="dropbox SDK on requests; retries and 
 _HOSTS = {role: f"{role}.dropboxapi.com" for role in ("api", "content", "notify")}
 # One pool of connections for all threads: more threads than this would lose kept-alive connections.
 _POOL_CONNECTIONS = 256
+
+_Result = TypeVar("_Result")
 
 # --- error table ----------------------------------------------------------------------------------
 
@@ -132,6 +135,7 @@ class DropboxDriver(SdkDriver):
         list_page_entries: int | None = None,
     ) -> None:
         self._files, self._client, self._session, self._last = sdk.files, client, session, _LastRead()
+        self._sharing = sdk.sharing
         super().__init__(self._last, egress.remarks, session)
         hashes = "on" if client._auto_content_hash else "off"
         self.settings = {"dropbox.retries": "off", "dropbox.content_hash": hashes}
@@ -323,6 +327,75 @@ class DropboxDriver(SdkDriver):
     def open_link(url: str, stranger: Stranger) -> bytes:
         """Return what a link gives to a person without an account."""
         return open_dropbox_link(url, stranger)
+
+    # --- members ---
+
+    def address(self) -> str:
+        """Return the address by which others share with this account."""
+        with self._cloud_errors("address", "/") as client:
+            return str(client.users_get_current_account().email)
+
+    def admit(self, path: str, address: str, level: str) -> None:
+        """Let another account read a folder, or also change what is in it (``write``). It gets no letter."""
+        folder_id = self._shared_folder("admit", path)
+        with self._cloud_errors("admit", path) as client:
+            access = getattr(self._sharing.AccessLevel, ACCESS_LEVELS[level])
+            members = client.sharing_list_folder_members(folder_id).users
+            ids = [member.user.account_id for member in members if member.user.email.lower() == address.lower()]
+            for account_id in ids:  # the only name by which a member's level can be changed
+                selector = self._sharing.MemberSelector.dropbox_id(account_id)
+                client.sharing_update_folder_member(folder_id, selector, access)
+            if not ids:
+                added = self._sharing.AddMember(self._sharing.MemberSelector.email(address), access)
+                client.sharing_add_folder_member(folder_id, [added], quiet=True)
+
+    def dismiss(self, path: str, address: str) -> None:
+        """Undo ``admit``, which takes the service a while."""
+        folder_id = self._shared_folder("dismiss", path)
+        with self._cloud_errors("dismiss", path) as client:
+            client.sharing_remove_folder_member(folder_id, self._sharing.MemberSelector.email(address), False)
+
+    def refer(self, path: str) -> str:
+        """Return the shared folder's id and the file's name, by which members find a file. Share the folder for it."""
+        folder, _, name = path.rpartition("/")
+        return f"{self._shared_folder('refer', folder)}/{name}"
+
+    def _shared_folder(self, verb: str, path: str) -> str:
+        """Return the id of a folder that is shared, or will be from now on."""
+        with self._cloud_errors(verb, path) as client:
+            try:
+                shared = client.sharing_share_folder(path)
+            except self._refusal as error:
+                if _path_of_tags(error.error) != ["bad_path", "already_shared"]:
+                    raise
+                return str(error.error.get_bad_path().get_already_shared().shared_folder_id)
+            if not shared.is_complete():
+                raise OwnError(ErrorKind.SERVER, "the folder is not shared yet")
+            return str(shared.get_complete().shared_folder_id)
+
+    def read_shared(self, reference: str) -> bytes:
+        """Return the content of another account's file."""
+        return self._in_mounted_folder("read", reference, lambda: b"".join(self.get(f"ns:{reference}")))
+
+    def write_shared(self, reference: str, content: Content) -> None:
+        """Replace the content of another account's file, which is small."""
+        self._in_mounted_folder("write", reference, lambda: self.put(f"ns:{reference}", content))
+
+    def _in_mounted_folder(self, verb: str, reference: str, attempt: Callable[[], _Result]) -> _Result:
+        """Try, and once more after mounting the shared folder if it cannot be found."""
+        try:
+            return attempt()
+        except CloudError as error:
+            if error.kind not in (ErrorKind.NOT_FOUND, ErrorKind.AUTH):
+                raise
+            with self._cloud_errors(verb, reference) as client:
+                try:
+                    client.sharing_mount_folder(reference.partition("/")[0])
+                except self._refusal as refusal:
+                    if _path_of_tags(refusal.error) != ["already_mounted"]:
+                        raise
+                    raise error from None
+        return attempt()
 
     def copy(self, source: str, target: str) -> Entry:
         """Copy a file or folder. An existing target is a conflict."""

@@ -7,7 +7,7 @@ otherwise to the first one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol, cast, runtime_checkable
 
 from pytest_cloudbench.emulators.blob import Blob
@@ -44,6 +44,21 @@ class LetsMembersIn(Protocol):
         ...
 
 
+@runtime_checkable
+class MeetsPeers(Protocol):
+    """A skin that finds what other accounts share with it by itself, as its paths do not tell whose a file is.
+
+    Attributes:
+        address: the address by which others share with this account.
+    """
+
+    address: str
+
+    def meet(self, peers: Callable[[], Sequence[Skin]]) -> None:
+        """Note how to find the skins of all accounts, this one among them."""
+        ...
+
+
 class Accounts:
     """The skins of all accounts.
 
@@ -64,11 +79,13 @@ class Accounts:
             return None
         if number not in self._others:
             skin = self._others[number] = self._make_skin(_SEED_STEP * (number - 1))
-            if isinstance(skin, LetsMembersIn):
+            if isinstance(skin, (LetsMembersIn, MeetsPeers)):
                 skin.address = f"account-{number}.{skin.address}"
             for sharing in (self.first, skin):
                 if isinstance(sharing, LetsMembersIn):
                     sharing.find_member = self._find_address
+                if isinstance(sharing, MeetsPeers):
+                    sharing.meet(lambda: (self.first, *self._others.values()))
         return self._others[number]
 
     def find(self, path: str, query: bytes, headers: Mapping[bytes, bytes]) -> Skin:

@@ -28,7 +28,6 @@ _echo = struct(query=(string(maximum=500), ""))
 
 
 _PERSON: Mapping[str, Any] = {
-    "account_id": ACCOUNT_ID,
     "name": {
         "given_name": "Emulated",
         "surname": "User",
@@ -36,31 +35,40 @@ _PERSON: Mapping[str, Any] = {
         "display_name": "Emulated User",
         "abbreviated_name": "EU",
     },
-    "email": "emulated@example.com",
     "email_verified": True,
     "disabled": False,
 }
 
 
+def person_id(state: State) -> str:
+    """Return the id of an account: that of the first one, or one that follows from the address of another."""
+    number, _, _ = state.email.partition(".")
+    return ACCOUNT_ID if "@" in number else f"{ACCOUNT_ID[: -len(number)]}{number}"
+
+
+def _describe_person(state: State) -> dict[str, Any]:
+    return {"account_id": person_id(state), "email": state.email, **_PERSON}
+
+
 def _run_get_account(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
-    if arg["account_id"] != ACCOUNT_ID:
+    if arg["account_id"] != person_id(state):
         raise ApiError("no_account")
-    return {**_PERSON, "is_teammate": False}
+    return {**_describe_person(state), "is_teammate": False}
 
 
 def _run_get_accounts(state: State, arg: dict[str, Any], call: Call) -> list[dict[str, Any]]:
     for account_id in arg["account_ids"]:
-        if account_id != ACCOUNT_ID:
+        if account_id != person_id(state):
             failure = ApiError("no_account")
             failure.error["no_account"] = account_id
             raise failure
-    return [{**_PERSON, "is_teammate": False} for _ in arg["account_ids"]]
+    return [{**_describe_person(state), "is_teammate": False} for _ in arg["account_ids"]]
 
 
 def _run_get_current_account(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
     namespace = state.tree.namespace
     account: dict[str, Any] = {
-        **_PERSON,
+        **_describe_person(state),
         "country": "US",
         "locale": "en",
         "referral_link": "https://db.tt/emulated",

@@ -55,7 +55,7 @@ _NOT_OFFERED = {
     "openid/": "OpenID Connect",
     "riviera/": "descriptions of what files show",
     "cloud_docs/": "documents in the cloud",
-    "sharing/": "members of shared files and folders",
+    "sharing/": "members of shared files",
 }
 """Maps the beginning of a function's name to its feature. docs/reference/emulator.md has a table of them."""
 

@@ -1,6 +1,6 @@
 """Shared folders: sharing a folder, listing shared folders, and unsharing one.
 
-The account is the only member of each.
+Their members are in ``members``.
 """
 
 from __future__ import annotations
@@ -30,18 +30,20 @@ _ID = re.compile(r"[-_0-9a-zA-Z:]+")
 _DEFAULT_LIMIT = 1000
 
 
-def _check_shared_id(value: Any) -> str:
+def check_shared_id(value: Any) -> str:
+    """Check the id of a shared folder."""
     text: str = string()(value)
     if not _ID.fullmatch(text):
         raise ArgError(f"{text!r} did not match pattern '[-_0-9a-zA-Z:]+'")
     return text
 
 
-def _accept_any(value: Any) -> Any:
+def accept_any(value: Any) -> Any:
+    """Accept whatever stands there."""
     return value
 
 
-_actions = optional(array(_accept_any))
+_actions = optional(array(accept_any))
 _policies: dict[str, Any] = {
     "acl_update_policy": (optional(union(owner=None, editors=None, other=None)), None),
     "member_policy": (optional(union(team=None, anyone=None, team_and_approved=None, other=None)), None),
@@ -53,13 +55,13 @@ _share = struct(
     force_async=(boolean, False),
     access_inheritance=(union(inherit=None, no_inherit=None, other=None), ("inherit", None)),
     actions=(_actions, None),
-    link_settings=(optional(_accept_any), None),
+    link_settings=(optional(accept_any), None),
     **_policies,
 )
 _list = struct(limit=(integer(1, 1000), _DEFAULT_LIMIT), actions=(_actions, None))
 _continue = struct(cursor=string())
-_unshare = struct(shared_folder_id=_check_shared_id, leave_a_copy=(boolean, False))
-_get = struct(shared_folder_id=_check_shared_id, actions=(_actions, None))
+_unshare = struct(shared_folder_id=check_shared_id, leave_a_copy=(boolean, False))
+_get = struct(shared_folder_id=check_shared_id, actions=(_actions, None))
 _poll = struct(async_job_id=string(minimum=1))
 
 
@@ -71,7 +73,8 @@ def _list_shared(state: State) -> Iterator[tuple[str, SharedFolder, Folder]]:
             yield folder_id, shared, node
 
 
-def _describe_folder(state: State, folder_id: str, shared: SharedFolder, node: Node) -> dict[str, Any]:
+def describe_folder(state: State, folder_id: str, shared: SharedFolder, node: Node) -> dict[str, Any]:
+    """Return the description of a shared folder, as its owner sees it."""
     path, is_team = state.tree.paths.path(node), state.account.type == "business"
     policies = {name: {".tag": tag} for name, tag in shared.policies}
     policy: dict[str, Any] = {
@@ -113,7 +116,7 @@ def _share_folder(state: State, arg: dict[str, Any], now_s: float) -> dict[str, 
         raise ApiError("bad_path", "invalid_path")
     for folder_id, shared, other in _list_shared(state):
         if other is node:
-            raise ApiError("bad_path", "already_shared", inside=_describe_folder(state, folder_id, shared, node))
+            raise ApiError("bad_path", "already_shared", inside=describe_folder(state, folder_id, shared, node))
         if state.tree.store.holds(other, node):
             raise ApiError("bad_path", "inside_shared_folder")
         if state.tree.store.holds(node, other):
@@ -121,9 +124,9 @@ def _share_folder(state: State, arg: dict[str, Any], now_s: float) -> dict[str, 
     policies = tuple((name, arg[name][0]) for name in _policies if arg[name] is not None)
     token = state.tree.token("", 21).lower()
     shared = SharedFolder(node.id, now_s, token, arg["access_inheritance"][0], policies)
-    folder_id = str(_FIRST_ID + len(state.shared_folders))
+    folder_id = str(_FIRST_ID + len(state.shared_folders) + int(state.tree.namespace))
     state.shared_folders[folder_id] = shared
-    return _describe_folder(state, folder_id, shared, node)
+    return describe_folder(state, folder_id, shared, node)
 
 
 def _run_share(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
@@ -142,7 +145,7 @@ def _run_share(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
 def _list_page(state: State, start: int, limit: int) -> dict[str, Any]:
     shared_folders = sorted(_list_shared(state), key=lambda item: item[2].name.lower())
     result: dict[str, Any] = {
-        "entries": [_describe_folder(state, *item) for item in shared_folders[start : start + limit]]
+        "entries": [describe_folder(state, *item) for item in shared_folders[start : start + limit]]
     }
     if start + limit < len(shared_folders):
         result["cursor"] = f"{start + limit}-{limit}"
@@ -160,7 +163,8 @@ def _run_continue(state: State, arg: dict[str, Any], call: Call) -> dict[str, An
     return _list_page(state, int(position[1]), int(position[2]))
 
 
-def _find_shared(state: State, folder_id: str, *tags: str) -> tuple[SharedFolder, Folder]:
+def find_shared(state: State, folder_id: str, *tags: str) -> tuple[SharedFolder, Folder]:
+    """Return a shared folder of this account by its id. Raises ApiError with these tags."""
     for known_id, shared, node in _list_shared(state):
         if known_id == folder_id:
             return shared, node
@@ -168,12 +172,12 @@ def _find_shared(state: State, folder_id: str, *tags: str) -> tuple[SharedFolder
 
 
 def _run_get(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
-    return _describe_folder(state, arg["shared_folder_id"], *_find_shared(state, arg["shared_folder_id"]))
+    return describe_folder(state, arg["shared_folder_id"], *find_shared(state, arg["shared_folder_id"]))
 
 
 def _run_unshare(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
-    """Unshare a folder. The account is the only member, so no other member keeps or loses a copy."""
-    _find_shared(state, arg["shared_folder_id"], "access_error")
+    """Unshare a folder. Its members lose it."""
+    find_shared(state, arg["shared_folder_id"], "access_error")
 
     def step(_now_s: float) -> None:
         # The entry stays, so that the id is never assigned again.

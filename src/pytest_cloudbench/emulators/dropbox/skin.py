@@ -7,7 +7,7 @@ emulator imports a driver or the official SDK, because a bug that both sides sha
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from pytest_cloudbench.emulators.core import NodeStore, Tokens
@@ -16,6 +16,7 @@ from pytest_cloudbench.emulators.dropbox import (
     batches,
     files,
     listing,
+    members,
     search,
     shared_folders,
     sharing,
@@ -40,7 +41,7 @@ from pytest_cloudbench.emulators.http import parse_form
 from pytest_cloudbench.emulators.oauth import OAuth, basic_credentials
 from pytest_cloudbench.emulators.profile import Profile
 from pytest_cloudbench.emulators.routing import RouteTable
-from pytest_cloudbench.emulators.skin import Answer, Call, Clock, Kind, Match, Route
+from pytest_cloudbench.emulators.skin import Answer, Call, Clock, Kind, Match, Route, Skin
 from pytest_cloudbench.emulators.throttle import Refusal
 
 _FUNCTIONS: Mapping[str, Function] = {
@@ -53,6 +54,7 @@ _FUNCTIONS: Mapping[str, Function] = {
     **temporary.FUNCTIONS,
     **sharing.FUNCTIONS,
     **shared_folders.FUNCTIONS,
+    **members.FUNCTIONS,
     **account.FUNCTIONS,
 }
 _TOKEN_LETTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.~+/=")
@@ -90,6 +92,7 @@ class Dropbox:
         oauth = OAuth(account.DIALECT, tree.token, lambda: self.state.account.token_lifetime_s)
         oauth.add_token(access_token)
         self.state = State(tree, clock, profile.account, profile.jobs, oauth)
+        self.meet(lambda: (self,))
         self.configure(profile)
         token = Route("oauth2/token", Kind.FREE, oauth.token)
         authorize = Route("oauth2/authorize", Kind.FREE, oauth.authorize)
@@ -131,6 +134,19 @@ class Dropbox:
             return header in self.state.oauth.tokens
         return not self.state.temporary.keys().isdisjoint(path.split("/")) or sharing.has_link(self.state, path)
 
+    @property
+    def address(self) -> str:
+        """The address by which others share with this account."""
+        return self.state.email
+
+    @address.setter
+    def address(self, address: str) -> None:
+        self.state.email = address
+
+    def meet(self, peers: Callable[[], Sequence[Skin]]) -> None:
+        """Note how to find the accounts of the service, this one among them."""
+        self.state.peers = lambda: [peer.state for peer in peers() if isinstance(peer, Dropbox)]
+
     def refused(self, call: Call, refusal: Refusal) -> Answer:
         """Answer with status 429. The body names the wait unless it is the specification's default of one second."""
         error: dict[str, Any] = {"reason": {".tag": refusal.reason}}
@@ -171,7 +187,8 @@ class Dropbox:
         def handler(call: Call) -> Answer | Awaitable[Answer]:
             self.state.jobs.advance(call.now_s)
             try:
-                result = function.run(self.state, _read_argument(function, call), call)
+                state, arg = members.lead_to_owner(self.state, name, _read_argument(function, call), call.now_s)
+                result = function.run(state, arg, call)
             except ApiError as error:
                 return error_answer(409, error.summary, error.error)
             except ArgError as error:

@@ -40,15 +40,24 @@ class SharedLink:
     allows_download: bool = True
 
 
+@dataclass(slots=True)
+class Member:
+    """What another account may do in a shared folder, and whether it has mounted it."""
+
+    level: str
+    is_mounted: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class SharedFolder:
-    """A shared folder, with the start of sharing, the token of its preview, and its settings."""
+    """A shared folder, with the start of sharing, the token of its preview, its settings, and members by address."""
 
     node_id: str
     since_s: float
     token: str
     inheritance: str
     policies: tuple[tuple[str, str], ...]
+    members: dict[str, Member] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -63,7 +72,7 @@ class TemporaryLink:
 
 @dataclass(slots=True)
 class State:
-    """The state of one account."""
+    """The state of one account. ``peers`` returns the states of all accounts of the service."""
 
     tree: Tree
     clock: Clock
@@ -77,6 +86,8 @@ class State:
     shared_folders: dict[str, SharedFolder] = field(default_factory=dict)
     temporary: dict[str, TemporaryLink] = field(default_factory=dict)
     saves: dict[str, Future[dict[str, Any]]] = field(default_factory=dict)
+    email: str = "emulated@example.com"
+    peers: Callable[[], Sequence[State]] = tuple
 
     def start_job(self, kind: str, steps: Sequence[Step], now_s: float) -> dict[str, Any]:
         """Accept a job, and return its id. Long polls check again when its entries are due."""

@@ -25,13 +25,14 @@ from dataclasses import dataclass
 from functools import cache
 from math import inf
 from pathlib import Path
+from statistics import median_low
 from typing import Any
 
 from benchmarks.harness import environment, python, scratch
 from pytest_cloudbench.judge.baseline import is_about_times
 from pytest_cloudbench.judge.watched import TIMES_DOUBTED, Numbers, needed_numbers
 
-__all__ = ["COLUMNS", "KINDS", "LOADS", "SAMPLE", "Record", "busy_machine", "read_record", "record"]
+__all__ = ["COLUMNS", "KINDS", "LOADS", "SAMPLE", "Record", "busy_machine", "read_record", "record", "unstarved"]
 
 FOLDER = Path(__file__).parent
 
@@ -197,11 +198,29 @@ def read_record(load: str, folder: Path = FOLDER) -> Record | None:
         about, *runs = map(json.loads, file)
     rounds: dict[int, dict[str, Numbers]] = {}
     for run in runs:
-        rounds.setdefault(run["round"], {})[run["kind"]] = run
+        rounds.setdefault(run["round"], {})[run["kind"]] = run | unstarved(run)
     most = max(map(len, rounds.values()))
     averages = [run["load_average"] for run in runs if "load_average" in run]
     text = f"{about['about']}, load average {min(averages)} to {max(averages)}" if averages else about["about"]
     return Record(text, [runs_of for runs_of in rounds.values() if len(runs_of) == most])
+
+
+def unstarved(numbers: Numbers, slowdown: float = 0.0) -> dict[str, float]:
+    """Returns of a run's columns what is known without its threads' waits; nothing if it lacks them.
+
+    Args:
+        numbers: of the run.
+        slowdown: the share that operations take longer by, but for the waits, which stay as they were.
+    """
+    if any(name not in numbers for name in COLUMNS) or min(numbers["own_wait_us"], default=-1) < 0:
+        return {}
+    rows = zip(numbers["service_us"], numbers["own_wait_us"], numbers["other_wait_us"], strict=True)
+    times_us = [(took - own - other) * (1 + slowdown) + other for took, own, other in rows]
+    return {
+        "ok": len(times_us),
+        "unstarved_p50": median_low(times_us) / 1e6,
+        "starved_elsewhere_share": sum(numbers["other_wait_us"]) / sum(times_us),
+    }
 
 
 @contextmanager

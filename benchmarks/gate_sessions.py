@@ -16,7 +16,7 @@ from math import exp, sqrt
 from statistics import NormalDist
 from typing import Any
 
-from benchmarks.gate_recorded import KINDS, SAMPLE, Record, read_record
+from benchmarks.gate_recorded import KINDS, SAMPLE, Record, read_record, unstarved
 from pytest_cloudbench.judge.gate import Answer
 from pytest_cloudbench.judge.watched import Numbers
 
@@ -236,6 +236,7 @@ def changed(numbers: Numbers, change: Change) -> Numbers:
     for name in _TIMES:
         if name in made:
             made[name] *= 1 + change.p50 + (change.p99 if name.endswith("p99") else 0.0)
+    made |= unstarved(numbers, change.p50)
     if SAMPLE in made:
         slow = sorted(made[SAMPLE])[-max(1, len(made[SAMPLE]) // 50)] if made[SAMPLE] else 0
         made[SAMPLE] = [us * (1 + change.p50 + (change.p99 if us >= slow else 0.0)) for us in made[SAMPLE]]

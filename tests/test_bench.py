@@ -178,6 +178,12 @@ def test_a_record_has_runs_of_each_kind_with_what_the_gate_watches(tmp_path: Pat
         waited_us, took_us = sum(own_us) + sum(other_us), sum(service_us)
         assert waited_us / took_us == pytest.approx(numbers["starved_share"], abs=0.01)
         assert len(late_us) == 60
+        computed = gate_recorded.unstarved(numbers)
+        assert numbers["unstarved_p50"] == pytest.approx(computed["unstarved_p50"], rel=0.01)
+        assert numbers["starved_elsewhere_share"] == pytest.approx(computed["starved_elsewhere_share"], abs=0.01)
+        assert numbers["unstarved_p50"] <= numbers["service_p50"]
+        slower = gate_recorded.unstarved(numbers, 1.0)["unstarved_p50"]
+        assert numbers["unstarved_p50"] < slower <= 2.01 * numbers["unstarved_p50"]
     open_us = [us for of_round in record.rounds for us in of_round["open"][gate_recorded.SAMPLE]]
     assert min(open_us, default=50_000) > 30_000, "the emulator takes 0.05 s, with a sigma of 0.1"
     assert path.stat().st_size < 20_000

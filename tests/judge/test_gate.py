@@ -344,6 +344,8 @@ def test_sessions_drawn_from_runs_of_a_busy_machine_alarm_for_what_has_changed_a
     assert of_t0(Change(p50=0.5), "quiet_p50") <= {"broken", "inconclusive"}
     assert of_t0(Change(p99=1.0), "quiet_p99") <= {"broken", "inconclusive"}
     assert "broken" not in of_t0(Change(p99=1.0), "quiet_p50")
+    assert of_t0(Change(p50=0.5), "unstarved_p50") <= {"broken"}
+    assert "broken" not in of_t0(Change(p99=1.0), "unstarved_p50")
     assert all(("t0", "failed_rate") in broken for broken in drawn(Change(failed=0.05), ops=300))
     assert {experiment for experiment, _ in drawn(Change(requests=1))[0]} == {"t0"}
     assert drawn(Change(lost=1)) == [{("t0", "silent_loss_rate")}] * 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 
 import pytest
@@ -52,6 +53,30 @@ def test_a_run_by_hand() -> None:
     assert run.sorted_ns("first_byte") == [0, NS]
     assert Run(OpTable(), None, WaitSeries()).per_s(1.0) is None
     assert summarize(OpTable(), None).metrics["elapsed"] is None
+
+
+@pytest.mark.parametrize(
+    ("waits_s", "median_s", "elsewhere"),
+    [((0.0, 0.0, 0.0), 0.4, 0.1 / 1.2), ((0.1, 0.5, 0.0), 0.2, 0.1 / 0.6), ((0.1, None, 0.0), None, None)],
+)
+def test_the_time_without_waits_lacks_what_the_own_thread_waited(
+    waits_s: tuple[float | None, ...], median_s: float | None, elsewhere: float | None
+) -> None:
+    """Three operations one after the other, of 0.4, 0.6 and 0.2 s. A server waited for 0.1 s in all."""
+    ops, start_ns = [], 10 * NS
+    for seq, (took_s, wait_s) in enumerate(zip((0.4, 0.6, 0.2), waits_s, strict=True)):
+        end_ns, wait_ns = start_ns + round(took_s * NS), None if wait_s is None else round(wait_s * NS)
+        ops.append(op(seq=seq, scheduled_ns=start_ns, start_ns=start_ns, end_ns=end_ns, cpu_wait_ns=wait_ns))
+        start_ns = end_ns
+    server = WaitSeries(array("q", (10 * NS, start_ns)), array("q", (0, NS // 10)))
+    summary = summarize(table_of(*ops), None, server)
+    assert summary.metrics["unstarved_p50"] == (None if median_s is None else pytest.approx(median_s))
+    share = summary.quiet["starved_elsewhere_share"]
+    assert share == (None if elsewhere is None else pytest.approx(elsewhere, rel=0.02))
+    assert summary.metrics["service_p50"] == pytest.approx(0.4)
+    unknown = summarize(table_of(*ops), None, WaitSeries(why="the server is not a process of this run"))
+    assert unknown.metrics["unstarved_p50"] == summary.metrics["unstarved_p50"]
+    assert unknown.quiet["starved_elsewhere_share"] is None
 
 
 def test_operations_that_the_client_delayed_are_not_quiet() -> None:

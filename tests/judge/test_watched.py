@@ -17,6 +17,7 @@ from pytest_cloudbench.judge.watched import (
     checks_of,
     parse_margins,
 )
+from pytest_cloudbench.load.gate.text import ruling_text
 from pytest_cloudbench.model import UsageError
 
 RUN: dict[str, Any] = {
@@ -154,6 +155,98 @@ def test_waiting_for_a_cpu_explains_some_of_a_rise(starved: float, answer: str) 
     (ruling,) = [each for each in judge(checks_of("t", now, (), before, {"quiet_p50": 0.2}, [now] * 3))
                  if each.check.metric == "quiet_p50"]  # fmt: skip
     assert ruling.answer == answer
+
+
+BUSY: dict[str, Any] = RUN | {
+    "ok": 400, "starved_share": 0.2, "starved_elsewhere_share": 0.02, "unstarved_p50": 0.1, "quiet_ops": 20,
+    "quiet_kept": 20, "quiet_share": 0.05,
+}  # fmt: skip
+"""A run beside other work, with too few quiet operations for a percentile."""
+
+
+def noisy(run: dict[str, Any], *names: str, runs: int = 20) -> list[dict[str, Any]]:
+    """Former runs whose values of these metrics differ by up to 6 %."""
+    return [run | {name: run[name] * (0.97 + number % 4 / 50) for name in names} for number in range(runs)]
+
+
+def p50_rulings(now: dict[str, Any], before: list[dict[str, Any]]) -> dict[str, Ruling]:
+    """The rulings on p50, with three repetitions that are like the run."""
+    rulings = judge(checks_of("t", now, (), before, {}, [now] * 3))
+    return {each.check.metric: each for each in rulings if each.check.metric.endswith("_p50")}
+
+
+@pytest.mark.parametrize(
+    ("slowdown", "answer"), [(1.0, "met"), (1.02, "met"), (1.06, "inconclusive"), (1.25, "broken"), (2.0, "broken")]
+)
+def test_beside_other_work_p50_is_decided_without_the_waits_of_the_operations(slowdown: float, answer: str) -> None:
+    found = p50_rulings(BUSY | {"unstarved_p50": 0.1 * slowdown}, noisy(BUSY, "unstarved_p50"))
+    assert found["unstarved_p50"].answer == answer
+    assert [name for name, ruling in found.items() if ruling.check.decides] == ["unstarved_p50"]
+    assert ruling_text(found["unstarved_p50"]).startswith("unstarved_p50: ")
+
+
+def test_a_median_that_only_waiting_has_raised_is_no_regression() -> None:
+    """Quiet operations take 30 % longer than in calm runs, by what they waited; without the waits nothing changed."""
+    calm = BUSY | {"starved_share": 0.01, "starved_elsewhere_share": 0.005, "quiet_ops": 400, "quiet_kept": 400}
+    now = calm | {"starved_share": 0.3, "starved_elsewhere_share": 0.01, "quiet_p50": 0.13, "unstarved_p50": 0.101}
+    found = p50_rulings(now, noisy(calm, "unstarved_p50", "quiet_p50"))
+    assert {name: ruling.answer for name, ruling in found.items()} == {
+        "quiet_p50": "inconclusive", "unstarved_p50": "met",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("starved", "answer"), [(0.05, "broken"), (0.3, "inconclusive")])
+def test_the_waits_of_a_server_explain_some_of_a_rise(starved: float, answer: str) -> None:
+    now = BUSY | {"starved_elsewhere_share": starved, "unstarved_p50": 0.122}
+    assert p50_rulings(now, noisy(BUSY, "unstarved_p50"))["unstarved_p50"].answer == answer
+
+
+@pytest.mark.parametrize("unknown", [{}, {"starved_elsewhere_share": None}])
+def test_where_a_server_is_unknown_it_may_have_waited_as_the_client_did(unknown: dict[str, None]) -> None:
+    """The client waited for 35 % of the time, up from 5 %: how long its server did is known in one of the cases."""
+    calm = BUSY | {"starved_share": 0.05} | unknown
+    now = calm | {"starved_share": 0.35, "unstarved_p50": 0.122}
+    answer = p50_rulings(now, noisy(calm, "unstarved_p50"))["unstarved_p50"].answer
+    assert answer == ("inconclusive" if unknown else "broken")
+
+
+@pytest.mark.parametrize("now", [{"starved_elsewhere_share": 0.15}, {"starved_elsewhere_share": 0.02}])
+def test_a_rise_that_less_waiting_may_hide_is_not_met(now: dict[str, float]) -> None:
+    """The former runs have 15 % more because of their servers' waits; today's operations would take 10 % longer."""
+    answer = p50_rulings(BUSY | now, noisy(BUSY | {"starved_elsewhere_share": 0.15}, "unstarved_p50"))["unstarved_p50"]
+    assert answer.answer == ("met" if now["starved_elsewhere_share"] == 0.15 else "inconclusive")
+
+
+@pytest.mark.parametrize(
+    "now",
+    [{"starved_share": 0.04}, {"cpu_per_op": 0.0022}, {"cpu_per_op": None}, {"starved_share": None}],
+    ids=["calm", "more CPU", "CPU unknown", "waits unknown"],
+)
+def test_quiet_operations_decide_unless_other_work_kept_the_threads_waiting(now: dict[str, float | None]) -> None:
+    found = p50_rulings(BUSY | now, noisy(BUSY, "unstarved_p50"))
+    assert [name for name, ruling in found.items() if ruling.check.decides] == ["quiet_p50"]
+    assert found["quiet_p50"].answer == "inconclusive"
+    slower = p50_rulings(BUSY | now | {"unstarved_p50": 0.15}, noisy(BUSY, "unstarved_p50"))
+    assert slower["unstarved_p50"].answer == "broken", "it can break a test, whatever decides"
+
+
+def test_runs_that_lack_the_time_without_waits_are_judged_as_before() -> None:
+    old = {name: value for name, value in BUSY.items() if name not in ("unstarved_p50", "starved_elsewhere_share")}
+    former = noisy(old | {"quiet_ops": 400}, "quiet_p50")
+    for now, before in ((BUSY, former), (BUSY, [*former, *[BUSY] * 9]), (old, [BUSY] * 20)):
+        found = p50_rulings(now, before)
+        assert list(found) == ["quiet_p50"]
+        assert found["quiet_p50"].check.decides
+        assert found["quiet_p50"].why == "40 quiet operations are needed, found 20"
+    slower = p50_rulings(BUSY | {"quiet_ops": 400, "quiet_p50": 0.2, "starved_share": 0.01}, former)
+    assert slower["quiet_p50"].answer == "broken"
+
+
+def test_the_time_without_waits_has_the_margin_of_quiet_operations() -> None:
+    for margins, margin in (({"p50": 0.3}, 0.3), ({"quiet_p50": 0.2}, 0.2), ({"unstarved_p50": 0.15}, 0.15)):
+        checks = checks_of("t", BUSY, (), [BUSY] * 20, margins)
+        assert [each.margin for each in checks if each.metric == "unstarved_p50"] == [margin]
+    assert "unstarved_p50" not in {each.metric for each in checks_of("t", BUSY, (), [BUSY] * 20, {"quiet_p50": None})}
 
 
 def test_too_few_quiet_operations_are_inconclusive() -> None:

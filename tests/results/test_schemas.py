@@ -33,6 +33,7 @@ pytest_plugins = ["pytester"]
 LATER = {
     "payload_bytes_per_op", "quiet_p50", "quiet_p99", "quiet_share", "service_p25", "starved_share", "duplicate_rate",
     "response_p95", "service_p95", "refused_p95", "first_byte_p95", "lateness_p95", "quiet_p95",
+    "unstarved_p50",
 }  # fmt: skip
 """Metrics that are newer than the first schemas."""
 FIXTURES = Path(__file__).parents[2] / "fixtures"

@@ -332,7 +332,7 @@ def _level_ruling(check: Check, tests: int, is_significant: bool) -> Ruling:
         return replace(ruling, answer="broken", course=course, is_significant=True)
     if course is not None:
         return _open_ruling(ruling, course)
-    if raw - noise.middle + noise.reach(_CONFIDENCE) >= log1p(check.margin):
+    if raw - noise.middle + level.hidden_rise(judged) + noise.reach(_CONFIDENCE) >= log1p(check.margin):
         return replace(ruling, why=_why_not_seen(check, ruling.detects, tests))
     if check.is_before:
         return replace(ruling, why=_too_few_since(check))
@@ -561,6 +561,12 @@ class _Level:
         if self.starved is None or reading.starved is None:
             return value
         return value - allowance(reading.starved, self.starved)
+
+    def hidden_rise(self, reading: Reading) -> float:
+        """Return how much of a rise may not show, because threads waited less for a CPU than before."""
+        if self.starved is None or reading.starved is None:
+            return 0.0
+        return allowance(self.starved, reading.starved)
 
     def is_bad(self, reading: Reading) -> bool:
         value = self.log_without_waits(reading)

@@ -21,7 +21,7 @@ from pytest_cloudbench.judge.records import KINDS, OUTCOMES, OpTable, codes, val
 from pytest_cloudbench.judge.stats import PERCENTILES, Verification, percentile, rows_in_order
 from pytest_cloudbench.model import ErrorKind, Outcome, Verb
 
-Times = Literal["response", "service", "refused", "first_byte", "lateness", "quiet"]
+Times = Literal["response", "service", "refused", "first_byte", "lateness", "quiet", "unstarved"]
 """Names of the durations that a run has for all or some of its operations (docs/method.md)."""
 
 _OK = OUTCOMES.index(Outcome.OK)
@@ -82,6 +82,8 @@ class Run:
             return array("q", compress(map(sub, self._end_ns, start_ns), ok))
         if times == "quiet":
             return array("q", compress(map(sub, self._end_ns, start_ns), map(and_, ok, self.quiet)))
+        if times == "unstarved":
+            return array("q", compress(self._unstarved_ns(), ok))
         if times == "refused":
             return array("q", compress(self._response_ns, (not is_ok for is_ok in ok)))
         if times == "lateness":
@@ -105,6 +107,24 @@ class Run:
             return None
         total_ns = sum(self._end_ns) - sum(self._start_ns)
         return fsum(self._waits_ns) / total_ns if total_ns else None
+
+    @property
+    def starved_elsewhere_share(self) -> float | None:
+        """The share of the operations' unstarved time that the threads which worked for them waited for a CPU.
+
+        None unless all these threads are known.
+        """
+        rest_ns = sum(self._unstarved_ns())
+        if self.other_waits.why or rest_ns <= 0:
+            return None
+        return max(0.0, fsum(self._waits_ns) - sum(self._own_waits_ns)) / rest_ns
+
+    def _unstarved_ns(self) -> array[int]:
+        """Return the service times less what each operation's own thread waited. Empty if any wait is unknown."""
+        if -1 in self._own_waits_ns:
+            return array("q")
+        rows = zip(self._end_ns, self._start_ns, self._own_waits_ns, strict=True)
+        return array("q", (max(0, end - start - waited) for end, start, waited in rows))
 
     @cached_property
     def _own_waits_ns(self) -> array[int]:
@@ -280,6 +300,7 @@ METRICS: dict[str, Metric] = {
     **_percentile_rows("first_byte", about=(Verb.GET,)),
     **_percentile_rows("lateness", p99="late p99"),
     **{name: metric for name, metric in _percentile_rows("quiet").items() if name in {"quiet_p50", "quiet_p99"}},
+    "unstarved_p50": Metric("s", time_like=True, of=partial(_percentile_s, "unstarved", 0.5)),
     "quiet_share": Metric("fraction", "higher", of=lambda run: _share(sum(run.quiet), len(run.table))),
     "starved_share": Metric("fraction", of=lambda run: run.starved_share, column="starved"),
     **CONCLUSIONS,
@@ -322,7 +343,8 @@ class Summary:
         details: the provider's messages for each kind of error, in the order of their first occurrence, with counts.
         quiet: how many operations were quiet (``quiet_kept``), how many of these succeeded (``quiet_ops``), the
             standard errors of the logarithms of their percentiles (``quiet_p50_error``, ``quiet_p99_error``), None if
-            there are too few to tell, and the requests of the median operation (``requests_usual``).
+            there are too few to tell, and the requests of the median operation (``requests_usual``). Also
+            ``unstarved_p50_error`` and ``starved_elsewhere_share`` (``Run.starved_elsewhere_share``).
     """
 
     ops: int
@@ -354,8 +376,10 @@ def summarize(table: OpTable, verification: Verification | None, other_waits: Wa
     errors = {f"quiet_{label}_error": log_error(ordered, PERCENTILES[label]) for label in ("p50", "p99")}
     quiet = {
         "quiet_kept": sum(run.quiet), "quiet_ops": len(ordered), **errors, "requests_usual": _median_requests(table),
+        "starved_elsewhere_share": run.starved_elsewhere_share,
     }  # fmt: skip
-    del ordered
+    del ordered  # frees its memory before the next times are sorted
+    quiet["unstarved_p50_error"] = log_error(run.sorted_ns("unstarved"), PERCENTILES["p50"])
     run.free_times()
     return Summary(len(table), run.outcomes, run.kinds, metrics, run.response_s(), _details(table), quiet)
 

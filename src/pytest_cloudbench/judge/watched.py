@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log1p
-from typing import Any
+from typing import Any, Literal
 
 from pytest_cloudbench.judge.baseline import ONLY_AT_GATE, is_finite
 from pytest_cloudbench.judge.changepoints import ChangePoint, find_changes
@@ -16,7 +16,7 @@ from pytest_cloudbench.judge.drift import ANCHOR_RUNS, SeriesDrift
 from pytest_cloudbench.judge.gate import FEWEST_RUNS, MOST_RUNS, Check, Kind, Reading, followed_value
 from pytest_cloudbench.judge.metrics import FACTS, METRICS
 from pytest_cloudbench.judge.paired import margin_of
-from pytest_cloudbench.judge.quiet import NEIGHBOURS
+from pytest_cloudbench.judge.quiet import MAX_WAIT_SHARE, NEIGHBOURS
 from pytest_cloudbench.model import UsageError, did_you_mean
 
 Margins = Mapping[str, float | None]
@@ -34,7 +34,8 @@ class _Watched:
         kind: see ``gate.Kind``.
         margin: the default margin.
         decides: see ``gate.Check``.
-        min_ops: the quiet operations that it needs.
+        ops_key: the key of the number of operations that it is computed from.
+        min_ops: how many of them it needs.
         count_key, total_key: the keys of a rate's counts.
         counts_remainder: whether the rate counts the total without ``count_key``.
         divisor_key: the key of the number by which it is divided before it is compared.
@@ -45,11 +46,16 @@ class _Watched:
             connections at a time.
         median_key: the key of the number that the median operation had.
         is_time: whether delays of the client, and waiting for the CPU, change it.
+        starved_key: the key of the share of these times that threads waited for a CPU. Where it is unknown, that of
+            operations as a whole takes its place.
+        stands_for: the metric in whose place it decides where the machine was busy. It is judged only against former
+            runs that have it.
     """
 
     kind: Kind
     margin: float = 0.10
     decides: bool = True
+    ops_key: str = "quiet_ops"
     min_ops: int = 0
     count_key: str = ""
     total_key: str = "ops"
@@ -60,11 +66,22 @@ class _Watched:
     has_handshakes: bool = False
     median_key: str = ""
     is_time: bool = False
+    starved_key: str = "starved_share"
+    stands_for: str = ""
 
 
 _RUN_METRICS: dict[str, _Watched] = {
     "quiet_p50": _Watched("level", 0.10, min_ops=40, is_time=True),
     "quiet_p99": _Watched("level", 0.25, min_ops=300, is_time=True),
+    "unstarved_p50": _Watched(
+        "level",
+        0.10,
+        ops_key="ok",
+        min_ops=40,
+        is_time=True,
+        starved_key="starved_elsewhere_share",
+        stands_for="quiet_p50",
+    ),
     "silent_loss_rate": _Watched("fact", count_key="silently_lost", total_key="files"),
     "corrupt_rate": _Watched("fact", count_key="corrupt"),
     "failed_rate": _Watched("rate", 0.01, count_key="failed"),
@@ -86,7 +103,7 @@ _RUN_METRICS: dict[str, _Watched] = {
 }
 """The metrics that are watched of a run of operations."""
 
-_MARGIN_FROM = {"service_p25": "service_p50"}
+_MARGIN_FROM = {"service_p25": "service_p50", "unstarved_p50": "quiet_p50"}
 """Metrics that take the margin of another one, unless the user gives them their own."""
 
 _EXACT = ("requests_per_op", "payload_bytes_per_op", "wire_bytes_per_op")
@@ -109,8 +126,9 @@ _MAX_SLOWDOWN = 1.5
 
 _OTHER_NUMBERS = frozenset({
     *(row.count_key for row in _RUN_METRICS.values() if row.count_key),
-    *(row.total_key for row in _RUN_METRICS.values()),
-    "quiet_ops", "quiet_p50_error", "quiet_p99_error", "reference_cpu_s", "wire_connections", "requests_usual",
+    *(number for row in _RUN_METRICS.values() for number in (row.total_key, row.ops_key, row.starved_key)),
+    "quiet_p50_error", "quiet_p99_error", "unstarved_p50_error",
+    "reference_cpu_s", "wire_connections", "requests_usual",
 })  # fmt: skip
 """Numbers of an entry that a check may need in addition to its metrics."""
 
@@ -250,7 +268,9 @@ def checks_of(
         why_times: why the times of the entry cannot be judged, or an empty text.
     """
     checks, former = [], baseline if isinstance(baseline, FormerNumbers) else FormerNumbers(baseline)
-    for metric, watched in _select_watched(info, columns, margins, former).items():
+    selected = _select_watched(info, columns, margins, former)
+    deciding = _select_deciding(selected, info, former)
+    for metric, watched in selected.items():
         margin = _find_margin(metric, watched, margins)
         if margin is None:
             continue
@@ -267,7 +287,7 @@ def checks_of(
         check = Check(
             experiment, metric, watched.kind, margin, tuple(usable[-runs:]), _read_metric(metric, watched, info),
             tuple(_read_metric(metric, watched, numbers) for numbers in again), reason,
-            decides=watched.decides, cluster_ops=watched.cluster_ops, higher=higher,
+            decides=metric in deciding, cluster_ops=watched.cluster_ops, higher=higher,
             since=since.run if since else "", improved=improvement.ratio if improvement else None, is_before=is_before,
             bound=_allowed_share(metric, watched, margins, former),
             drift=former.drift(metric, watched, margin, higher=higher),
@@ -276,6 +296,19 @@ def checks_of(
             check = _without_handshakes(check, info, again, former)
         checks.append(_demote_varying(check))
     return checks
+
+
+def _select_deciding(selected: Mapping[str, _Watched], info: Numbers, former: FormerNumbers) -> set[str]:
+    """Return the selected metrics that can make the entry inconclusive.
+
+    Where the machine was busy, a metric decides in the place of the one that it stands for, unless the client itself
+    may have used more CPU than before: what its threads waited is then its own doing, in part.
+    """
+    is_busy = (_number(info, "starved_share") or 0.0) > MAX_WAIT_SHARE
+    is_busy_by_others = is_busy and _cpu_against_before(info, former) == "no more"
+    stand_ins = {name: watched.stands_for for name, watched in selected.items() if watched.stands_for in selected}
+    silent = set(stand_ins.values() if is_busy_by_others else stand_ins)
+    return {name for name, watched in selected.items() if watched.decides} - silent
 
 
 def _allowed_share(metric: str, watched: _Watched, margins: Margins, former: FormerNumbers) -> float:
@@ -314,7 +347,8 @@ def watched_pairs(metrics: Iterable[str], deciding: Sequence[str], margins: Marg
     deciding metric was measured, all metrics are gated.
     """
     measured = list(metrics)
-    watched = {*deciding, *margins, *(name for name, row in _RUN_METRICS.items() if not row.counts_remainder)}
+    gated = {name for name, row in _RUN_METRICS.items() if not row.counts_remainder and not row.stands_for}
+    watched = {*deciding, *margins, *gated}
     names = [name for name in measured if name in watched] if not set(deciding).isdisjoint(measured) else measured
     return [name for name in names if paired_margin(name, margins) is not None]
 
@@ -335,7 +369,10 @@ def _select_watched(
     They have a value, or most former runs had one: a run that does not say what others said is not as good as they.
     """
     if "quiet_ops" in info:
-        names = dict(_RUN_METRICS)
+        names = {
+            name: watched for name, watched in _RUN_METRICS.items()
+            if not watched.stands_for or _can_stand_in(name, watched, info, former)
+        }  # fmt: skip
     else:
         own = {name: _watched_in_conclusion(name, name in columns) for name in info if name in METRICS}
         names = {name: watched for name, watched in own.items() if watched is not None}
@@ -349,6 +386,15 @@ def _select_watched(
         or (watched.decides and former.is_usually_known(name, watched))
     }  # fmt: skip
     return own_names | named
+
+
+def _can_stand_in(metric: str, watched: _Watched, info: Numbers, former: FormerNumbers) -> bool:
+    """Return whether this run and enough former ones have a metric, of enough operations."""
+    return (
+        _number(info, metric) is not None
+        and (_number(info, watched.ops_key) or 0) >= watched.min_ops
+        and len(former.baseline_readings(metric, watched)) >= FEWEST_RUNS
+    )
 
 
 def _watched_in_conclusion(name: str, is_column: bool) -> _Watched | None:
@@ -395,12 +441,17 @@ def _read_metric(metric: str, watched: _Watched, numbers: Numbers) -> Reading:
     if watched.divisor_key and value is not None:
         divisor = _number(numbers, watched.divisor_key)
         value = value / divisor if divisor else None
-    error, ops = _number(numbers, f"{metric}_error"), _number(numbers, "quiet_ops")
+    error, ops = _number(numbers, f"{metric}_error"), _number(numbers, watched.ops_key)
     return Reading(
         value, error=error, ops=round(ops or 0), run=run, is_barred=is_barred, was_broken=was_broken,
-        starved=_number(numbers, "starved_share") if watched.is_time else None,
+        starved=_find_starved_share(numbers, watched) if watched.is_time else None,
         usual=_number(numbers, watched.median_key) if watched.median_key else None,
     )  # fmt: skip
+
+
+def _find_starved_share(numbers: Numbers, watched: _Watched) -> float | None:
+    share = _number(numbers, watched.starved_key)
+    return _number(numbers, "starved_share") if share is None else share
 
 
 def _number(numbers: Numbers, name: str) -> float | None:
@@ -410,10 +461,10 @@ def _number(numbers: Numbers, name: str) -> float | None:
 
 def _reason_to_skip(metric: str, watched: _Watched, info: Numbers, baseline: FormerNumbers) -> str:
     """Return why this run gives no information about the metric, or an empty text."""
-    ops = _number(info, "quiet_ops")
+    ops = _number(info, watched.ops_key)
     if ops is not None and ops < watched.min_ops:
         return f"{watched.min_ops} quiet operations are needed, found {round(ops)}"
-    if watched.counts_remainder and not _uses_more_cpu(info, baseline):
+    if watched.counts_remainder and _cpu_against_before(info, baseline) != "more":
         return "the client itself used no more CPU than before, so the machine was busy with something else"
     if watched.counts_remainder and _waits_more(info, baseline):
         return "threads waited for a CPU for more of the time than in any run before, as beside other work"
@@ -424,14 +475,16 @@ def _reason_to_skip(metric: str, watched: _Watched, info: Numbers, baseline: For
     return ""
 
 
-def _uses_more_cpu(info: Numbers, baseline: FormerNumbers) -> bool:
-    """Return whether this client is known to use more CPU per operation than in any run of the baseline."""
+def _cpu_against_before(info: Numbers, baseline: FormerNumbers) -> Literal["more", "no more", "unknown"]:
+    """Return whether this client uses more CPU per operation than in any run of the baseline."""
     watched = _RUN_METRICS["cpu_per_op"]
     now = _read_metric("cpu_per_op", watched, info).value
     former_values = [
         reading.value for reading in baseline.baseline_readings("cpu_per_op", watched) if reading.value is not None
     ]
-    return now is not None and bool(former_values) and now > max(former_values)
+    if now is None or not former_values:
+        return "unknown"
+    return "more" if now > max(former_values) else "no more"
 
 
 def _waits_more(info: Numbers, baseline: FormerNumbers) -> bool:

@@ -4,6 +4,8 @@ The children swallow what they are given, so the whole driver is measured and no
 threads of the children count too. The reference is the least that any such array must do with the same bytes: AES-GCM
 once, and SHA-256 of the content.
 
+Objects of 5 KiB go into six folders, beside plain puts into six folders: most of what an array adds is not bytes then.
+
 Beside Tahoe-LAFS, which any four of six nodes are enough for as well, both send over the loopback and only the client
 counts: this process, and of Tahoe also its gateway, which encrypts and codes.
 """
@@ -48,6 +50,8 @@ _SIZE_BYTES = 16 * MIB
 _PUTS = 4
 _BLOCKS = 5
 _LARGE_BYTES = 1024 * MIB
+_SMALL_BYTES = 5 * 1024
+_SMALL_PUTS = 200
 _K, _M = 4, 2
 
 
@@ -84,8 +88,8 @@ class _Sink:
 
 
 @contextmanager
-def _array(children: Sequence[Any]) -> Iterator[RaidDriver]:
-    with tempfile.TemporaryDirectory() as folder:
+def _array(children: Sequence[Any], scratch: str | None = None) -> Iterator[RaidDriver]:
+    with tempfile.TemporaryDirectory(dir=scratch) as folder:
         file = Path(folder, "array.toml")
         specs = ", ".join(f'"folder:/nowhere/{number}"' for number in range(_K + _M))
         file.write_text(f'k = {_K}\nm = {_M}\nkey = "array.key"\nchildren = [{specs}]\n', "utf-8")
@@ -104,6 +108,8 @@ def measure(names: Sequence[str], runs: int) -> list[Figure]:
     ):  # fmt: skip
         if name in names and codec.serves(_K, _M):
             figures.append(_write_path(name, codec, bound, max(_BLOCKS, runs)))
+    if "raid_put_small" in names:
+        figures.append(_small_objects(max(_BLOCKS, runs)))
     if "raid_over_tahoe" in names:
         figures += _over_tahoe(runs)
     if "raid_rss" in names:
@@ -131,6 +137,34 @@ def _write_path(name: str, codec: Any, bound: float, blocks: int) -> Figure:
     }
     unit = "MB / CPU-s over AES-GCM and SHA-256 of the same bytes"
     return Figure(name, round(found.ratio, 3), unit, bound, "at least", {**found.details(), **ms}, absolute)
+
+
+def _small_objects(blocks: int) -> Figure:
+    """Puts of small objects into an array of folders, over as many plain puts into folders."""
+    content, numbers = Literal(os.urandom(_SMALL_BYTES)), itertools.count()
+    with tempfile.TemporaryDirectory(dir=os.environ.get("CLOUDBENCH_SCRATCH")) as scratch:
+        folders = [Path(scratch, f"{kind}-{number}") for kind in ("array", "plain") for number in range(_K + _M)]
+        for folder in folders:
+            folder.mkdir()
+        children = [drivers.connect(ProviderSpec.parse(f"folder:{folder}")) for folder in folders]
+        with _array(children[: _K + _M], scratch) as array:
+            plain = children[_K + _M :]
+
+            def rate(puts: Sequence[Callable[[str, Content], object]]) -> float:
+                start_ns = time.process_time_ns()
+                for _ in range(_SMALL_PUTS):
+                    path = f"/object-{next(numbers)}"
+                    for put in puts:
+                        put(path, content)
+                return _SMALL_PUTS / ((time.process_time_ns() - start_ns) / 1e9)
+
+            found = alternating(lambda: rate([array.put]), lambda: rate([child.put for child in plain]), blocks)
+    absolute = {
+        "put of the array, per CPU-s": round(median(found.ours)),
+        "put into each of six folders, per CPU-s": round(median(found.reference)),
+    }
+    unit = "puts of 5 KiB per CPU-second over six plain puts into folders"
+    return Figure("raid_put_small", round(found.ratio, 3), unit, 0.45, "at least", found.details(), absolute)
 
 
 def _least(data: bytes) -> None:

@@ -71,7 +71,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "history_compare_ratio",
         "history_backtest_ratio",
     ),
-    "benchmarks.bench_raid": ("raid_put_isal", "raid_put_portable", "raid_over_tahoe", "raid_rss"),
+    "benchmarks.bench_raid": ("raid_put_isal", "raid_put_portable", "raid_put_small", "raid_over_tahoe", "raid_rss"),
     "benchmarks.bench_batching": (
         "written_ranges_over_rsync",
         "written_ranges_growth",

@@ -185,6 +185,44 @@ def test_a_failed_write_leaves_the_old_object_and_no_packages(make_array: MakeAr
         refusal(ErrorKind.NOT_FOUND, lambda: driver.stat("/new"))
 
 
+def test_an_interrupted_small_write_leaves_the_old_object_and_no_packages(make_array: MakeArray) -> None:
+    array_folder = make_array(2, 1)
+    with array_folder.opened() as driver:
+        driver.put("/a", Literal(b"old"))
+        driver.array.children.note_small_write(1, 0)  # so that the caller itself writes to it
+        before = [set(child.packages) for child in array_folder.children]
+
+        def interrupt() -> None:
+            raise KeyboardInterrupt
+
+        array_folder.children[1].after_put = interrupt
+        with pytest.raises(KeyboardInterrupt):
+            driver.put("/a", Literal(b"new"))
+        assert driver.settle(HANG_S)
+        assert read_content(driver) == b"old"
+        assert [set(child.packages) for child in array_folder.children] == before
+
+
+def test_a_failed_write_does_not_wait_for_a_quick_child_that_hangs(make_array: MakeArray) -> None:
+    array_folder = make_array(2, 1)
+    with array_folder.opened() as driver:
+        for child in range(3):
+            driver.array.children.note_small_write(child, 0)
+        array_folder.children[0].fails, array_folder.children[2].frozen = {"put": ErrorKind.SERVER}, {"put"}
+        refusal(ErrorKind.SERVER, lambda: driver.put("/a", Literal(b"content")))
+        assert not array_folder.children[2].has_frozen.is_set()
+
+
+def test_a_quick_child_that_hangs_delays_no_write_that_is_durable_without_it(make_array: MakeArray) -> None:
+    array_folder = make_array(2, 2, durability="k+1")
+    with array_folder.opened() as driver:
+        for child in range(4):
+            driver.array.children.note_small_write(child, 0)
+        array_folder.children[0].frozen = {"put"}
+        driver.put("/a", Literal(b"content"))
+        assert [len(child.packages) for child in array_folder.children] == [0, 1, 1, 1]
+
+
 def test_a_throttled_child_makes_the_write_throttled(make_array: MakeArray) -> None:
     array_folder = make_array(2, 1)
     with array_folder.opened() as driver:

@@ -6,6 +6,7 @@ is no longer the one that this process opened.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -18,7 +19,6 @@ from pytest_cloudbench.raid.locks import holder_text
 _BUSY_S = 10.0
 """The time that a transaction waits for another process. Transactions take milliseconds, as none waits for children."""
 _MOST_GENERATION = 1 << 62
-_COUNT_TRANSACTION = "INSERT INTO settings VALUES ('changes', 1) ON CONFLICT (name) DO UPDATE SET value = value + 1"
 _SETTINGS = "CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value) WITHOUT ROWID"
 
 
@@ -43,10 +43,13 @@ class Database:
     """
 
     def __init__(self, path: Path, rebuild: str) -> None:
-        self._path, self._rebuild = path, rebuild
+        self._path, self._path_text, self._rebuild = path, str(path), rebuild
         self._lock, self._is_closed = threading.RLock(), False
         self._changes = 0
         self._children: str | None = None
+        self._settings: dict[str, object] | None = None  # those of the transaction that is under way
+        self._changed_settings = set[str]()
+        self._is_synced = True
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch(0o600)
@@ -77,8 +80,11 @@ class Database:
     # --- transactions ---
 
     @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
+    def transaction(self, *, is_synced: bool = True) -> Iterator[sqlite3.Connection]:
         """Run a block as one transaction, or as part of the transaction that is under way.
+
+        ``is_synced``: a power cut must not undo it. Those that are not synced survive the end of the process, and a
+        power cut undoes only the newest ones: each synced transaction makes all before it safe as well.
 
         Raises CloudError, see ``reading``, and if another process keeps the file locked.
         """
@@ -86,19 +92,34 @@ class Database:
             if db.in_transaction:
                 yield db
                 return
+            if is_synced != self._is_synced:
+                db.execute(f"PRAGMA synchronous = {'FULL' if is_synced else 'NORMAL'}")
+                self._is_synced = is_synced
             db.execute("BEGIN IMMEDIATE")
             try:
+                self._settings = dict(db.execute("SELECT name, value FROM settings").fetchall())
                 self.check_is_current()
                 self._check_children()
                 yield db
-                db.execute(_COUNT_TRANSACTION)
+                self._store(db, self._changes + 1)
                 db.execute("COMMIT")
             except BaseException:
                 with suppress(sqlite3.Error):  # the first error is the one to report
                     db.execute("ROLLBACK")
                 raise
+            finally:
+                self._settings = None
+                self._changed_settings.clear()
             self._changes += 1
             self._check_is_same_file()  # a commit to a file that is no longer there must not be acknowledged
+
+    def _store(self, db: sqlite3.Connection, changes: int) -> None:
+        """Write the settings that a transaction has changed."""
+        settings = self._settings or {}
+        rows = [("changes", changes), *((name, settings[name]) for name in self._changed_settings & settings.keys())]
+        db.executemany("INSERT OR REPLACE INTO settings VALUES (?, ?)", rows)
+        if removed := self._changed_settings - settings.keys():
+            db.executemany("DELETE FROM settings WHERE name = ?", [(name,) for name in removed])
 
     @contextmanager
     def consistent_read(self) -> Iterator[None]:
@@ -120,7 +141,8 @@ class Database:
         Raises CloudError if SQLite fails, for instance on a full disk, or if the file is damaged or was replaced.
         """
         with self._lock:
-            self._check_is_same_file()
+            if not self._db.in_transaction:
+                self._check_is_same_file()
             try:
                 yield self._db
             except (sqlite3.Error, Damaged, UnicodeDecodeError) as error:
@@ -142,7 +164,7 @@ class Database:
     def _check_is_same_file(self) -> None:
         """Raise CloudError if the file was replaced or removed, because writes to the old file would be lost."""
         try:
-            is_same = self._path.stat().st_ino == self._identity
+            is_same = os.stat(self._path_text).st_ino == self._identity
         except OSError:
             is_same = False
         if not is_same:
@@ -177,19 +199,33 @@ class Database:
 
     def setting(self, name: str) -> str | None:
         """Return a setting, or None if there is none."""
+        with self._lock:
+            if self._settings is not None:
+                value = self._settings.get(name)
+                return None if value is None else str(value)
         with self.reading() as db:
             row = db.execute("SELECT value FROM settings WHERE name = ?", (name,)).fetchone()
         return None if row is None else str(row[0])
 
-    def put_setting(self, name: str, text: str) -> None:
+    def put_setting(self, name: str, value: str | int) -> None:
         """Store a setting."""
-        with self.transaction() as db:
-            db.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (name, text))
+        with self.transaction():
+            self.change_setting(name, value)
 
     def remove_setting(self, name: str) -> None:
         """Remove a setting."""
-        with self.transaction() as db:
-            db.execute("DELETE FROM settings WHERE name = ?", (name,))
+        with self.transaction():
+            self.change_setting(name, None)
+
+    def change_setting(self, name: str, value: str | int | None) -> None:
+        """Change a setting of the transaction that is under way. None removes it."""
+        if self._settings is None:
+            raise RuntimeError("settings are changed in transactions only")
+        self._changed_settings.add(name)
+        if value is None:
+            self._settings.pop(name, None)
+        else:
+            self._settings[name] = value
 
     def number_setting(self, name: str) -> int:
         """Return a setting that is a number, or 0 if there is none."""

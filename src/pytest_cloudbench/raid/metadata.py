@@ -114,6 +114,19 @@ class BegunWrite:
 
 
 @dataclass(frozen=True, slots=True)
+class EndedWrite:
+    """The end of a write that reached enough children.
+
+    Attributes:
+        is_current: whether its version became current.
+        leaves_work: whether packages are missing, or garbage.
+    """
+
+    is_current: bool
+    leaves_work: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """All versions that the metadata knows of, at one moment.
 
@@ -305,10 +318,11 @@ class Metadata(Database):
 
         ``generation``: for a copy, that of the original, so that every newly written version is newer than the copy.
         Generations grow with the wall clock, so that none is used twice, even after an old copy is restored.
+
+        Only for a copy it is synced: the generation of another version, in its packages, tells what a power cut undid.
         """
-        with self.transaction() as db:
-            if not generation:
-                generation = self.next_generation()
+        with self.transaction(is_synced=bool(generation)) as db:
+            generation = generation or self._make_generation()
             _WRITING.add(version)
             values = (version, _path_bytes(path), generation, segments, self.owner)
             db.execute("INSERT INTO writes VALUES (?, ?, ?, ?, ?)", values)
@@ -317,63 +331,66 @@ class Metadata(Database):
     def next_generation(self) -> int:
         """Return a new generation, above those of all versions."""
         with self.transaction():
-            generation = max(self.newest_generation() + 1, time.time_ns() // 1000)
-            self._raise_generation(generation)
+            return self._make_generation()
+
+    def _make_generation(self) -> int:
+        generation = max(self.number_setting("generation") + 1, time.time_ns() // 1000)
+        self.change_setting("generation", generation)
         return generation
 
     def _raise_generation(self, generation: int) -> None:
-        self._db.execute(
-            "INSERT INTO settings VALUES ('generation', ?) ON CONFLICT (name) DO UPDATE SET value = max(value, ?)",
-            (generation, generation),
-        )
+        self.change_setting("generation", max(self.number_setting("generation"), generation))
 
     def commit_write(
-        self, row: ObjectRow, missing: Iterable[MissingPackage], children: int, instead_of: bytes = b""
-    ) -> bool:
+        self, row: ObjectRow, missing: Sequence[MissingPackage], children: int, instead_of: bytes = b""
+    ) -> EndedWrite:
         """Make a version that was begun the current one. The path's earlier version becomes garbage.
 
-        Returns whether it became current. If a version that began later was faster, this one becomes garbage. So does a
-        copy whose original, ``instead_of``, is no longer current.
+        If a version that began later was faster, this one becomes garbage. So does a copy whose original,
+        ``instead_of``, is no longer current.
+
+        Only for a copy it is synced. If a power cut undoes another one, the next process finds the version with the
+        children, as that of an unfinished write or by its generation, and takes it in.
 
         Raises CloudError if another process has taken the write over, because this process seemed to have ended.
         """
-        with self.transaction() as db:
+        with self.transaction(is_synced=bool(instead_of)) as db:
             was_noted = db.execute("DELETE FROM writes WHERE version = ?", (row.version,)).rowcount
             if not was_noted and self.find_version(row.version) is None:
                 detail = "another process has discarded this write"
                 raise CloudError(ErrorKind.CONFLICT, "put", row.path, detail=detail)
             if instead_of and self.find_version(instead_of) is None:
                 self._make_garbage(row.version, row.segments, children)
-                is_current = False
+                ended = EndedWrite(is_current=False, leaves_work=True)
             else:
-                is_current = self._make_current(row, missing, children)
+                ended = self._make_current(row, missing, children)
         _WRITING.discard(row.version)
-        return is_current
+        return ended
 
-    def _make_current(self, row: ObjectRow, missing: Iterable[MissingPackage], children: int) -> bool:
+    def _make_current(self, row: ObjectRow, missing: Sequence[MissingPackage], children: int) -> EndedWrite:
         current = self.find(row.path)
         if current is not None and current.generation > row.generation:
             self._make_garbage(row.version, row.segments, children)
-            return False
+            return EndedWrite(is_current=False, leaves_work=True)
         if current is not None:
             self._delete(current.version)
             if current.version != row.version:
                 self._make_garbage(current.version, current.segments, children)
         self._insert((_path_bytes(row.path), row.version, row.generation, row.size_bytes, row.segments, row.manifest))
         self._add_missing(missing)
-        return True
+        return EndedWrite(is_current=True, leaves_work=bool(current or missing))
 
     def _insert(self, row: Sequence[object]) -> None:
         checksum = _checksum(row)
         self._db.execute("INSERT INTO objects VALUES (?, ?, ?, ?, ?, ?, ?)", (*row[:-1], checksum, row[-1]))
-        self.put_setting("checksum", str(self.number_setting("checksum") ^ checksum))
+        self.change_setting("checksum", str(self.number_setting("checksum") ^ checksum))
 
     def _delete(self, version: bytes) -> bool:
         """Delete the row of a current version. Returns whether there was such a row."""
         row = self._db.execute("SELECT checksum FROM objects WHERE version = ?", (version,)).fetchone()
         if row is not None:
             self._db.execute("DELETE FROM objects WHERE version = ?", (version,))
-            self.put_setting("checksum", str(self.number_setting("checksum") ^ row[0]))
+            self.change_setting("checksum", str(self.number_setting("checksum") ^ row[0]))
         return row is not None
 
     def take_in_versions(
@@ -412,12 +429,11 @@ class Metadata(Database):
 
     def _make_garbage(self, version: bytes, segments: int, children: int) -> None:
         self._db.execute("DELETE FROM missing WHERE version = ?", (version,))
-        for child in range(children):
-            self._note_garbage(version, child, segments)
+        self._note_garbage(version, range(children), segments)
 
-    def _note_garbage(self, version: bytes, child: int, segments: int) -> None:
-        values = (version, child, segments, self.owner)
-        self._db.execute("INSERT OR REPLACE INTO garbage VALUES (?, ?, ?, ?, random())", values)
+    def _note_garbage(self, version: bytes, children: Iterable[int], segments: int) -> None:
+        rows = [(version, child, segments, self.owner) for child in children]
+        self._db.executemany("INSERT OR REPLACE INTO garbage VALUES (?, ?, ?, ?, random())", rows)
 
     # --- unfinished work ----------------------------------------------------------------------------
 
@@ -451,7 +467,7 @@ class Metadata(Database):
                     (package.version, package.segment, package.child),
                 )
             if self.find_version(package.version) is None:
-                self._note_garbage(package.version, package.child, segments)
+                self._note_garbage(package.version, [package.child], segments)
 
     def is_missing(self, package: MissingPackage) -> bool:
         """Return whether a child lacks a package now."""

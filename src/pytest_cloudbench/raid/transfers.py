@@ -1,7 +1,8 @@
 """Transfers of packages to and from children. Each child has its own threads, so that one that hangs delays no other.
 
 What may live here: threads, names of packages, and calls of the children's drivers. Nothing here blocks the caller: a
-transfer calls back from its own thread when it has ended.
+transfer calls back from its own thread when it has ended. The one exception are small writes that the caller waits for
+anyway: a child that answers sooner than a thread begins is called by the caller itself.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ _LEAST_KEPT_BYTES = 1 << 19
 _MOST_KEPT_BYTES = 32 << 20
 _MOST_QUEUED_BYTES = 32 << 20
 """The most bytes that may be queued for one child before transfers that no operation waits for are refused."""
+_SMALL_BYTES = 1 << 16
+_MOST_NS = 1 << 62
+_QUICK_NS = 1_000_000
+"""About the time that a thread of its own costs a small write: none is used for a child that takes less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +129,8 @@ class Children:
         self.drivers, self.names, self.folder, self.rates = drivers, names, folder, rates
         self._master, self.buffers = master, Buffers()
         self._threads = [_ChildThreads(f"raid-{number}") for number in range(len(drivers))]
+        self._small_writes_ns = [_MOST_NS] * len(drivers)
+        self._counts = [driver.requests if isinstance(driver, Counting) else None for driver in drivers]
 
     def __len__(self) -> int:
         return len(self.drivers)
@@ -131,7 +138,7 @@ class Children:
     @property
     def all_count_requests(self) -> bool:
         """Whether all drivers count their requests."""
-        return all(isinstance(driver, Counting) for driver in self.drivers)
+        return None not in self._counts
 
     def package_name(self, version: bytes, child: int, segment: int, *, is_last: bool) -> str:
         """Return a package's name on a child. Without the key, no two names show anything in common.
@@ -162,8 +169,8 @@ class Children:
     ) -> None:
         """Write a package.
 
-        ``waits``: an operation waits for this child. Otherwise the call fails immediately if too much is queued for the
-        child.
+        ``waits``: an operation waits for this child. Then a small write to a quick child has ended when this returns.
+        Otherwise the call fails immediately if too much is queued for the child.
         """
         threads = self._threads[child]
         if not waits and threads.queued_bytes > _MOST_QUEUED_BYTES:
@@ -172,10 +179,25 @@ class Children:
             return
 
         def call(driver: Driver) -> bytes:
+            begin_ns = clock.now_ns()
             driver.put(self.path_of(name), package)
+            if package.size_bytes <= _SMALL_BYTES:
+                self.note_small_write(child, clock.now_ns() - begin_ns)
             return b""
 
-        self._start(child, call, done, is_read=False, size_bytes=package.size_bytes)
+        is_direct = waits and package.size_bytes <= _SMALL_BYTES and self.is_quick(child)
+        self._start(child, call, done, is_read=False, size_bytes=package.size_bytes, is_direct=is_direct)
+
+    def note_small_write(self, child: int, taken_ns: int) -> None:
+        """Note how long a child took for a small write. The quickest of the latest counts, as others wait for threads.
+
+        So a child that has become slow is found to be after a few writes.
+        """
+        self._small_writes_ns[child] = min(taken_ns, self._small_writes_ns[child] * 6 // 5 + 1)
+
+    def is_quick(self, child: int) -> bool:
+        """Return whether a child takes less time for a small write than it takes to begin a thread."""
+        return self._small_writes_ns[child] < _QUICK_NS
 
     def get_package(
         self, child: int, name: str, most_bytes: int, done: Callable[[TransferResult], object]
@@ -255,10 +277,9 @@ class Children:
 
     def _start(
         self, child: int, call: Callable[[Driver], Buffer], done: Callable[[TransferResult], object], *,
-        is_read: bool | None = None, size_bytes: int = 0, pending: PendingRead | None = None,
+        is_read: bool | None = None, size_bytes: int = 0, pending: PendingRead | None = None, is_direct: bool = False,
     ) -> None:  # fmt: skip
-        driver, begin_ns = self.drivers[child], clock.now_ns()
-        count = driver.requests if isinstance(driver, Counting) else None
+        driver, count, begin_ns = self.drivers[child], self._counts[child], clock.now_ns()
 
         def task() -> None:
             before, error = count() if count else 0, None
@@ -277,7 +298,14 @@ class Children:
                     self.rates.note_failure(child, is_read=is_read)
             done(TransferResult(child, data, error, duration_ns, count() - before if count else None))
 
-        self._threads[child].run(task, size_bytes)
+        if not is_direct:
+            self._threads[child].run(task, size_bytes)
+            return
+        try:
+            task()
+        except BaseException:  # Ctrl-C, for instance: the child may have the package, or not
+            done(TransferResult(child, error=CloudError(ErrorKind.NETWORK, "put", "/", detail="interrupted")))
+            raise
 
 
 class _ChildThreads:

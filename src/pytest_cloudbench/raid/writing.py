@@ -150,12 +150,20 @@ class _Writer:
         transfer = _SegmentTransfer(number, split, buffer)
         self._transfers.append(transfer)
         waits = self._array.file.losses is None
-        packages = make_packages(self._array, manifest, number, shares, sorted(transfer.holders), self._count)
+        # Those that take long begin first, and all are sealed before the first one is sent, which is quicker.
+        holders = sorted(transfer.holders, key=lambda child: (self._array.children.is_quick(child), child))
+        packages = [*make_packages(self._array, manifest, number, shares, holders, self._count)]
         for child, name, package in packages:
             self._costs.sent_bytes += package.size_bytes
             transfer.packages[child] = package
-            self._array.children.put_package(child, name, package, partial(self._note_result, transfer), waits=waits)
             transfer.sent_to.add(child)
+            self._array.children.put_package(child, name, package, partial(self._note_result, transfer), waits=waits)
+            if transfer.failures and not self._can_become_durable(transfer):
+                return  # otherwise it would wait for a quick child that hangs just now
+
+    def _can_become_durable(self, transfer: _SegmentTransfer) -> bool:
+        with self._changed:
+            return self._array.is_durable(transfer.split, transfer.holders - transfer.failures.keys())
 
     def _note_result(self, transfer: _SegmentTransfer, result: TransferResult) -> None:
         """Note that a package's transfer has ended, with or without success. Called in that transfer's thread."""
@@ -178,7 +186,7 @@ class _Writer:
         array = self._array
         with self._costs.timed("transfer_ns"), self._changed:
             while not array.is_durable(transfer.split, transfer.held_by):
-                if not array.is_durable(transfer.split, transfer.holders - transfer.failures.keys()):
+                if not self._can_become_durable(transfer):
                     break
                 self._changed.wait()
             else:
@@ -209,10 +217,11 @@ class _Writer:
                 for child in sorted(transfer.holders - transfer.held_by)
             ]
             array.pending.add_transfers(self._packages_in_transfer())
-            is_current = array.metadata.commit_write(row, missing, len(array.children), instead_of)
+            ended = array.metadata.commit_write(row, missing, len(array.children), instead_of)
             self._has_ended = True
-        array.pending.wake()
-        return is_current
+        if ended.leaves_work:
+            array.pending.wake()
+        return ended.is_current
 
     def abandon(self) -> None:
         """Give the version up. Its packages become garbage, even those that are still to arrive."""

@@ -85,6 +85,7 @@ class Manifest:
     key: bytes = field(repr=False)
     prefix: bytes = field(repr=False)
     segments: tuple[CodedSegment, ...]
+    _bytes: bytes = field(default=b"", init=False, repr=False, compare=False)
 
     def first_chunk(self, number: int) -> int:
         """Return the number of a segment's first chunk."""
@@ -106,6 +107,11 @@ class Manifest:
         return len(self._to_bytes()) + SALT_BYTES + TAG_BYTES
 
     def _to_bytes(self) -> bytes:
+        if not self._bytes:  # every child gets a copy
+            object.__setattr__(self, "_bytes", self._make_bytes())
+        return self._bytes
+
+    def _make_bytes(self) -> bytes:
         text = json.dumps(
             {
                 "layout": _LAYOUT,

@@ -105,10 +105,8 @@ class MasterKey:
 
     def hide_name(self, *parts: bytes | int) -> str:
         """Return a name that reveals nothing to others: 32 hex digits, the same for the same parts."""
-        text = b"".join(
-            len(part).to_bytes(4, "big") + part
-            for part in (part.to_bytes(8, "big") if isinstance(part, int) else part for part in parts)
-        )
+        texts = [part.to_bytes(8, "big") if isinstance(part, int) else part for part in parts]
+        text = b"".join([len(part).to_bytes(4, "big") + part for part in texts])
         return hmac.digest(self._naming, text, "sha256")[:_NAME_BYTES].hex()
 
 

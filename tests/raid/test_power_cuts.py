@@ -1,0 +1,176 @@
+"""A power cut undoes the newest transactions that were not synced: whatever it undoes, nothing acknowledged is lost.
+
+SQLite itself tells which transactions it syncs. A cut leaves the write-ahead log as it was after the last of these, or
+after any later one, while the children keep what they have acknowledged.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_cloudbench.raid.coding.policies import Equal
+from pytest_cloudbench.raid.database import Database
+from pytest_cloudbench.raid.driver import RaidDriver
+from pytest_cloudbench.raid.maintenance import rebalance_array, repair_array
+from pytest_cloudbench.raid.metadata import Metadata
+from pytest_cloudbench.raid.survey import survey_array
+from pytest_cloudbench.workload.payload.contents import Literal
+from tests.limits import HANG_S
+
+from .harness import ArrayFolder, Child
+
+MakeArray = Callable[..., ArrayFolder]
+Objects = Mapping[str, bytes]
+pytestmark = pytest.mark.filterwarnings("ignore:.*was older than what the children hold")
+
+
+@dataclass(frozen=True)
+class Moment:
+    """All files at one moment, and the objects of which one set must be there after a power cut at this moment."""
+
+    packages: Mapping[Path, bytes]
+    database: bytes
+    log: bytes
+    log_sizes: Sequence[int]
+    allowed: Sequence[Objects]
+
+    def restore(self, array_folder: ArrayFolder, log_size: int) -> None:
+        """Put all files back, and the write-ahead log only up to a size."""
+        for child in range(array_folder.k + array_folder.m):
+            for path in (array_folder.folder / str(child)).rglob("*"):
+                if path.is_file():
+                    path.unlink()
+        for path, content in self.packages.items():
+            path.write_bytes(content)
+        array_folder.metadata.write_bytes(self.database)  # the same file: another one would count as a copy
+        array_folder.metadata.with_name("array.sqlite-wal").write_bytes(self.log[:log_size])
+        array_folder.metadata.with_name("array.sqlite-shm").unlink(missing_ok=True)
+
+
+class Recorder:
+    """Records a moment after each change of a child, and the sizes of the log that a power cut may leave."""
+
+    def __init__(self, array_folder: ArrayFolder) -> None:
+        self._array_folder, self._lock = array_folder, threading.RLock()
+        self.moments, self.allowed = list[Moment](), list[Objects]()
+        self.begin_log()
+
+    def begin_log(self) -> None:
+        """Note that the log is empty: all before is in the database itself, and synced."""
+        self._log_sizes = [0]
+
+    def record_transaction(self, original: Any) -> Any:
+        @contextmanager
+        def transaction(database: Database, **options: Any) -> Iterator[Any]:
+            with database._lock, self._lock:
+                is_outer = not database._db.in_transaction
+                with original(database, **options) as db:
+                    is_synced = db.execute("PRAGMA synchronous").fetchone() == (2,)
+                    yield db
+                if is_outer:
+                    size = self._array_folder.metadata.with_name("array.sqlite-wal").stat().st_size
+                    self._log_sizes = [size] if is_synced else [*self._log_sizes, size]
+
+        return transaction
+
+    def record_change(self, original: Any) -> Any:
+        @wraps(original)
+        def change(*arguments: Any) -> Any:
+            with self._lock:
+                result = original(*arguments)
+                self._record_moment()
+                return result
+
+        return change
+
+    def _record_moment(self) -> None:
+        folder, metadata = self._array_folder.folder, self._array_folder.metadata
+        children = (folder / str(number) for number in range(self._array_folder.k + self._array_folder.m))
+        packages = {path: path.read_bytes() for child in children for path in child.rglob("*") if path.is_file()}
+        log = metadata.with_name("array.sqlite-wal").read_bytes()
+        moment = Moment(packages, metadata.read_bytes(), log, list(self._log_sizes), list(self.allowed))
+        self.moments.append(moment)
+
+
+OPERATIONS = ("put /a", "put /b", "put /a", "put /a", "delete /b", "put /c", "put /b", "delete /c", "put /a")
+
+
+def write_and_delete(driver: RaidDriver, recorder: Recorder, objects: dict[str, bytes]) -> dict[str, bytes]:
+    """Do all operations, and let background work end after each. Returns the objects that are there then."""
+    for number, operation in enumerate(OPERATIONS):
+        verb, path = operation.split()
+        before, content = objects, f"{operation} {number}".encode()
+        objects = {name: content for name, content in before.items() if name != path}
+        if verb == "put":
+            objects[path] = content
+        recorder.allowed = [before, objects]
+        if verb == "put":
+            driver.put(path, Literal(content))
+        else:
+            driver.delete(path)
+        recorder.allowed = [objects]
+        assert driver.settle(HANG_S)
+    return objects
+
+
+def wait_for_other_children(original: Any, children: int) -> Any:
+    """Return a ``note_deleted`` before which all children have deleted their packages: the worst moment for a cut."""
+    barrier = threading.Barrier(children, timeout=HANG_S)
+
+    @wraps(original)
+    def note_deleted(*arguments: Any) -> Any:
+        barrier.wait()
+        return original(*arguments)
+
+    return note_deleted
+
+
+def recorded_moments(array_folder: ArrayFolder) -> Sequence[Moment]:
+    """Return the moments of writes, deletions and moves."""
+    recorder, objects = Recorder(array_folder), dict[str, bytes]()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Database, "transaction", recorder.record_transaction(Database.transaction))
+        patch.setattr(Metadata, "note_deleted", wait_for_other_children(Metadata.note_deleted, 3))
+        for verb in ("put", "delete"):
+            patch.setattr(Child, verb, recorder.record_change(getattr(Child, verb)))
+        with array_folder.opened() as driver:
+            objects = write_and_delete(driver, recorder, objects)
+        recorder.begin_log()
+        with array_folder.opened(placement=Equal(1, 3)) as driver:
+            driver.stat("/a")
+            assert rebalance_array(driver.array).moved == len(objects)
+            assert driver.settle(HANG_S)
+            write_and_delete(driver, recorder, objects)
+    return recorder.moments
+
+
+def contents_of(driver: RaidDriver) -> Objects:
+    return {entry.path: b"".join(driver.get(entry.path)) for entry in driver.list("/")}
+
+
+@pytest.mark.slow
+def test_a_power_cut_at_any_moment_loses_nothing_that_was_acknowledged(make_array: MakeArray) -> None:
+    array_folder = make_array()
+    moments = recorded_moments(array_folder)
+    undoing = 0
+    for number, moment in enumerate(moments):
+        for log_size in dict.fromkeys(moment.log_sizes):
+            moment.restore(array_folder, log_size)
+            with array_folder.opened() as driver:
+                objects = contents_of(driver)
+                assert objects in moment.allowed, (number, log_size)
+                assert driver.settle(HANG_S)
+                assert contents_of(driver) == objects, (number, log_size)
+                repair_array(driver.array)
+                assert contents_of(driver) == objects
+                assert not survey_array(driver.array, deep=True).unreadable
+            undoing += log_size < len(moment.log)
+    assert undoing > len(moments) / 2, "few cuts undid anything"

@@ -17,7 +17,7 @@ from pytest_cloudbench.emulators.dropbox.shared_folders import (
     describe_folder,
     find_shared,
 )
-from pytest_cloudbench.emulators.dropbox.state import Function, Member, SharedFolder, State
+from pytest_cloudbench.emulators.dropbox.state import FolderMember, Function, SharedFolder, State
 from pytest_cloudbench.emulators.nodes import Folder
 from pytest_cloudbench.emulators.skin import Call, Kind
 
@@ -111,7 +111,7 @@ def _run_add(state: State, arg: dict[str, Any], call: Call) -> None:
     shared, _ = find_shared(state, arg["shared_folder_id"], "access_error")
     for addition in arg["members"]:
         address, level = _read_address(state, addition["member"]), _read_level(addition["access_level"])
-        shared.members.setdefault(address, Member(level)).level = level
+        shared.members.setdefault(address, FolderMember(level)).level = level
 
 
 def _run_update(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:

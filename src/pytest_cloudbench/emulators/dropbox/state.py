@@ -41,7 +41,7 @@ class SharedLink:
 
 
 @dataclass(slots=True)
-class Member:
+class FolderMember:
     """What another account may do in a shared folder, and whether it has mounted it."""
 
     level: str
@@ -57,7 +57,7 @@ class SharedFolder:
     token: str
     inheritance: str
     policies: tuple[tuple[str, str], ...]
-    members: dict[str, Member] = field(default_factory=dict)
+    members: dict[str, FolderMember] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from pytest_cloudbench.model import CloudError, CredentialsError, ErrorKind, Usa
 from pytest_cloudbench.raid import database
 from pytest_cloudbench.raid.driver import RaidDriver
 from pytest_cloudbench.raid.maintenance import discard_incomplete_versions, repair_array
-from pytest_cloudbench.raid.metadata import Metadata
+from pytest_cloudbench.raid.metadata import EndedWrite, Metadata
 from pytest_cloudbench.raid.survey import survey_array
 from pytest_cloudbench.workload.payload.contents import Literal
 from tests.limits import HANG_S
@@ -104,7 +104,7 @@ def test_after_a_restored_backup_no_generation_is_used_twice(make_array: MakeArr
 def test_a_write_acknowledged_after_a_backup_is_kept(make_array: MakeArray, monkeypatch: pytest.MonkeyPatch) -> None:
     array_folder, commit_write = make_array(), Metadata.commit_write
 
-    def commit_after_backup(*arguments: object, **options: object) -> bool:
+    def commit_after_backup(*arguments: object, **options: object) -> EndedWrite:
         back_up_metadata(array_folder)
         return commit_write(*arguments, **options)  # type: ignore[arg-type]  # passed on as they came
 

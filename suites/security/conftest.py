@@ -1,10 +1,23 @@
-"""The choice of tests: those of providers, or those of the sync clients that ``--client`` names, or both."""
+"""The suite's option, and the choice of tests: of providers, of the sync clients that ``--client`` names, or both."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+
+from pytest_cloudbench import Option, add_suite_options
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_addoption."""
+    add_suite_options(parser, "security", (
+        Option("--security-copies", {
+            "type": int, "default": 1, "metavar": "K",
+            "help": "how many copies the first account stores before the second uploads a file that the first has "
+            "(default: %(default)s; services may wait for 20)",
+        }, "one copy or more", lambda value: value >= 1),
+    ))  # fmt: skip
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

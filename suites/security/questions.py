@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from pytest_cloudbench import Inquiry
-
 from . import certificates, convergence, deduplication, links, nodes, permissions, transit
 from .rulings import Ruling
 
@@ -28,14 +26,16 @@ class Question(NamedTuple):
         ask: finds the answer.
         is_good: the answer that a user wants.
         printed: the cells of Table 2.1, by service.
+        option: the option of the suite whose value ``ask`` takes, too, as an argument of this name.
     """
 
     name: str
     title: str
     asks: str
-    ask: Callable[[Inquiry], Ruling]
+    ask: Callable[..., Ruling]
     is_good: str = "yes"
     printed: Mapping[str, str] = {}
+    option: str = ""
 
 
 QUESTIONS = {
@@ -83,7 +83,7 @@ QUESTIONS = {
         ),
         Question(
             "deduplication", "Deduplication across users leaks", "Does it show that another account has a file?",
-            deduplication.ask_deduplication, is_good="no",
+            deduplication.ask_deduplication, is_good="no", option="copies",
         ),
         Question("at_rest", "Unreadable where stored", "Is content unreadable in the store?", transit.ask_at_rest),
         Question("guessable", "Links unguessable", "Is it hopeless to guess links?", links.ask_guessable),

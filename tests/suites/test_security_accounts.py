@@ -28,14 +28,16 @@ from .test_security import Encrypting
 
 
 class Shelf(BaseHTTPRequestHandler):
-    """A service that stores content by its hash, and says whether it has a hash, whoever stored it."""
+    """A service that stores content by its hash, and says whether it has so many files with it, whoever stored them."""
 
     protocol_version = "HTTP/1.1"
     contents: dict[str, bytes]
     names: dict[str, str]
+    least_copies: int
 
     def do_HEAD(self) -> None:
-        self._answer(200 if self.path[1:] in self.contents or self.path in self.names else 404)
+        is_shown = [*self.names.values()].count(self.path[1:]) >= self.least_copies
+        self._answer(200 if is_shown or self.path in self.names else 404)
 
     def do_PUT(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
@@ -84,9 +86,9 @@ class ShelfDriver:
 
 
 @contextmanager
-def open_shelf(skips: str, second: str = "b") -> Iterator[Inquiry]:
+def open_shelf(skips: str, second: str = "b", least_copies: int = 1) -> Iterator[Inquiry]:
     """An inquiry at such a service, by a client whose second account has the given name."""
-    handler = type("NewShelf", (Shelf,), {"contents": {}, "names": {}})
+    handler = type("NewShelf", (Shelf,), {"contents": {}, "names": {}, "least_copies": least_copies})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
@@ -122,6 +124,19 @@ def test_deduplication_across_accounts_is_found_where_it_is(skips: str, answer: 
     with open_shelf(skips) as inquiry:
         ruling = deduplication.ask_deduplication(inquiry)
     assert (ruling.answer, len(ruling.evidence)) == (answer, deduplication.PAIRS), ruling
+
+
+@pytest.mark.parametrize(("copies", "answer"), [(1, "no"), (4, "no"), (5, "yes"), (20, "yes")])
+def test_a_service_that_waits_for_copies_is_found_with_as_many(copies: int, answer: str) -> None:
+    with open_shelf("always", least_copies=5) as inquiry:
+        ruling = deduplication.ask_deduplication(inquiry, copies=copies)
+    assert ruling.answer == answer, ruling
+    assert ruling.how.endswith(f" {copies} times") == (copies > 1)
+
+
+def test_a_service_that_never_deduplicates_is_not_accused_by_copies() -> None:
+    with open_shelf("never") as inquiry:
+        assert deduplication.ask_deduplication(inquiry, copies=20).answer == "no"
 
 
 def test_two_credentials_of_one_account_are_no_second_account() -> None:
@@ -271,6 +286,15 @@ def ask(lab: Lab, provider: str, **env: str) -> dict[str, Any]:
 def test_an_emulator_gives_a_second_account(lab: Lab) -> None:
     info = ask(lab, "emulated:dropbox")
     assert (info["answer"], info["is_yes"], len(info["evidence"])) == ("no", 0, deduplication.PAIRS)
+
+
+@pytest.mark.slow
+def test_the_option_says_how_many_copies_there_are(lab: Lab) -> None:
+    test = f"{SUITES}/security/test_security.py::test_table_2_1[emulated:dropbox-deduplication]"
+    run = lab.run(test, "--provider", "emulated:dropbox", "--security-copies", "3")
+    info = run.info("test_table_2_1[emulated:dropbox-deduplication]")
+    assert (info["answer"], info["how"]) == ("no", "not seen when one other account has the file 3 times")
+    assert "--security-copies 0: expected one copy or more" in lab.run(test, "--security-copies", "0").text
 
 
 @pytest.mark.slow

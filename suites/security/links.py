@@ -206,6 +206,8 @@ def ask_deleted(inquiry: Inquiry) -> Ruling:
         if not wait_for(lambda: not opens(inquiry, url, content), _CLOSED_S, poll_s=_POLL_S):
             return no(f"an old link still gives it {_CLOSED_S:g} s later", evidence)
         evidence.append("by an old link: gone")
+    if kept := _find_kept(inquiry, path, content, evidence):
+        return no(f"the service keeps it, {kept}", [*evidence, f"by the service's own functions: still there, {kept}"])
     find_share = _find_trace(before, with_it, content)
     if find_share is None:
         return unknown("gone by path and link; the store, trash and versions were not seen", evidence)
@@ -220,6 +222,26 @@ def ask_deleted(inquiry: Inquiry) -> Ruling:
     if shares[-1] > 1 - _LITTLE:
         return no("the service keeps it, in a trash or as a version", [*evidence, "in the store: still there"])
     return unknown("gone by path and link; the store changed, but not by the size of the file", evidence)
+
+
+def _find_kept(inquiry: Inquiry, path: str, content: bytes, evidence: list[str]) -> str:
+    """Return where the service says that it keeps a deleted file after a while. Empty if nowhere."""
+    if not inquiry.finds_deleted:
+        return ""
+    places = list[str]()
+
+    def is_gone() -> bool:
+        try:
+            places.append(inquiry.driver.find_deleted(path, content))
+        except CloudError as error:
+            if error.kind is not ErrorKind.NOT_FOUND:
+                raise
+            places.append("")
+        return not places[-1]
+
+    if wait_for(is_gone, _PURGED_S, poll_s=_POLL_S):
+        evidence.append("by versions and trash: gone")
+    return places[-1]
 
 
 def _find_trace(

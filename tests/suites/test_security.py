@@ -32,6 +32,7 @@ from pytest_cloudbench.providers.for_agents import Provided
 from suites.security import convergence, links, transit
 from suites.security.questions import QUESTIONS
 from suites.security.rulings import Ruling
+from tests.emulators.box_wire import BoxWire
 from tests.fleet.harness import Lab
 from tests.limits import HANG_S
 
@@ -41,11 +42,12 @@ SEED = "truth"
 BAIT = transit.Bait.make(SEED)
 
 
-def make_inquiry(api: str) -> Iterator[Inquiry]:
+def make_inquiry(scheme: str) -> Iterator[Inquiry]:
     """An inquiry at an emulator whose store is seen."""
-    with start_emulator("ideal", api=api) as service:
-        driver: Any = connect_driver(ProviderSpec.parse(api), service.endpoint)
-        provider = Provider(f"emulated:{api}", open=lambda: (driver, Provided(api, service.endpoint, profile="ideal")))
+    with start_emulator("ideal", api=scheme.partition("+")[0]) as service:
+        driver: Any = connect_driver(ProviderSpec.parse(scheme), service.endpoint)
+        provided = Provided(scheme, service.endpoint, profile="ideal")
+        provider = Provider(f"emulated:{scheme}", open=lambda: (driver, provided))
         driver.mkdir("/run")
         yield Inquiry(provider, "/run", SEED, lambda: [*service.stored()], lambda _: None)
         driver.close()
@@ -213,11 +215,58 @@ def test_deleted_content_that_can_be_restored_is_found(dropbox: Inquiry) -> None
     assert "by an old link: gone" in ruling.evidence
 
 
-def test_deleted_content_is_unknown_where_the_store_does_not_show_it(dropbox: Inquiry) -> None:
-    blind = Inquiry(dropbox.provider, "/run/blind", SEED, lambda: None, dropbox.wait)
-    assert links.ask_deleted(blind).answer == "unknown"
-    elsewhere = Inquiry(dropbox.provider, "/run/elsewhere", SEED, lambda: [("other", b"x")], dropbox.wait)
-    assert links.ask_deleted(elsewhere).answer == "unknown"
+def test_deleted_content_is_unknown_where_neither_store_nor_trash_show_it() -> None:
+    for drive in make_inquiry("gdrive"):
+        assert not drive.finds_deleted
+        assert links.ask_deleted(replace(drive, list_stored=lambda: None)).answer == "unknown"
+        elsewhere = replace(drive, folder="/run/elsewhere", list_stored=lambda: [("other", b"x")])
+        assert links.ask_deleted(elsewhere).answer == "unknown"
+
+
+def test_a_trash_that_was_emptied_is_found_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then the answer is unknown, or yes if the store is seen and does not have it either."""
+    for box in make_inquiry("box"):
+        driver: Any = box.provider.driver
+        assert box.endpoint is not None
+        delete, wire = driver.delete, BoxWire(box.endpoint)
+
+        def purge(path: str, delete: Any = delete, wire: BoxWire = wire) -> None:
+            delete(path)
+            for item in wire("GET", "/folders/trash/items").value["entries"]:
+                assert wire("DELETE", f"/files/{item['id']}/trash").status == 204
+
+        monkeypatch.setattr(driver, "delete", purge)
+        ruling = links.ask_deleted(replace(box, list_stored=lambda: None))
+        assert (ruling.answer, ruling.evidence[-1]) == ("unknown", "by versions and trash: gone")
+        assert links.ask_deleted(replace(box, folder="/run/seen")).answer == "yes"
+        wire.close()
+
+
+@pytest.mark.parametrize(
+    ("scheme", "place"), [("dropbox", "as a version"), ("dropbox+fast", "as a version"), ("box", "in the trash")]
+)
+def test_what_a_service_keeps_is_found_where_its_store_is_not_seen(
+    scheme: str, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "_PURGED_S", 0.1)
+    for inquiry in make_inquiry(scheme):
+        blind = replace(inquiry, list_stored=lambda: None)
+        ruling = links.ask_deleted(blind)
+        assert (ruling.answer, ruling.how) == ("no", f"the service keeps it, {place}")
+
+
+@pytest.mark.parametrize("scheme", ["dropbox", "dropbox+fast", "box"])
+def test_what_a_service_does_not_keep_is_not_found(scheme: str) -> None:
+    """A file that is there, and one that never was, are no deleted ones. Neither is a deleted one of other content."""
+    with start_emulator("ideal", api=scheme.partition("+")[0]) as service:
+        driver: Any = connect_driver(ProviderSpec.parse(scheme), service.endpoint)
+        driver.put("/kept", LiteralContent(b"kept"))
+        driver.put("/gone", LiteralContent(b"gone"))
+        driver.delete("/gone")
+        assert driver.find_deleted("/gone", b"gone")
+        assert not driver.find_deleted("/gone", b"other")
+        assert not driver.find_deleted("/kept", b"gone")
+        driver.close()
 
 
 def test_content_that_is_gone_for_good_is_found_gone() -> None:

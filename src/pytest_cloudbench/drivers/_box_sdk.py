@@ -24,6 +24,7 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
     ),
     "managers.list_collaborations": ("ListCollaborationsManager",),
     "managers.shared_links_files": ("SharedLinksFilesManager",),
+    "managers.trashed_items": ("TrashedItemsManager",),
     "managers.uploads": (
         "PreflightFileUploadCheckParent", "UploadFileAttributes", "UploadFileAttributesParentField",
         "UploadFileVersionAttributes", "UploadsManager",

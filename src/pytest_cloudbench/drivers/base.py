@@ -151,6 +151,15 @@ class SharesWithMembers(Protocol):
         ...
 
 
+@runtime_checkable
+class FindsDeleted(Protocol):
+    """A driver that finds what its service keeps of deleted files, as versions or in a trash."""
+
+    def find_deleted(self, path: str, content: bytes) -> str:
+        """Return in words where the content of a deleted file still is. Empty if nowhere. Raises CloudError."""
+        ...
+
+
 def kind_of_status(status: int, special: Mapping[int, ErrorKind] = STATUS_KINDS) -> ErrorKind:
     """Return what a service means by the status of a refusal, if its words do not tell.
 

@@ -41,6 +41,7 @@ from pytest_cloudbench.drivers._box_network import (
     forget_details,
     new_network_session,
 )
+from pytest_cloudbench.drivers._box_trash import FindsInBoxTrash
 from pytest_cloudbench.drivers.base import (
     CredentialSet,
     LastResponse,
@@ -127,7 +128,7 @@ class _NameIsFree(Exception):
 # --- connect --------------------------------------------------------------------------------------
 
 
-class BoxDriver(SharesBoxFolders):
+class BoxDriver(SharesBoxFolders, FindsInBoxTrash):
     """The SDK's managers on one session, shared by all threads.
 
     That is safe: the managers have no state, and the session's only state is its cookies, which are refused. The token
@@ -174,7 +175,7 @@ class BoxDriver(SharesBoxFolders):
         self._parts, self._commits = sdk.ChunkedUploadsManager(**options), sdk.ChunkedUploadsManager(**patient)
         self._users, self._links = sdk.UsersManager(**options), sdk.SharedLinksFilesManager(**options)
         self._listed, self._members = sdk.ListCollaborationsManager(**options), sdk.UserCollaborationsManager(**options)
-        self._memory = Memory()
+        self._trash, self._memory = sdk.TrashedItemsManager(**options), Memory()
         self.session_threshold_bytes = _SESSION_THRESHOLD_BYTES
         self.list_page_entries = _LIST_PAGE_ENTRIES
 

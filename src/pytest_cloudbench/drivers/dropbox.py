@@ -328,6 +328,13 @@ class DropboxDriver(SdkDriver):
         """Return what a link gives to a person without an account."""
         return open_dropbox_link(url, stranger)
 
+    def find_deleted(self, path: str, content: bytes) -> str:
+        """Return whether the newest version of a deleted file is kept, by reading it."""
+        with self._cloud_errors("list versions", path) as client:
+            versions = client.files_list_revisions(path, limit=1).entries
+        is_kept = bool(versions) and b"".join(self.get(f"rev:{versions[0].rev}")) == content
+        return "as a version" if is_kept else ""
+
     # --- members ---
 
     def address(self) -> str:

@@ -256,6 +256,14 @@ class DropboxFastDriver(WebDriver):
         """Return what a link gives to a person without an account."""
         return open_dropbox_link(url, stranger)
 
+    def find_deleted(self, path: str, content: bytes) -> str:
+        """Return whether the newest version of a deleted file is kept, by reading it."""
+        answer = self._call_function("list versions", path, "files/list_revisions", {"path": path, "limit": 1})
+        with self._client.parsing("list versions", path):
+            revs = [str(version["rev"]) for version in answer["entries"]]
+        is_kept = bool(revs) and b"".join(self.get(f"rev:{revs[0]}")) == content
+        return "as a version" if is_kept else ""
+
     def copy(self, source: str, target: str) -> Entry:
         """Copy a file or folder. An existing target is a conflict."""
         arg = {"from_path": source, "to_path": target}

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from pytest_cloudbench.drivers import BoundSpec
-from pytest_cloudbench.drivers.base import Driver, SharesWithMembers
+from pytest_cloudbench.drivers.base import Driver, FindsDeleted, SharesWithMembers
 from pytest_cloudbench.drivers.egress import CERTIFICATES
 from pytest_cloudbench.drivers.folder import FolderDriver
 from pytest_cloudbench.drivers.stranger import SharesLinks, SharesUntil, Stranger
@@ -120,6 +120,11 @@ class Inquiry:
     def admits_members(self) -> bool:
         """Whether the driver shares folders with other accounts."""
         return isinstance(self.provider.driver, SharesWithMembers)
+
+    @property
+    def finds_deleted(self) -> bool:
+        """Whether the driver finds what its service keeps of deleted files."""
+        return isinstance(self.provider.driver, FindsDeleted)
 
     def stored(self) -> Sequence[tuple[str, bytes]] | None:
         """Return what is stored, by name, as the provider's operator sees it. None if that cannot be seen.

@@ -98,6 +98,28 @@ def test_comparison_stops_as_soon_as_it_is_decided(metric: str) -> None:
     assert "A better" in lines
 
 
+OSLO = {
+    "place": "within 30 km of Oslo", "operator": "Fjord AS", "nearest_km": 0.0, "farthest_km": 30.0,
+    "date": "2026-11-01",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("located", ["", "A", "AB"])
+def test_where_the_servers_of_each_side_are_stands_beside_the_answers(located: str) -> None:
+    show_times = times(1, 1.1)
+
+    def show_block(turn: Turn) -> Shown:
+        return {**show_times(turn), **({"location": OSLO} if turn.side in located else {})}
+
+    info, *_ = run(Rules(60, ("quiet_p50",)), show_block)
+    assert info["versus"]["locations"] == dict.fromkeys(located, OSLO)
+    text = "Fjord AS, within 30 km of Oslo, 0-30 km away (located 2026-11-01)"
+    expected = [f"  servers of {side}: {text}" for side in located]
+    assert [line for line in versus.render([Finding(info)], 100) if "servers of" in line] == expected
+    assert [line for line in versus.render_stored(NODE, Finding(info).info, 100) if "servers of" in line] == expected
+    assert f"servers of A: {text}" in versus.comparison_remarks(info["versus"]) or not located
+
+
 class Finding:
     nodeid = NODE
 

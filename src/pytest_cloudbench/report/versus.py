@@ -11,7 +11,8 @@ from typing import Any, Protocol
 
 from pytest_cloudbench.judge.paired import COMPARED
 from pytest_cloudbench.report.columns import fit_to_width
-from pytest_cloudbench.report.quantities import format_with_unit
+from pytest_cloudbench.report.hosts import describe_location
+from pytest_cloudbench.report.quantities import UNKNOWN, format_with_unit
 
 _USUAL_METRICS = (
     "quiet_p50", "quiet_p99", "response_p50", "response_p99", "throughput", "requests_per_op", "loss_rate",
@@ -58,6 +59,7 @@ def _comparison_lines(name: str, info: Mapping[str, Any], width: int, verbosity:
     rows = _metric_rows(comparison, verbosity > 0) if verbosity > -2 else {}
     lines = ["", name, *_wrap_indented(f"A = {comparison['A']}   B = {comparison['B']}", width)]
     if verbosity > -2:
+        lines += [line for text in _describe_locations(comparison) for line in _wrap_indented(text, width)]
         lines += _wrap_indented(_headline(comparison), width)
         lines += [f"  {line}" for line in fit_to_width([TITLES, *rows.values()], width - 2)] if rows else []
         lines += [line for metric in rows for line in _wrap_indented(_effort_needed(metric, comparison), width)]
@@ -65,6 +67,14 @@ def _comparison_lines(name: str, info: Mapping[str, Any], width: int, verbosity:
         for text in texts:
             lines += textwrap.wrap(f"{mark} {text}", width, subsequent_indent="  ")
     return lines
+
+
+def _describe_locations(comparison: Mapping[str, Any]) -> list[str]:
+    """Return where the servers of each side are, if known, so that times can be read against distance."""
+    locations = comparison.get("locations")
+    known = locations if isinstance(locations, Mapping) else {}
+    texts = {side: describe_location(known.get(side)) for side in "AB"}
+    return [f"servers of {side}: {text}" for side, text in texts.items() if text != UNKNOWN]
 
 
 def _wrap_indented(text: str, width: int) -> list[str]:
@@ -105,10 +115,10 @@ def deciding_lines(comparison: Mapping[str, Any]) -> list[str]:
 
 
 def comparison_remarks(comparison: Mapping[str, Any]) -> list[str]:
-    """Return how much a stored comparison measured, and what would have answered each inconclusive metric."""
+    """Return how much a stored comparison measured, where, and what would have answered each inconclusive metric."""
     try:
         efforts = (_effort_needed(name, comparison) for name in _metric_rows(comparison, is_verbose=False))
-        return [_headline(comparison), *(effort for effort in efforts if effort)]
+        return [_headline(comparison), *_describe_locations(comparison), *(effort for effort in efforts if effort)]
     except _UNKNOWN_FORM:
         return []
 

@@ -240,6 +240,7 @@ class Contests:
                 "A": sides["A"].subject.provider if "A" in sides else None,
                 "B": sides["B"].subject.provider if "B" in sides else None,
                 "emulated": emulated,
+                "locations": {side: r.info["location"] for side, r in sorted(sides.items()) if "location" in r.info},
                 "setup": self._rules.setup or None,
                 "deciding": list(self._rules.deciding),
                 "stopped": stopped,

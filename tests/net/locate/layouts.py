@@ -6,10 +6,14 @@ from dataclasses import dataclass
 from random import Random
 
 from pytest_cloudbench.net.locate.discs import Disc
-from pytest_cloudbench.net.locate.sphere import Position, distance_km
+from pytest_cloudbench.net.locate.sphere import Position, distance_km, move
 
 EUROPE = (36.0, 64.0, -9.0, 30.0)
 WORLD = (-55.0, 70.0, -180.0, 180.0)
+PACIFIC = (-45.0, 45.0, 150.0, 210.0)
+ARCTIC = (80.0, 90.0, -180.0, 180.0)
+BOXES = (EUROPE, WORLD, PACIFIC, ARCTIC)
+MOST_VANTAGES = 21
 PATHS = {"usual": (1.2, 2.5, 0.05, 5.0), "good": (1.05, 1.6, 0.05, 0.5), "straight": (1.0, 1.3, 0.0, 0.1)}
 """Least and most of what cables are longer than straight lines, and of the milliseconds that hosts add."""
 
@@ -25,8 +29,9 @@ class Layout:
 
 
 def somewhere(random: Random, box: tuple[float, float, float, float]) -> Position:
+    """A place in a box of degrees: south, north, west, east, of which the last may lie beyond the antimeridian."""
     south, north, west, east = box
-    return Position(random.uniform(south, north), random.uniform(west, east))
+    return Position(random.uniform(south, north), (random.uniform(west, east) + 180) % 360 - 180)
 
 
 def make_disc(random: Random, name: str, center: Position, server: Position, paths: str, low_ms: float) -> Disc:
@@ -36,14 +41,20 @@ def make_disc(random: Random, name: str, center: Position, server: Position, pat
     return Disc(name, center, rtt_ms, has_proxy=False)
 
 
-def make_layout(seed: int, *, paths: str, low_ms: float = 0.0) -> Layout:
-    """A layout of 1 to 20 vantage points, every third of them with one near the server."""
+def make_layout(seed: int, *, paths: str, low_ms: float = 0.0, is_odd: bool = False) -> Layout:
+    """A layout of 1 to 20 vantage points, some of them with one more near the server or where the server is.
+
+    Odd layouts are also around the pole and across the antimeridian, and every seventh has nearly all at one place.
+    """
     random = Random(seed)
-    box = (EUROPE, WORLD)[seed % 2]
+    box = BOXES[seed % (4 if is_odd else 2)]
     truth = somewhere(random, box)
-    centers = [somewhere(random, box) for _ in range(random.randint(1, 20))]
+    centers = [somewhere(random, box) for _ in range(random.randint(1, MOST_VANTAGES - 1))]
+    if is_odd and seed % 7 == 0:
+        centers = [centers[0]] * len(centers)
     if seed % 3 == 0:
         near = Position(truth.latitude_deg + random.uniform(-1, 1), truth.longitude_deg + random.uniform(-1, 1))
-        centers.append(near)
+        odd = move(truth, random.uniform(0, 360), random.uniform(0, 100)) if seed % 2 else truth
+        centers.append(odd if is_odd else near)
     discs = (make_disc(random, f"v{n}", center, truth, paths, low_ms) for n, center in enumerate(centers))
     return Layout(truth, tuple(discs))

@@ -1,13 +1,12 @@
-"""A small internet: a network namespace for each site, and packets that take as long as between the cities.
+"""A small internet: a network namespace for each site, and a way of ``net.link`` from each site to each other.
 
-One thread carries IPv4 packets between TUN devices, each to whoever has the address. Where several sites have one, the
-nearest gets the packet, as with anycast. On a busy machine packets come later and never earlier, so a truth stays
-inside what round trips allow.
+One thread reads packets from TUN devices, and the link's own forwarder takes them to whoever has the address. Where
+several sites have one, the nearest gets the packet, as with anycast. On a busy machine packets come later and never
+earlier, so a truth stays inside what round trips allow.
 """
 
 from __future__ import annotations
 
-import heapq
 import ipaddress
 import os
 import select
@@ -16,24 +15,25 @@ import struct
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytest_cloudbench.net.link import devices
+from pytest_cloudbench.net.link import Way, devices
+from pytest_cloudbench.net.link.forward import Direction
 from pytest_cloudbench.net.locate.sphere import Position, distance_km
 
 _MS_PER_KM = 1.2 / 100
 _FIXED_MS = 0.4
-_STOP = b"s"
+_STOP, _CHANGE = b"s", b"c"
 
 Server = Callable[[str], AbstractContextManager[Any]]
 
 
-def run(*words: str) -> None:
-    subprocess.run(words, check=True, capture_output=True)
+def run(*words: str, text: str = "") -> None:
+    subprocess.run(words, check=True, capture_output=True, input=text.encode())
 
 
 @dataclass
@@ -60,16 +60,57 @@ class Site:
         return ["ip", "netns", "exec", self.namespace, *words]
 
 
-class SmallInternet:
-    """Sites, and the thread that carries their packets."""
+Ways = Callable[[Site, Site], Way]
 
-    def __init__(self, *sites: Site) -> None:
+
+def usual_way(source: Site, target: Site) -> Way:
+    """A way that is a fifth longer than a straight line, the same in both directions."""
+    return Way((distance_km(source.position, target.position) * _MS_PER_KM + _FIXED_MS) / 2)
+
+
+class Road:
+    """A way of the link from one site to another."""
+
+    def __init__(self, way: Way, sink: int, seed: str) -> None:
+        self._entry, self._source = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._source.setblocking(False)
+        self._direction = Direction(self._source.fileno(), sink, 0, way.settings(), seed)
+
+    def enter(self, packet: bytes) -> None:
+        """Take a packet."""
+        self._entry.send(packet)
+        self._direction.read_packets()
+
+    def deliver(self) -> float | None:
+        """Hand over what has arrived. Returns when the next packet does, on the monotonic clock."""
+        return self._direction.write_due_packets()
+
+    def close(self) -> None:
+        """Drop what is on the way."""
+        self._entry.close()
+        self._source.close()
+
+
+class SmallInternet:
+    """Sites, and the thread that carries their packets on the ways that a function gives."""
+
+    def __init__(self, *sites: Site, ways: Ways = usual_way) -> None:
         self.sites = {site.name: site for site in sites}
-        self._end, self._ask_end = os.pipe()
+        self._ways = ways
+        self._roads: dict[tuple[str, str, bool], Road] = {}
+        self._requests, self._request = os.pipe()
+        self._has_changed = threading.Event()
+
+    def change_ways(self, ways: Ways) -> None:
+        """Have all packets take other ways from now on. What is on the way is lost."""
+        self._ways = ways
+        self._has_changed.clear()
+        os.write(self._request, _CHANGE)
+        self._has_changed.wait()
 
     def rtt_ms(self, one: Site, other: Site) -> float:
-        """The round trip between two sites."""
-        return distance_km(one.position, other.position) * _MS_PER_KM + _FIXED_MS
+        """The usual round trip between two sites."""
+        return self._ways(one, other).delay_ms + self._ways(other, one).delay_ms
 
     def __enter__(self) -> SmallInternet:
         self._stack = ExitStack()
@@ -78,7 +119,7 @@ class SmallInternet:
         carrier = threading.Thread(target=self._carry, daemon=True)
         carrier.start()
         self._stack.callback(carrier.join)
-        self._stack.callback(os.write, self._ask_end, _STOP)
+        self._stack.callback(os.write, self._request, _STOP)
         for site in self.sites.values():
             if site.servers:
                 self._stack.enter_context(_serve_at(site))
@@ -90,19 +131,19 @@ class SmallInternet:
     def _open(self, site: Site) -> None:
         run("ip", "netns", "add", site.namespace)
         self._stack.callback(run, "ip", "netns", "delete", site.namespace)
-        with _inside(site):
+        with inside(site):
             site.descriptor = devices.make_tun("net0")
         self._stack.callback(os.close, site.descriptor)
-        inside = ("ip", "-n", site.namespace)
-        for device in ("lo", "net0"):
-            run(*inside, "link", "set", device, "up")
-        for address in site.addresses:
-            run(*inside, "address", "add", f"{address}/32", "dev", "net0")
-        run(*inside, "route", "add", "default", "dev", "net0", "src", site.addresses[0])
-        for client in self.sites.values():
-            if client.behind == site.name:  # all that comes is for here, and answers go back
-                run(*inside, "route", "add", f"{client.addresses[0]}/32", "dev", "net0")
-                run(*inside, "route", "add", "local", "192.0.0.0/2", "dev", "lo", "table", "main")
+        behind = [client for client in self.sites.values() if client.behind == site.name]
+        lines = [f"link set {device} up" for device in ("lo", "net0")]
+        for version, everything, served in ((4, "0.0.0.0/0", "192.0.0.0/2"), (6, "::/0", "2000::/3")):
+            own = of_version(version, site.addresses)
+            lines += [f"address add {address} dev net0{' nodad' * (version == 6)}" for address in own]
+            lines += [f"route add {everything} dev net0 src {address}" for address in own[:1]]
+            clients = of_version(version, [address for client in behind for address in client.addresses])
+            lines += [f"route add {address} dev net0" for address in clients]  # answers go back
+            lines += [f"route add local {served} dev lo table main" for _ in clients[:1]]  # all that comes is for here
+        run("ip", "-n", site.namespace, "-batch", "-", text="\n".join(lines))
 
     def _find(self, source: Site, address: str) -> Site | None:
         if source.behind:
@@ -112,33 +153,51 @@ class SmallInternet:
 
     def _carry(self) -> None:
         by_descriptor = {site.descriptor: site for site in self.sites.values()}
-        waiting: list[tuple[float, int, int, bytes]] = []
-        number = 0
+        due_s: float | None = None
         while True:
-            timeout_s = max(0.0, waiting[0][0] - time.monotonic()) if waiting else None
-            ready, _, _ = select.select([*by_descriptor, self._end], [], [], timeout_s)
-            if self._end in ready:
-                return
+            timeout_s = None if due_s is None else max(0.0, due_s - time.monotonic())
+            ready, _, _ = select.select([*by_descriptor, self._requests], [], [], timeout_s)
+            if self._requests in ready:
+                for road in self._roads.values():
+                    road.close()
+                self._roads = {}
+                if os.read(self._requests, 1) == _STOP:
+                    return
+                self._has_changed.set()
             for descriptor in ready:
-                packet = os.read(descriptor, 65536)
-                if packet[0] >> 4 != 4:
-                    continue
-                source = by_descriptor[descriptor]
-                target = self._find(source, str(ipaddress.ip_address(packet[16:20])))
-                if target is not None:
-                    number += 1
-                    way_s, receiver = self.rtt_ms(source, target) / 2000, target.descriptor
-                    if packet[8] <= len(target.routers):  # its time to live
-                        way_s, receiver = 2 * way_s, descriptor
-                        packet = exceed_time(packet, target.routers[packet[8] - 1])
-                    heapq.heappush(waiting, (time.monotonic() + way_s, number, receiver, packet))
-            while waiting and waiting[0][0] <= time.monotonic():
-                _, _, descriptor, packet = heapq.heappop(waiting)
-                os.write(descriptor, packet)
+                if descriptor != self._requests:
+                    self._forward(by_descriptor[descriptor], os.read(descriptor, 65536))
+            next_dues = [due for road in self._roads.values() if (due := road.deliver()) is not None]
+            due_s = min(next_dues, default=None)
+
+    def _forward(self, source: Site, packet: bytes) -> None:
+        is_four = packet[0] >> 4 == 4
+        target = self._find(source, str(ipaddress.ip_address(packet[16:20] if is_four else packet[24:40])))
+        if target is None:
+            return
+        time_to_live = packet[8] if is_four else packet[7]
+        if time_to_live > len(target.routers):
+            way = self._ways(source, target)
+            self._choose_road(source, target, way, target.descriptor).enter(packet)
+        elif is_four:
+            way = Way(self.rtt_ms(source, target))  # there and back at once
+            answer = exceed_time(packet, target.routers[time_to_live - 1])
+            self._choose_road(source, target, way, source.descriptor).enter(answer)
+
+    def _choose_road(self, source: Site, target: Site, way: Way, sink: int) -> Road:
+        key = source.name, target.name, sink == source.descriptor
+        if key not in self._roads:
+            self._roads[key] = Road(way, sink, f"{source.name} {target.name}")
+        return self._roads[key]
+
+
+def of_version(version: int, addresses: Iterable[str]) -> list[str]:
+    """The addresses of one version of IP."""
+    return [address for address in addresses if ipaddress.ip_address(address).version == version]
 
 
 @contextmanager
-def _inside(site: Site) -> Iterator[None]:
+def inside(site: Site) -> Iterator[None]:
     """Have this thread in a site's namespace for the block."""
     own = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
     there = os.open(Path("/run/netns") / site.namespace, os.O_RDONLY)
@@ -158,7 +217,7 @@ def _serve_at(site: Site) -> Iterator[None]:
 
     def serve() -> None:
         try:
-            with _inside(site), ExitStack() as stack:
+            with inside(site), ExitStack() as stack:
                 for address, server in site.servers:
                     stack.enter_context(server(address))
                 is_ready.set()
@@ -182,7 +241,8 @@ def _serve_at(site: Site) -> Iterator[None]:
 @contextmanager
 def listen(address: str, port: int = 443) -> Iterator[None]:
     """Accept connections, by the kernel alone."""
-    with socket.create_server((address, port)):
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.create_server((address, port), family=family):
         yield
 
 

@@ -64,7 +64,7 @@ def place_servers(random: Random, layout: Layout, seed: int) -> tuple[dict[str, 
 
 def judge_layout(seed: int) -> tuple[dict[str, Position], dict[str, Location]]:
     random, paths = Random(seed), [*PATHS][seed % 3]
-    layout = make_layout(seed, paths=paths)
+    layout = make_layout(seed, paths=paths, is_odd=True)
     truths, ptr = place_servers(random, layout, seed)
     days = random.choices(DAYS, k=len(layout.discs) + 3)
     vantages = measure(random, layout, truths, paths)

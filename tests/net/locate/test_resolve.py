@@ -114,6 +114,13 @@ def test_a_resolver_that_is_dead_for_ipv6_still_answers_for_every_name(stack: Ex
     ]
 
 
+def test_a_lost_packet_loses_no_answer(stack: ExitStack) -> None:
+    names = {f"n{number}.example.com": {ANYONE: [f"192.0.2.{number}"]} for number in range(40)}
+    resolver = start(stack, "loses every fifth", names)
+    replies = resolve.ask_resolvers([*names], [resolver], manners=FAST)
+    assert [reply.addresses for reply in replies] == [tuple(rows[ANYONE]) for rows in names.values()]
+
+
 def test_names_by_reverse_dns(stack: ExitStack) -> None:
     zone = Zone({}, ptr={"1.2.0.192.in-addr.arpa": "lhr25s01.example.net"})
     resolver = stack.enter_context(serve_dns(zone))
@@ -145,7 +152,20 @@ def test_a_bad_line_is_named(read: object, text: str, words: str) -> None:
         read(text, "list")
 
 
-@pytest.mark.parametrize("name", ["", "two words", "a..b", "localhost/", "x" * 64 + ".com", "https://example.com"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "two words",
+        "a..b",
+        "localhost/",
+        "999.1.1.1",
+        "[::1]",
+        "example.com:443",
+        "x" * 64 + ".com",
+        "https://example.com",
+    ],
+)
 def test_what_is_no_host_name_is_said(name: str) -> None:
     with pytest.raises(UsageError, match="is no host name"):
         resolve.check_name(name)

@@ -35,6 +35,12 @@ def test_open_and_closed_ports_both_give_round_trips() -> None:
         assert answer["has_proxy"] is None
 
 
+@pytest.mark.parametrize("tick_ns", [1, 1_000_000, 15_625_000])
+def test_a_clock_that_stands_still_is_seen(tick_ns: int) -> None:
+    reads = iter(range(0, 100 * tick_ns, max(1, tick_ns // 7)))
+    assert rtt.measure_tick_ms(lambda: next(reads) // tick_ns * tick_ns) == tick_ns / 1e6
+
+
 def test_an_answer_for_an_address_of_nobody_is_a_proxy() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         answer = rtt.measure({**REQUEST, "port": server.getsockname()[1], "controls": ["127.0.0.7"]})

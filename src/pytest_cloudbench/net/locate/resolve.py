@@ -117,10 +117,13 @@ def check_name(name: str) -> str:
         labels = dns.name.from_text(bare).labels
         text = dns.name.from_text(bare).to_text(omit_final_dot=True).lower()
     except (dns.exception.DNSException, UnicodeError) as error:
-        raise UsageError(f"{name!r} is no host name: expected one such as storage.example.com") from error
-    if len(labels) < 2 or any(set(label.decode("ascii")) - _HOST_LETTERS for label in labels):
-        raise UsageError(f"{name!r} is no host name: expected one such as storage.example.com")
+        raise UsageError(f"{name!r} {_NO_HOST_NAME}") from error
+    if len(labels) < 2 or labels[-2].isdigit() or any(set(label.decode("ascii")) - _HOST_LETTERS for label in labels):
+        raise UsageError(f"{name!r} {_NO_HOST_NAME}")
     return text
+
+
+_NO_HOST_NAME = "is no host name: expected one such as storage.example.com, without scheme or port"
 
 
 _HOST_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
@@ -273,22 +276,22 @@ def look_up_ptr(
 
 
 class _Silent:
-    """Counts timeouts, so that a dead resolver does not cost one for every name.
+    """Counts answers and timeouts, so that a dead resolver does not cost a timeout for every name.
 
     They are counted for each type of record, because some resolvers answer all questions but those for IPv6.
     """
 
     def __init__(self) -> None:
-        self._counts: dict[tuple[Resolver, str], int] = {}
+        self._surplus: dict[tuple[Resolver, str], int] = {}
         self._lock = threading.Lock()
 
-    def add(self, resolver: Resolver, kind: str) -> None:
+    def add(self, resolver: Resolver, kind: str, *, is_answered: bool) -> None:
         with self._lock:
-            self._counts[resolver, kind] = self._counts.get((resolver, kind), 0) + 1
+            self._surplus[resolver, kind] = self._surplus.get((resolver, kind), 0) + (-1 if is_answered else 1)
 
     def is_given_up(self, resolver: Resolver, kind: str) -> bool:
         with self._lock:
-            return self._counts.get((resolver, kind), 0) > 1
+            return self._surplus.get((resolver, kind), 0) > 1
 
 
 def _ask_both(
@@ -306,6 +309,10 @@ def _ask_both(
     return DnsReply(name, resolver, str(subnet or ""), status, tuple(ordered), tuple(sorted(aliases)))
 
 
+_TRIES = 3
+"""A packet may be lost, and then the second and the third hardly are."""
+
+
 def _exchange(
     name: str, kind: str, resolver: Resolver, subnet: IPNetwork | None, pace: Pace, silent: _Silent, timeout_s: float
 ) -> tuple[Status, Message | None]:
@@ -315,18 +322,23 @@ def _exchange(
     import dns.query
     import dns.rcode
 
-    if silent.is_given_up(resolver, kind):
-        return "silent", None
     options = [] if subnet is None else [dns.edns.ECSOption(str(subnet.network_address), subnet.prefixlen)]
     query = dns.message.make_query(name, kind, use_edns=0, options=options)  # type: ignore[arg-type]  # a list of one kind
-    pace.wait()
-    try:
-        message, _ = dns.query.udp_with_fallback(query, resolver.address, timeout_s, resolver.port)
-    except (dns.exception.Timeout, OSError):
-        silent.add(resolver, kind)
+    for _ in range(_TRIES):
+        if silent.is_given_up(resolver, kind):
+            return "silent", None
+        pace.wait()
+        try:
+            message, _ = dns.query.udp_with_fallback(query, resolver.address, timeout_s, resolver.port)
+        except (dns.exception.Timeout, OSError):
+            silent.add(resolver, kind, is_answered=False)
+            continue
+        except (dns.exception.DNSException, ValueError, EOFError):
+            return "broken", None
+        silent.add(resolver, kind, is_answered=True)
+        break
+    else:
         return "silent", None
-    except (dns.exception.DNSException, ValueError, EOFError):
-        return "broken", None
     if message.rcode() == dns.rcode.NXDOMAIN:
         return "no such name", None
     if message.rcode() != dns.rcode.NOERROR:

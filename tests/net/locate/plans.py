@@ -1,0 +1,115 @@
+"""Plans of small internets at random: cities, servers and ways of a kind that is known to break what places servers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from random import Random
+
+from pytest_cloudbench import data
+from pytest_cloudbench.net.link import Way
+from pytest_cloudbench.net.locate.sphere import Position, distance_km, move
+
+from .layouts import ARCTIC, EUROPE, PACIFIC, WORLD, somewhere
+from .small_internet import Site, Ways, usual_way
+
+KINDS = (
+    "europe", "world", "antimeridian", "pole", "equal places", "one vantage point", "at the vantage points",
+    "asymmetric", "lossy", "dead for IPv6", "proxy",
+)  # fmt: skip
+NAMED_KM = 50.0
+_FAR_KM = 5000.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where everything is, and how packets travel.
+
+    Attributes:
+        home: where the command is typed. It is a vantage point, too.
+        vantages: the places of other hosts that measure, by name.
+        plain, six: servers, of which the second has an IPv6 address only.
+        named: a server whose name by reverse DNS has the code of an airport near it, and that code.
+        false: a server whose name has the code of an airport that is far away, and that code.
+        anycast: the places of the servers that share an address.
+        edges: the places of two servers of one name, of which each subnet of clients is given one.
+        cdn, storage: a server, and where it gets all content from.
+        ways: how long packets take.
+        resolver_fault: a fault of the resolver, see ``dns_server``.
+        proxied: the place of a vantage point behind a proxy, if there is one.
+    """
+
+    home: Position
+    vantages: Mapping[str, Position]
+    plain: Position
+    six: Position
+    named: tuple[Position, str]
+    false: tuple[Position, str]
+    anycast: tuple[Position, Position]
+    edges: tuple[Position, Position]
+    cdn: Position
+    storage: Position
+    ways: Ways = usual_way
+    resolver_fault: str = ""
+    proxied: Position | None = None
+    routers: tuple[str, ...] = field(default=())
+
+
+def make_plan(kind: str, seed: int) -> Plan:
+    """A plan of one of ``KINDS``."""
+    random = Random(f"{kind} {seed}")
+    box = {"world": WORLD, "antimeridian": PACIFIC, "pole": ARCTIC}.get(kind, EUROPE)
+    home = somewhere(random, box)
+    vantages = {f"v{number}": home if kind == "equal places" else somewhere(random, box) for number in range(3)}
+    measuring = [home, *vantages.values()]
+    if kind == "one vantage point":
+        vantages, measuring = {}, [home]
+
+    def serve() -> Position:
+        return random.choice(measuring) if kind == "at the vantage points" else somewhere(random, box)
+
+    beside = move(random.choice(measuring), random.uniform(0, 360), random.uniform(0, 150))
+    near, cdn = find_airport(random, serve()), serve()
+    return Plan(
+        home, vantages, serve(), serve(),
+        (move(near[1], random.uniform(0, 360), random.uniform(0, NAMED_KM)), near[0]),
+        (beside, find_far_airport(random, beside)),
+        (measuring[0], measuring[-1]) if len(measuring) > 1 else (serve(), serve()),
+        (serve(), serve()), cdn, move(cdn, random.uniform(0, 360), random.uniform(500, 2000)),
+        make_ways(kind, seed), "dead for IPv6" if kind == "dead for IPv6" else "",
+        somewhere(random, box) if kind == "proxy" else None,
+    )  # fmt: skip
+
+
+def make_ways(kind: str, seed: int) -> Ways:
+    """Ways that are longer than straight lines, by another share for each pair of sites, and never shorter."""
+
+    def way(source: Site, target: Site) -> Way:
+        pair = Random(f"{kind} {seed} {sorted((source.name, target.name))}")
+        rtt_ms = distance_km(source.position, target.position) / 100 * pair.uniform(1.02, 2.0) + pair.uniform(0.1, 0.8)
+        share_out, jitter_ms = 0.5, pair.uniform(0.0, 1.0)
+        if kind == "asymmetric":
+            share_out = pair.uniform(0.05, 0.95)
+        share = share_out if source.name < target.name else 1 - share_out
+        loss = 0.02 if kind == "lossy" else 0.0
+        return Way(rtt_ms * share + jitter_ms, jitter_ms, loss)  # jitter only makes a packet later
+
+    return way
+
+
+@cache
+def airports() -> tuple[tuple[str, Position], ...]:
+    """Codes and places of all airports."""
+    rows = (line.split("\t") for line in data.read_locate_table("airports.txt").splitlines())
+    return tuple((code, Position(float(north), float(east))) for code, north, east, _ in rows)
+
+
+def find_airport(random: Random, near: Position) -> tuple[str, Position]:
+    """An airport near a place."""
+    return random.choice(sorted(airports(), key=lambda row: distance_km(row[1], near))[:3])
+
+
+def find_far_airport(random: Random, place: Position) -> str:
+    """The code of an airport that is further away than round trips from next to a place can allow."""
+    return random.choice([code for code, position in airports() if distance_km(position, place) > _FAR_KM])

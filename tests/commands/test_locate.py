@@ -201,7 +201,7 @@ def test_content_of_others_is_not_read_unless_the_user_agrees(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:  # fmt: skip
     cli.main(["locate", "--content", "https://203.0.113.9/new", "--save", "seen.json"])
-    assert "not measured: 1 addresses of others" in capsys.readouterr().out
+    assert "not measured: 1 address of others" in capsys.readouterr().out
     seen = json.loads((home / "seen.json").read_bytes())
     assert (seen["content"], seen["hops"]) == ({}, {})
 
@@ -249,6 +249,10 @@ def test_a_narrow_terminal_gets_no_longer_line(
         (["two words"], "'two words' is no host name"),
         (["a.example", "--here", "Atlantis"], "--here: 'Atlantis': expected a city"),
         (["a.example", "--rate", "0"], "--rate 0: expected questions a second"),
+        (["a.example", "--rate", "nan"], "--rate nan: expected questions a second"),
+        (["fe80::1%eth0"], "'fe80::1%eth0' is an address in one network"),
+        (["999.1.1.1"], "'999.1.1.1' is no host name"),
+        (["https://a.example/x"], "is no host name: expected one such as storage.example.com, without scheme or port"),
         (["a.example", "--port", "0"], "--port 0: expected a number from 1 to 65535"),
         (["a.example", "--resolvers", "absent.txt"], "absent.txt: No such file or directory"),
         (["a.example", "--cloudbench-hosts", "absent.toml"], "absent.toml: No such file or directory"),
@@ -269,6 +273,17 @@ def test_bad_input_is_said_in_one_line(
     assert words in error
     assert error.count("\n") == 1
     assert "\n" not in error.rstrip("\n")
+
+
+def test_a_capture_that_was_cut_is_said(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = (FOLDER / "tls13.pcapng").read_bytes()
+    for size in (len(whole), 20_000):
+        (home / "some.pcapng").write_bytes(whole[:size])
+        with internet(home, []) as net:
+            assert cli.main(["locate", "--capture", "some.pcapng", *net.options]) == 1
+        captured = capsys.readouterr()
+        assert "storage.example.com" in captured.out
+        assert ("some.pcapng: servers may be missing: the file ends within" in captured.err) is (size == 20_000)
 
 
 def test_a_place_that_nobody_knows_is_said_before_anybody_is_asked(

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import ipaddress
 import json
+import math
+import sys
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
@@ -45,11 +48,12 @@ def locate(options: argparse.Namespace) -> int:
     else:
         for line in printed.format_names(printed.summarize_names(survey, locations), output_width()):
             print_line(line)
-        for remark in printed.format_remarks(survey, locations, left_out):
+        remarks = [*printed.format_remarks(survey, locations, left_out)]
+        if not (options.judge or options.cloudbench_yes):
+            remarks += _offer_more(survey, len(options.hosts_read) + 1)
+        for remark in remarks:
             for line in textwrap.wrap(escape_lines(remark), output_width(), subsequent_indent="  "):
                 print_line(line)
-        if not (options.judge or options.cloudbench_yes):
-            _print_offer(survey, len(options.hosts_read) + 1)
         if stored is not None:
             print_line(f"stored in {stored}, and with each run of providers with these names from now on")
     return 0 if locations and all(row.place != "unknown" for row in locations.values()) else 1
@@ -71,7 +75,7 @@ def _make_inquiry(options: argparse.Namespace, tables: LocateTables) -> LocateSe
     from pytest_cloudbench.net.locate.gazetteer import parse_place
     from pytest_cloudbench.net.locate.rdap import Bootstrap
 
-    if options.rate <= 0:
+    if not (math.isfinite(options.rate) and options.rate > 0):
         raise UsageError(f"--rate {options.rate:g}: expected questions a second, more than 0")
     if not 0 < options.port < 65536:
         raise UsageError(f"--port {options.port}: expected a number from 1 to 65535")
@@ -109,7 +113,13 @@ def _check_names(names: list[str]) -> Mapping[str, NameSeen]:
 
     seen = {}
     for name in names:
-        seen[name if is_address(name) else check_name(name)] = NameSeen([name] if is_address(name) else [])
+        if is_address(name):
+            address = str(ipaddress.ip_address(name))
+            if "%" in address:
+                raise UsageError(f"{name!r} is an address in one network: expected one that is the same everywhere")
+            seen[address] = NameSeen([address])
+        else:
+            seen[check_name(name)] = NameSeen([])
     return seen
 
 
@@ -122,6 +132,9 @@ def _read_capture(path: Path) -> Mapping[str, NameSeen]:
     extras.require_extra("capture", "locate --capture")
     with dissect.open_capture(path) as (buffer, release):
         analysis = analyze(buffer, source=str(path), release=release)
+        if analysis.validity.verdict == "invalid":
+            reason = f"cloudbench: {path}: servers may be missing: {analysis.validity.reasons[0]}"
+            sys.stderr.write(f"{escape_lines(reason)}\n")
         flows = [(facts.names[0], facts.address) for facts in analysis.facts if facts.flow.server_port != 53]
         del analysis, buffer
     return name_servers(flows, path)
@@ -176,16 +189,18 @@ def _read(path: Path) -> str:
         raise UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
 
 
-def _print_offer(survey: ServerSurvey, points: int) -> None:
+def _offer_more(survey: ServerSurvey, points: int) -> list[str]:
+    """Return what was not measured and what would measure it. Empty if all was."""
     from pytest_cloudbench.lab.locating import is_own
 
     others = [address for address in survey.addresses if not is_own(address)]
-    if others:
-        print_line(
-            f"not measured: {len(others)} addresses of others; --cloudbench-yes connects ten times to each from "
-            f"{points} vantage point{'' if points == 1 else 's'}, traces the way to some, and asks "
-            "registries for their owners"
-        )
+    if not others:
+        return []
+    return [
+        f"not measured: {len(others)} address{'es' * (len(others) > 1)} of others; --cloudbench-yes connects ten times "
+        f"to each from {points} vantage point{'s' * (points > 1)}, traces the way to some, and asks registries for "
+        "their owners"
+    ]
 
 
 COMMAND = Command(

@@ -65,6 +65,42 @@ def test_a_plain_upload_needs_no_slow_path(monkeypatch: pytest.MonkeyPatch) -> N
     assert found.as_dict()["payload_up_bytes"] == 5000
 
 
+def make_datagrams(draw: random.Random) -> list[bytes]:
+    """Return frames of UDP: plain ones, tunnels, sentinels, and lengths that contradict each other."""
+    frames = []
+    for _ in range(300):
+        source, target = draw.choice([("10.0.0.1", "10.9.0.2"), ("2001:db8::1", "2001:db8::2")])
+        if draw.random() < 0.1:
+            source, target = "10.0.0.1", "233.252.0.9"
+        ports = [draw.choice([443, 53, 4789, 4500, 51820, 40_000, draw.randrange(65_536)]) for _ in range(2)]
+        content = draw.choice([b"", b"cloudbench-sentinel token end", draw.randbytes(draw.randrange(100))])
+        frame = bytearray(craft.udp(source, ports[0], target, ports[1], content))
+        length_at = 14 + (20 if frame[12:14] == b"\x08\0" else 40) + 4
+        if draw.random() < 0.2:
+            frame[length_at : length_at + 2] = draw.choice([0, 7, 8, 9, 60_000]).to_bytes(2, "big")
+        frames.append(bytes(frame) + bytes(draw.choice([0, 0, 18])))
+    return frames
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("snaplen", [41, 42, 61, 62, 70, 262_144])
+def test_fast_and_slow_path_agree_on_udp(seed: int, snaplen: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    frames = make_datagrams(random.Random(seed))
+    tcp = craft.records(craft.connection(b"x" * 500))
+    data = craft.pcap([*enumerate(frames), *tcp][:: -1 if seed % 2 else 1], snaplen=snaplen)
+    short = read(data)
+    monkeypatch.setattr(plain.Plain, "columns", nothing)
+    assert short == read(data)
+
+
+@pytest.mark.parametrize(("source", "target"), [("10.0.0.1", "10.9.0.2"), ("2001:db8::1", "2001:db8::2")])
+def test_plain_datagrams_need_no_slow_path(source: str, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_cloudbench.net.traffic.packets.Headers", None)
+    sizes = [30, 1200, 12]
+    frames = [craft.udp(source, 40_000, target, 443, bytes(size)) for size in sizes]
+    assert analyze(craft.pcap(list(enumerate(frames)))).as_dict()["payload_up_bytes"] == sum(sizes)
+
+
 @pytest.mark.parametrize(("bits", "most"), [(17, 1 << 16), (2, 1 << 16), (4, 40), (1, 300)])
 def test_keys_in_shared_slots_keep_their_numbers(bits: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Recent, "_BITS", bits)

@@ -212,3 +212,5 @@ _HIDDEN_PORTS: dict[int, tuple[str, Callable[[Ints], Any]]] = {
     51820: ("WireGuard", lambda head: (head[:, 0] == 4) & ~head[:, 1:4].any(1)),
 }
 """By UDP port: name, and a function from the first eight bytes to matching packets. Their UDP payload counts."""
+PORTS = frozenset((*_DECODED_PORTS, *_HIDDEN_PORTS))
+"""The UDP ports at which tunnels are looked for."""

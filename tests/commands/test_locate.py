@@ -275,6 +275,23 @@ def test_bad_input_is_said_in_one_line(
     assert "\n" not in error.rstrip("\n")
 
 
+@pytest.mark.parametrize(
+    ("leads_to", "operator"), [(["127.0.0.1"], "Google"), ([], "Google"), (["192.0.2.9"], ""), (["::1"], "")]
+)
+def test_a_name_that_leads_elsewhere_is_not_believed(
+    home: Path, capsys: pytest.CaptureFixture[str], leads_to: list[str], operator: str
+) -> None:
+    name = "lhr25s34-in-f14.1e100.net"
+    with internet(home, ["127.0.0.1"]) as net:
+        net.registry.networks = {}
+        net.zone.ptr = {"1.0.0.127.in-addr.arpa": name}
+        net.zone.names = {NAME: {ANYONE: ["127.0.0.1"]}, **({name: {ANYONE: leads_to}} if leads_to else {})}
+        cli.main(["locate", NAME, "--here", "London", "--json", *net.options])
+    server = json.loads(capsys.readouterr().out)["servers"]["127.0.0.1"]
+    assert server["operator"] == operator
+    assert ("name of the server" in server["known_by"]) is bool(operator)
+
+
 def test_a_capture_that_was_cut_is_said(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     whole = (FOLDER / "tls13.pcapng").read_bytes()
     for size in (len(whole), 20_000):

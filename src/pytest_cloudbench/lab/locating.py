@@ -96,7 +96,7 @@ def survey_servers(names: Mapping[str, NameSeen], settings: LocateSettings, tabl
     routers = dict.fromkeys(hop.address for row in hops.values() for hop in row[-2:])
     return ServerSurvey(
         survey.taken, seen, _measure(allowed, settings, tables),
-        _ask_ptr([*addresses, *routers], trusted, settings.manners),
+        _ask_ptr([*addresses, *routers], trusted, settings.manners, tables),
         _ask_owners(allowed, settings, tables), problems, content=_read_content(seen, allowed, settings),
         hops=hops,
     )  # fmt: skip
@@ -171,13 +171,25 @@ def _ask_names(names: Mapping[str, NameSeen], settings: LocateSettings) -> tuple
     return seen, {str(resolver): problem for resolver, problem in liars.items()}
 
 
-def _ask_ptr(addresses: Sequence[str], resolvers: Sequence[Resolver], manners: Manners) -> dict[str, list[str]]:
+def _ask_ptr(
+    addresses: Sequence[str], resolvers: Sequence[Resolver], manners: Manners, tables: LocateTables
+) -> dict[str, list[str]]:
+    """Return the names of addresses. Whoever holds an address may give it any name.
+
+    So one in the form of an operator's is left out if it leads to other addresses than this one.
+    """
     if not (addresses and resolvers):
         return {}
     from pytest_cloudbench.net.locate import resolve
 
     found = resolve.look_up_ptr(addresses, resolvers[0], manners=manners)
-    return {address: [*names] for address, names in found.items()}
+    checked = dict.fromkeys(name for names in found.values() for name in names if tables.has_form_of_operator(name))
+    replies = resolve.ask_resolvers([*checked], resolvers[:1], manners=manners)
+    leads_to = {reply.name: reply.addresses for reply in replies if reply.addresses}
+    return {
+        address: [name for name in names if name not in leads_to or address in leads_to[name]]
+        for address, names in found.items()
+    }
 
 
 def _ask_owners(addresses: Sequence[str], settings: LocateSettings, tables: LocateTables) -> dict[str, OwnerSeen]:
@@ -238,6 +250,10 @@ class LocateTables:
         airports = Airports(data.read_locate_table("airports.txt"))
         self._patterns = PtrPatterns(data.read_locate_table("ptr.toml"), airports, self._regions)
         self.ranges = CloudRanges(read_table("prefixes.txt"), "prefixes.txt")
+
+    def has_form_of_operator(self, name: str) -> bool:
+        """Return whether a name by reverse DNS has a form that an operator uses."""
+        return bool(self._patterns.find_operator(name))
 
     def judge(self, survey: ServerSurvey) -> tuple[dict[str, Location], Mapping[str, str]]:
         """Return the location of each address, and vantage points that do not count, with the reason."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from . import certificates, convergence, deduplication, links, nodes, permissions, transit
+from . import certificates, convergence, deduplication, links, nodes, permissions, sizes, transit
 from .rulings import Ruling
 
 SOURCE = "BenchCloud thesis, section 2.2, Table 2.1, 2014, as advertised"
@@ -72,6 +72,7 @@ QUESTIONS = {
             "names", "File meta data encrypted?", "Does the client encrypt names?", transit.ask_names,
             printed={"Dropbox": "Cannot know", "MEGA": "Yes", "Google Drive": "Not known", "Tahoe-LAFS": "Yes"},
         ),
+        Question("padded", "File sizes padded", "Do files of different sizes look alike?", sizes.ask_padded),
         Question(
             "operator", "System operator able to access the content of users' files?",
             "Could the operator read contents?", transit.ask_operator, is_good="no",

@@ -99,6 +99,16 @@ def test_anycast_names_its_sites_and_no_place() -> None:
     assert "within 30 km of Oslo, within 33 km of Rome" in location.by
 
 
+@pytest.mark.parametrize(("kind", "expected"), [("edge", True), ("", False), ("storage", False)])
+def test_an_edge_is_placed_by_the_nearest_vantage_point_alone(kind: str, expected: bool) -> None:
+    """Servers in Oslo and in Rome share the address, and slow round trips do not exclude one server in between."""
+    slow = (Disc("oslo", OSLO, 11.0, has_proxy=False), Disc("rome", ROME, 10.0, has_proxy=False))
+    location = judge().locate(AddressEvidence("192.0.2.1", slow, published=CloudRange("Cloudflare", kind=kind)))
+    assert location.cap is not None
+    assert any(distance_km(location.cap.center, site) <= location.cap.radius_km for site in (OSLO, ROME)) is expected
+    assert location.vantages == (1 if expected else 2)
+
+
 @pytest.mark.parametrize(
     ("name", "place"),
     [

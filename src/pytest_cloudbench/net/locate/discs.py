@@ -6,7 +6,7 @@ A bound is never tightened by what is usual: bounds fitted to usual paths lost t
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import cos, isfinite, pi
 from typing import Literal
 
@@ -103,6 +103,16 @@ def place_server(discs: Iterable[Disc]) -> DiscVerdict:
         detail = f"the nearest vantage point, {smallest.vantage}, is {smallest.rtt_ms:.0f} ms away"
         return DiscVerdict(None, "too wide", detail, len(counted), left_out=left_out)
     return DiscVerdict(cap, vantages=len(counted), left_out=left_out)
+
+
+def place_nearest_server(discs: Iterable[Disc]) -> DiscVerdict:
+    """Return where the server is that answers the vantage point with the shortest round trip, whoever answers others.
+
+    Where several servers may share an address, all bounds can meet in between, where none of them is.
+    """
+    counted, left_out = _leave_out(discs)
+    nearest = sorted(counted, key=lambda disc: disc.cap.radius_km)[:1]
+    return replace(place_server(nearest), left_out=left_out)
 
 
 def is_possible(cap: Cap, discs: Iterable[Disc]) -> bool:

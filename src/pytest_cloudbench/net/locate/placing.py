@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from pytest_cloudbench.net.locate.discs import Disc, DiscVerdict, is_possible, place_server
+from pytest_cloudbench.net.locate.discs import Disc, DiscVerdict, is_possible, place_nearest_server, place_server
 from pytest_cloudbench.net.locate.gazetteer import Cities
 from pytest_cloudbench.net.locate.prefixes import CloudRange, Region
 from pytest_cloudbench.net.locate.ptr import PtrPatterns
@@ -103,6 +103,8 @@ class PlaceJudge:
     def locate(self, evidence: AddressEvidence) -> Location:
         """Return who runs a server, and where it is. Nothing is told that round trips exclude."""
         verdict = place_server(evidence.discs)
+        if verdict.cap is not None and evidence.published is not None and evidence.published.kind == "edge":
+            verdict = place_nearest_server(evidence.discs)
         operator, operator_by = self._find_operator(evidence)
         place, cap, by = self._find_place(evidence, verdict)
         layer, layer_by = judge_content(evidence)

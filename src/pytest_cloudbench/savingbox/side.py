@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import functools
 import os
 import stat
 import struct
@@ -133,8 +134,9 @@ class FolderSide:
         """
         if not self.has_folder_of(relative):
             return None
+        path = self.path(relative)
         try:
-            return _make_entry(self.path(relative), os.lstat(self.path(relative)))
+            return _make_entry(path, os.lstat(path))
         except GONE:
             return None
 
@@ -143,12 +145,14 @@ class FolderSide:
         folder = relative.rpartition("/")[0]
         if not folder or folder == self._real_folder:
             return True
-        for parent in (*parents(folder), folder):
-            try:
-                if not stat.S_ISDIR(os.lstat(self.path(parent)).st_mode):
+        path = self.root
+        try:
+            for part in folder.split("/"):
+                path = f"{path}/{part}"
+                if not stat.S_ISDIR(os.lstat(path).st_mode):
                     return False
-            except GONE:
-                return False
+        except GONE:
+            return False
         if self._real_folder is not None:
             self._real_folder = folder
         return True
@@ -425,7 +429,7 @@ class FolderSide:
     def _unnamed_file(self, staging: str) -> Iterator[tuple[int, str]]:
         """Create a file that no other program sees. Its name is empty where the system needs none."""
         fd, name = -1, ""
-        if hasattr(os, "O_TMPFILE") and os.path.isdir("/proc/self/fd"):
+        if hasattr(os, "O_TMPFILE") and _can_name_open_files():
             with contextlib.suppress(OSError):  # many file systems in user space cannot
                 fd = os.open(staging, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
         if fd < 0:
@@ -460,6 +464,11 @@ class FolderSide:
         if now is None or now.mark != mark_file(os.fstat(fd)):
             raise OvertakenError(f"{relative!r} was changed by another program")
         return now
+
+
+@functools.cache
+def _can_name_open_files() -> bool:
+    return os.path.isdir("/proc/self/fd")
 
 
 def _make_entry(path: str, status: os.stat_result, folder: int | None = None) -> FoundEntry | None:

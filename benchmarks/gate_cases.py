@@ -55,8 +55,9 @@ class Case:
     Attributes:
         text: what they are.
         source: what they are drawn from, or the noise of simulated ones.
-        asks: whether anything is ``red``; whether the change is ``found``, or ``met``, in the first experiment; or
-            which share of all metrics that can make an experiment inconclusive is ``decided`` (met or broken).
+        asks: whether anything is ``red``; whether the change is ``found``, or ``met`` by a metric that decides, in the
+            first experiment; or which share of all metrics that can make an experiment inconclusive is ``decided``
+            (met or broken).
         wanted: the bound of the answer's share, None if it is only reported.
         sense: of the bound.
         change: what is different today.
@@ -214,7 +215,7 @@ def counted(case: Case, answers: Sequence[Answered]) -> tuple[int, int]:
         return sum(each.answer != "inconclusive" for each in deciding), len(deciding)
     wanted = "met" if case.asks == "met" else "broken"
     is_so = any(
-        each.answer == wanted
+        each.answer == wanted and (wanted == "broken" or each.decides)
         for each in answers
         if case.asks == "red" or (each.experiment == "t0" and each.metric in (*case.shows, OPERATIONS))
     )

@@ -178,6 +178,7 @@ def test_a_record_has_runs_of_each_kind_with_what_the_gate_watches(tmp_path: Pat
         waited_us, took_us = sum(own_us) + sum(other_us), sum(service_us)
         assert waited_us / took_us == pytest.approx(numbers["starved_share"], abs=0.01)
         assert len(late_us) == 60
+        assert numbers["reference_cpu_s"] > 0, "as the gate measures it"
         computed = gate_recorded.unstarved(numbers)
         assert numbers["unstarved_p50"] == pytest.approx(computed["unstarved_p50"], rel=0.01)
         assert numbers["starved_elsewhere_share"] == pytest.approx(computed["starved_elsewhere_share"], abs=0.01)

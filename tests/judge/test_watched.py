@@ -210,11 +210,14 @@ def test_where_a_server_is_unknown_it_may_have_waited_as_the_client_did(unknown:
     assert answer == ("inconclusive" if unknown else "broken")
 
 
-@pytest.mark.parametrize("now", [{"starved_elsewhere_share": 0.15}, {"starved_elsewhere_share": 0.02}])
-def test_a_rise_that_less_waiting_may_hide_is_not_met(now: dict[str, float]) -> None:
-    """The former runs have 15 % more because of their servers' waits; today's operations would take 10 % longer."""
-    answer = p50_rulings(BUSY | now, noisy(BUSY | {"starved_elsewhere_share": 0.15}, "unstarved_p50"))["unstarved_p50"]
-    assert answer.answer == ("met" if now["starved_elsewhere_share"] == 0.15 else "inconclusive")
+@pytest.mark.parametrize(
+    ("before", "now", "answer"),
+    [(0.15, 0.15, "met"), (0.15, 0.02, "inconclusive"), (0.08, 0.02, "inconclusive"), (0.02, 0.15, "met")],
+)
+def test_a_rise_that_less_waiting_may_hide_is_not_met(before: float, now: float, answer: str) -> None:
+    """Times are as before although servers waited less for a CPU: something else may take longer."""
+    former = noisy(BUSY | {"starved_elsewhere_share": before}, "unstarved_p50")
+    assert p50_rulings(BUSY | {"starved_elsewhere_share": now}, former)["unstarved_p50"].answer == answer
 
 
 @pytest.mark.parametrize(

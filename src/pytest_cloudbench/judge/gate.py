@@ -16,7 +16,7 @@ from statistics import fmean, median
 from typing import Literal
 
 from pytest_cloudbench.judge.drift import DriftState, SeriesDrift
-from pytest_cloudbench.judge.noise import LEAST_SPREAD, Noise, allowance, t_quantile
+from pytest_cloudbench.judge.noise import LEAST_SPREAD, MAX_EXPLAINED, Noise, allowance, t_quantile
 from pytest_cloudbench.judge.rates import LEAST_POINTS, BaselineRates, operations_needed
 
 Answer = Literal["met", "broken", "inconclusive"]
@@ -563,10 +563,10 @@ class _Level:
         return value - allowance(reading.starved, self.starved)
 
     def hidden_rise(self, reading: Reading) -> float:
-        """Return how much of a rise may not show, because threads waited less for a CPU than before."""
+        """Return how much of a rise may not show, because threads waited less for a CPU than before: all of it."""
         if self.starved is None or reading.starved is None:
             return 0.0
-        return allowance(self.starved, reading.starved)
+        return -log1p(-min(max(0.0, self.starved - reading.starved), MAX_EXPLAINED))
 
     def is_bad(self, reading: Reading) -> bool:
         value = self.log_without_waits(reading)

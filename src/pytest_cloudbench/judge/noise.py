@@ -29,7 +29,9 @@ _SELECTION_FREEDOM = 1.5
 
 By simulation: with it, no tail from 5 % to 0.025 % of 10 to 100 normal runs is more than 2 % too large."""
 
-_MAX_EXPLAINED = 0.999
+MAX_EXPLAINED = 0.999
+"""The largest share of waiting that explains anything: a logarithm needs less than 1."""
+
 _QN = 2.21914
 """Makes Qn the standard deviation of normal values: 1 / (sqrt(2) * z), below which 5/8 of the normal distribution lies.
 Rousseeuw and Croux (1993) print 2.2219, which is a misprint."""
@@ -123,5 +125,5 @@ def allowance(starved: float, usual: float) -> float:
         starved: the share of the operations' time that threads waited for a CPU.
         usual: the same share in former runs.
     """
-    excess = min(max(0.0, starved - usual), _MAX_EXPLAINED)
+    excess = min(max(0.0, starved - usual), MAX_EXPLAINED)
     return -log1p(-excess) - excess / 2

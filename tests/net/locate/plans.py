@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import combinations
 from random import Random
 
 from pytest_cloudbench import data
@@ -32,7 +33,7 @@ class Plan:
         plain, six: servers, of which the second has an IPv6 address only.
         named: a server whose name by reverse DNS has the code of an airport near it, and that code.
         false: a server whose name has the code of an airport that is far away, and that code.
-        anycast: the places of the servers that share an address.
+        anycast: the places of the servers that share an address, beside vantage points that are far from each other.
         edges: the places of two servers of one name, of which each subnet of clients is given one.
         cdn, storage: a server, and where it gets all content from.
         ways: how long packets take.
@@ -75,7 +76,9 @@ def make_plan(kind: str, seed: int) -> Plan:
         home, vantages, serve(), serve(),
         (move(near[1], random.uniform(0, 360), random.uniform(0, NAMED_KM)), near[0]),
         (beside, find_far_airport(random, beside)),
-        (measuring[0], measuring[-1]) if len(measuring) > 1 else (serve(), serve()),
+        # Round trips cannot tell servers near each other from one in between.
+        max(combinations([home, *measuring], 2), key=lambda pair: distance_km(*pair))
+        if len(measuring) > 1 else (serve(), serve()),
         (serve(), serve()), cdn, move(cdn, random.uniform(0, 360), random.uniform(500, 2000)),
         make_ways(kind, seed), "dead for IPv6" if kind == "dead for IPv6" else "",
         somewhere(random, box) if kind == "proxy" else None,

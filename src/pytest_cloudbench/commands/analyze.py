@@ -29,8 +29,9 @@ def analyze(options: argparse.Namespace) -> int:
         raise UsageError("--dissect: expected a file's name, since tshark reads it again")
     with dissect.open_capture(options.file) as (buffer, release):
         analysis = analyze_packets(
-            buffer, source=str(options.file), client=options.client, rules=rules, canary=canary, release=release
-        )
+            buffer, source=str(options.file), client=options.client, rules=rules, canary=canary,
+            keeps_datagrams=options.changed_at is not None, release=release,
+        )  # fmt: skip
         notes = dissect.name_quic_flows(analysis, options.file, rules) if options.dissect else []
         changed_ns = None if options.changed_at is None else round(options.changed_at * 1e9)
         summary = analysis.summary(changed_bytes=options.changed_bytes, changed_ns=changed_ns)

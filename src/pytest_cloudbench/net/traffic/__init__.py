@@ -2,9 +2,9 @@
 
 The modules in the order in which they process a capture: ``records`` and ``interfaces`` read the file. ``packets``,
 ``headers`` and ``tunnels`` read headers. ``table``, ``flows``, ``counts``, ``sequence``, ``verdicts``, ``resent`` and
-``replies`` handle connections. ``handshake`` and ``streams`` read payload. ``facts``, ``roles``, ``owners`` and
-``metrics`` interpret flows, and ``lines`` and ``analysis`` combine everything. No file is opened here. Bulk numbers
-never come from another program (docs/method/traffic.md).
+``replies`` handle connections, and ``datagrams`` counts UDP. ``handshake`` and ``streams`` read payload. ``facts``,
+``roles``, ``owners`` and ``metrics`` interpret flows, and ``lines`` and ``analysis`` combine everything. No file is
+opened here. Bulk numbers never come from another program (docs/method/traffic.md).
 """
 
 from pytest_cloudbench.net.traffic.analysis import Analysis, Validity, analyze

@@ -248,6 +248,7 @@ def analyze(
     rules: Sequence[Rule] = (),
     canary: bytes | None = None,
     drops: int | None = None,
+    keeps_datagrams: bool = True,
     release: Callable[[int], None] = lambda offset: None,
 ) -> Analysis:
     """Analyze a capture. Raises only UsageError, if it is not a capture or has no packet of the client.
@@ -260,10 +261,13 @@ def analyze(
         rules: rules for roles, see ``roles.parse_rules``.
         canary: a text to search for in unencrypted payload.
         drops: number of packets that the capturing program reported as lost, if the file does not record it.
+        keeps_datagrams: whether ``table.packets`` has all UDP packets. Otherwise memory depends on the number of UDP
+            flows and DNS messages, and ``changed_ns`` and functions of ``metrics`` that take the table may be wrong.
         release: called with a file offset before which nothing is needed for now.
     """
+    addresses, keeps_datagrams = _parse_addresses(client), keeps_datagrams or canary is not None
     with _without_gc():
-        return _analyze(buffer, source, _parse_addresses(client), whose, rules, canary, drops, release)
+        return _analyze(buffer, source, addresses, whose, rules, canary, drops, keeps_datagrams, release)
 
 
 @contextmanager
@@ -280,15 +284,15 @@ def _without_gc() -> Iterator[None]:
 
 def _analyze(
     buffer: Buffer, source: str, addresses: tuple[Address, ...], whose: Whose | None, rules: Sequence[Rule],
-    canary: bytes | None, drops: int | None, release: Callable[[int], None],
+    canary: bytes | None, drops: int | None, keeps_datagrams: bool, release: Callable[[int], None],
 ) -> Analysis:  # fmt: skip
     import numpy as np
 
-    reader, collector = Reader(buffer, source, release), Collector(buffer)
+    reader, collector = Reader(buffer, source, release), Collector(buffer, keeps_datagrams)
     for batch in reader:
         collector.add(batch)
     packets = collector.make_packets()
-    table = group_flows(packets, collector.make_pairs(), addresses)
+    table = group_flows(packets, collector.make_pairs(), addresses, collector.datagrams)
     if addresses and whose is None and not len(table.numbers) and len(table.foreign_numbers):
         clients = sorted({str(flow.client) for flow in table.foreign})
         shown_clients = ", ".join(clients[:_MAX_NAMES]) + (", ..." if len(clients) > _MAX_NAMES else "")

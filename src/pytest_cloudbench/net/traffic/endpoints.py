@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -56,9 +57,13 @@ class _Numbers:
     @property
     def keys(self) -> Any:
         """All keys in the order of their numbers."""
+        return self.get_keys(0)
+
+    def get_keys(self, first: int) -> Any:
+        """Return the keys from number ``first`` on."""
         import numpy as np
 
-        return np.fromiter(self._number_of, np.uint64, len(self._number_of))
+        return np.fromiter(islice(self._number_of, first, None), np.uint64, len(self._number_of) - first)
 
     def assign_numbers(self, keys: Any) -> Ints:
         import numpy as np
@@ -211,6 +216,13 @@ class Names:
         low, high = np.where(from_high, target, source), np.where(from_high, source, target)
         key = (between << 33) | (tcp << 32) | (low << 16) | high
         return self._endpoints.assign_numbers(key.astype(np.uint64)), from_high
+
+    def get_ports(self, first: int) -> Any:
+        """Return the two ports of each pair of endpoints from number ``first`` on."""
+        import numpy as np
+
+        keys = self._endpoints.get_keys(first)
+        return np.stack((keys >> np.uint64(16) & np.uint64(0xFFFF), keys & np.uint64(0xFFFF)), 1)
 
     def make_pairs(self) -> Pairs:
         """Return all pairs of endpoints in the order of their numbers."""

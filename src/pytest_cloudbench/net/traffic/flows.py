@@ -10,20 +10,28 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from pytest_cloudbench.net.traffic.counts import COUNTED, count_all
+from pytest_cloudbench.net.traffic.datagrams import Datagrams
 from pytest_cloudbench.net.traffic.packets import ACK, SYN, Address, Packets, Pairs
 from pytest_cloudbench.net.traffic.table import BY, FlowTable, Times, Who
 
 if TYPE_CHECKING:
     pass
 
+_DATAGRAM_COUNTS = (
+    "packets", "wire_bytes", "payload_bytes", "largest_payload_bytes", "first_payload_ns", "last_payload_ns",
+)  # fmt: skip
 
-def group_flows(packets: Packets, pairs: Pairs, clients: Collection[Address] = ()) -> FlowTable:
+
+def group_flows(
+    packets: Packets, pairs: Pairs, clients: Collection[Address] = (), datagrams: Datagrams | None = None
+) -> FlowTable:
     """Group packets into a table of flows, and count them.
 
     Args:
         packets: all packets.
         pairs: the pairs of endpoints that ``packets.pair`` refers to.
         clients: the client's addresses, if known. Its direction is up, and flows without it are foreign.
+        datagrams: counts of UDP packets, if ``packets`` does not have all of them.
     """
     import numpy as np
 
@@ -60,6 +68,8 @@ def group_flows(packets: Packets, pairs: Pairs, clients: Collection[Address] = (
         packets, who, Times(count), sums, order, starts.tolist(), up, verdicts, numbers[:owned], numbers[owned:]
     )
     count_all(table)
+    if datagrams is not None and count:
+        _count_datagrams(table, datagrams)
     return table
 
 
@@ -72,6 +82,24 @@ def _sort_by_flow(number: Any, count: int) -> tuple[Any, Any]:
     starts = np.zeros(count + 1, np.int64)
     np.cumsum(np.bincount(number, minlength=count), out=starts[1:])
     return order.astype(np.uint32), starts
+
+
+def _count_datagrams(table: FlowTable, datagrams: Datagrams) -> None:
+    """Replace the counts of UDP flows, of which the table has few packets, by those of all packets."""
+    import numpy as np
+
+    flows = np.flatnonzero(~table.who.is_tcp)
+    first_rows = table.order[np.asarray(table.starts)[flows]]
+    client_is_high = table.up[first_rows] == table.packets.from_high[first_rows]
+    low = table.packets.pair[first_rows].astype(np.int64) * 2
+    sent = np.stack((low + client_is_high, low + ~client_is_high))
+    for name in _DATAGRAM_COUNTS:
+        table.sums[name][:, flows] = datagrams.get_counts(name, sent)
+    table.sums["unique_bytes"][:, flows] = datagrams.get_counts("payload_bytes", sent)
+    table.times.first_ns[flows] = datagrams.get_counts("first_ns", sent).min(0)
+    table.times.last_ns[flows] = datagrams.get_counts("last_ns", sent).max(0)
+    table.udp_turns = np.zeros(len(table.who.is_tcp), np.int64)
+    table.udp_turns[flows] = datagrams.get_counts("turns", sent[0])
 
 
 # --- one connection or two ---

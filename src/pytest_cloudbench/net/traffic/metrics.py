@@ -93,8 +93,13 @@ def completion_s(table: FlowTable, storage: Sequence[Flow], changed_ns: int | No
         storage: flows with the files' content.
         changed_ns: time before which packets do not count.
     """
+    if changed_ns is None:
+        sides = [side for flow in storage for side in (flow.up, flow.down)]
+        first = [side.first_payload_ns for side in sides if side.first_payload_ns is not None]
+        last = [side.last_payload_ns for side in sides if side.last_payload_ns is not None]
+        return (max(last) - min(first)) / 1e9 if first else None
     times = table.packets.time_ns[_payload_rows(table, storage, up=None)]
-    times = times[times >= changed_ns] if changed_ns is not None else times
+    times = times[times >= changed_ns]
     return (int(times[-1]) - int(times[0])) / 1e9 if len(times) else None
 
 

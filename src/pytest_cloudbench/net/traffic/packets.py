@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+from pytest_cloudbench.net.traffic.datagrams import Datagrams
 from pytest_cloudbench.net.traffic.endpoints import TCP, UDP, Address, Names, Pairs
 from pytest_cloudbench.net.traffic.fragments import Fragments
 from pytest_cloudbench.net.traffic.headers import KINDS, Aside, Headers
@@ -98,6 +99,8 @@ class Collector:
     """A collector of batches that returns the packets once all have been added.
 
     Attributes:
+        keeps_datagrams: whether ``make_packets`` returns all UDP packets, or else few of each flow.
+        datagrams: counts of all UDP packets, unless all are kept.
         aside: counts of packets outside flows.
         sentinels: contents of the sentinels that mark the ends of a capture, which are counted nowhere else.
         records, wire_bytes: totals of all other packets.
@@ -106,6 +109,8 @@ class Collector:
     """
 
     buffer: Buffer
+    keeps_datagrams: bool = True
+    datagrams: Datagrams | None = None
     aside: Aside = field(default_factory=Aside)
     sentinels: list[bytes] = field(default_factory=list)
     records: int = 0
@@ -127,6 +132,7 @@ class Collector:
         if self._names is None or self._plain is None:
             self._names = Names()
             self._plain = Plain(self.buffer, self._names)
+            self.datagrams = None if self.keeps_datagrams else Datagrams(self._names)
         is_left, decoded = np.ones(len(batch.offset), bool), list[dict[str, Any]]()
         for rows, columns in self._plain.columns(batch):
             is_left[rows] = False
@@ -159,9 +165,15 @@ class Collector:
         order: Any = None
         if len(parts) > 1:
             order = np.argsort(np.concatenate([part["number"] for part in parts]), kind="stable")
-        for name in KINDS:
-            column = parts[0][name] if order is None else np.concatenate([part[name] for part in parts])[order]
-            self._columns.setdefault(name, _Column(KINDS[name])).add(column)
+        columns = parts[0]
+        if order is not None:
+            columns = {name: np.concatenate([part[name] for part in parts])[order] for name in KINDS}
+        is_kept = None if self.datagrams is None else self.datagrams.count_batch(columns)
+        if is_kept is not None and is_kept.all():
+            is_kept = None
+        for name, kind in KINDS.items():
+            kept = columns[name] if is_kept is None else columns[name][is_kept]
+            self._columns.setdefault(name, _Column(kind)).add(kept)
 
     def make_packets(self) -> Packets:
         """Return all packets, and leave the collector empty."""

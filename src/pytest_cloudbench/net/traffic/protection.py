@@ -42,10 +42,10 @@ def judge_protection(table: FlowTable, facts: CaptureFacts, buffer: Buffer, *, i
     """
     encrypted, plain, unknown = Counter[str](), dict[str, None](), dict[str, None]()
     known = {facts_of.number: facts_of for _, facts_of in facts.find_known(table.numbers.tolist())}
-    read = 0
+    read, payload_bytes = 0, table.sums["payload_bytes"].sum(0).tolist()
     for number in table.numbers.tolist():
         port = int(table.who.server_port[number])
-        if port == _DNS_PORT or not _has_payload(table, number):
+        if port == _DNS_PORT or not payload_bytes[number]:
             continue
         flow = known.get(number)
         server = f"{flow.names[0] if flow is not None else facts.texts[table.who.server[number]]}:{port}"
@@ -70,10 +70,6 @@ def judge_protection(table: FlowTable, facts: CaptureFacts, buffer: Buffer, *, i
         "verdict": verdict, "encrypted": dict(encrypted.most_common()), "plain": list(plain)[:_MOST_NAMED],
         "unknown": list(unknown)[:_MOST_NAMED],
     }  # fmt: skip
-
-
-def _has_payload(table: FlowTable, number: int) -> bool:
-    return any(bool(column[number]) for column in table.sums["payload_bytes"])
 
 
 def _read_beginning(table: FlowTable, buffer: Buffer, number: int, *, up: bool) -> bytes:

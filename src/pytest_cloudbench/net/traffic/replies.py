@@ -52,6 +52,10 @@ def summarize_replies(table: FlowTable, numbers: Sequence[int]) -> dict[str, lis
         else:
             packet_columns = table.in_order.get_rows(np.concatenate([table.rows(number) for number in flow_numbers]))
         _add_replies(columns, group, len(flow_numbers), *packet_columns)
+    if table.udp_turns is not None:
+        selected = np.asarray(numbers, np.int64)
+        is_tcp = table.who.is_tcp[selected]
+        columns["turns"] = np.where(is_tcp, columns["turns"], table.udp_turns[selected]).tolist()
     return columns
 
 

@@ -20,7 +20,7 @@ TOUCHED_PACKETS = 512
 """Number of packets read before a mapped file's pages are released. Each may bring in 64 KiB around it."""
 _FEW_ROWS = 64
 _HEAD_ROWS, _HEADS_AT_ONCE = 512, 1024
-_PART_ROWS, _FLOWS_AT_ONCE = 1 << 15, 1024
+_PART_ROWS, _FLOWS_AT_ONCE, _DATAGRAMS_AT_ONCE = 1 << 15, 1024, 1 << 14
 _PIECE_BYTES = MIB
 
 
@@ -176,13 +176,18 @@ def read_all_datagrams(
         group = np.repeat(np.arange(len(rows_of_flows)), [len(own_rows) for own_rows in rows_of_flows])
         rows = rows[np.argsort(group * 2 + ~table.up[rows], kind="stable")]
         rows = rows[packets.payload[rows] > 0]
-        for part in range(0, len(rows), TOUCHED_PACKETS):
-            part_rows = rows[part : part + TOUCHED_PACKETS]
-            starts = packets.offset[part_rows]
-            for start, end in zip(starts.tolist(), (starts + packets.kept[part_rows]).tolist(), strict=True):
-                yield bytes(buffer[start:end])
-            if len(rows) > TOUCHED_PACKETS:
-                release(len(buffer))
+        for part in range(0, len(rows), _DATAGRAMS_AT_ONCE):
+            part_rows = rows[part : part + _DATAGRAMS_AT_ONCE]
+            contents = [b""] * len(part_rows)
+            in_file_order = np.argsort(packets.offset[part_rows])  # so that each page is read once
+            starts = packets.offset[part_rows[in_file_order]]
+            ends = starts + packets.kept[part_rows[in_file_order]]
+            columns = (in_file_order.tolist(), starts.tolist(), ends.tolist())
+            for touched, (index, start, end) in enumerate(zip(*columns, strict=True), 1):
+                contents[index] = bytes(buffer[start:end])
+                if not touched % TOUCHED_PACKETS:
+                    release(len(buffer))
+            yield from contents
 
 
 def _order_segments(table: FlowTable, buffer: Buffer, rows: Any) -> Iterator[tuple[int, bytes]]:

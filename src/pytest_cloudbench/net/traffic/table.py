@@ -174,6 +174,7 @@ class FlowTable:
         verdicts: for each row, the result of ``resent.judge_packets``.
         numbers: numbers of the flows in ``flows``.
         foreign_numbers: numbers of the flows in ``foreign``.
+        udp_turns: turns of each UDP flow, if ``packets`` has few packets of UDP, which all other columns count in full.
     """
 
     packets: Packets
@@ -186,6 +187,7 @@ class FlowTable:
     verdicts: NDArray[np.uint8]
     numbers: Ints
     foreign_numbers: Ints
+    udp_turns: Ints | None = None
     _flows: dict[int, Flow] = field(default_factory=dict)
     _in_order: InOrder | None = field(init=False, default=None)
 

@@ -1,0 +1,118 @@
+"""Counts of UDP packets by pair of endpoints, made batch by batch, so that few packets have to be kept.
+
+A capture may have very many datagrams of few flows. Only their numbers are needed, and the first of each flow.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pytest_cloudbench.net.traffic.endpoints import Names
+    from pytest_cloudbench.net.traffic.records import Ints
+
+_UDP_HEADER_BYTES, _DNS_PORT = 8, 53
+_LEAST_PAIRS = 1024
+
+
+class Datagrams:
+    """Counts of all UDP packets. A column has two values for each pair: what its low and its high endpoint sent."""
+
+    def __init__(self, names: Names) -> None:
+        import numpy as np
+
+        self._names = names
+        far = np.iinfo(np.int64)
+        self._initial = {
+            "packets": 0, "wire_bytes": 0, "payload_bytes": 0, "largest_payload_bytes": 0, "first_ns": far.max,
+            "last_ns": far.min, "first_payload_ns": far.max, "last_payload_ns": far.min, "turns": 0,
+        }  # fmt: skip
+        self._sums = {name: np.zeros(0, np.int64) for name in self._initial}
+        self._is_known, self._is_dns = np.zeros(0, bool), np.zeros(0, bool)
+        self._speaker = np.zeros(0, np.int8)  # who sent payload last in each pair, -1 for nobody
+        self._pairs = 0
+
+    def count_batch(self, columns: dict[str, Any]) -> Any:
+        """Count the UDP packets of a batch, and return which of all its packets to keep.
+
+        Kept are TCP, DNS, and of each UDP flow the first packet and the first with payload of both directions.
+        """
+        import numpy as np
+
+        is_kept = columns["header"] != _UDP_HEADER_BYTES  # a TCP header has 20 bytes or more
+        rows = np.flatnonzero(~is_kept)
+        if not len(rows):
+            return is_kept
+        self._add_pairs()
+        pair, payload, time_ns = (
+            columns["pair"][rows].astype(np.int64),
+            columns["payload"][rows],
+            columns["time_ns"][rows],
+        )
+        from_high = columns["from_high"][rows]
+        sender = pair * 2 + from_high
+        is_kept[rows[self._is_dns[pair]]] = True
+        is_kept[rows[self._find_first(pair)]] = True
+        sums, spoken = self._sums, np.flatnonzero(payload)
+        is_new_voice = sums["payload_bytes"][sender[spoken]] == 0
+        is_kept[rows[spoken[_find_distinct(sender[spoken], is_new_voice)]]] = True
+        np.add.at(sums["packets"], sender, 1)
+        np.add.at(sums["wire_bytes"], sender, columns["wire"][rows].astype(np.int64))
+        np.add.at(sums["payload_bytes"], sender, payload.astype(np.int64))
+        np.maximum.at(sums["largest_payload_bytes"], sender, payload.astype(np.int64))
+        for stem, chosen in (("", slice(None)), ("_payload", spoken)):
+            np.minimum.at(sums[f"first{stem}_ns"], sender[chosen], time_ns[chosen])
+            np.maximum.at(sums[f"last{stem}_ns"], sender[chosen], time_ns[chosen])
+        self._count_turns(pair[spoken], from_high[spoken])
+        return is_kept
+
+    def _add_pairs(self) -> None:
+        """Make room for pairs that were numbered since the last batch."""
+        import numpy as np
+
+        ports = self._names.get_ports(self._pairs)
+        self._pairs += len(ports)
+        room = len(self._speaker)
+        if self._pairs > room:
+            more = max(_LEAST_PAIRS, 2 * self._pairs) - room
+            for name, value in self._initial.items():
+                self._sums[name] = np.append(self._sums[name], np.full(2 * more, value))
+            self._is_known, self._is_dns = (
+                np.append(column, np.zeros(more, bool)) for column in (self._is_known, self._is_dns)
+            )
+            self._speaker = np.append(self._speaker, np.full(more, -1, np.int8))
+        self._is_dns[self._pairs - len(ports) : self._pairs] = (ports == _DNS_PORT).any(1)
+
+    def _find_first(self, pair: Ints) -> Any:
+        """Return the rows of the first packets of pairs."""
+        rows = _find_distinct(pair, ~self._is_known[pair])
+        self._is_known[pair[rows]] = True
+        return rows
+
+    def _count_turns(self, pair: Ints, from_high: Any) -> None:
+        """Count how often one side sent payload after the other."""
+        import numpy as np
+
+        if not len(pair):
+            return
+        order = np.argsort(pair.astype(np.uint16) if self._pairs <= 1 << 16 else pair, kind="stable")
+        pair, speaker = pair[order], from_high[order].astype(np.int8)
+        begins = np.flatnonzero(np.diff(pair, prepend=-1))
+        before = np.roll(speaker, 1)
+        before[begins] = self._speaker[pair[begins]]
+        turns = np.flatnonzero((before >= 0) & (before != speaker))
+        np.add.at(self._sums["turns"], pair[turns] * 2 + before[turns], 1)
+        ends = np.append(begins[1:], len(pair)) - 1
+        self._speaker[pair[ends]] = speaker[ends]
+
+    def get_counts(self, name: str, senders: Ints) -> Any:
+        """Return one count of these senders, which are twice the number of a pair, plus one for its high endpoint."""
+        return self._sums[name][senders]
+
+
+def _find_distinct(keys: Ints, is_wanted: Any) -> Any:
+    """Return the first row of each distinct key among the wanted rows."""
+    import numpy as np
+
+    wanted = np.flatnonzero(is_wanted)
+    return wanted[np.unique(keys[wanted], return_index=True)[1]] if len(wanted) else wanted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from pytest_cloudbench.model import UsageError
 
 def analyze(options: argparse.Namespace) -> int:
     """Print what is in a capture. Returns the exit status. Raises UsageError and CaptureError."""
+    # The threads that numpy starts for linear algebra, which nothing here needs, would spin for a while.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from pytest_cloudbench import data
     from pytest_cloudbench.net import dissect
     from pytest_cloudbench.support import extras

@@ -6,15 +6,12 @@ its summaries have returned one packet of 3,000 without an error.
 
 from __future__ import annotations
 
-import gzip
 import io
 import mmap
 import os
 import shutil
 import stat
-import tempfile
 import warnings
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from ipaddress import ip_address
@@ -41,11 +38,9 @@ def open_capture(path: Path) -> Iterator[tuple[bytes | mmap.mmap, Callable[[int]
     the file cannot be read.
     """
     try:
-        with _open_file(path) as raw_file, _decompress(raw_file) as file:
+        with _open_file(path) as raw_file, _decompress(raw_file, path) as file:
             size = os.fstat(file.fileno()).st_size
             contents = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UsageError(f"{path}: the gzip data is damaged or truncated ({error})") from error
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
 
@@ -64,15 +59,22 @@ def _open_file(path: Path) -> io.BufferedReader:
     return open(0, "rb", closefd=False) if str(path) == "-" else opening.open_regular_file(path, None)
 
 
-def _decompress(file: io.BufferedReader) -> IO[bytes]:
+def _decompress(file: io.BufferedReader, path: Path) -> IO[bytes]:
     """Return the file itself, or for a pipe or a gzip file, its contents in an unnamed temporary file."""
     is_gzip = file.peek(2)[:2] == b"\x1f\x8b"
     if stat.S_ISREG(os.fstat(file.fileno()).st_mode) and not is_gzip:
         return file
-    with tempfile.TemporaryFile() as temporary, gzip.open(file) if is_gzip else file as source:
-        shutil.copyfileobj(source, temporary, MIB)
-        temporary.flush()
-        return os.fdopen(os.dup(temporary.fileno()), "rb")
+    import gzip
+    import tempfile
+    import zlib
+
+    try:
+        with tempfile.TemporaryFile() as temporary, gzip.open(file) if is_gzip else file as source:
+            shutil.copyfileobj(source, temporary, MIB)
+            temporary.flush()
+            return os.fdopen(os.dup(temporary.fileno()), "rb")
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UsageError(f"{path}: the gzip data is damaged or truncated ({error})") from error
 
 
 _STATUS_UNKNOWN = "retcode: 255"

@@ -90,6 +90,20 @@ def test_pcapng_time_resolutions_are_converted(order: str, resolution: int | Non
     assert rows[0][3] == (seconds + 7) * craft.SECOND + craft.SECOND // 2
 
 
+@pytest.mark.parametrize("resolutions", [(6, 9, 3), (9, 12, 0x80 | 20), (0, 6, 6)])
+def test_each_packet_has_the_resolution_and_offset_of_its_interface(resolutions: tuple[int, ...]) -> None:
+    data, seconds = craft.section(), [5, 9, 2, 7, 5, 1]
+    for offset, resolution in enumerate(resolutions):
+        data += craft.interface(link=(1, 101, 228)[offset], resolution=resolution, offset=offset)
+    for at, number in zip(seconds, (0, 1, 2, 2, 1, 0), strict=True):
+        resolution = resolutions[number]
+        ticks_per_s = 1 << (resolution & 0x7F) if resolution & 0x80 else 10**resolution
+        data += craft.packet(at * ticks_per_s, FRAME, number=number)
+    (batch,) = Reader(data)
+    assert batch.time_ns.tolist() == [second * craft.SECOND for second in (5, 10, 4, 9, 6, 1)]
+    assert batch.link_type.tolist() == [1, 101, 228, 228, 101, 1]
+
+
 def test_all_pcapng_blocks_are_read() -> None:
     comment = craft.option(1, b"look") + craft.option(4, (3).to_bytes(8, "little")) + craft.option(0, b"")
     data = craft.section(comment="first section") + craft.interface(link=1) + craft.interface(link=101, resolution=9)

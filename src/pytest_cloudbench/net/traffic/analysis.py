@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_cloudbench.model import MIB, UsageError
 from pytest_cloudbench.net.needles import Needle, find_needles
@@ -37,8 +37,7 @@ _LEAST_ENCODED_BYTES = 8
 _REPEAT_WITHIN_NS, _MIN_REPEATED, _MIN_REPEATED_SHARE = 1_000_000, 8, 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class Validity:
+class Validity(NamedTuple):
     """Whether the numbers can be trusted.
 
     Attributes:
@@ -59,8 +58,7 @@ class Validity:
     drops: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Canary:
+class Canary(NamedTuple):
     """The verdict on whether a text was sent unencrypted: ``yes``, ``no``, or ``unknown`` if payload is missing."""
 
     verdict: str

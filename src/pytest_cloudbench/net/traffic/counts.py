@@ -10,6 +10,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_cloudbench.net.traffic import resent, sequence, verdicts
+from pytest_cloudbench.net.traffic.endpoints import find_distinct
 from pytest_cloudbench.net.traffic.packets import ACK, FIN, RST, SYN
 from pytest_cloudbench.net.traffic.table import NEVER, FlowTable, Side
 
@@ -76,7 +77,7 @@ def _count_flows(table: FlowTable, first_flow: int, end_flow: int) -> None:
     acknowledged_rows = sequence.find_acknowledged(
         columns.group, latest_rows, columns.seq, columns.ack, columns.payload
     )
-    numbers = np.unique(np.concatenate((doubtful, columns.group[acknowledged_rows])))
+    numbers = find_distinct(np.concatenate((doubtful, columns.group[acknowledged_rows])))
     _judge_flows(table, numbers[table.who.is_tcp[numbers]])
     if (columns.flags & SYN).any():
         with_handshake, initial_ns = sequence.measure_handshakes_ns(group, time_ns, flags)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,8 +18,7 @@ TCP, UDP = 6, 17
 Address = IPv4Address | IPv6Address
 
 
-@dataclass(frozen=True, slots=True)
-class Pairs:
+class Pairs(NamedTuple):
     """Pairs of endpoints and their protocol, as columns.
 
     ``low`` has the smaller address, or the smaller port if both addresses are the same. Addresses are indices into
@@ -39,6 +37,16 @@ class Pairs:
         ends = (self.low, self.low_port, self.high, self.high_port)
         low, low_port, high, high_port = (column[chosen] for column in ends)
         return Pairs(self.is_tcp[chosen], low, low_port, high, high_port, self.addresses)
+
+
+def find_distinct(values: Any) -> Any:
+    """Return the distinct values in ascending order. For that, ``np.unique`` first imports numpy's masked arrays."""
+    import numpy as np
+
+    ordered = np.sort(values)
+    is_new = np.ones(len(ordered), bool)
+    np.not_equal(ordered[1:], ordered[:-1], out=is_new[1:])
+    return ordered[is_new]
 
 
 class _Numbers:

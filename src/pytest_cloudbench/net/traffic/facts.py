@@ -160,15 +160,12 @@ def _read_dns(
     names: dict[Address, dict[str, None]] = {}
     queries: dict[str, int] = {}
     is_dns = ~table.who.is_tcp & (table.who.server_port == _DNS_PORT)
-    parse = handshake.make_dns_parser()
-    for datagram in streams.read_all_datagrams(table, buffer, table.numbers[is_dns[table.numbers]], release):
-        message = parse(datagram)
-        if message is None:
-            continue
-        if not message.is_answer:
-            queries[message.name] = queries.get(message.name, 0) + 1
-        for address in message.addresses:
-            names.setdefault(address, {})[message.name] = None
+    for datagrams in streams.read_all_datagrams(table, buffer, table.numbers[is_dns[table.numbers]], release):
+        for message, count in handshake.count_dns_messages(datagrams):
+            if not message.is_answer:
+                queries[message.name] = queries.get(message.name, 0) + count
+            for address in message.addresses:
+                names.setdefault(address, {})[message.name] = None
     return names, queries
 
 

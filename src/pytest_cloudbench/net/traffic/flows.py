@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_cloudbench.net.traffic.counts import COUNTED, count_all
 from pytest_cloudbench.net.traffic.datagrams import Datagrams
+from pytest_cloudbench.net.traffic.endpoints import find_distinct
 from pytest_cloudbench.net.traffic.packets import ACK, SYN, Address, Packets, Pairs
 from pytest_cloudbench.net.traffic.table import BY, FlowTable, Times, Who
 
@@ -119,7 +120,7 @@ def _number_connections(packets: Packets) -> Any:
         return flow_number
     first = np.full(int(flow_number.max()) + 1, -1, np.int64)
     first[flow_number[::-1]] = np.arange(len(flow_number))[::-1]
-    reused = np.unique(flow_number[syns[syns != first[flow_number[syns]]]])
+    reused = find_distinct(flow_number[syns[syns != first[flow_number[syns]]]])
     if not len(reused):
         return flow_number
     next_number = len(first)

@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from pytest_cloudbench.net.traffic.records import Buffer
@@ -19,8 +19,7 @@ _MOST_PIECES = 1 << 16
 """The most fragments to keep of incomplete packets. The oldest packet is given up first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fragment:
+class Fragment(NamedTuple):
     """One fragment of an IP packet.
 
     Attributes:
@@ -41,8 +40,7 @@ class Fragment:
     protocol: int
 
 
-@dataclass(frozen=True, slots=True)
-class JoinedPacket:
+class JoinedPacket(NamedTuple):
     """A packet whose fragments have all arrived.
 
     Attributes:

@@ -5,10 +5,10 @@ The bytes are untrusted. Every length is checked, no input raises, and truncated
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import lru_cache
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Address, IPv6Address
+from typing import NamedTuple
 
 from pytest_cloudbench.net.traffic.packets import Address
 
@@ -18,7 +18,6 @@ _QUIC_VERSIONS = {1: "1", 0x6B3343CF: "2"}
 _HANDSHAKE, _CLIENT_HELLO, _SERVER_HELLO = 22, 1, 2
 _SERVER_NAME, _ALPN, _SUPPORTED_VERSIONS = 0, 16, 43
 _ENCRYPTED_CLIENT_HELLO = 0xFE0D
-_REMEMBERED_MESSAGES = 4096
 _GREASE = 0x0A0A
 """RFC 8701: numbers that clients offer at random, so that servers do not choke on new ones."""
 _CIPHERS = {
@@ -35,8 +34,7 @@ _CIPHERS = {
 """Names of usual cipher suites (IANA's numbers; OpenSSL's names below TLS 1.3)."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClientHello:
+class ClientHello(NamedTuple):
     """The contents of a client's TLS hello.
 
     Attributes:
@@ -54,8 +52,7 @@ class ClientHello:
     ciphers: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ServerHello:
+class ServerHello(NamedTuple):
     """The choice in a server's TLS hello.
 
     Attributes:
@@ -67,8 +64,7 @@ class ServerHello:
     cipher: str
 
 
-@dataclass(frozen=True, slots=True)
-class DnsMessage:
+class DnsMessage(NamedTuple):
     """A DNS query or answer, with the requested name and its addresses."""
 
     name: str
@@ -238,15 +234,18 @@ def parse_dns_message(datagram: bytes) -> DnsMessage | None:
     return DnsMessage(name, bool(flags >> 15), tuple(addresses))
 
 
-def make_dns_parser() -> Callable[[bytes], DnsMessage | None]:
-    """Return ``parse_dns_message`` with a memory for the last messages, since few differ by more than their number."""
-    parsed = lru_cache(_REMEMBERED_MESSAGES)(parse_dns_message)
+def count_dns_messages(datagrams: Sequence[bytes]) -> Iterator[tuple[DnsMessage, int]]:
+    """Yield each distinct DNS message in the order of its first, and how often it occurs. Others are left out.
 
-    def parse(datagram: bytes) -> DnsMessage | None:
-        refers_to_number = b"\xc0\x00" in datagram or b"\xc0\x01" in datagram  # a name that begins with it
-        return parsed(datagram if refers_to_number or len(datagram) < 2 else b"\0\0" + datagram[2:])
-
-    return parse
+    Few messages differ by more than their number, which is not looked at.
+    """
+    counts = Counter([b"\0\0" + datagram[2:] for datagram in datagrams])
+    if any(b"\xc0\x00" in datagram or b"\xc0\x01" in datagram for datagram in counts):
+        counts = Counter(datagrams)  # a name may begin with the number, to which it points
+    for datagram, count in counts.items():
+        message = parse_dns_message(datagram)
+        if message is not None:
+            yield message, count
 
 
 def _read_dns_name(body: _ByteReader) -> str:

@@ -13,7 +13,7 @@ from ipaddress import IPv4Address
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pytest_cloudbench.net.traffic import tunnels, wrappings
-from pytest_cloudbench.net.traffic.endpoints import TCP, UDP, Names
+from pytest_cloudbench.net.traffic.endpoints import TCP, UDP, Names, find_distinct
 from pytest_cloudbench.net.traffic.fragments import Fragment, Fragments, JoinedPacket
 from pytest_cloudbench.net.traffic.tunnels import BRIDGED, DONE, ERSPAN2, ERSPAN3, IPV4, IPV6
 
@@ -139,9 +139,7 @@ class Headers:
 
     def _set_aside_each(self, rows: Ints, numbers: Ints, name: Callable[[int], str]) -> None:
         """Do the same for several kinds, each with a number."""
-        import numpy as np
-
-        for number in np.unique(numbers).tolist():
+        for number in find_distinct(numbers).tolist():
             self._set_aside_hidden(rows[numbers == number], name(number))
 
     def _set_aside_not_ip(self, rows: Ints) -> None:
@@ -149,7 +147,7 @@ class Headers:
         import numpy as np
 
         kinds = self.kind[rows]
-        control = np.isin(kinds, [*wrappings.CONTROL_ETHERTYPES])
+        control = np.isin(kinds, [*wrappings.CONTROL_ETHERTYPES], kind="table")
         self._set_aside("not_ip", rows[control])
         self._set_aside_each(rows[~control], kinds[~control], wrappings.ethertype_name)
 
@@ -183,7 +181,7 @@ class Headers:
         import numpy as np
 
         kinds = self.batch.link_type
-        for link in [int(kinds[0])] if (kinds == kinds[0]).all() else np.unique(kinds).tolist():
+        for link in [int(kinds[0])] if (kinds == kinds[0]).all() else find_distinct(kinds).tolist():
             rows = np.flatnonzero(kinds == link)
             if link in _LINKS:
                 length, type_at = _LINKS[link]
@@ -254,7 +252,7 @@ class Headers:
         kinds = {0x21: IPV4, 0x57: IPV6, 0x281: _MPLS[0]}
         self.kind[rows] = np.select([protocol == key for key in kinds], list(kinds.values()), _LLC_BELOW)
         others = self.kind[rows] == _LLC_BELOW
-        for number in np.unique(protocol[others]).tolist():
+        for number in find_distinct(protocol[others]).tolist():
             if (name := wrappings.ppp_name(number)) is not None:
                 self._set_aside_hidden(rows[protocol == number], name)
 
@@ -299,7 +297,7 @@ class Headers:
         bare = (start == (6, 6, 3)).all(1)
         self.kind[rows] = np.where(bare, IPV4, _LLC_BELOW)
         self.position[rows[bare]] += 3
-        is_unknown = ~snap & ~bare & ~np.isin(start[:, 0], [*wrappings.CONTROL_SAPS])
+        is_unknown = ~snap & ~bare & ~np.isin(start[:, 0], [*wrappings.CONTROL_SAPS], kind="table")
         self._set_aside_each(rows[is_unknown], start[is_unknown, 0], lambda number: f"LLC 0x{number:02x}")
         inner = self._require_bytes(rows[snap], 8)
         snap_header = self._read_bytes(self.position[inner], 8).astype(np.int64)
@@ -502,7 +500,7 @@ class Headers:
         is_tunnel = kind != DONE
         is_other = ~is_tunnel & (protocol != TCP) & (protocol != UDP)
         keepalive = (protocol == _GRE) & np.isin(kind, _GRE_CONTROL)
-        is_control = (is_other & np.isin(protocol, [*wrappings.CONTROL_PROTOCOLS])) | keepalive
+        is_control = (is_other & np.isin(protocol, [*wrappings.CONTROL_PROTOCOLS], kind="table")) | keepalive
         self._set_aside("other_ip", rows[is_control])
         self._set_aside_hidden(rows[is_other & (protocol == _GRE)], "GRE")
         is_other &= ~is_control & (protocol != _GRE)

@@ -7,8 +7,7 @@ capture.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_cloudbench.net.traffic import sequence
 from pytest_cloudbench.net.traffic.counts import as_slice
@@ -19,8 +18,7 @@ if TYPE_CHECKING:
     from pytest_cloudbench.net.traffic.records import Ints
 
 
-@dataclass(frozen=True, slots=True)
-class Burst:
+class Burst(NamedTuple):
     """A series of packets with payload that follow each other closely."""
 
     first_ns: int
@@ -29,8 +27,7 @@ class Burst:
     payload_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
+class Interval(NamedTuple):
     """Bytes on the wire in one interval of time."""
 
     first_ns: int
@@ -38,8 +35,7 @@ class Interval:
     down_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(NamedTuple):
     """A time without payload, between two packets with payload."""
 
     first_ns: int
@@ -222,8 +218,7 @@ def chunks(table: FlowTable, flow: Flow) -> list[int]:
     return pieces(table, flow).sizes_bytes()
 
 
-@dataclass(frozen=True, slots=True)
-class SentPieces:
+class SentPieces(NamedTuple):
     """The pieces of a flow between boundaries. Positions count the bytes that the client sent.
 
     Attributes:

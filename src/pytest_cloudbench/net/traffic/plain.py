@@ -7,8 +7,7 @@ inconsistent lengths, truncated headers, tunnels and sentinels.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_cloudbench.net.traffic.endpoints import TCP, UDP, Names, Recent
 from pytest_cloudbench.net.traffic.headers import KINDS, SENTINEL_ADDRESS
@@ -23,8 +22,7 @@ _HEADER_BYTES = {TCP: 20, UDP: 8}
 _TCP_COLUMNS = {name: KINDS[name] for name in ("flags", "seq", "ack", "window")}
 
 
-@dataclass(frozen=True, slots=True)
-class _Layout:
+class _Layout(NamedTuple):
     """Layout of the headers of plain packets, and the values that identify them.
 
     Attributes:

@@ -41,24 +41,25 @@ def judge_protection(table: FlowTable, facts: CaptureFacts, buffer: Buffer, *, i
     servers, each once. Name resolution is left out: it shows whom a client asks for, and ``dns_queries`` has that.
     """
     encrypted, plain, unknown = Counter[str](), dict[str, None](), dict[str, None]()
-    known = {facts_of.number: facts_of for _, facts_of in facts.find_known(table.numbers.tolist())}
-    read, payload_bytes = 0, table.sums["payload_bytes"].sum(0).tolist()
-    for number in table.numbers.tolist():
-        port = int(table.who.server_port[number])
-        if port == _DNS_PORT or not payload_bytes[number]:
-            continue
+    who, numbers = table.who, table.numbers
+    payload_bytes = table.sums["payload_bytes"][:, numbers].sum(0)
+    numbers = numbers[(payload_bytes > 0) & (who.server_port[numbers] != _DNS_PORT)]
+    known = {facts_of.number: facts_of for _, facts_of in facts.find_known(numbers.tolist())}
+    shown = {number for number, flow in known.items() if flow.tls_version or flow.quic_version}
+    unproven = [number for number in numbers.tolist() if number not in shown]
+    beginnings = streams.read_beginnings(table, buffer, unproven[:_MOST_READ], _BEGINNING_BYTES)
+    ends = zip(numbers.tolist(), who.server[numbers].tolist(), who.server_port[numbers].tolist(), strict=True)
+    for number, address, port in ends:
         flow = known.get(number)
-        server = f"{flow.names[0] if flow is not None else facts.texts[table.who.server[number]]}:{port}"
+        server = f"{facts.texts[address] if flow is None else flow.names[0]}:{port}"
         if flow is not None and flow.tls_version and (flow.cipher or "").startswith("NULL"):
             plain[f"{server} (TLS with {flow.cipher})"] = None
         elif flow is not None and flow.tls_version:
             encrypted[f"{flow.tls_version} {flow.cipher or ''}".strip()] += 1
         elif flow is not None and flow.quic_version:
             encrypted[f"QUIC {flow.quic_version}"] += 1
-        elif (read := read + 1) > _MOST_READ:
-            unknown[server] = None
         else:
-            up, down = (_read_beginning(table, buffer, number, up=way) for way in (True, False))
+            up, down = next(beginnings, (b"", b""))  # those beyond ``_MOST_READ`` stay unknown
             if up.startswith(_SSH) and down.startswith(_SSH):
                 encrypted["SSH"] += 1
             elif is_text(up) or (not up and is_text(down)):
@@ -70,9 +71,3 @@ def judge_protection(table: FlowTable, facts: CaptureFacts, buffer: Buffer, *, i
         "verdict": verdict, "encrypted": dict(encrypted.most_common()), "plain": list(plain)[:_MOST_NAMED],
         "unknown": list(unknown)[:_MOST_NAMED],
     }  # fmt: skip
-
-
-def _read_beginning(table: FlowTable, buffer: Buffer, number: int, *, up: bool) -> bytes:
-    if not table.who.is_tcp[number]:
-        return next(streams.read_datagrams(table, buffer, number, up=up, max_rows=1), b"")
-    return streams.read_beginning(table, buffer, number, up=up, limit=_BEGINNING_BYTES)

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from math import isqrt
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_cloudbench.model import MIB, UsageError
 from pytest_cloudbench.net.traffic.interfaces import (
@@ -35,6 +35,7 @@ WINDOW_BYTES = 64 * MIB
 BATCH_RECORDS = 16384
 """Number of records in a batch, small enough for their headers to stay in the processor's cache."""
 
+_SECOND_NS = 1_000_000_000
 _PIECE_BYTES, _MIN_PIECE_BYTES, _SAMPLED_RECORDS = 128 * 1024, 8 * 1024, 64
 _STEPS, _BEYOND_FILE = 8, 1 << 41
 _LARGEST_RECORD = 262144  # libpcap's MAXIMUM_SNAPLEN
@@ -48,8 +49,7 @@ _SECTION, _INTERFACE, _OLD_PACKET, _SIMPLE, _STATISTICS, _PACKET = 0x0A0D0D0A, 1
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"(\xb5": "zstd", b"\x04\x22": "lz4"}
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """Consecutive records as columns.
 
     Attributes:
@@ -338,15 +338,22 @@ class Reader:
         """Return link types and times of packets, given the numbers of their interfaces."""
         import numpy as np
 
-        link_type, time_ns = np.zeros(len(number), np.int64), np.zeros(len(number), np.int64)
-        for interface_number in [int(number[0])] if len(number) and (number == number[0]).all() else np.unique(number):
-            interface = self.interfaces[interface_number]
-            rows: Any = (
-                slice(None) if len(number) and (number == interface_number).all() else number == interface_number
-            )
-            link_type[rows] = interface.link_type
-            time_ns[rows] = _to_nanoseconds(ticks[rows], interface.ticks_per_s) + interface.offset_s * 1_000_000_000
-        return link_type, time_ns
+        if len(number) and (number[0] == number).all():
+            interface = self.interfaces[int(number[0])]
+            link_type = np.broadcast_to(np.int64(interface.link_type), len(number))
+            return link_type, _to_nanoseconds(ticks, interface.ticks_per_s) + interface.offset_s * _SECOND_NS
+        link_types = np.array([interface.link_type for interface in self.interfaces], np.int64)
+        offsets_ns = np.array([interface.offset_s * _SECOND_NS for interface in self.interfaces], np.int64)
+        ticks_per_s = [interface.ticks_per_s for interface in self.interfaces]
+        if all(_SECOND_NS % per_s == 0 for per_s in ticks_per_s):
+            factors = np.array([_SECOND_NS // per_s for per_s in ticks_per_s], np.uint64)
+            time_ns = (ticks * factors[number]).astype(np.int64)
+        else:
+            time_ns = np.empty(len(number), np.int64)
+            for interface_number in sorted(set(number.tolist())):
+                rows = number == interface_number
+                time_ns[rows] = _to_nanoseconds(ticks[rows], ticks_per_s[interface_number])
+        return link_types[number], time_ns + offsets_ns[number]
 
     def _read_packet_options(
         self, kind: Ints, offset: Ints, captured: Ints, space: Ints, words: Any, order: str

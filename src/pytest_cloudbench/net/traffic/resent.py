@@ -7,8 +7,7 @@ from whole columns, so only the packets around something unusual are processed o
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_cloudbench.net.traffic import sequence
 from pytest_cloudbench.net.traffic.packets import ACK, FIN, RST, SYN
@@ -29,8 +28,7 @@ _UNSIGNED = 1 << 64
 _FEW = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Segments:
+class Segments(NamedTuple):
     """The packets of one connection, as columns in capture order. ``side`` is the end that sent each."""
 
     time_ns: Ints
@@ -65,7 +63,7 @@ def _judge_block(segments: Segments, machine: _Machine, *, stepwise: bool) -> ND
 
     verdicts = np.zeros(len(segments.seq), np.uint8)
     if len(verdicts) <= _FEW:  # a shortcut would take longer to find
-        columns = [getattr(segments, column.name).tolist() for column in fields(Segments)]
+        columns = [column.tolist() for column in segments]
         verdicts[:] = [machine.step(*packet) for packet in zip(*columns, strict=True)]
         return verdicts
     course = _Course(segments, machine)
@@ -317,9 +315,7 @@ class _Course:
         """Yield (row, packet) from a row on, in blocks that start small because few rows are usually needed."""
         size = 64
         while begin < len(self.segments.seq):
-            columns = [
-                getattr(self.segments, column.name)[begin : begin + size].tolist() for column in fields(Segments)
-            ]
+            columns = [column[begin : begin + size].tolist() for column in self.segments]
             yield from enumerate(zip(*columns, strict=True), begin)
             begin += size
             size = min(size * 2, 8192)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytest_cloudbench.model import ConfigError
 from pytest_cloudbench.net.traffic.table import Flow
@@ -22,8 +21,7 @@ _CONDITIONS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(NamedTuple):
     """A role with the conditions for a flow to have it, each of which may be None.
 
     Attributes:

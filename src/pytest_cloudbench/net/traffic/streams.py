@@ -5,9 +5,8 @@ No other module reads payload bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_cloudbench.model import MIB
 from pytest_cloudbench.net.traffic import sequence
@@ -24,8 +23,7 @@ _PART_ROWS, _FLOWS_AT_ONCE, _DATAGRAMS_AT_ONCE = 1 << 15, 1024, 1 << 14
 _PIECE_BYTES = MIB
 
 
-@dataclass(frozen=True, slots=True)
-class Occurrence:
+class Occurrence(NamedTuple):
     """An occurrence of a text.
 
     Attributes:
@@ -54,6 +52,15 @@ def _payload_rows(table: FlowTable, number: int, *, up: bool, max_rows: int | No
     return np.asarray(selected if max_rows is None else selected[:max_rows])
 
 
+def _list_first_rows(table: FlowTable, begins: Ints, ends: Ints, most_rows: int) -> tuple[Ints, Any]:
+    """Return the first rows of flows that begin and end there in ``table.order``, and before them each one's flow."""
+    import numpy as np
+
+    sizes = np.minimum(ends - begins, most_rows)
+    flow = np.repeat(np.arange(len(sizes)), sizes)
+    return flow, table.order[np.arange(len(flow)) + np.repeat(begins - np.cumsum(sizes) + sizes, sizes)]
+
+
 def find_flows_with_hellos(table: FlowTable, buffer: Buffer, release: Callable[[int], None]) -> set[int]:
     """Return the numbers of all flows whose client may have begun with a TLS hello or QUIC header, and some others."""
     import numpy as np
@@ -66,9 +73,9 @@ def find_flows_with_hellos(table: FlowTable, buffer: Buffer, release: Callable[[
     sizes = np.minimum(np.diff(starts), _HEAD_ROWS)
     for begin in range(0, len(sizes), _HEADS_AT_ONCE):
         sizes_in_group = sizes[begin : begin + _HEADS_AT_ONCE]
-        group = np.repeat(np.arange(begin, begin + len(sizes_in_group)), sizes_in_group)
-        within = np.arange(len(group)) - np.repeat(np.cumsum(sizes_in_group) - sizes_in_group, sizes_in_group)
-        rows = table.order[starts[group] + within]
+        edges = starts[begin : begin + len(sizes_in_group) + 1]
+        group, rows = _list_first_rows(table, edges[:-1], edges[1:], _HEAD_ROWS)
+        group += begin
         with_payload = np.flatnonzero(table.up[rows] & (packets.payload[rows] > 0) & is_selected[group])
         rows, group = rows[with_payload], group[with_payload]
         payload_counts = np.bincount(group, minlength=begin + len(sizes_in_group))[begin:]
@@ -154,6 +161,55 @@ def read_beginning(table: FlowTable, buffer: Buffer, number: int, *, up: bool, l
     return bytes(data_so_far[:limit])
 
 
+def read_beginnings(
+    table: FlowTable, buffer: Buffer, numbers: Sequence[int], limit: int
+) -> Iterator[tuple[bytes, bytes]]:
+    """Yield for each flow what ``read_beginning`` returns up and down, for UDP the beginnings of first datagrams."""
+    for begin in range(0, len(numbers), _FLOWS_AT_ONCE):
+        yield from _read_beginnings_at_once(table, buffer, numbers[begin : begin + _FLOWS_AT_ONCE], limit)
+
+
+def _read_beginnings_at_once(
+    table: FlowTable, buffer: Buffer, numbers: Sequence[int], limit: int
+) -> Iterator[tuple[bytes, bytes]]:
+    import numpy as np
+
+    packets, selected = table.packets, np.array(numbers, np.int64)
+    begins, ends = np.asarray(table.starts)[[selected, selected + 1]]
+    flow, rows = _list_first_rows(table, begins, ends, _FEW_ROWS * 4)
+    with_payload = (packets.payload[rows] > 0).nonzero()[0]
+    flow, rows = flow[with_payload], rows[with_payload]
+    side = (flow * 2 + ~table.up[rows]).astype(np.uint16)  # numpy sorts 16 bits by radix sort
+    order = np.argsort(side, kind="stable")
+    side, rows = side[order].astype(np.int64), rows[order]
+    counts = np.bincount(side, minlength=2 * len(numbers))
+    most_rows = np.where(table.who.is_tcp[selected], _FEW_ROWS, 1).repeat(2)
+    is_early = np.arange(len(side)) - np.repeat(np.cumsum(counts) - counts, counts) < most_rows[side]
+    side, rows = side[is_early], rows[is_early]
+    start = _count_from_lowest(table, rows, side)
+    is_near = start < limit
+    side, rows, start = side[is_near], rows[is_near], start[is_near]
+    order = np.lexsort((start, side))
+    side, rows, start = side[order], rows[order], start[order]
+    offset, size = packets.offset[rows], np.minimum(packets.kept[rows], limit - start)
+    beginnings = [b""] * len(counts)
+    columns = (side, start, offset, offset + size)
+    for index, position, begin, end in zip(*(column.tolist() for column in columns), strict=True):
+        read_bytes = len(beginnings[index])
+        if position <= read_bytes:  # otherwise a byte before it is missing
+            beginnings[index] += buffer[begin + read_bytes - position : end]
+    # Where the first rows have too little of a direction, later ones count, too.
+    is_rare = (ends - begins > _FEW_ROWS * 4).repeat(2) & (counts < most_rows)
+    is_rare &= (table.sums["payload_bytes"][:, selected] > 0).T.ravel()
+    for index in is_rare.nonzero()[0].tolist():
+        number, up = numbers[index // 2], index % 2 == 0
+        if table.who.is_tcp[number]:
+            beginnings[index] = read_beginning(table, buffer, number, up=up, limit=limit)
+        else:
+            beginnings[index] = next(read_datagrams(table, buffer, number, up=up, max_rows=1), b"")[:limit]
+    return zip(beginnings[::2], beginnings[1::2], strict=True)
+
+
 def read_datagrams(
     table: FlowTable, buffer: Buffer, number: int, *, up: bool, max_rows: int | None = None
 ) -> Iterator[bytes]:
@@ -165,8 +221,8 @@ def read_datagrams(
 
 def read_all_datagrams(
     table: FlowTable, buffer: Buffer, numbers: Ints, release: Callable[[int], None]
-) -> Iterator[bytes]:
-    """Yield the same of many flows, for each flow what the client sent before what the server sent."""
+) -> Iterator[list[bytes]]:
+    """Yield the same of many flows, thousands at a time, for each flow what the client sent before the server's."""
     import numpy as np
 
     packets = table.packets
@@ -184,21 +240,27 @@ def read_all_datagrams(
             ends = starts + packets.kept[part_rows[in_file_order]]
             columns = (in_file_order.tolist(), starts.tolist(), ends.tolist())
             for touched, (index, start, end) in enumerate(zip(*columns, strict=True), 1):
-                contents[index] = bytes(buffer[start:end])
+                contents[index] = buffer[start:end]
                 if not touched % TOUCHED_PACKETS:
                     release(len(buffer))
-            yield from contents
+            yield contents
+
+
+def _count_from_lowest(table: FlowTable, rows: Any, group: Ints) -> Ints:
+    """Return where the payload of each segment begins, counted from the earliest one of its group."""
+    import numpy as np
+
+    packets, first = table.packets, sequence.mark_beginnings(group)
+    start = sequence.unwrap(packets.seq[rows], first) + (packets.flags[rows] >> 1 & 1)
+    begins = first.nonzero()[0]
+    return np.asarray(start - np.repeat(np.minimum.reduceat(start, begins), np.diff(begins, append=len(rows))))
 
 
 def _order_segments(table: FlowTable, buffer: Buffer, rows: Any) -> Iterator[tuple[int, bytes]]:
     """Yield (offset in the stream, kept bytes) of segments in the order of offsets."""
     import numpy as np
 
-    packets = table.packets
-    first = np.zeros(len(rows), bool)
-    first[0] = True
-    start = sequence.unwrap(packets.seq[rows], first) + (packets.flags[rows] >> 1 & 1)
-    start -= start.min()
+    packets, start = table.packets, _count_from_lowest(table, rows, np.zeros(len(rows), np.int64))
     order = np.argsort(start, kind="stable") if (start[1:] < start[:-1]).any() else np.arange(len(start))
     for begin in range(0, len(order), _PART_ROWS):  # a list of all Python numbers would take eight times the memory
         part = order[begin : begin + _PART_ROWS]

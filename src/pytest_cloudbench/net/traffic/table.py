@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_cloudbench.net.traffic.packets import TCP, UDP, Address, Packets
 
@@ -132,8 +132,7 @@ class Flow:
         return self.protocol == TCP
 
 
-@dataclass(frozen=True, slots=True)
-class Who:
+class Who(NamedTuple):
     """The two ends of each flow, as columns. Addresses are indices into ``addresses``, which has each one once.
 
     ``client_by`` is the evidence for which end is the client, as an index into ``BY``.

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pytest_cloudbench.net.traffic.endpoints import find_distinct
+
 if TYPE_CHECKING:
     from pytest_cloudbench.net.traffic.records import Ints
 
@@ -64,14 +66,14 @@ def find_in_udp(read: Read, at: Ints, end: Ints, wire_end: Ints) -> Inside:
     result = Inside(np.full(len(at), DONE, np.int64), np.zeros(len(at), np.int64), [])
     ports = read(at, 4).view(">u2").astype(np.int64)
     tunnels = np.array([*_DECODED_PORTS, *_HIDDEN_PORTS])
-    is_tunnel = np.isin(ports, tunnels)
+    is_tunnel = np.isin(ports, tunnels, kind="table")
     if not is_tunnel.any():
         return result
     port = np.where(is_tunnel[:, 1], ports[:, 1], ports[:, 0])
     # A well-known other port is a service such as DNS, whose client merely happens to use a port of tunnels.
     other_port = np.where(is_tunnel[:, 1], ports[:, 0], ports[:, 1])
     rows = np.flatnonzero(is_tunnel.any(1) & (other_port >= 1024) & (end - at >= 8 + 8))
-    for number in np.unique(port[rows]).tolist():
+    for number in find_distinct(port[rows]).tolist():
         tunnel_rows = rows[port[rows] == number]
         body = at[tunnel_rows] + 8
         if number in _HIDDEN_PORTS:

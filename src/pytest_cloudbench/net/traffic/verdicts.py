@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_cloudbench.net.traffic import sequence
+from pytest_cloudbench.net.traffic.endpoints import find_distinct
 from pytest_cloudbench.net.traffic.packets import ACK, FIN, RST, SYN
 from pytest_cloudbench.net.traffic.resent import (
     FAST,
@@ -82,7 +83,7 @@ def judge_connections(connections: Connections) -> tuple[NDArray[np.uint8], Ints
     if is_beyond.any():
         side = packets.group * 2 + (np.arange(len(order)) >= len(sent_up))
         unclear |= is_beyond & np.isin(side, side[counting_rows])
-    return verdicts, np.unique(packets.group[unclear])
+    return verdicts, find_distinct(packets.group[unclear])
 
 
 def _find_states(packets: Connections, first: Mask) -> tuple[_States, Mask]:

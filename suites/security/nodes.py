@@ -13,11 +13,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from pytest_cloudbench import (
-    CloudError,
     CommandService,
     EmulatorService,
     Inquiry,
     LiteralContent,
+    Provider,
     ProviderSpec,
     RaidDriver,
     RandomContent,
@@ -28,6 +28,7 @@ from pytest_cloudbench import (
     repair_array,
 )
 
+from .grid import SCHEME, ask_grid, can_read, can_write, describe_access, is_grid
 from .rulings import Ruling, no, unknown, yes
 
 _BYTES = 300_000
@@ -77,6 +78,11 @@ def _start_node(child: ProviderSpec, stack: ExitStack) -> tuple[EmulatorService 
     return service, ProviderSpec.parse(text)
 
 
+def shows_nodes(provider: Provider) -> bool:
+    """Return whether a provider is made of nodes whose loss can be asked about."""
+    return isinstance(provider.driver, RaidDriver) or provider.opened[1].bind().spec.scheme == SCHEME
+
+
 def why_no_nodes(inquiry: Inquiry) -> str:
     """Return why a provider has no nodes that can be killed here. Empty if it has."""
     if not isinstance(inquiry.provider.driver, RaidDriver):
@@ -97,7 +103,9 @@ def open_copy(target: str, nodes: Nodes, state: str) -> Iterator[RaidDriver]:
 
 
 def ask_nodes(inquiry: Inquiry) -> Ruling:
-    """Answer whether an array keeps what it promises when nodes are killed: reads, writes and repair."""
+    """Answer whether an array or a grid keeps what it promises when nodes are killed: reads, writes and repair."""
+    if is_grid(inquiry):
+        return ask_grid(inquiry)
     if why := why_no_nodes(inquiry):
         return unknown(why)
     return try_losses(inquiry.bound.spec)
@@ -116,8 +124,9 @@ def try_losses(spec: ProviderSpec) -> Ruling:
             array.put("/kept", LiteralContent(content))
             for lost in range(1, spare + 1):
                 nodes.services[lost - 1].stop()
-                reads, writes = _try_read(array, content), _try_write(array, content)
-                evidence.append(f"{lost} of {count} nodes killed: {_describe(reads, writes)}")
+                reads = can_read(array, "/kept", content)
+                writes = can_write(array, "/new", LiteralContent(content))
+                evidence.append(f"{lost} of {count} nodes killed: {describe_access(reads, writes)}")
                 if not reads:
                     return no(f"with {lost} of {count} nodes killed it cannot be read; it promises {spare}", evidence)
         for number in range(spare):
@@ -129,30 +138,11 @@ def try_losses(spec: ProviderSpec) -> Ruling:
             evidence.append(f"{spare} new nodes: {'repaired' if repaired_all else 'not repaired'}")
             for number in range(needed, count):
                 nodes.services[number].stop()
-            repaired = _try_read(array, content)
+            repaired = can_read(array, "/kept", content)
             evidence.append(f"repaired, then {spare} others killed: {'read' if repaired else 'not read'}")
             nodes.services[0].stop()  # one more than it promises
-            beyond = _try_read(array, content)
+            beyond = can_read(array, "/kept", content)
             evidence.append(f"{spare + 1} nodes killed: {'read' if beyond else 'not read'}")
     if not repaired:
         return no(f"it survives {spare} of {count} nodes, but is not whole after a repair", evidence)
     return yes(f"read with {spare} of {count} nodes killed, and after a repair with {spare} others", evidence)
-
-
-def _try_read(array: RaidDriver, content: bytes) -> bool:
-    try:
-        return b"".join(array.get("/kept")) == content
-    except CloudError:
-        return False
-
-
-def _try_write(array: RaidDriver, content: bytes) -> bool:
-    try:
-        array.put("/new", LiteralContent(content))
-    except CloudError:
-        return False
-    return True
-
-
-def _describe(reads: bool, writes: bool) -> str:
-    return f"{'read' if reads else 'not read'}, {'written' if writes else 'not written'}"

@@ -104,4 +104,4 @@ NODES = Question(
     "Is all there when as many nodes are lost as it promises?",
     nodes.ask_nodes,
 )
-"""The question to arrays, about the thesis's section 2.3."""
+"""The question to arrays and grids, about the thesis's section 2.3."""

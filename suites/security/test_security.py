@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_cloudbench import CloudbenchError, CloudError, Inquiry, RaidDriver, inquire, now_ns
+from pytest_cloudbench import CloudbenchError, CloudError, Inquiry, inquire, now_ns
 
+from .nodes import shows_nodes
 from .questions import NODES, QUESTIONS, SERVICES, SOURCE, Question
 from .rulings import Ruling, unknown
 
@@ -34,10 +35,10 @@ def test_table_2_1(experiment: Experiment, payloads: Payloads, question: str, py
 
 @pytest.mark.parametrize("question", [pytest.param(NODES.title, id=NODES.name)])
 def test_section_2_3(experiment: Experiment, payloads: Payloads, question: str) -> None:
-    """Section 2.3: what survives the loss of storage nodes, for an array whose nodes can be killed here."""
+    """Section 2.3: what survives the loss of storage nodes, for an array or a grid whose nodes can be killed here."""
     assert question == NODES.title
-    if not isinstance(experiment.provider.driver, RaidDriver):
-        pytest.skip(f"{experiment.provider.spec} shows no nodes; try --provider raid:six")
+    if not shows_nodes(experiment.provider):
+        pytest.skip(f"{experiment.provider.spec} shows no nodes; try --provider raid:six or local:tahoe")
     ask_and_conclude(experiment, payloads, NODES)
 
 

@@ -62,6 +62,35 @@ def test_a_file_needs_two_of_three_servers(grid: Any) -> None:
 
 
 @pytest.mark.slow
+def test_lost_shares_are_made_anew(grid: Any) -> None:
+    folder = Path(grid.endpoint.credentials["cap_file"]).parent
+    with connected(grid.endpoint, "tahoe") as driver:
+        assert driver.count_servers() == 3
+        before = set(folder.glob("storage*/storage/shares/*/*/*"))
+        driver.put("/repaired", RandomContent("repaired", 200_000))
+        new = [
+            path for path in {*folder.glob("storage*/storage/shares/*/*/*")} - before if path.stat().st_size > 90_000
+        ]
+        new[0].unlink()
+        assert driver.repair("/repaired")
+        assert new[0].exists()
+        assert driver.repair("/repaired")
+
+
+def test_what_a_check_says_is_read(odd: tuple[Answering, Any]) -> None:
+    told, driver = odd
+    for is_healthy in (True, False):
+        told.body = b'{"post-repair-results": {"results": {"healthy": %s}}}' % str(is_healthy).lower().encode()
+        assert driver.repair("/a") is is_healthy
+    told.body = b'{"servers": [{"connection_status": "connected"}, {"connection_status": "Trying to connect"}]}'
+    assert driver.count_servers() == 1
+    for body in (b"", b"[]", b'{"servers": 1}', b'{"post-repair-results": 3}'):
+        told.body = body
+        refusal(ErrorKind.SERVER, lambda: driver.repair("/a"))
+        refusal(ErrorKind.SERVER, driver.count_servers)
+
+
+@pytest.mark.slow
 def test_a_killed_grid_is_a_broken_network() -> None:
     with served("tahoe") as service, connected(service.endpoint, "tahoe") as driver:
         assert_a_killed_server_is_a_broken_network(service, driver, threads=3)

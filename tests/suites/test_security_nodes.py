@@ -1,15 +1,29 @@
-"""An array whose nodes are killed is whole, and one whose repair does nothing is found."""
+"""Arrays and grids whose nodes are killed are whole. One that loses more than it says, or whose repair does nothing, is
+found.
+"""
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import pytest
 
-from pytest_cloudbench import Inquiry, ProviderSpec, open_provider
-from suites.security import nodes
+from pytest_cloudbench import Endpoint, Inquiry, ProviderSpec, connect_driver, load_recipe, open_provider
+from pytest_cloudbench.drivers.tahoe import TahoeDriver
+from pytest_cloudbench.providers import Provider
+from pytest_cloudbench.providers.for_agents import Provided
+from suites.security import grid, nodes
+from tests.fleet.harness import Lab
 
-pytest.importorskip("numpy", reason="an array needs the raid extra")
+from .harness import SUITES
+
+needs_numpy = pytest.mark.skipif(find_spec("numpy") is None, reason="an array needs the raid extra")
+needs_tahoe = pytest.mark.skipif(
+    bool(load_recipe("tahoe").describe_missing()), reason="cloudbench testbed install tahoe"
+)
 
 
+@needs_numpy
 @pytest.mark.slow
 def test_an_array_survives_what_it_promises() -> None:
     ruling = nodes.try_losses(ProviderSpec.parse("raid:six"))
@@ -18,6 +32,7 @@ def test_an_array_survives_what_it_promises() -> None:
     assert ruling.evidence[-1] == "3 nodes killed: not read"
 
 
+@needs_numpy
 @pytest.mark.slow
 def test_a_repair_that_does_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nodes, "note_all_missing", lambda array, child: 0)
@@ -29,3 +44,59 @@ def test_a_service_that_shows_no_nodes_is_not_judged() -> None:
     with open_provider("emulated:ideal") as provider:
         inquiry = Inquiry(provider, "/run", "seed", lambda: None, lambda _: None)
         assert nodes.ask_nodes(inquiry).answer == "unknown"
+
+
+@needs_tahoe
+@pytest.mark.slow
+@pytest.mark.parametrize(("needed", "happy", "total"), [(2, 3, 4), (1, 3, 3), (3, 3, 4)])
+def test_a_grid_survives_what_it_promises(needed: int, happy: int, total: int) -> None:
+    ruling, spare = grid.try_servers(needed, happy, total), total - needed
+    how = f"read with {spare} of {total} nodes killed, and after a repair with {spare} others"
+    assert (ruling.answer, ruling.how) == ("yes", how), ruling
+    written = ["written" if total - lost >= happy else "not written" for lost in range(1, spare + 1)]
+    assert ruling.evidence[0] == f"N={total} shares on as many nodes; H={happy} for a write, K={needed} for a read"
+    assert [line.rpartition(", ")[2] for line in ruling.evidence[1 : spare + 1]] == written
+    assert ruling.evidence[-1] == "a file that was not repaired: not read"
+
+
+@needs_tahoe
+@pytest.mark.slow
+def test_a_grid_that_survives_less_than_it_says_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = grid.Grid.start
+    monkeypatch.setattr(grid.Grid, "start", lambda needed, happy, total, stack: start(3, happy, total, stack))
+    ruling = grid.try_servers()
+    assert (ruling.answer, ruling.how) == ("no", "with 2 of 4 nodes killed it cannot be read; it promises 2")
+
+
+@needs_tahoe
+@pytest.mark.slow
+def test_a_grid_whose_repair_does_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    repair = TahoeDriver.repair
+    monkeypatch.setattr(TahoeDriver, "repair", lambda driver, path: path == "/kept" or repair(driver, path))
+    ruling = grid.try_servers()
+    assert (ruling.answer, ruling.how) == ("no", "it survives 2 of 4 nodes, but is not whole after a repair")
+
+
+@needs_tahoe
+@pytest.mark.slow
+def test_nodes_that_are_not_lost_show_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grid.Grid, "lose_oldest", lambda started: True)
+    assert grid.try_servers().answer == "unknown"
+
+
+@needs_tahoe
+@pytest.mark.slow
+def test_the_suite_asks_a_grid_of_this_run(lab: Lab) -> None:
+    test = f"{SUITES}/security/test_security.py::test_section_2_3"
+    run = lab.run(test, "--provider", "local:tahoe")
+    assert run.counts() == {"passed": 1}, run.text
+    assert run.info("test_section_2_3[local:tahoe-nodes]")["answer"] == "yes"
+
+
+def test_a_grid_that_is_not_of_this_run_is_not_killed() -> None:
+    spec = "tahoe:https://example.org"
+    driver = connect_driver(ProviderSpec.parse(spec), Endpoint({"": "https://example.org"}, {"cap": "URI:DIR2:a:b"}))
+    provider = Provider(spec, open=lambda: (driver, Provided(spec)))
+    ruling = nodes.ask_nodes(Inquiry(provider, "/run", "seed", lambda: None, lambda _: None))
+    assert (ruling.answer, ruling.how) == ("unknown", "only nodes that a run starts are killed, not those of tahoe")
+    driver.close()

@@ -223,6 +223,21 @@ class TahoeDriver(WebDriver):
         self._client.send("move", source, "POST", self._node_url("move", old_folder or "/", query))
         return entry
 
+    # --- the grid ---------------------------------------------------------------------------------
+
+    def count_servers(self) -> int:
+        """Return how many storage servers the gateway is connected to."""
+        answer = self._client.send_json("count servers", "/", "GET", f"{self.clock_url}?t=json")
+        with self._client.parsing("count servers", "/"):
+            return sum(server["connection_status"] == "connected" for server in answer["servers"])
+
+    def repair(self, path: str) -> bool:
+        """Have the lost shares of a file or folder made anew. Returns whether none is missing afterwards."""
+        url = self._node_url("repair", path, "t=check&repair=true&output=JSON")
+        answer = self._client.send_json("repair", path, "POST", url)
+        with self._client.parsing("repair", path):
+            return bool(answer["post-repair-results"]["results"]["healthy"])
+
     def _require_name(self, verb: str, path: str) -> None:
         if not path.strip("/"):
             raise CloudError(ErrorKind.INVALID, verb, path, detail="expected /NAME")

@@ -1,9 +1,11 @@
 """Start a grid of Tahoe-LAFS on loopback: an introducer, storage servers and a gateway. Run by its path.
 
 What may live here: the files of the nodes, their order, and the directory that runs write into. Arguments: the program,
-the folder, how many shares are needed, and the ports of the gateway, the introducer and the storage servers. Each
-storage server gets one share. It ends when the first node ends. All nodes end with it, even if it is killed, because
-they end when their standard input does.
+the folder, how many shares are needed, how many servers a write has to reach, and the ports of the gateway, the
+introducer and the storage servers. Each storage server gets one share. It ends when the first node ends, or with
+``--may-lose`` when the gateway does. Or ``--join``, the program, the folder, the file with a grid's introducer, and a
+port: one more storage server for that grid. All nodes end with this process, even if it is killed, because they end
+when their standard input does.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import sys
 import threading
 from pathlib import Path
 
+_FURL = "private/introducer.furl"
 _POLL_S = 0.1
 _ASK_S = 60.0
 _NO_CONNECTION = (OSError, http.client.HTTPException, ValueError, KeyError)
@@ -32,10 +35,6 @@ nickname = {name}
 web.port =
 tub.port = tcp:{port}:interface=127.0.0.1
 tub.location = tcp:127.0.0.1:{port}
-[client]
-shares.needed = {needed}
-shares.happy = {happy}
-shares.total = {total}
 [storage]
 enabled = true
 anonymous = true
@@ -55,30 +54,26 @@ enabled = false
 """
 
 
-def main() -> str:
+def main(*words: str) -> str:
     """Start all nodes and wait. Returns why the grid did not start, or why it ended."""
-    name, folder = sys.argv[1], Path(sys.argv[2])
-    needed, web, introducer, *storage = map(int, sys.argv[3:])
+    if words[0] == "--join":
+        return join_grid(*words[1:])
+    may_lose = words[0] == "--may-lose"
+    name, folder_path, *numbers = words[may_lose:]
+    folder, (needed, happy, web, introducer, *storage) = Path(folder_path), map(int, numbers)
     program = shutil.which(name)
     if program is None:
         return f"{name} is not installed"
-    shares = {"needed": needed, "happy": len(storage), "total": len(storage)}
     ended = threading.Event()
-    first = _create_node(folder / "introducer", "introducer")
-    (first / "tahoe.cfg").write_text(_INTRODUCER_CONFIG.format(port=introducer))
+    first = _create_node(folder / "introducer", "introducer", _INTRODUCER_CONFIG.format(port=introducer))
     if not _start_node(program, first, "introducer running", ended):
         return "the introducer did not start"
-    furl = (first / "private" / "introducer.furl").read_text("utf-8").strip()
-    nodes = []
-    for number, port in enumerate(storage, 1):
-        nodes.append(_create_node(folder / f"storage{number}", "client"))
-        config = _STORAGE_CONFIG.format(name=f"storage{number}", port=port, **shares)
-        (nodes[-1] / "tahoe.cfg").write_text(config)
-    nodes.append(_create_node(folder / "gateway", "client"))
-    (nodes[-1] / "tahoe.cfg").write_text(_GATEWAY_CONFIG.format(web=web, **shares))
+    furl = (first / _FURL).read_text("utf-8").strip()
+    gateway = _GATEWAY_CONFIG.format(web=web, needed=needed, happy=happy, total=len(storage))
+    nodes = [_create_storage(folder / f"storage{number}", port, furl) for number, port in enumerate(storage, 1)]
+    nodes.append(_create_node(folder / "gateway", "client", gateway, furl))
     running = []
     for node in nodes:
-        (node / "private" / "introducers.yaml").write_text(json.dumps({"introducers": {"one": {"furl": furl}}}))
         running.append(threading.Thread(target=_start_node, args=(program, node, "client running", ended), daemon=True))
         running[-1].start()
     for thread in running:
@@ -89,19 +84,42 @@ def main() -> str:
     (folder / "cap").touch(0o600)
     (folder / "cap").write_bytes(_request(web, "POST", "/uri?t=mkdir"))
     print("the grid is ready", flush=True)  # noqa: T201  # the run waits for this line
-    ended.wait()
+    if may_lose:
+        _PROCESSES["gateway"].wait()
+    else:
+        ended.wait()
     return "a node ended"
 
 
-def _create_node(folder: Path, kind: str) -> Path:
+def join_grid(name: str, folder_path: str, furl_file: str, port: str) -> str:
+    """Start one storage server of a grid and wait. Returns why it did not start, or that it ended."""
+    program, ended = shutil.which(name), threading.Event()
+    if program is None:
+        return f"{name} is not installed"
+    node = _create_storage(Path(folder_path) / "storage", int(port), Path(furl_file).read_text("utf-8").strip())
+    if not _start_node(program, node, "client running", ended):
+        return "the node did not start"
+    print("the node is ready", flush=True)  # noqa: T201  # the run waits for this line
+    ended.wait()
+    return "the node ended"
+
+
+def _create_storage(folder: Path, port: int, furl: str) -> Path:
+    return _create_node(folder, "client", _STORAGE_CONFIG.format(name=folder.name, port=port), furl)
+
+
+def _create_node(folder: Path, kind: str, config: str, furl: str = "") -> Path:
     """Create the folder of a node. Its program recognises the kind of node by the name of a file."""
     (folder / "private").mkdir(parents=True, mode=0o700)
     (folder / f"tahoe-{kind}.tac").touch()
+    (folder / "tahoe.cfg").write_text(config)
+    if furl:
+        (folder / "private" / "introducers.yaml").write_text(json.dumps({"introducers": {"one": {"furl": furl}}}))
     return folder
 
 
-_PROCESSES: list[subprocess.Popen[str]] = []
-"""Their standard inputs stay open as long as this process lives."""
+_PROCESSES: dict[str, subprocess.Popen[str]] = {}
+"""The nodes by name. Their standard inputs stay open as long as this process lives."""
 
 
 def _start_node(program: str, node: Path, ready: str, ended: threading.Event) -> bool:
@@ -110,7 +128,8 @@ def _start_node(program: str, node: Path, ready: str, ended: threading.Event) ->
         [program, "run", str(node)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         errors="replace",
     )  # fmt: skip
-    _PROCESSES.append(process)
+    _PROCESSES[node.name] = process
+    (node / "pid").write_text(str(process.pid))
     assert process.stdout is not None
 
     def follow_output() -> None:
@@ -150,4 +169,4 @@ def _connected_count(web: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))

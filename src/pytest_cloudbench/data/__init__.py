@@ -6,12 +6,12 @@ parses rules.
 
 from __future__ import annotations
 
-from importlib import resources
 from pathlib import Path
 
 from pytest_cloudbench.model import ConfigError
 from pytest_cloudbench.support import opening
 
+_FOLDER = Path(__file__).resolve().parent
 _MOST_BYTES = 1024 * opening.MIB
 
 SHIPPED = ("iot-hour",)
@@ -30,7 +30,7 @@ def read_trace(file: str, folder: Path | None = None) -> str:
     """
     try:
         if file in SHIPPED:
-            return (resources.files(__package__) / "traces" / f"{file}.csv").read_text(encoding="utf-8")
+            return (_FOLDER / "traces" / f"{file}.csv").read_text(encoding="utf-8")
         return opening.read_file((folder or Path()) / file, _MOST_BYTES).decode()
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a name that no file can have
         raise ConfigError(file, "", f"cannot be read ({error}): expected a CSV file or {', '.join(SHIPPED)}") from error
@@ -44,26 +44,26 @@ def read_flow_rules(file: Path | None = None) -> str:
     try:
         if file is not None:
             return opening.read_file(file, _MOST_BYTES).decode()
-        return (resources.files(__package__) / "flow-rules.toml").read_text(encoding="utf-8")
+        return (_FOLDER / "flow-rules.toml").read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise ConfigError(str(file), "", f"cannot be read ({error}): expected a TOML file with rules") from error
 
 
 def read_prices() -> str:
     """Returns the text of the table of what providers charge."""
-    return (resources.files(__package__) / "prices.toml").read_text(encoding="utf-8")
+    return (_FOLDER / "prices.toml").read_text(encoding="utf-8")
 
 
 def read_page_part(name: str) -> str:
     """Returns the text of a part of pages: ``report`` or ``live``, with the ending ``.css`` or ``.js``."""
-    return (resources.files(__package__) / name).read_text(encoding="utf-8")
+    return (_FOLDER / name).read_text(encoding="utf-8")
 
 
 def read_locate_table(name: str) -> str:
     """Returns the text of a table about where servers are: see ``data/locate/README.md``. It may be compressed."""
     import lzma
 
-    folder = resources.files(__package__) / "locate"
+    folder = _FOLDER / "locate"
     plain = folder / name
     if plain.is_file():
         return plain.read_text(encoding="utf-8")

@@ -5,7 +5,6 @@ An unknown value is a dash, never a zero.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
@@ -45,6 +44,8 @@ def write_json(
     summary: Mapping[str, Any], notes: Sequence[str], flows: Iterable[Mapping[str, Any]], to: IO[str]
 ) -> None:
     """Write an analysis as one JSON document, one flow at a time since all flows may not fit into memory."""
+    import json
+
     text = json.dumps({**summary, "comments": [], "notes": notes}, indent=1)[:-2]
     if summary["comments"]:  # there may be one for each packet, and indenting is slow
         comments = json.dumps(summary["comments"], separators=(",\n  ", ": "))
@@ -69,7 +70,7 @@ def print_analysis(
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError
 
-    console = console or Pipe(highlight=False)
+    console = console or Pipe(highlight=False, emoji=False)
     validity = summary["validity"]
     duration = _format_seconds(summary["duration_s"])
     console.print(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
 from importlib.util import find_spec
 
@@ -38,6 +37,7 @@ def install_command(extra: str) -> str:
     pip notes a folder, a file or a repository (https://packaging.python.org/en/latest/specifications/direct-url/), and
     nothing for a package index.
     """
+    import json
     from importlib.metadata import PackageNotFoundError, distribution  # imports the parser of mails
     from urllib.parse import urlsplit
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -12,7 +11,6 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_cloudbench.model import MIB, UsageError
-from pytest_cloudbench.net.needles import Needle, find_needles
 from pytest_cloudbench.net.traffic import lines, metrics, streams
 from pytest_cloudbench.net.traffic.facts import CaptureFacts, FlowFacts, find_facts
 from pytest_cloudbench.net.traffic.flows import group_flows
@@ -334,6 +332,8 @@ def _find_encoded(
     """
     if len(canary) < _LEAST_ENCODED_BYTES:
         return [], True
+    from pytest_cloudbench.net.needles import Needle, find_needles
+
     needle, occurrences, is_searched = Needle("canary", canary), [], True
     known = {facts.number: facts for _, facts in analysis.known.find_known(analysis.table.numbers.tolist())}
     for number in analysis.table.numbers.tolist():
@@ -414,6 +414,8 @@ def _find_unended_capture(reader: Reader, sentinels: Iterable[bytes]) -> str | N
     for comment in reader.comments:
         if "cloudbench_capture" not in comment and "\\" not in comment:  # parsing all comments of packets is slow
             continue
+        import json
+
         with suppress(ValueError, TypeError, KeyError):
             metadata = json.loads(comment)
             token = str(metadata["sentinel"]["token"]) if "cloudbench_capture" in metadata else ""

@@ -519,7 +519,9 @@ class Headers:
         rows = np.flatnonzero(protocol)
         min_bytes = np.where(protocol[rows] == TCP, 20, 8)
         split = self._read_split_headers()
-        short = (at[rows] + min_bytes > self.end[rows]) & ~np.isin(rows, [*split])
+        short = at[rows] + min_bytes > self.end[rows]
+        if split:
+            short &= ~np.isin(rows, [*split])
         small = room[rows] < min_bytes
         if (short | small).any():
             self._set_aside("malformed", rows[small])

@@ -9,6 +9,7 @@ import json
 import lzma
 import zlib
 from collections.abc import Callable
+from importlib import import_module
 from random import Random
 
 import pytest
@@ -25,6 +26,27 @@ from pytest_cloudbench.net.needles import (
 NEEDLE = make_text_needle("content", "seed")
 NOISE = Random(5).randbytes(5000)
 
+
+def pack_zstd(data: bytes) -> bytes:
+    """Pack a frame with a checksum. The library is imported here: only these tests need it."""
+    library = import_module("zstandard")
+    packed: bytes = library.ZstdCompressor(write_checksum=True).compress(data)
+    return packed
+
+
+def stream_zstd(data: bytes) -> bytes:
+    """Pack a frame as a stream, which does not say its size at the beginning."""
+    packer = import_module("zstandard").ZstdCompressor(level=19).compressobj()
+    packed: bytes = packer.compress(data) + packer.flush()
+    return packed
+
+
+def pack_lz4(data: bytes) -> bytes:
+    """Pack a frame of LZ4."""
+    packed: bytes = import_module("lz4.frame").compress(data, content_checksum=True)
+    return packed
+
+
 ENCODINGS: dict[str, Callable[[bytes], bytes]] = {
     "raw": lambda data: data,
     "base64": lambda data: base64.b64encode(b"x" + data),
@@ -40,8 +62,15 @@ ENCODINGS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.compress,
     "bzip2": bz2.compress,
     "xz": lzma.compress,
+    "zstd": pack_zstd,
+    "zstd stream": stream_zstd,
+    "lz4": pack_lz4,
     "base64 of gzip": lambda data: base64.b64encode(gzip.compress(data)),
     "gzip of base64": lambda data: gzip.compress(base64.b64encode(data)),
+    "base64 of zstd": lambda data: base64.b64encode(pack_zstd(data)),
+    "zstd of base64": lambda data: pack_zstd(base64.b64encode(data)),
+    "base64 of lz4": lambda data: base64.urlsafe_b64encode(pack_lz4(data)),
+    "lz4 of base64": lambda data: pack_lz4(base64.b64encode(data)),
 }
 
 
@@ -61,6 +90,25 @@ def test_a_needle_that_is_not_there_is_not_found() -> None:
     assert find_needles(NOISE + NEEDLE.data, [other]) == []
     masked = bytes(byte ^ 0x5A for byte in NEEDLE.data)
     assert find_needles(NOISE + masked + gzip.compress(masked), [NEEDLE]) == []
+
+
+@pytest.mark.parametrize(
+    ("pack", "name"), [(zlib.compress, "zlib"), (pack_zstd, "zstd"), (stream_zstd, "zstd"), (pack_lz4, "lz4")]
+)
+def test_words_that_a_packer_takes_apart_are_found_only_by_unpacking(pack: Callable[[bytes], bytes], name: str) -> None:
+    first, second = NEEDLE.data[:12], NEEDLE.data[12:]
+    parts = b"".join(b"%s! %s? " % (second, first) for _ in range(50))
+    packed = NOISE + pack(parts + NEEDLE.data) + NOISE
+    assert NEEDLE.data not in packed
+    assert [sighting.form for sighting in find_needles(packed, [NEEDLE])] == [f"{name}, raw"]
+    assert find_needles(NOISE + pack(parts), [NEEDLE]) == []
+
+
+def test_random_bytes_with_the_beginnings_of_all_formats_show_nothing() -> None:
+    random = Random(11)
+    beginnings = (b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18", b"\x1f\x8b\x08", b"\x78\x9c", b"BZh91AY", b"\xfd7zXZ\x00")
+    data = b"".join(random.choice(beginnings) + random.randbytes(300) for _ in range(2000))
+    assert find_needles(data + base64.b64encode(data), [NEEDLE]) == []
 
 
 def test_a_stream_that_was_cut_is_searched_as_far_as_it_goes() -> None:
@@ -85,6 +133,10 @@ def test_what_deflate_shortens_does_not_look_random() -> None:
 
 def test_formats_of_the_standard_library_are_always_searched() -> None:
     assert set(searched_formats()) >= {"zlib", "gzip", "bzip2", "xz"}
+
+
+def test_zstd_and_lz4_are_searched_where_their_libraries_are() -> None:
+    assert set(searched_formats()) >= {"zstd", "lz4"}
 
 
 def test_needles_of_one_seed_are_the_same_and_of_another_differ() -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from pytest_cloudbench import (
     CloudError,
@@ -54,11 +55,11 @@ class Bait:
     contents: Sequence[Needle]
 
     @classmethod
-    def make(cls, seed: str) -> Bait:
-        """Return new files. The same seed gives the same ones."""
+    def make(cls, seed: str, times: int = 1) -> Bait:
+        """Return new files, so many times as large as usual. The same seed gives the same ones."""
         name, text = make_text_needle("name", seed), make_text_needle("content", seed)
-        random = RandomContent(seed, _CONTENT_BYTES).read(0, _CONTENT_BYTES)
-        words = b"".join(b"%s %06d\n" % (text.data, number) for number in range(_CONTENT_BYTES // 32))
+        random = RandomContent(seed, _CONTENT_BYTES * times).read(0, _CONTENT_BYTES * times)
+        words = b"".join(b"%s %06d\n" % (text.data, number) for number in range(_CONTENT_BYTES * times // 32))
         word = name.data.decode()
         files = {f"{word}.bin": random, f"{word}.txt": words}
         return cls(files, [name], [text, *slice_needles("content", random)])
@@ -85,25 +86,93 @@ def describe_sightings(sightings: Sequence[Sighting]) -> str:
                      for form, count in count_by_form(sightings).items())  # fmt: skip
 
 
-def send_bait(inquiry: Inquiry, bait: Bait, *, opens: bool) -> list[TappedFlow]:
-    """Upload the bait through a tap, and return what the tap recorded. Raises CloudError, UsageError and OSError."""
-    files = {f"{inquiry.folder}/{name}": content for name, content in bait.files.items()}
-    return send_files(inquiry, files, inquiry.endpoint, opens=opens)
+def name_files(inquiry: Inquiry, bait: Bait) -> dict[str, bytes]:
+    """Return the bait by its paths in the folder of a question."""
+    return {f"{inquiry.folder}/{name}": content for name, content in bait.files.items()}
+
+
+def judge_traffic(
+    inquiry: Inquiry, name: str, judge: Callable[[Sequence[TappedFlow], Bait], Ruling], *, opens: bool
+) -> Ruling:
+    """Upload the bait through taps, and judge what passed. Raises CloudError, UsageError and OSError.
+
+    Of a provider that is made of others, what passes to each of them is judged, and all have to agree.
+    """
+    children = inquiry.children
+    # Each child may get a share only: with files so many times as large, that is as much as one service would get.
+    bait = Bait.make(f"{inquiry.seed}/{name}", max(len(children), 1))
+    if not children:
+        if why := why_unseen(inquiry):
+            return unknown(why)
+        return judge(send_files(inquiry, name_files(inquiry, bait), inquiry.endpoint, opens=opens), bait)
+    by_child = send_to_children(inquiry, name_files(inquiry, bait), opens=opens)
+    share = replace(bait, files=Bait.make(f"{inquiry.seed}/{name}").files)  # of which only the sizes count
+    rulings = [
+        unknown(why) if (why := why_unseen(child)) else judge(flows, share)
+        for child, flows in zip(children, by_child, strict=True)
+    ]
+    return judge_children([child.bound.spec.scheme for child in children], rulings)
+
+
+def judge_children(schemes: Sequence[str], rulings: Sequence[Ruling]) -> Ruling:
+    """Judge a provider by those that it is made of: no if one is a no, and yes if all are."""
+    evidence, by_answer = list[str](), dict[str, list[str]]()
+    for number, (scheme, ruling) in enumerate(zip(schemes, rulings, strict=True), 1):
+        evidence.append(f"child {number} ({scheme}): {ruling.answer}, {ruling.how}")
+        by_answer.setdefault(ruling.answer, []).append(f"child {number} ({scheme}): {ruling.how}")
+    if "no" in by_answer:
+        return no("; ".join(by_answer["no"]), evidence)
+    if "unknown" in by_answer:
+        return unknown("; ".join(by_answer["unknown"]), evidence)
+    return yes(f"by each of {len(rulings)} children: {', '.join({ruling.how: '' for ruling in rulings})}", evidence)
 
 
 def send_files(
     inquiry: Inquiry, files: Mapping[str, bytes], endpoint: Endpoint | None, *, opens: bool
 ) -> list[TappedFlow]:
-    """Upload files through a tap before a service, or before the real account if there is none."""
-    with TemporaryDirectory(prefix="cloudbench-tap-") as folder, Tap(endpoint, Path(folder) if opens else None) as tap:
-        if tap.endpoint is not None:
-            driver = inquiry.connect(tap.endpoint)
-        else:
-            driver = inquiry.connect_by_proxy(tap.proxy, tap.authority)
-        with closing(driver):
-            for path, content in files.items():
-                driver.put(path, LiteralContent(content))
+    """Upload files through a tap before a service, or before the real account if there is none.
+
+    Of a provider that is made of others, there is a tap before each of them.
+    """
+    if inquiry.children:
+        return [flow for flows in send_to_children(inquiry, files, opens=opens) for flow in flows]
+    with _open_tap(endpoint, opens=opens) as tap, closing(_connect_behind(inquiry, tap)) as driver:
+        _put_all(driver, files)
     return tap.flows
+
+
+def send_to_children(inquiry: Inquiry, files: Mapping[str, bytes], *, opens: bool) -> list[list[TappedFlow]]:
+    """Upload files to a provider that is made of others. Return what passed to each of them, if it can be seen."""
+    with ExitStack() as stack:
+        drivers, flows = [], list[list[TappedFlow]]()
+        for child in inquiry.children:
+            if why_unseen(child):
+                drivers.append(child.provider.driver)
+                flows.append([])
+            else:
+                tap = stack.enter_context(_open_tap(child.endpoint, opens=opens))
+                drivers.append(_connect_behind(child, tap))
+                flows.append(tap.flows)
+        with closing(inquiry.compose(drivers)) as driver:
+            _put_all(driver, files)
+    return flows
+
+
+@contextmanager
+def _open_tap(endpoint: Endpoint | None, *, opens: bool) -> Iterator[Tap]:
+    with TemporaryDirectory(prefix="cloudbench-tap-") as folder, Tap(endpoint, Path(folder) if opens else None) as tap:
+        yield tap
+
+
+def _connect_behind(inquiry: Inquiry, tap: Tap) -> Any:
+    if tap.endpoint is not None:
+        return inquiry.connect(tap.endpoint)
+    return inquiry.connect_by_proxy(tap.proxy, tap.authority)
+
+
+def _put_all(driver: Any, files: Mapping[str, bytes]) -> None:
+    for path, content in files.items():
+        driver.put(path, LiteralContent(content))
 
 
 def why_unseen(inquiry: Inquiry) -> str:
@@ -116,11 +185,9 @@ def why_unseen(inquiry: Inquiry) -> str:
 
 def ask_transit(inquiry: Inquiry) -> Ruling:
     """Answer whether every connection is encrypted. A plain one is named with what it carries."""
-    if why := why_unseen(inquiry):
-        return unknown(why)
-    bait = Bait.make(f"{inquiry.seed}/transit")
-    used = [flow for flow in send_bait(inquiry, bait, opens=False) if flow.up]
-    return judge_transit(used, bait)
+    return judge_traffic(
+        inquiry, "transit", lambda flows, bait: judge_transit([flow for flow in flows if flow.up], bait), opens=False
+    )
 
 
 def judge_transit(flows: Sequence[TappedFlow], bait: Bait) -> Ruling:
@@ -180,11 +247,11 @@ def ask_names(inquiry: Inquiry) -> Ruling:
 
 def _judge_sent(inquiry: Inquiry, name: str, judge: Callable[..., Ruling]) -> Ruling:
     """Have the client send files, and judge what the service received."""
-    if why := why_unseen(inquiry):
-        return unknown(why)
-    bait = Bait.make(f"{inquiry.seed}/{name}")
-    flows = send_bait(inquiry, bait, opens=True)
-    return judge(sent_bytes(flows), bait, is_open=not any(flow.protocol for flow in flows))
+
+    def judge_flows(flows: Sequence[TappedFlow], bait: Bait) -> Ruling:
+        return judge(sent_bytes(list(flows)), bait, is_open=not any(flow.protocol for flow in flows))
+
+    return judge_traffic(inquiry, name, judge_flows, opens=True)
 
 
 def judge_names(sent: bytes, bait: Bait, *, is_open: bool = True) -> Ruling:

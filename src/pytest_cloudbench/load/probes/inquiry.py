@@ -26,6 +26,7 @@ from pytest_cloudbench.load.sandbox import RetryingDriver
 from pytest_cloudbench.model import Endpoint, FleetError, UsageError
 from pytest_cloudbench.providers import Provider
 from pytest_cloudbench.providers import connect as connect_provided
+from pytest_cloudbench.providers.for_agents import Provided
 from pytest_cloudbench.workload.payload import Generator
 
 if TYPE_CHECKING:
@@ -76,6 +77,19 @@ class Inquiry:
     def bound(self) -> BoundSpec:
         """The spec that the driver reads, such as ``dropbox`` for ``emulated:dropbox-2014``."""
         return self.provider.opened[1].bind()
+
+    @property
+    def children(self) -> Sequence[Self]:
+        """What a question may use at each of the providers that this one is made of. Their stores are not seen."""
+        provided = self.provider.opened[1].children
+        return [
+            replace(self, provider=_connect_later(child), list_stored=lambda: None, open_second=_refuse_second)
+            for child in provided
+        ]
+
+    def compose(self, children: Sequence[Driver]) -> Any:
+        """Return another driver of this provider, which is made of these drivers of its children, and closes them."""
+        return self._repeat_throttled(self.bound.compose(children))
 
     def connect(self, endpoint: Endpoint) -> Any:
         """Connect another driver of this kind to some endpoint. Raises UsageError."""
@@ -134,6 +148,10 @@ class Inquiry:
         if isinstance(self.provider.driver, FolderDriver):
             return self.provider.driver.stored(self.folder)
         return self.list_stored()
+
+
+def _connect_later(provided: Provided) -> Provider:
+    return Provider(provided.spec, open=lambda: (connect_provided(provided, is_part=True), provided))
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -71,3 +72,28 @@ def test_an_account_has_the_same_token_after_a_reset_and_no_files() -> None:
 def test_an_account_that_an_emulator_cannot_have_is_refused(api: str, number: int) -> None:
     with start_emulator("ideal", api=api) as service, pytest.raises(ServiceError, match=f"no account {number}"):
         service.open_account(number)
+
+
+@pytest.mark.parametrize(
+    ("api", "proof"), [("onedrive", "refresh_token"), ("gdrive", "refresh_token"), ("box", "user_id")]
+)
+def test_a_token_that_has_ended_is_refused_for_own_and_for_shared_files(api: str, proof: str) -> None:
+    with start_emulator("ideal", api=api) as service:
+        first, second = (connect(service, api, number) for number in (1, 2))
+        for driver in (first, second):
+            driver.mkdir("/shared")
+            driver.put("/shared/file", LiteralContent(b"content"))
+        second.admit("/shared", first.address(), "write")
+        references = [driver.refer("/shared/file") for driver in (first, second)]
+        assert [first.read_shared(reference) for reference in references] == [b"content"] * 2
+        service.control(set={"account.token_lifetime_s": 0})
+        proofs = {proof: "1", "client_id": "app", "client_secret": "secret"}
+        ended: Any = connect_driver(ProviderSpec.parse(api), replace(service.endpoint, credentials=proofs))
+        for reference in references:
+            for use in (ended.read_shared, lambda at: ended.write_shared(at, LiteralContent(b"changed"))):
+                with pytest.raises(CloudError) as caught:
+                    use(reference)
+                assert caught.value.kind is ErrorKind.AUTH, caught.value
+        assert [first.read_shared(reference) for reference in references] == [b"content"] * 2
+        for driver in (first, second, ended):
+            driver.close()

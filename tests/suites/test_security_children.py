@@ -1,4 +1,4 @@
-"""Of an array, what passes to each child is judged: one that is plain, or reads what it should not, is found and named."""
+"""What passes to each child of an array is judged: one that is plain, or reads what it should not, is named."""
 
 from __future__ import annotations
 

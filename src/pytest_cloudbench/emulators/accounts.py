@@ -33,11 +33,15 @@ class LetsMembersIn(Protocol):
 
     Attributes:
         address: the address by which others share with this account.
-        find_member: returns the address of the account that a request's headers belong to, or an empty text.
+        find_member: returns the address of the account whose valid token a request has, or an empty text.
     """
 
     address: str
     find_member: Callable[[bytes, Mapping[bytes, bytes]], str]
+
+    def authorizes(self, query: bytes, headers: Mapping[bytes, bytes]) -> bool:
+        """Return whether a request has a token of this account that has not ended."""
+        ...
 
     def admits(self, path: str, address: str) -> bool:
         """Return whether a request's path is that of a file which the account with this address may use."""
@@ -93,7 +97,7 @@ class Accounts:
         if not self._others:  # nearly always, so that it costs nothing
             return self.first
         own = self._find_own(path, query, headers)
-        if isinstance(own, LetsMembersIn):
+        if isinstance(own, LetsMembersIn) and own.authorizes(query, headers):
             for skin in (self.first, *self._others.values()):
                 if skin is not own and cast(LetsMembersIn, skin).admits(path, own.address):
                     return skin
@@ -107,8 +111,8 @@ class Accounts:
 
     def _find_address(self, query: bytes, headers: Mapping[bytes, bytes]) -> str:
         for skin in (self.first, *self._others.values()):
-            if cast(RecognisesRequests, skin).recognises("", query, headers):
-                return cast(LetsMembersIn, skin).address
+            if (member := cast(LetsMembersIn, skin)).authorizes(query, headers):
+                return member.address
         return ""
 
     def configure(self, profile: Profile) -> None:

@@ -137,6 +137,11 @@ class Box:
     def address(self, address: str) -> None:
         self.state.login = address
 
+    def authorizes(self, query: bytes, headers: Mapping[bytes, bytes]) -> bool:
+        """Return whether a request has a token of this account that has not ended."""
+        header = f"Bearer {_read_token(headers, query)}".encode()
+        return self.state.oauth.tokens.get(header, 0.0) > self.state.clock.now_s()
+
     def admits(self, path: str, address: str) -> bool:
         """Return whether a path is that of an item that the account with this address may use."""
         return members.admits(self.state, path, address)

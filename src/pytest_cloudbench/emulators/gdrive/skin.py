@@ -175,6 +175,11 @@ class GoogleDrive:
     def address(self, address: str) -> None:
         self.state.address = address
 
+    def authorizes(self, query: bytes, headers: Mapping[bytes, bytes]) -> bool:
+        """Return whether a request has a token of this account that has not ended."""
+        header = _read_header(query, headers)
+        return header is not None and self.state.oauth.tokens.get(header, 0.0) > self._clock.now_s()
+
     def admits(self, path: str, address: str) -> bool:
         """Return whether a path is that of a file that the account with this address may use."""
         return bool(sharing.find_role(self.state, path, address, self._clock.now_s()))
@@ -238,15 +243,13 @@ class GoogleDrive:
 
     def _refuse_unauthorized(self, call: Call) -> Answer | None:
         """Return the refusal of a request that is not authorized, or None if it is allowed."""
-        header = call.headers.get(b"authorization")
-        if header is None and b"access_token=" in call.query:
-            header = b"Bearer " + query_params(call).get("access_token", "").encode()
+        header = _read_header(call.query, call.headers)
         expires_s = self.state.oauth.tokens.get(header) if header is not None else None
         if expires_s is not None and expires_s > call.now_s:
             if call.headers.get(b"if-match", b"*") != b"*":
                 return DriveError(412, "conditionNotMet", "Precondition Failed", "If-Match", "header").answer()
             return self._check_scopes(call, self.state.oauth.scopes.get(header or b""))
-        if address := self.find_member(call.query, call.headers):
+        if expires_s is None and (address := self.find_member(call.query, call.headers)):
             return sharing.refuse_member(self.state, call, address)
         challenge, reason, message = b'Bearer realm="https://accounts.google.com/"', "required", "Login Required."
         if header is not None:
@@ -254,3 +257,11 @@ class GoogleDrive:
             reason, message = "authError", "Invalid Credentials"
         headers = [(b"www-authenticate", challenge)]
         return DriveError(401, reason, message, "Authorization", "header", headers=headers).answer()
+
+
+def _read_header(query: bytes, headers: Mapping[bytes, bytes]) -> bytes | None:
+    """Return the ``Authorization`` header of a request, whose token may be in the query instead. None: it has none."""
+    header = headers.get(b"authorization")
+    if header is None and b"access_token=" in query:
+        return b"Bearer " + parse_form(query).get("access_token", "").encode()
+    return header

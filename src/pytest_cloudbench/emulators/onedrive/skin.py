@@ -153,6 +153,11 @@ class OneDrive:
     def address(self, address: str) -> None:
         self.state.address = address
 
+    def authorizes(self, query: bytes, headers: Mapping[bytes, bytes]) -> bool:
+        """Return whether a request has a token of this account that has not ended."""
+        header = account.normalise_header(headers.get(b"authorization", b""))
+        return self.state.oauth.tokens.get(header, 0.0) > self.state.clock.now_s()
+
     def admits(self, path: str, address: str) -> bool:
         """Return whether a path is that of an item that the account with this address may use."""
         return bool(sharing.find_roles(self.state, path, address))

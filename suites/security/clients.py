@@ -8,17 +8,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from pytest_cloudbench import Act, LabItem, LocalClient, Overheard, SyncClient, find_needles, make_client
 
 from . import certificates, transit
+from .authority import HOST
 from .certificates import Visitor
 from .rulings import Ruling, no, unknown, yes
 from .tap import TappedFlow
 
 _OTHERS = 0o007
-_SERVERS_OWN = ("stored", "restored", "reference-server", "reference-device", "cache-server", "logs")
+_SERVERS_OWN = (
+    "stored", "restored", "reference-server", "reference-device", "device-server", "rclone-server.conf", "cache-server",
+    "unison-server", "logs",
+)  # fmt: skip
 """What is below a lab's folder and not the client's: its server's files, and the lab's own records."""
+_UNLED = "it is not known how to lead it to another server"
+_PEER = "readable on its other side, which is a device of the same user and has no operator"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +53,7 @@ class Observed:
         stored: what its server has on its disk, or None if that is not on this machine.
         secrets: where the client's secrets are. None if no secret of it is known.
         is_plain_here: whether this package sets the client up without encryption.
+        is_peer: whether its other side is a device of the same user.
         has_processes: whether it was running, so that its command line was seen.
     """
 
@@ -55,6 +63,7 @@ class Observed:
     secrets: Sequence[Secret] | None = None
     has_processes: bool = False
     is_plain_here: bool = False
+    is_peer: bool = False
 
 
 def observe(lab: LabItem) -> Observed:
@@ -74,7 +83,7 @@ def observe(lab: LabItem) -> Observed:
     stored = list(read_files(client.stored, client.stored))
     values, pids = client.secrets(), client.pids("client")
     places = [*find_in_files(client.workdir, values), *find_in_processes(pids, values)] if values else None
-    return Observed(bait, overheard, stored, places, bool(pids), lab.facts.is_plain_here)
+    return Observed(bait, overheard, stored, places, bool(pids), lab.facts.is_plain_here, lab.facts.is_peer)
 
 
 def read_files(folder: Path, top: Path) -> Iterator[tuple[str, bytes]]:
@@ -141,6 +150,8 @@ def judge_content(observed: Observed) -> Ruling:
     if observed.stored is not None:
         stored = transit.judge_at_rest(observed.stored, observed.bait)
         if stored.answer == "no":
+            if observed.is_peer:
+                return unknown(_PEER, [stored.how, *stored.evidence])
             return no(f"its server stores it: {stored.how}", stored.evidence)
     plain = b"".join(flow.up for flow in observed.overheard.flows if not flow.protocol)
     if observed.overheard.reasons or len(plain) < observed.bait.least_bytes:
@@ -153,7 +164,8 @@ def judge_names(observed: Observed) -> Ruling:
     names = [name.encode(errors="replace") for name, _ in observed.stored or ()]
     contents = [content for _, content in observed.stored or ()]
     if sightings := find_needles(b"\n".join([*names, *contents]), observed.bait.names):
-        return no(f"its server stores them: {transit.describe_sightings(sightings)}")
+        how = transit.describe_sightings(sightings)
+        return unknown(_PEER, [how]) if observed.is_peer else no(f"its server stores them: {how}")
     plain = b"".join(flow.up for flow in observed.overheard.flows if not flow.protocol)
     if observed.overheard.reasons or len(plain) < observed.bait.least_bytes:
         return unknown("what is inside the encrypted connections was not seen, and the store is unreadable or unseen")
@@ -172,7 +184,9 @@ def judge_at_rest(observed: Observed) -> Ruling:
     """Judge whether content is unreadable on the server's disk."""
     if observed.stored is None:
         return unknown("where it is stored cannot be seen from here")
-    return transit.judge_at_rest(observed.stored, observed.bait)
+    ruling = transit.judge_at_rest(observed.stored, observed.bait)
+    is_own = observed.is_peer and ruling.answer == "no"
+    return unknown(_PEER, [ruling.how, *ruling.evidence]) if is_own else ruling
 
 
 def judge_secrets(observed: Observed) -> Ruling:
@@ -190,10 +204,15 @@ def judge_secrets(observed: Observed) -> Ruling:
 # --- doors ---
 
 
-def client_visitor(client: SyncClient) -> Visitor | None:
-    """Return how a client is led to a door, or None if that is not known."""
+def client_visitor(client: SyncClient) -> Visitor | str:
+    """Return how a client is led to a door, or why it cannot be."""
     if not isinstance(client, LocalClient):
-        return None
+        return _UNLED
+    if client.facts.trusts:
+        return f"it asks no authority: it knows its server by {client.facts.trusts}"
+    with TemporaryDirectory(prefix="cloudbench-visit-") as name:
+        if not client.lead_elsewhere(HOST, 1, "", Path(name)):
+            return client.missing() or _UNLED
 
     def make_words(address: str, authority: str, folder: Path) -> Sequence[str]:
         host, _, port = address.rpartition(":")
@@ -205,8 +224,4 @@ def client_visitor(client: SyncClient) -> Visitor | None:
 def visit_with(spec: str, faults: Sequence[str]) -> Sequence[certificates.Visit] | str:
     """Lead a client to doors. Returns why not, if that is not possible."""
     visitor = client_visitor(make_client(spec))
-    return (
-        "it is not known how to lead it to another server"
-        if visitor is None
-        else certificates.visit_doors(visitor, faults)
-    )
+    return visitor if isinstance(visitor, str) else certificates.visit_doors(visitor, faults)

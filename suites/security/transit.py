@@ -293,6 +293,9 @@ def judge_at_rest(stored: Sequence[tuple[str, bytes]], bait: Bait, *, before_byt
         seen = len({sighting.needle for sighting in sightings})
         how = f"{seen} of {len(bait.contents)} pieces readable: {describe_sightings(sightings)}"
         return no(how, evidence)
+    plain_bytes = sum(count_plain_bytes(content) for _, content in stored) - before_bytes
+    if plain_bytes > _TALK_SHARE * bait.size_bytes:
+        return unknown("what is stored does not look encrypted, but no piece was recognised", evidence)
     return yes("nothing of the content can be recognised in the store", evidence)
 
 

@@ -6,20 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from pytest_cloudbench import Overheard, OverheardFlow
-from suites.security import clients, transit
+from pytest_cloudbench import Overheard, OverheardFlow, RandomContent
+from suites.security import authority, clients, transit
 from suites.security.clients import Observed, Secret
 from tests.fleet.harness import Lab
 
+from .clients import not_skipped
 from .harness import SUITES
 
 BAIT = transit.Bait.make("truth")
 RANDOM, TEXT = BAIT.files.values()
 
 
-def ask(lab: Lab, client: str, only: str) -> dict[str, str]:
-    """Ask a client, and return the answers by the question's short name."""
-    run = lab.run(str(SUITES / "security"), "--client", client, "-k", only)
+def ask(lab: Lab, client: str, only: str = "test_table_2_1") -> dict[str, str]:
+    """Ask a client, and return the answers by the question's short name. Skips if something is not installed."""
+    run = not_skipped(lab.run(str(SUITES / "security"), "--client", client, "-k", only, "-rs"))
     assert set(run.counts()) <= {"passed", "deselected"}, run.text
     answers = {name.partition("[")[2].removesuffix("]"): entry["extra_info"] for name, entry in run.entries.items()}
     return {"".join(name.split(client)).strip("-"): info["answer"] for name, info in answers.items()}
@@ -55,6 +56,64 @@ def test_a_client_that_encrypts_is_found_in_the_lab(lab: Lab) -> None:
     assert sorted(answers.values()) == ["no", "yes", "yes", "yes"]
 
 
+UNASKED = {"certificate": "unknown", "revocation": "unknown", "old_tls": "unknown", "redirect": "unknown"}
+READABLE = {"content": "no", "names": "no", "operator": "yes", "at_rest": "no"}
+ENCRYPTED = {"content": "yes", "names": "yes", "operator": "no", "at_rest": "yes"}
+GO_TLS = {"certificate": "yes", "revocation": "no", "old_tls": "yes"}
+"""Go's library checks certificates, offers TLS 1.2 and 1.3, and asks nobody about revocation."""
+PLAIN_HERE = {"tls": "unknown"}
+SUBJECTS = {
+    # Certificates are compared with the device's id. Both sides are the same user's devices.
+    "syncthing": {"tls": "yes", **UNASKED, **dict.fromkeys(READABLE, "unknown"), "secrets": "yes"},
+    "lsyncd": {**PLAIN_HERE, **UNASKED, **READABLE, "secrets": "unknown"},
+    "lsyncd?over=ssh": {"tls": "yes", **UNASKED, **READABLE, "secrets": "yes"},
+    "unison": {**PLAIN_HERE, **UNASKED, **READABLE, "secrets": "unknown"},
+    "unison?over=ssh": {"tls": "yes", **UNASKED, **READABLE, "secrets": "yes"},
+    "rclone": {**PLAIN_HERE, **GO_TLS, "redirect": "yes", **READABLE, "secrets": "unknown"},
+    "rclone?remote=compress": {**PLAIN_HERE, **GO_TLS, "redirect": "yes", **READABLE, "secrets": "unknown"},
+    "rclone?remote=crypt": {**PLAIN_HERE, **GO_TLS, "redirect": "yes", **ENCRYPTED, "secrets": "unknown"},
+    "restic": {**PLAIN_HERE, **GO_TLS, "redirect": "no", **ENCRYPTED, "secrets": "unknown"},
+    "reference": {"tls": "yes", **GO_TLS, "redirect": "yes", **READABLE, "secrets": "yes"},
+}
+"""What is true of clients, by their documentation and by how this package sets them up, or why it cannot be known."""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("can_link", "can_capture")
+@pytest.mark.parametrize("client", SUBJECTS)
+def test_what_is_true_of_a_client_is_answered(lab: Lab, client: str) -> None:
+    assert ask(lab, client) == SUBJECTS[client]
+
+
+def test_a_client_that_asks_no_authority_or_is_never_led_elsewhere_says_so() -> None:
+    for spec, reason in (
+        ("syncthing", "it asks no authority: it knows its server by the hash of its certificate"),
+        ("unison?over=ssh", "it asks no authority: it knows its server by the SSH host key"),
+    ):
+        visits = clients.visit_with(spec, [authority.GOOD])
+        assert isinstance(visits, str)
+        assert visits.startswith(reason)
+    visits = clients.visit_with("external?folder=.", [authority.GOOD])
+    assert visits == "it is not known how to lead it to another server"
+
+
+def test_what_a_device_of_the_same_user_can_read_does_not_tell_what_an_operator_can() -> None:
+    encrypted = Overheard([OverheardFlow("server:443", "TLSv1.3 X", bytes(len(RANDOM) * 2), b"", True)])
+    stored = [*BAIT.files.items()]
+    judges = (clients.judge_content, clients.judge_names, clients.judge_operator, clients.judge_at_rest)
+    server = [judge(Observed(BAIT, encrypted, stored)).answer for judge in judges]
+    assert server == ["no", "no", "yes", "no"]
+    assert {judge(Observed(BAIT, encrypted, stored, is_peer=True)).answer for judge in judges} == {"unknown"}
+
+
+def test_a_store_that_is_only_masked_is_not_called_unreadable() -> None:
+    masked = [("object", bytes(byte ^ 0x5A for byte in RANDOM + TEXT))]
+    noise = [("object", RandomContent("noise", len(RANDOM + TEXT)).read(0, len(RANDOM + TEXT)))]
+    assert transit.judge_at_rest(masked, BAIT).answer == "unknown"
+    assert transit.judge_at_rest(noise, BAIT).answer == "yes"
+    assert transit.judge_at_rest([*BAIT.files.items()], BAIT).answer == "no"
+
+
 def overheard(*flows: OverheardFlow, reasons: tuple[str, ...] = ()) -> Observed:
     return Observed(BAIT, Overheard(flows, reasons))
 
@@ -85,7 +144,7 @@ def test_plain_by_our_own_set_up_is_unknown() -> None:
 
 def test_an_unreadable_store_behind_tls_does_not_tell_who_encrypts() -> None:
     encrypted = OverheardFlow("server:443", "TLSv1.3 X", bytes(len(RANDOM) * 2), b"", True)
-    stored = [("object", bytes(len(RANDOM) * 2))]
+    stored = [("object", RandomContent("stored", len(RANDOM) * 2).read(0, len(RANDOM) * 2))]
     assert clients.judge_content(Observed(BAIT, Overheard([encrypted]), stored)).answer == "unknown"
     assert clients.judge_at_rest(Observed(BAIT, Overheard([encrypted]), stored)).answer == "yes"
     assert clients.judge_at_rest(Observed(BAIT, Overheard([encrypted]))).answer == "unknown"

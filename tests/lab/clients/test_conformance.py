@@ -34,6 +34,7 @@ VARIANTS = [
     "unison?over=ssh",
     "rclone?remote=chunker",
     "rclone?remote=compress",
+    "rclone?remote=crypt",
     "restic?server=s3",
     "borg.toml",
 ]

@@ -12,6 +12,7 @@ from pathlib import Path
 from pytest_cloudbench.lab.clients.base import LocalClient, MissingProgramError
 from pytest_cloudbench.lab.clients.processes import Process
 
+TRUSTS = "the SSH host key that it has on file"
 BINARIES = ("sshd", "ssh", "ssh-keygen")
 VERSION_ARGUMENTS = {"sshd": ("-V",), "ssh": ("-V",), "ssh-keygen": ()}
 _PRIVILEGE_FOLDER = Path("/run/sshd")
@@ -84,6 +85,10 @@ class Ssh:
     def arguments(self) -> list[str]:
         """The arguments of ``ssh`` besides the host."""
         return ["-F", str(self._folder / "ssh_config")]
+
+    def secrets(self) -> dict[str, str]:
+        """Return the key by which the server knows the client."""
+        return {"SSH key": (self._folder / "client_key").read_text("utf-8")}
 
     def start(self) -> Process:
         """Start sshd and wait until it listens."""

@@ -87,6 +87,8 @@ class ClientFacts:
         outside: set for a client that this package does not start: it runs on the user's own network.
         over: the name of the client behind one that only stands in front of it, otherwise empty.
         is_plain_here: whether this package sets it up without encryption on the link, although it may have some.
+        trusts: what it knows its server by in place of a certificate of an authority, or empty.
+        is_peer: whether its other side is not a server, but a device of the same user.
     """
 
     name: str
@@ -97,6 +99,8 @@ class ClientFacts:
     outside: Outside | None = None
     over: str = ""
     is_plain_here: bool = False
+    trusts: str = ""
+    is_peer: bool = False
 
 
 class ClientUnavailable(UsageError):

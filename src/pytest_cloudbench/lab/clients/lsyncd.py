@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import ClassVar
 
-from pytest_cloudbench.lab.clients._ssh import BINARIES, VERSION_ARGUMENTS, Ssh
+from pytest_cloudbench.lab.clients._ssh import BINARIES, TRUSTS, VERSION_ARGUMENTS, Ssh
 from pytest_cloudbench.lab.clients.base import ClientFacts, Documented, LocalClient, client_option
 
 # lsyncd collects changes for `delay` seconds. Its default of 15 would only make experiments longer.
@@ -50,6 +50,7 @@ class LsyncdClient(LocalClient):
             "lsyncd",
             watches_folder=True,
             is_plain_here=not self._over_ssh,
+            trusts=TRUSTS if self._over_ssh else "",
             binaries=("lsyncd", "rsync", *(BINARIES if self._over_ssh else ())),
             testbed="lsyncd openssh" if self._over_ssh else "lsyncd",
             documented={
@@ -82,6 +83,10 @@ class LsyncdClient(LocalClient):
             ),
             "utf-8",
         )
+
+    def secrets(self) -> Mapping[str, str]:
+        """Return the key for SSH. Without SSH there is no secret."""
+        return self._ssh.secrets() if self._over_ssh else {}
 
     def _start_server(self) -> None:
         if self._over_ssh:

@@ -1,8 +1,12 @@
-"""rclone, run as ``rclone sync`` after each change, to ``rclone serve webdav``: plain, in chunks, or compressed."""
+"""rclone, run as ``rclone sync`` after each change, to ``rclone serve webdav``.
+
+Plain, in chunks, compressed or encrypted.
+"""
 
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
@@ -19,6 +23,7 @@ _OVERLAYS: Mapping[str, str] = {
     "plain": "",
     "chunker": "type = chunker\nchunk_size = {chunk_size}\n",
     "compress": "type = compress\nmode = gzip\nlevel = 6\n",
+    "crypt": "type = crypt\npassword = {password}\n",
 }
 
 
@@ -26,7 +31,7 @@ class RcloneClient(LocalClient):
     """rclone to WebDAV.
 
     Options:
-        remote: ``plain`` (the default), ``chunker`` or ``compress``.
+        remote: ``plain`` (the default), ``chunker``, ``compress`` or ``crypt``, which encrypts contents and names.
         chunk_size: of the chunker, as rclone writes sizes (``1M``).
 
     The plain remote sees an edit by the size, or by time stamps a second apart if this rclone and its server exchange
@@ -39,6 +44,7 @@ class RcloneClient(LocalClient):
     def __init__(self, options: Mapping[str, str]) -> None:
         self._remote = client_option("rclone", options, "remote", _OVERLAYS, "plain")
         self._chunk_size = options.get("chunk_size", "1M")
+        self._secrets: dict[str, str] = {}
         chunks, compresses = self._remote == "chunker", self._remote == "compress"
         self.facts = ClientFacts(
             "rclone",
@@ -56,7 +62,10 @@ class RcloneClient(LocalClient):
         )
 
     def _configure(self) -> None:
-        overlay = _OVERLAYS[self._remote].format(chunk_size=self._chunk_size)
+        self._secrets = self._make_secrets() if self._remote == "crypt" else {}
+        overlay = _OVERLAYS[self._remote].format(
+            chunk_size=self._chunk_size, password=self._secrets.get("obscured password", "")
+        )
         vendor = "rclone" if self._knows_own_server() else "other"
         self._write_config(
             "client", f"type = webdav\nurl = http://{self.server_host}:{self.server_port}\nvendor = {vendor}\n", overlay
@@ -66,7 +75,20 @@ class RcloneClient(LocalClient):
 
     def _write_config(self, side: str, base: str, overlay: str) -> None:
         top = f"{overlay}remote = base:\n" if overlay else "type = alias\nremote = base:\n"
-        (self.workdir / f"rclone-{side}.conf").write_text(f"[base]\n{base}\n[top]\n{top}", "utf-8")
+        path = self.workdir / f"rclone-{side}.conf"
+        path.touch(mode=0o600)  # as rclone makes it
+        path.write_text(f"[base]\n{base}\n[top]\n{top}", "utf-8")
+
+    def _make_secrets(self) -> dict[str, str]:
+        """Return a new password, also as rclone's configuration has it, which anybody can turn back."""
+        password = secrets.token_hex(16)
+        argv = [self.programs["rclone"], "obscure", password]
+        obscured = self.processes.run("client", "rclone-obscure", argv, timeout_s=self.start_s, counted=False).strip()
+        return {"password": password, "obscured password": obscured}
+
+    def secrets(self) -> Mapping[str, str]:
+        """Return the password of ``crypt``. Other remotes have none."""
+        return self._secrets
 
     def _knows_own_server(self) -> bool:
         """Return whether it can exchange time stamps with a WebDAV server that is an rclone."""

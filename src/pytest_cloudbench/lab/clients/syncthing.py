@@ -109,6 +109,8 @@ class SyncthingClient(LocalClient):
             watches_folder=True,
             binaries=("syncthing",),
             testbed="syncthing",
+            trusts="the hash of its certificate, which is the device's id",
+            is_peer=True,
             documented={
                 "chunking": Documented("yes", "blocks of 128 KiB to 16 MiB, by file size"),
                 "bundling": Documented("no", "each block is requested separately; one connection carries all"),
@@ -141,6 +143,11 @@ class SyncthingClient(LocalClient):
                 "utf-8",
             )
         self._ids = ids
+
+    def secrets(self) -> Mapping[str, str]:
+        """Return the device's private key, and what opens its REST interface."""
+        key = (self._homes["client"] / "key.pem").read_text("utf-8")
+        return {"device key": key, "API key": self._key}
 
     def _make_device(self, side: Side) -> str:
         """Make a device's certificate. Returns its id."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from pytest_cloudbench.lab.clients._ssh import BINARIES, VERSION_ARGUMENTS, Ssh
+from pytest_cloudbench.lab.clients._ssh import BINARIES, TRUSTS, VERSION_ARGUMENTS, Ssh
 from pytest_cloudbench.lab.clients.base import ClientFacts, Documented, LocalClient, client_option
 from pytest_cloudbench.lab.clients.processes import tail
 
@@ -27,6 +27,7 @@ class UnisonClient(LocalClient):
             "unison",
             watches_folder=True,
             is_plain_here=not self._over_ssh,
+            trusts=TRUSTS if self._over_ssh else "",
             binaries=("unison", *(BINARIES if self._over_ssh else ())),
             testbed="unison openssh" if self._over_ssh else "unison",
             documented={
@@ -43,6 +44,10 @@ class UnisonClient(LocalClient):
             (self.workdir / f"unison-{side}").mkdir(exist_ok=True)
         if self._over_ssh:
             self._ssh = Ssh(self)
+
+    def secrets(self) -> Mapping[str, str]:
+        """Return the key for SSH. Without SSH there is no secret."""
+        return self._ssh.secrets() if self._over_ssh else {}
 
     def _start_server(self) -> None:
         if self._over_ssh:

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit
@@ -190,14 +190,35 @@ def driver_visitor(inquiry: Inquiry) -> Visitor:
 
 
 def _make_endpoint(inquiry: Inquiry, address: str, ca_file: str) -> Endpoint:
-    """Return a door as an endpoint of a service, with the credentials of that service or with invented ones."""
+    """Return a door as an endpoint of a service, with the credentials of that service or with invented ones.
+
+    An address among the credentials, where a client logs in, becomes the door's as well.
+    """
     service = inquiry.endpoint
     if service is None:
-        fields = next(iter(inquiry.bound.credential_sets), None)
-        credentials = dict.fromkeys(fields.required if fields is not None else (), "invented")
-        return Endpoint(_AnyRole({"": f"https://{address}"}), credentials, ca_file)
-    urls = {role: urlsplit(url)._replace(scheme="https", netloc=address).geturl() for role, url in service.urls.items()}
-    return Endpoint(urls, service.credentials, ca_file, api=service.api)
+        return _invent_endpoint(inquiry, address, ca_file)
+    urls = {role: _lead_to(address, url) for role, url in service.urls.items()}
+    credentials = {
+        name: _lead_to(address, value) if value.startswith(("http://", "https://")) else value
+        for name, value in service.credentials.items()
+    }
+    return Endpoint(urls, credentials, ca_file, api=service.api)
+
+
+def _lead_to(address: str, url: str) -> str:
+    return urlsplit(url)._replace(scheme="https", netloc=address).geturl()
+
+
+def _invent_endpoint(inquiry: Inquiry, address: str, ca_file: str) -> Endpoint:
+    """Return a door with the first set of invented credentials that the driver takes, or the last if it takes none."""
+    endpoint = Endpoint(_AnyRole({"": f"https://{address}"}), {}, ca_file)
+    for fields in inquiry.bound.credential_sets:
+        credentials = {name: f"https://{address}" if "url" in name else "invented" for name in fields.required}
+        endpoint = replace(endpoint, credentials=credentials)
+        with suppress(CloudbenchError):
+            inquiry.bound.connect(endpoint, {}).close()
+            break
+    return endpoint
 
 
 _VISIT = """

@@ -7,13 +7,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from subprocess import run
+from typing import Any
 from urllib.request import urlopen
 
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import load_der_x509_crl
 
-from pytest_cloudbench import Inquiry, open_provider
+from pytest_cloudbench import Endpoint, Inquiry, load_recipe, open_provider
+from pytest_cloudbench.drivers import missing_library, schemes
+from pytest_cloudbench.providers import Provider
+from pytest_cloudbench.providers.for_agents import Provided
 from suites.security import certificates
 from suites.security.authority import (
     CERTIFICATE_FAULTS,
@@ -182,6 +186,41 @@ def test_a_driver_that_checks_certificates_is_found() -> None:
         assert certificates.ask_certificates(inquiry).answer == "yes"
         assert certificates.ask_old_tls(inquiry).answer == "yes"
         assert certificates.ask_redirect(inquiry).answer == "yes"
+
+
+_CAP = "URI:DIR2:aaaaaaaaaaaaaaaaaaaaaaaaaa:bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
+_SPECS = {
+    "azure": "azure:bucket", "gcs": "gcs:bucket", "s3": "s3:bucket", "s3+fast": "s3+fast:bucket",
+    "swift": "swift:bucket", "tahoe": "tahoe:https://127.0.0.1", "webdav": "webdav:https://127.0.0.1/",
+}  # fmt: skip
+_ENDPOINTS = {"tahoe": Endpoint({"": "http://127.0.0.1"}, {"cap": _CAP})}
+_ELSEWHERE = {"folder", "raid", "sftp", "opendal", "rclone"}
+"""They have no certificates, or are led to a door in a test of their own."""
+
+
+@pytest.mark.parametrize("scheme", sorted({*schemes()} - _ELSEWHERE))
+def test_each_driver_says_that_a_certificate_is_refused(scheme: str) -> None:
+    if advice := missing_library(scheme):
+        pytest.skip(advice)
+    spec = _SPECS.get(scheme, scheme)
+    pair: Any = None, Provided(spec, _ENDPOINTS.get(scheme))
+    inquiry = Inquiry(Provider(spec, open=lambda: pair), "/run", "seed", lambda: None, lambda _: None)
+    visits = visit_doors(certificates.driver_visitor(inquiry), ALL)
+    assert not isinstance(visits, str)
+    assert [visit.sent_bytes > 0 for visit in visits] == [visit.fault == GOOD for visit in visits]
+    for visit in visits[1:]:
+        assert "certificate" in visit.said or "doesn't match" in visit.said, visit
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", ["local:webdav?driver=rclone", "local:swift"])
+def test_each_driver_of_a_server_says_that_a_certificate_is_refused(spec: str) -> None:
+    if missing := load_recipe(spec.partition(":")[2].partition("?")[0]).describe_missing():
+        pytest.skip(missing)
+    with open_provider(spec) as provider:
+        ruling = certificates.ask_certificates(Inquiry(provider, "/run", "seed", lambda: None, lambda _: None))
+    assert ruling.answer == "yes", ruling
+    assert all("certificate" in line.partition(";")[2] for line in ruling.evidence[1:])
 
 
 @pytest.mark.slow

@@ -4,21 +4,34 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
-from pytest_cloudbench import Act, LabItem, LocalClient, Overheard, SyncClient, find_needles, make_client
+from pytest_cloudbench import (
+    Act,
+    CloudbenchError,
+    LabItem,
+    LocalClient,
+    Overheard,
+    RandomContent,
+    SyncClient,
+    UsageError,
+    find_needles,
+    make_client,
+)
 
-from . import certificates, transit
+from . import certificates, convergence, transit
 from .authority import HOST
 from .certificates import Visitor
 from .rulings import Ruling, no, unknown, yes
 from .tap import TappedFlow
 
 _OTHERS = 0o007
+_EQUAL_BYTES, _SYNCED_S = 65536, 60.0
 _SERVERS_OWN = (
     "stored", "restored", "reference-server", "reference-device", "device-server", "rclone-server.conf", "cache-server",
     "unison-server", "logs",
@@ -54,6 +67,7 @@ class Observed:
         secrets: where the client's secrets are. None if no secret of it is known.
         is_plain_here: whether this package sets the client up without encryption.
         is_peer: whether its other side is a device of the same user.
+        spec: how to make the client once more.
         has_processes: whether it was running, so that its command line was seen.
     """
 
@@ -64,6 +78,7 @@ class Observed:
     has_processes: bool = False
     is_plain_here: bool = False
     is_peer: bool = False
+    spec: str = ""
 
 
 def observe(lab: LabItem) -> Observed:
@@ -83,7 +98,7 @@ def observe(lab: LabItem) -> Observed:
     stored = list(read_files(client.stored, client.stored))
     values, pids = client.secrets(), client.pids("client")
     places = [*find_in_files(client.workdir, values), *find_in_processes(pids, values)] if values else None
-    return Observed(bait, overheard, stored, places, bool(pids), lab.facts.is_plain_here, lab.facts.is_peer)
+    return Observed(bait, overheard, stored, places, bool(pids), lab.facts.is_plain_here, lab.facts.is_peer, lab.spec)
 
 
 def read_files(folder: Path, top: Path) -> Iterator[tuple[str, bytes]]:
@@ -187,6 +202,56 @@ def judge_at_rest(observed: Observed) -> Ruling:
     ruling = transit.judge_at_rest(observed.stored, observed.bait)
     is_own = observed.is_peer and ruling.answer == "no"
     return unknown(_PEER, [ruling.how, *ruling.evidence]) if is_own else ruling
+
+
+def ask_equal(observed: Observed) -> Ruling:
+    """Answer whether equal files of two accounts look different, if the client encrypts at all."""
+    encryption = judge_content(observed)
+    if encryption.answer != "yes":
+        why = "it does not encrypt contents" if encryption.answer == "no" else encryption.how
+        return unknown(f"not asked: {why}", encryption.evidence)
+    return compare_accounts(lambda: make_client(observed.spec), observed.spec)
+
+
+def compare_accounts(make_account: Callable[[], SyncClient], seed: str) -> Ruling:
+    """Let two accounts, each with a server of its own, store an equal file, and compare what the servers have."""
+    content = RandomContent(f"{seed}/equal", _EQUAL_BYTES).read(0, _EQUAL_BYTES)
+    try:
+        first, other = store_alone(make_account(), content), store_alone(make_account(), content)
+    except CloudbenchError as error:
+        return unknown(str(error).partition("\n")[0])
+    if min(len(first.stored), len(other.stored)) < _EQUAL_BYTES:
+        return unknown("less is stored than the file has, so nothing can be compared")
+    if not convergence.are_alike(first.stored, other.stored):
+        return yes("an equal file of another account looks different where it is stored")
+    if not first.secrets or set(first.secrets) & set(other.secrets):
+        return unknown("an equal file looks the same, but it is not known whether the two accounts have other secrets")
+    return no("an equal file of another account, with other secrets, looks the same where it is stored")
+
+
+class StoredAlone(NamedTuple):
+    """What a server of one account has on its disk, and the secrets of the account."""
+
+    stored: bytes
+    secrets: Sequence[str]
+
+
+def store_alone(client: SyncClient, content: bytes) -> StoredAlone:
+    """Let a client, on loopback, bring a file to its server. Raises ClientError and UsageError."""
+    if not isinstance(client, LocalClient):
+        raise UsageError("there is no second account of this client")
+    with TemporaryDirectory(prefix="cloudbench-account-") as name:
+        client.prepare(Path(name))
+        try:
+            client.start()
+            (client.workdir / "prepared").write_bytes(content)
+            os.replace(client.workdir / "prepared", client.folder / "file.bin")
+            client.after_change()
+            client.wait_synced(_SYNCED_S)
+            stored = b"".join(data for _, data in read_files(client.stored, client.stored))
+            return StoredAlone(stored, list(client.secrets().values()))
+        finally:
+            client.stop()
 
 
 def judge_secrets(observed: Observed) -> Ruling:

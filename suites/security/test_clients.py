@@ -59,6 +59,7 @@ QUESTIONS = {
             "operator", "System operator able to access the content of users' files?", clients.judge_operator,
             is_good="no",
         ),
+        ClientQuestion("equal", "Equal files look different", clients.ask_equal),
         ClientQuestion("at_rest", "Unreadable where stored", clients.judge_at_rest),
         ClientQuestion("secrets", "Credentials kept private", clients.judge_secrets),
     )

@@ -196,7 +196,7 @@ def judge_transit(flows: Sequence[TappedFlow], bait: Bait) -> Ruling:
         return unknown("the upload did not pass the tap")
     evidence, plain, unrecognised = list[str](), list[str](), list[str]()
     for flow in flows:
-        sightings = find_needles(bytes(flow.up), bait.needles)
+        sightings = [*find_needles(bytes(flow.up), bait.needles), *find_needles(bytes(flow.down), bait.needles)]
         carried = sorted({f"a {sighting.needle.what}" for sighting in sightings})
         if carried or (not flow.protocol and is_text(bytes(flow.up[:_PART_BYTES]))):
             plain.append(f"{flow.server}: plain, with {' and '.join(carried) or 'nothing that was recognised'}")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from pytest_cloudbench import Overheard, OverheardFlow, RandomContent
+from pytest_cloudbench import ClientFacts, LocalClient, Overheard, OverheardFlow, RandomContent
+from pytest_cloudbench.lab.clients.base import Proof
 from suites.security import authority, clients, transit
 from suites.security.clients import Observed, Secret
 from tests.fleet.harness import Lab
@@ -57,8 +60,8 @@ def test_a_client_that_encrypts_is_found_in_the_lab(lab: Lab) -> None:
 
 
 UNASKED = {"certificate": "unknown", "revocation": "unknown", "old_tls": "unknown", "redirect": "unknown"}
-READABLE = {"content": "no", "names": "no", "operator": "yes", "at_rest": "no"}
-ENCRYPTED = {"content": "yes", "names": "yes", "operator": "no", "at_rest": "yes"}
+READABLE = {"content": "no", "names": "no", "operator": "yes", "at_rest": "no", "equal": "unknown"}
+ENCRYPTED = {"content": "yes", "names": "yes", "operator": "no", "at_rest": "yes", "equal": "yes"}
 GO_TLS = {"certificate": "yes", "revocation": "no", "old_tls": "yes"}
 """Go's library checks certificates, offers TLS 1.2 and 1.3, and asks nobody about revocation."""
 PLAIN_HERE = {"tls": "unknown"}
@@ -114,6 +117,61 @@ def test_a_store_that_is_only_masked_is_not_called_unreadable() -> None:
     assert transit.judge_at_rest([*BAIT.files.items()], BAIT).answer == "no"
 
 
+class FolderClient(LocalClient):
+    """A client that stores a file encrypted by a key: the hash of the content, or of a secret."""
+
+    def __init__(self, secret: str, is_convergent: bool, is_known: bool = True) -> None:
+        self.facts = ClientFacts("folder", watches_folder=False)
+        self._secret, self._is_convergent, self._is_known = secret, is_convergent, is_known
+
+    def _configure(self) -> None:
+        self._ready = True
+
+    def _start_server(self) -> None:
+        """Need none: a folder is the server."""
+
+    def _start_client(self) -> None:
+        """Need none: it is run after each change."""
+
+    def after_change(self) -> None:
+        for path in self.folder.iterdir():
+            content = path.read_bytes()
+            key = content if self._is_convergent else self._secret.encode()
+            stream = hashlib.shake_256(key).digest(len(content))
+            mixed = int.from_bytes(content, "big") ^ int.from_bytes(stream, "big")
+            (self.stored / "object").write_bytes(mixed.to_bytes(len(content), "big"))
+
+    def wait_synced(self, timeout_s: float) -> Proof:
+        del timeout_s
+        return Proof.CLIENT
+
+    def secrets(self) -> Mapping[str, str]:
+        return {"key": self._secret} if self._is_known else {}
+
+
+def test_a_key_that_follows_from_the_content_is_found_by_two_accounts() -> None:
+    keys = iter("abcdefgh")
+    convergent = clients.compare_accounts(lambda: FolderClient(next(keys), is_convergent=True), "seed")
+    assert convergent.answer == "no"
+    own_keys = clients.compare_accounts(lambda: FolderClient(next(keys), is_convergent=False), "seed")
+    assert own_keys.answer == "yes"
+
+
+def test_equal_stores_of_accounts_that_may_have_the_same_secret_say_nothing() -> None:
+    keys = iter("abcd")
+    one_secret = clients.compare_accounts(lambda: FolderClient("a", is_convergent=False), "seed")
+    assert one_secret.answer == "unknown"
+    no_secret = clients.compare_accounts(lambda: FolderClient(next(keys), is_convergent=True, is_known=False), "seed")
+    assert no_secret.answer == "unknown"
+
+
+def test_equal_files_are_only_compared_where_contents_are_encrypted() -> None:
+    plain = Observed(BAIT, Overheard([OverheardFlow("server:80", "", RANDOM + TEXT, b"", True)]), spec="restic")
+    ruling = clients.ask_equal(plain)
+    assert (ruling.answer, ruling.how) == ("unknown", "not asked: it does not encrypt contents")
+    assert clients.ask_equal(overheard()).how.startswith("not asked: what is inside")
+
+
 def overheard(*flows: OverheardFlow, reasons: tuple[str, ...] = ()) -> Observed:
     return Observed(BAIT, Overheard(flows, reasons))
 
@@ -133,6 +191,15 @@ def test_a_plain_flow_beside_an_encrypted_one_is_found() -> None:
     beacon = OverheardFlow("server:9", "", b"X-File: " + BAIT.names[0].data, b"", True)
     ruling = clients.judge_transit(overheard(encrypted, beacon))
     assert (ruling.answer, ruling.how) == ("no", "server:9: plain, with a name")
+
+
+def test_what_a_server_sends_to_a_device_is_searched_too() -> None:
+    encrypted = OverheardFlow("server:443", "TLSv1.3 X", bytes(len(RANDOM) * 2), b"", True)
+    news = OverheardFlow("server:9", "", b"\x01\x02", b"\x00\xff" + BAIT.names[0].data, True)
+    other = OverheardFlow("server:9", "", b"\x01\x02", b"\x00\xff" + BAIT.names[0].data[::-1], True)
+    ruling = clients.judge_transit(overheard(encrypted, news))
+    assert (ruling.answer, ruling.how) == ("no", "server:9: plain, with a name")
+    assert clients.judge_transit(overheard(encrypted, other)).answer == "unknown"
 
 
 def test_plain_by_our_own_set_up_is_unknown() -> None:

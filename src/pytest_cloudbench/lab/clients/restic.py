@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,9 +12,7 @@ from pytest_cloudbench.lab.clients.base import ClientFacts, Documented, LocalCli
 from pytest_cloudbench.lab.clients.processes import Side, find_binary
 
 _RUN_S = 600.0
-# They protect a repository below the workdir, at an address that only this client knows. No word: logs hide the word.
-_KEY = "restic-4711"
-_SECRETS = {"RESTIC_PASSWORD": _KEY, "AWS_ACCESS_KEY_ID": "cloudbench", "AWS_SECRET_ACCESS_KEY": _KEY}
+_USER = "cloudbench"
 
 
 class ResticClient(LocalClient):
@@ -39,13 +38,17 @@ class ResticClient(LocalClient):
         )
 
     def _configure(self) -> None:
+        self._key = secrets.token_hex(8)
+        self._environment = {
+            "RESTIC_PASSWORD": self._key, "AWS_ACCESS_KEY_ID": _USER, "AWS_SECRET_ACCESS_KEY": self._key,
+        }  # fmt: skip
         self._address = f"{self.server_host}:{self.server_port}"
         url = f"http://{self._address}"
         self._repository = f"rest:{url}/" if self._server == "rest" else f"s3:{url}/bucket"
 
     def _start_server(self) -> None:
         kind = "restic" if self._server == "rest" else "s3"
-        key = [f"--auth-key=cloudbench,{_KEY}"] if self._server == "s3" else []
+        key = [f"--auth-key={_USER},{self._key}"] if self._server == "s3" else []
         argv = [self.programs["rclone"], "serve", kind, f"--addr={self._address}", *key, str(self.stored)]
         process = self.processes.start("server", "rclone-serve", argv)
         self.processes.wait_listening(process, self.server_port, self.start_s)
@@ -56,7 +59,7 @@ class ResticClient(LocalClient):
 
     def _run_restic(self, side: Side, name: str, *arguments: str, counted: bool = True) -> None:
         argv = [self.programs["restic"], f"--cache-dir={self.workdir / f'cache-{side}'}", *arguments]
-        self.processes.run(side, name, argv, timeout_s=_RUN_S, env=_SECRETS, cwd=self.folder, counted=counted)
+        self.processes.run(side, name, argv, timeout_s=_RUN_S, env=self._environment, cwd=self.folder, counted=counted)
 
     def after_change(self) -> None:
         """Run ``restic backup``, which refuses a folder without files."""
@@ -65,7 +68,7 @@ class ResticClient(LocalClient):
 
     def secrets(self) -> Mapping[str, str]:
         """Return the password of the repository."""
-        return {"password": _KEY}
+        return {"password": self._key}
 
     def lead_elsewhere(self, address: str, port: int, authority: str, folder: Path) -> list[str]:
         """Return ``restic init`` at another REST server."""

@@ -6,6 +6,9 @@ asked, and the second is not notified.)
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from pytest_cloudbench import (
     CloudError,
     ErrorKind,
@@ -54,7 +57,7 @@ def _try_out(inquiry: Inquiry, other: Inquiry) -> Ruling:
         if wait_for(lambda: _content(inquiry, folder) == second, _ADMITTED_S, poll_s=_POLL_S):
             return no("a member that may only read has written")
         return unknown("writing by a reader was not refused, but its owner does not read what was written")
-    evidence = ["read-only: reads, and its writing is refused"]
+    evidence = [*_describe_roles(inquiry.driver), "read-only: reads, and its writing is refused"]
     owner.admit(folder, address, "write")
     if not wait_for(lambda: _writes(other, reference, third), _ADMITTED_S, poll_s=_POLL_S):
         return unknown("a member that may write could not, so the refusals before show nothing", evidence)
@@ -63,6 +66,14 @@ def _try_out(inquiry: Inquiry, other: Inquiry) -> Ruling:
     evidence.append("read-write: writes, and its owner reads that")
     owner.dismiss(folder, address)
     return _watch_removal(other, reference, second, evidence)
+
+
+def _describe_roles(driver: Any) -> list[str]:
+    """Return in a sentence which of the API's roles are asked about, and which are not, if the driver knows them."""
+    roles: Mapping[str, str] = getattr(driver, "member_roles", {})
+    asked = [role for level in ("read", "write") for role, own_level in roles.items() if own_level == level]
+    others = [f"{role} (full)" if level == "full" else role for role, level in roles.items() if role not in asked]
+    return [f"roles that are asked: {', '.join(asked)}; not asked: {', '.join(others)}"] if roles else []
 
 
 def _watch_removal(other: Inquiry, reference: str, content: bytes, evidence: list[str]) -> Ruling:

@@ -6,16 +6,19 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from pytest_cloudbench.drivers.base import role_of_level
 from pytest_cloudbench.drivers.keys import as_file
 from pytest_cloudbench.drivers.sdk import SdkDriver
 from pytest_cloudbench.model import Content
-
-_ROLES: Mapping[str, str] = {"read": "viewer", "write": "editor"}
 
 
 class SharesBoxFolders(SdkDriver):
     """Verbs about members, for a driver that has the SDK's managers and finds items by their paths."""
 
+    member_roles: Mapping[str, str] = {
+        "uploader": "", "previewer": "", "previewer uploader": "", "viewer": "read", "viewer uploader": "",
+        "editor": "write", "co-owner": "full",
+    }  # fmt: skip
     _sdk: Any
     _users: Any
     _uploads: Any
@@ -41,14 +44,14 @@ class SharesBoxFolders(SdkDriver):
         ids = self._find_collaborations("admit", path, folder_id, address)
         with self._cloud_errors("admit", path):
             for collaboration_id in ids:
-                role = self._sdk.UpdateCollaborationByIdRole(_ROLES[level])
+                role = self._sdk.UpdateCollaborationByIdRole(role_of_level(self.member_roles, level))
                 self._members.update_collaboration_by_id(collaboration_id, role=role)
             if not ids:
                 item_type = self._sdk.CreateCollaborationItemTypeField("folder")
                 item = self._sdk.CreateCollaborationItem(type=item_type, id=folder_id)
                 person_type = self._sdk.CreateCollaborationAccessibleByTypeField("user")
                 person = self._sdk.CreateCollaborationAccessibleBy(person_type, login=address)
-                role = self._sdk.CreateCollaborationRole(_ROLES[level])
+                role = self._sdk.CreateCollaborationRole(role_of_level(self.member_roles, level))
                 self._members.create_collaboration(item, person, role, notify=False)
 
     def dismiss(self, path: str, address: str) -> None:

@@ -48,7 +48,7 @@ OAUTH = OAuthLogin(
 SESSION_PIECE_BYTES = 16 * MIB
 """Upload sessions: the provider requires multiples of 4 MiB; few of them keep memory use low."""
 
-ACCESS_LEVELS: Mapping[str, str] = {"read": "viewer", "write": "editor"}
+MEMBER_ROLES: Mapping[str, str] = {"viewer_no_comment": "", "viewer": "read", "editor": "write", "owner": "full"}
 """The service's names for what members of a shared folder may do."""
 
 # A refusal (409, some 403 and 404) is a path of tags, such as path/conflict/file: the last known one counts.

@@ -124,7 +124,10 @@ STATUS_KINDS: Mapping[int, ErrorKind] = {
 
 @runtime_checkable
 class SharesWithMembers(Protocol):
-    """A driver that shares folders with other accounts of its provider. All methods raise CloudError."""
+    """A driver that shares folders with other accounts of its provider. All methods raise CloudError.
+
+    Its attribute ``member_roles``, if any, maps the API's roles to ``read``, ``write``, ``full`` or nothing.
+    """
 
     def address(self) -> str:
         """Return the address by which others share with this account."""
@@ -158,6 +161,11 @@ class FindsDeleted(Protocol):
     def find_deleted(self, path: str, content: bytes) -> str:
         """Return in words where the content of a deleted file still is. Empty if nowhere. Raises CloudError."""
         ...
+
+
+def role_of_level(member_roles: Mapping[str, str], level: str) -> str:
+    """Return the API's role for a level of ``SharesWithMembers``."""
+    return next(role for role, own_level in member_roles.items() if own_level == level)
 
 
 def kind_of_status(status: int, special: Mapping[int, ErrorKind] = STATUS_KINDS) -> ErrorKind:

@@ -29,10 +29,10 @@ from typing import Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
 from pytest_cloudbench.drivers._dropbox_api import (
-    ACCESS_LEVELS,
     CAPABILITIES,
     CLOCK_URL,
     CREDENTIAL_SETS,
+    MEMBER_ROLES,
     OAUTH,
     SESSION_PIECE_BYTES,
     kind_of_status,
@@ -46,6 +46,7 @@ from pytest_cloudbench.drivers.base import (
     OAuthLogin,
     check_params,
     choice_of,
+    role_of_level,
     timeout_of,
     usable_credentials,
 )
@@ -118,6 +119,7 @@ class DropboxDriver(SdkDriver):
     imports = (_SDK, "requests.exceptions", "stone.backends.python_rsrc.stone_validators")
     libraries = ("dropbox", "requests", "urllib3", "stone", "openssl")
     capabilities: ClassVar[Capabilities] = _CAPABILITIES
+    member_roles = MEMBER_ROLES
     credential_sets: ClassVar[tuple[CredentialSet, ...]] = CREDENTIAL_SETS
     clock_url: ClassVar[str] = CLOCK_URL
     oauth: ClassVar[OAuthLogin] = OAUTH
@@ -346,7 +348,7 @@ class DropboxDriver(SdkDriver):
         """Let another account read a folder, or also change what is in it (``write``). It gets no letter."""
         folder_id = self._shared_folder("admit", path)
         with self._cloud_errors("admit", path) as client:
-            access = getattr(self._sharing.AccessLevel, ACCESS_LEVELS[level])
+            access = getattr(self._sharing.AccessLevel, role_of_level(MEMBER_ROLES, level))
             members = client.sharing_list_folder_members(folder_id).users
             ids = [member.user.account_id for member in members if member.user.email.lower() == address.lower()]
             for account_id in ids:  # the only name by which a member's level can be changed

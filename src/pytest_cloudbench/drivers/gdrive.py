@@ -29,6 +29,7 @@ from pytest_cloudbench.drivers.base import (
     OAuthLogin,
     check_params,
     kind_of_status,
+    role_of_level,
     timeout_of,
     usable_credentials,
     walk,
@@ -77,7 +78,6 @@ _CAPABILITIES = Capabilities(
     via="google-api-python-client on httplib2; retries and redirects off, downloads read from its connection",
 )  # fmt: skip
 
-_ROLES = {"read": "reader", "write": "writer"}
 _FOLDER = "application/vnd.google-apps.folder"
 _MIME = "application/octet-stream"
 _FIELDS = "id,name,mimeType,size,md5Checksum,headRevisionId"
@@ -168,6 +168,9 @@ class GoogleDriveDriver(SdkDriver):
         ),
     )
 
+    member_roles: Mapping[str, str] = {
+        "reader": "read", "commenter": "", "writer": "write", "fileOrganizer": "", "organizer": "", "owner": "full",
+    }  # fmt: skip
     elsewhere = staticmethod(google_credentials)
     clock_url: ClassVar[str] = f"{_HOST}drive/v3/about"
     oauth: ClassVar[OAuthLogin] = OAuthLogin(
@@ -480,7 +483,7 @@ class GoogleDriveDriver(SdkDriver):
     def admit(self, path: str, address: str, level: str) -> None:
         """Let another account read a folder, or also change what is in it (``write``). It is not notified."""
         with self._cloud_errors("admit", path):
-            body = {"type": "user", "role": _ROLES[level], "emailAddress": address}
+            body = {"type": "user", "role": role_of_level(self.member_roles, level), "emailAddress": address}
             options = {"sendNotificationEmail": False, "supportsAllDrives": True, "fields": "id"}
             self._send(self._permissions.create(fileId=self._find_file("admit", path)["id"], body=body, **options))
 

@@ -142,6 +142,7 @@ class OneDriveDriver(WebDriver):
     """One pool of connections for all threads. The only other state is the token, which is refreshed under a lock."""
 
     capabilities: ClassVar[Capabilities] = _CAPABILITIES
+    member_roles: Mapping[str, str] = {"read": "read", "write": "write", "owner": "full"}
     credential_sets: ClassVar[tuple[CredentialSet, ...]] = (
         CredentialSet(("access_token",)),
         CredentialSet(("refresh_token", "client_id"), ("client_secret",), public=("client_id",)),

@@ -1,14 +1,19 @@
-"""The JSON of an analysis: one document, whatever is in its texts."""
+"""The JSON and the text of an analysis, whatever is in its texts."""
 
 from __future__ import annotations
 
+import gc
 import io
 import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pytest_cloudbench.commands.cli import main
 from pytest_cloudbench.report.capture import write_json
+from tests.net.traffic import craft
 
 
 @pytest.mark.parametrize("comments", [[], ["one"], ['a "quoted", text', '\n "comments": []', "\u00e9\u2028", ""]])
@@ -18,3 +23,18 @@ def test_comments_are_indented_like_the_rest(comments: list[str]) -> None:
     write_json(summary, ["a note"], [{"number": 0}], out)
     assert json.loads(out.getvalue()) == {**summary, "notes": ["a note"], "flows": [{"number": 0}]}
     assert out.getvalue().startswith(json.dumps({**summary, "notes": ["a note"]}, indent=1)[:-2])
+
+
+@pytest.mark.parametrize("address", ["2001:db8::100", "2001:db8::1234:a:100", "10.0.0.1"])
+def test_addresses_are_printed_as_they_are(
+    address: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    client = "2001:db8::1" if ":" in address else "10.0.0.9"
+    segments = [replace(segment, client=client, server=address) for segment in craft.connection(b"x" * 500)]
+    path = tmp_path / "one.pcap"
+    path.write_bytes(craft.pcap(craft.records(segments)))
+    was_enabled = gc.isenabled()
+    assert main(["analyze", str(path)]) == 0
+    assert f"{address}:443 " in capsys.readouterr().out
+    assert gc.isenabled() == was_enabled

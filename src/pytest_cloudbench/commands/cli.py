@@ -81,7 +81,7 @@ def _run(argv: Sequence[str] | None) -> int:
         options, rest = parser.parse_known_args(words)
         if rest and "passes_on" not in options:
             parser.error(f"unrecognized arguments: {' '.join(rest)}")
-        options.rest = rest
+        options.rest, options.ends_process = rest, argv is None
     except SystemExit:
         sys.stdout.flush()  # of --help
         raise

@@ -147,7 +147,7 @@ def _totals_table(summary: Mapping[str, Any], flows: int) -> Table:
 
 
 def _flows_table(flows: Sequence[Mapping[str, Any]], begin: float) -> Table:
-    from rich.markup import escape
+    from rich.text import Text
 
     table = _new_table(
         "#",
@@ -164,12 +164,13 @@ def _flows_table(flows: Sequence[Mapping[str, Any]], begin: float) -> Table:
     )
     for flow in flows:
         kind = flow["tls_version"] or (f"quic {flow['quic_version']}" if flow["quic_version"] else flow["protocol"])
-        table.add_row(
-            str(flow["number"]), flow["role"], f"{escape(flow['name'])}:{flow['server_port']}", kind,
+        cells = (
+            str(flow["number"]), flow["role"], f"{flow['name']}:{flow['server_port']}", kind,
             _format_seconds(flow["first_s"] - begin), _format_seconds(flow["duration_s"]),
             format_size(flow["payload_up_bytes"]), format_size(flow["payload_down_bytes"]),
             f"{flow['retransmissions']:,}", _format_seconds(flow["initial_rtt_s"]),
         )  # fmt: skip
+        table.add_row(*map(Text, cells))  # without markup, which takes longer
     return table
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.net.traffic import analyze, records
+from pytest_cloudbench.net.traffic.interfaces import decode_text, decode_texts
 from pytest_cloudbench.net.traffic.records import Reader
 from tests.net.traffic import craft
 
@@ -260,3 +261,19 @@ def test_damage_at_any_position_is_survived(seed: int) -> None:
         place = draw.randrange(24, len(broken))
         broken[place : place + draw.choice((0, 1, 4))] = draw.randbytes(draw.choice((0, 1, 4)))
     survives(bytes(broken))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [],
+        [b""],
+        [b"one", b"", "z\u00fc".encode()],
+        [b"ends\0\0", b"a\0b"],
+        [b"\xc3", b"\xbc"],
+        [b"\xff", b"fine"],
+        [b"\0"],
+    ],
+)
+def test_many_texts_are_decoded_like_each(values: list[bytes]) -> None:
+    assert decode_texts(values) == [decode_text(value) for value in values]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from pytest_cloudbench.data import read_flow_rules
 from pytest_cloudbench.model import ConfigError
 from pytest_cloudbench.net.traffic import parse_rules
-from pytest_cloudbench.net.traffic.roles import Roles
+from pytest_cloudbench.net.traffic.roles import Roles, Rule
 from pytest_cloudbench.net.traffic.table import Flow, Side
 
 
@@ -91,3 +94,9 @@ def test_an_unknown_client_is_refused() -> None:
 def test_a_missing_rules_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         read_flow_rules(tmp_path / "none.toml")
+
+
+@example("a.b", "*.b")
+@given(st.text("ab.]", max_size=6), st.text("ab.*?[]!-", max_size=6))
+def test_a_pattern_matches_as_in_file_names(name: str, pattern: str) -> None:
+    assert Rule("control", names=(pattern,)).matches_names((name,)) == fnmatchcase(name, pattern)

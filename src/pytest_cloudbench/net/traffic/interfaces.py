@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 
@@ -51,6 +52,15 @@ def parse_options(body: bytes, order: str) -> Iterator[tuple[int, bytes]]:
 def decode_text(value: bytes) -> str:
     """Decode the text of an option."""
     return value.decode("utf-8", "replace").rstrip("\0")
+
+
+def decode_texts(values: Sequence[bytes]) -> list[str]:
+    """Decode many texts, all at once unless one of them is unusual."""
+    joined = b"\0".join(values)
+    if joined.count(b"\0") == len(values) - 1:
+        with suppress(UnicodeDecodeError):
+            return joined.decode().split("\0")
+    return [decode_text(value) for value in values]
 
 
 def parse_interface(body: bytes, order: str) -> Interface:

@@ -16,6 +16,7 @@ from pytest_cloudbench.model import MIB, UsageError
 from pytest_cloudbench.net.traffic.interfaces import (
     Interface,
     decode_text,
+    decode_texts,
     parse_interface,
     parse_options,
     read_statistics,
@@ -370,8 +371,8 @@ class Reader:
             fits = (code != 0) & (positions + 4 + size <= end)
             is_comment = fits & (code == 1)
             starts = positions[is_comment] + 4
-            for start, end_of_text in zip(starts.tolist(), (starts + size[is_comment]).tolist(), strict=True):
-                self.comments.append(decode_text(self.buffer[start:end_of_text]))
+            texts = zip(starts.tolist(), (starts + size[is_comment]).tolist(), strict=True)
+            self.comments += decode_texts([self.buffer[start:end_of_text] for start, end_of_text in texts])
             for position in positions[fits & (code == 4) & (size == 8)]:
                 self.packet_drops += struct.unpack(order + "Q", self.buffer[int(position) + 4 : int(position) + 12])[0]
             positions, end = (positions + 4 + size + (-size % 4))[fits], end[fits]

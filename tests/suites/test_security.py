@@ -33,6 +33,7 @@ from suites.security import convergence, links, transit
 from suites.security.questions import QUESTIONS
 from suites.security.rulings import Ruling
 from tests.emulators.box_wire import BoxWire
+from tests.emulators.drive_wire import DriveWire
 from tests.fleet.harness import Lab
 from tests.limits import HANG_S
 
@@ -216,7 +217,7 @@ def test_deleted_content_that_can_be_restored_is_found(dropbox: Inquiry) -> None
 
 
 def test_deleted_content_is_unknown_where_neither_store_nor_trash_show_it() -> None:
-    for drive in make_inquiry("gdrive"):
+    for drive in make_inquiry("onedrive"):
         assert not drive.finds_deleted
         assert links.ask_deleted(replace(drive, list_stored=lambda: None)).answer == "unknown"
         elsewhere = replace(drive, folder="/run/elsewhere", list_stored=lambda: [("other", b"x")])
@@ -253,6 +254,33 @@ def test_what_a_service_keeps_is_found_where_its_store_is_not_seen(
         blind = replace(inquiry, list_stored=lambda: None)
         ruling = links.ask_deleted(blind)
         assert (ruling.answer, ruling.how) == ("no", f"the service keeps it, {place}")
+
+
+def test_a_file_in_the_trash_of_google_drive_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver deletes past the trash: only a person, or another driver, would put a file there."""
+    monkeypatch.setattr(links, "_why_unasked", lambda inquiry: "an old link would answer first")
+    monkeypatch.setattr(links, "_PURGED_S", 0.1)
+    for drive in make_inquiry("gdrive"):
+        driver: Any = drive.provider.driver
+        assert drive.endpoint is not None
+        wire = DriveWire(drive.endpoint)
+        blind = replace(drive, folder="/run/it's", list_stored=lambda: None)
+        driver.mkdir(blind.folder)
+        ruling = links.ask_deleted(blind)
+        assert (ruling.answer, ruling.evidence[-1]) == ("unknown", "by versions and trash: gone")
+
+        def put_into_trash(path: str, driver: Any = driver, wire: DriveWire = wire) -> None:
+            assert wire("PATCH", f"files/{driver.refer(path)}", {"trashed": True}).status == 200
+
+        monkeypatch.setattr(driver, "delete", put_into_trash)
+        ruling = links.ask_deleted(blind)
+        assert (ruling.answer, ruling.how) == ("no", "the service keeps it, in the trash")
+        driver.put("/it's", LiteralContent(b"trashed"))
+        driver.delete("/it's")
+        assert [driver.find_deleted("/it's", content) for content in (b"trashed", b"other")] == ["in the trash", ""]
+        driver.put("/it's", LiteralContent(b"there"))
+        assert not driver.find_deleted("/it's", b"there")
+        wire.connection.close()
 
 
 @pytest.mark.parametrize("scheme", ["dropbox", "dropbox+fast", "box"])

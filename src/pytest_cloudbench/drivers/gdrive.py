@@ -24,6 +24,7 @@ from typing import Any, ClassVar, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
 from pytest_cloudbench.drivers._gdrive_http import SCOPES, Misled, Refused, Transport, new_token
+from pytest_cloudbench.drivers._gdrive_trash import FindsInDriveTrash, escape_name
 from pytest_cloudbench.drivers.base import (
     CredentialSet,
     OAuthLogin,
@@ -36,7 +37,7 @@ from pytest_cloudbench.drivers.base import (
 )
 from pytest_cloudbench.drivers.egress import egress_of
 from pytest_cloudbench.drivers.google_home import google_credentials
-from pytest_cloudbench.drivers.sdk import Meaning, SdkDriver, meaning_of_refusal, network_failure
+from pytest_cloudbench.drivers.sdk import Meaning, meaning_of_refusal, network_failure
 from pytest_cloudbench.drivers.stranger import Stranger
 from pytest_cloudbench.model import (
     MIB,
@@ -150,7 +151,7 @@ def _meaning_of(status: int, content: bytes, headers: Mapping[str, str]) -> Mean
 _Result = TypeVar("_Result")
 
 
-class GoogleDriveDriver(SdkDriver):
+class GoogleDriveDriver(FindsInDriveTrash):
     """One API object for all threads, and one httplib2 client for each, since those are not safe to share."""
 
     imports = ("googleapiclient.discovery", "googleapiclient.http", "google.oauth2.credentials", "httplib2")
@@ -250,8 +251,7 @@ class GoogleDriveDriver(SdkDriver):
 
     def _search_files(self, folder_id: str, name: str) -> Sequence[dict[str, Any]]:
         """Return the files of that name in a folder, the one that the name means first."""
-        escaped = name.replace("\\", "\\\\").replace("'", "\\'")
-        query = f"'{folder_id}' in parents and name = '{escaped}' and trashed = false"
+        query = f"'{folder_id}' in parents and name = '{escape_name(name)}' and trashed = false"
         answer = self._send(
             self._files.list(q=query, fields=_SEARCH_FIELDS, supportsAllDrives=True, includeItemsFromAllDrives=True)
         )

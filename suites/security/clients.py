@@ -6,7 +6,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -93,12 +93,15 @@ def observe(lab: LabItem) -> Observed:
         return bait.size_bytes
 
     overheard, client = lab.overhear([Act("bait", upload)]), lab.client
+    observed = Observed(
+        bait, overheard, is_plain_here=lab.facts.is_plain_here, is_peer=lab.facts.is_peer, spec=lab.spec
+    )
     if not isinstance(client, LocalClient):
-        return Observed(bait, overheard)
+        return observed
     stored = list(read_files(client.stored, client.stored))
     values, pids = client.secrets(), client.pids("client")
     places = [*find_in_files(client.workdir, values), *find_in_processes(pids, values)] if values else None
-    return Observed(bait, overheard, stored, places, bool(pids), lab.facts.is_plain_here, lab.facts.is_peer, lab.spec)
+    return replace(observed, stored=stored, secrets=places, has_processes=bool(pids))
 
 
 def read_files(folder: Path, top: Path) -> Iterator[tuple[str, bytes]]:
@@ -222,6 +225,8 @@ def compare_accounts(make_account: Callable[[], SyncClient], seed: str) -> Rulin
         return unknown(str(error).partition("\n")[0])
     if min(len(first.stored), len(other.stored)) < _EQUAL_BYTES:
         return unknown("less is stored than the file has, so nothing can be compared")
+    if not convergence.pick_pieces(first.stored):
+        return unknown("too little of what is stored looks random, so it cannot be compared")
     if not convergence.are_alike(first.stored, other.stored):
         return yes("an equal file of another account looks different where it is stored")
     if not first.secrets or set(first.secrets) & set(other.secrets):

@@ -7,12 +7,13 @@ send.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from pytest_cloudbench import (
     Endpoint,
     Inquiry,
+    Needle,
     RandomContent,
     UsageError,
     find_needles,
@@ -25,7 +26,9 @@ from .rulings import Ruling, no, unknown, yes
 from .tap import sent_bytes
 
 _BYTES = 65536
-_PIECES = 64
+_PIECES, _LEAST_PIECES = 64, 16
+_PIECE_BYTES, _LEAST_VALUES = 48, 32
+"""Random bytes of this number have about 44 different values. Tables and padding have few."""
 
 
 def ask_convergent(inquiry: Inquiry) -> Ruling:
@@ -45,6 +48,8 @@ def judge_convergence(first: bytes, again: bytes, other: bytes | None, size_byte
     """Judge what the service received for an equal file: twice from one account, and from another (None: unknown)."""
     if len(first) < size_bytes or (other is not None and len(other) < size_bytes // 2):
         return unknown("less was sent than the file has, so nothing can be compared")
+    if not pick_pieces(first):
+        return unknown("too little of what was sent looks random, so it cannot be compared")
     is_alike_again = len(again) < size_bytes // 2 or are_alike(first, again)
     evidence = [f"by the same account: {'alike' if is_alike_again else 'different'}"]
     if other is None and is_alike_again:
@@ -58,9 +63,19 @@ def judge_convergence(first: bytes, again: bytes, other: bytes | None, size_byte
 
 
 def are_alike(first: bytes, second: bytes) -> bool:
-    """Return whether two uploads have pieces of content in common. Heads of requests do not count."""
-    needles = [needle for needle in slice_needles("upload", first, _PIECES, 48) if not needle.data.isascii()]
-    return len(find_needles(second, needles)) > len(needles) // 4
+    """Return whether two uploads have pieces of content in common."""
+    pieces = pick_pieces(first)
+    return len(find_needles(second, pieces)) > len(pieces) // 4
+
+
+def pick_pieces(upload: bytes) -> Sequence[Needle]:
+    """Return pieces that look random, unlike heads of requests, tables and padding, which uploads always share.
+
+    None if they are too few to compare uploads by, as where all is sent as text.
+    """
+    needles = slice_needles("upload", upload, _PIECES, _PIECE_BYTES)
+    pieces = [needle for needle in needles if not needle.data.isascii() and len({*needle.data}) >= _LEAST_VALUES]
+    return pieces if len(pieces) >= _LEAST_PIECES else []
 
 
 def _upload(inquiry: Inquiry, endpoint: Endpoint | None, path: str, content: bytes) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from pytest_cloudbench import ClientFacts, LocalClient, Overheard, OverheardFlow, RandomContent
 from pytest_cloudbench.lab.clients.base import Proof
-from suites.security import authority, clients, transit
+from suites.security import authority, clients, convergence, transit
 from suites.security.clients import Observed, Secret
 from tests.fleet.harness import Lab
 
@@ -76,6 +77,18 @@ SUBJECTS = {
     "rclone?remote=compress": {**PLAIN_HERE, **GO_TLS, "redirect": "yes", **READABLE, "secrets": "unknown"},
     "rclone?remote=crypt": {**PLAIN_HERE, **GO_TLS, "redirect": "yes", **ENCRYPTED, "secrets": "unknown"},
     "restic": {**PLAIN_HERE, **GO_TLS, "redirect": "no", **ENCRYPTED, "secrets": "unknown"},
+    "restic?server=s3": {**PLAIN_HERE, **GO_TLS, "redirect": "yes", **ENCRYPTED, "secrets": "unknown"},
+    # In front of another client, the savingbox shows nothing of its server's disk.
+    "savingbox?over=rclone": {
+        **PLAIN_HERE,
+        **UNASKED,
+        "content": "no",
+        "names": "no",
+        "operator": "yes",
+        "equal": "unknown",
+        "at_rest": "unknown",
+        "secrets": "unknown",
+    },
     "reference": {"tls": "yes", **GO_TLS, "redirect": "yes", **READABLE, "secrets": "yes"},
 }
 """What is true of clients, by their documentation and by how this package sets them up, or why it cannot be known."""
@@ -163,6 +176,20 @@ def test_equal_stores_of_accounts_that_may_have_the_same_secret_say_nothing() ->
     assert one_secret.answer == "unknown"
     no_secret = clients.compare_accounts(lambda: FolderClient(next(keys), is_convergent=True, is_known=False), "seed")
     assert no_secret.answer == "unknown"
+
+
+def test_tables_and_padding_that_all_stores_have_do_not_look_like_equal_files() -> None:
+    table = bytes(range(128, 136)) * 16384 + b"\xff" * 65536
+    ones = [RandomContent(seed, 131072).read(0, 131072) for seed in ("one", "other")]
+    assert not convergence.are_alike(ones[0] + table, ones[1] + table)
+    assert convergence.are_alike(ones[0] + table, table + ones[0])
+    assert not convergence.pick_pieces(table)
+
+
+def test_uploads_as_text_are_not_called_different() -> None:
+    texts = [base64.b64encode(RandomContent(seed, 65536).read(0, 65536)) for seed in ("one", "other")]
+    for other in texts:
+        assert convergence.judge_convergence(texts[0], texts[0], other, 65536).answer == "unknown"
 
 
 def test_equal_files_are_only_compared_where_contents_are_encrypted() -> None:

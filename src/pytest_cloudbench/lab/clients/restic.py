@@ -71,10 +71,14 @@ class ResticClient(LocalClient):
         return {"password": self._key}
 
     def lead_elsewhere(self, address: str, port: int, authority: str, folder: Path) -> list[str]:
-        """Return ``restic init`` at another REST server."""
-        program = find_binary("restic")
+        """Return ``restic init`` at another server, by the protocol of this one."""
+        program, url = find_binary("restic"), f"https://{address}:{port}/"
         words = [f"--cacert={authority}", f"--cache-dir={folder}", "--password-command=echo invented"]
-        return [program, *words, "-r", f"rest:https://{address}:{port}/", "init"] if program else []
+        repository, keys = f"rest:{url}", list[str]()
+        if self._server == "s3":
+            repository = f"s3:{url}bucket"
+            keys = ["env", "AWS_ACCESS_KEY_ID=invented", "AWS_SECRET_ACCESS_KEY=invented"]
+        return [*keys, program, *words, "-r", repository, "init"] if program else []
 
     def _stored(self) -> Path:
         """Restore the latest snapshot from the server's disk, where the repository has the same layout."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from urllib.parse import urlsplit
 
 from pytest_cloudbench import (
     CloudError,
@@ -161,7 +162,19 @@ def send_to_children(inquiry: Inquiry, files: Mapping[str, bytes], *, opens: boo
 @contextmanager
 def _open_tap(endpoint: Endpoint | None, *, opens: bool) -> Iterator[Tap]:
     with TemporaryDirectory(prefix="cloudbench-tap-") as folder, Tap(endpoint, Path(folder) if opens else None) as tap:
+        if endpoint is not None and tap.endpoint is not None:
+            tap.endpoint = _know_host(endpoint, tap.endpoint, Path(folder))
         yield tap
+
+
+def _know_host(service: Endpoint, tapped: Endpoint, folder: Path) -> Endpoint:
+    """Return a service behind a tap, whose file of known hosts (of SSH), if it has one, names the tap instead."""
+    if not (name := service.credentials.get("known_hosts")):
+        return tapped
+    server, tap = (f"[{parts.hostname}]:{parts.port}" for parts in map(urlsplit, (service.url, tapped.url)))
+    copy = folder / "known_hosts"
+    copy.write_bytes(Path(name).read_bytes().replace(server.encode(), tap.encode()))
+    return replace(tapped, credentials={**tapped.credentials, "known_hosts": str(copy)})
 
 
 def _connect_behind(inquiry: Inquiry, tap: Tap) -> Any:

@@ -23,6 +23,7 @@ from pytest_cloudbench import (
     ProviderSpec,
     Stranger,
     connect_driver,
+    load_recipe,
     open_provider,
     start_emulator,
     wait_for,
@@ -391,6 +392,17 @@ def test_a_real_account_is_asked_through_a_proxy(
         assert links.ask_revoked(inquiry).answer == "yes"
         assert transit.ask_at_rest(inquiry).answer == "unknown"
         provider.close()
+
+
+def test_a_server_that_speaks_ssh_is_found_to_encrypt() -> None:
+    if missing := load_recipe("sftp").describe_missing():
+        pytest.skip(missing)
+    with open_provider("local:sftp") as provider:
+        provider.driver.mkdir("/run")
+        inquiry = Inquiry(provider, "/run", SEED, lambda: None, lambda _: None)
+        ruling = transit.ask_transit(inquiry)
+        assert (ruling.answer, ruling.how) == ("yes", "SSH")
+        assert transit.ask_content(inquiry).how == "what is inside the encrypted connection was not seen"
 
 
 def test_a_server_without_tls_is_found_and_what_it_carries() -> None:

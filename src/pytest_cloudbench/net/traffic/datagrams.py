@@ -115,4 +115,7 @@ def _find_distinct(keys: Ints, is_wanted: Any) -> Any:
     import numpy as np
 
     wanted = np.flatnonzero(is_wanted)
-    return wanted[np.unique(keys[wanted], return_index=True)[1]] if len(wanted) else wanted
+    keys = keys[wanted]
+    first_of = np.empty(int(keys.max(initial=0)) + 1, np.int64)
+    first_of[keys[::-1]] = wanted[::-1]  # the last assignment stays, and sorting would take much longer
+    return wanted[first_of[keys] == wanted]

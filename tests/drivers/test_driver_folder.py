@@ -236,12 +236,29 @@ def test_half_written_files_are_not_listed(driver: Any, tmp_path: Path) -> None:
     assert [entry.path for entry in driver.list("/")] == ["/.other"]
 
 
-def test_fsync_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced: list[int] = []
-    monkeypatch.setattr(os, "fsync", synced.append)
-    connected(tmp_path).put("/a", CONTENT)
+@pytest.mark.skipif(os.name == "nt", reason="no folder can be opened there")
+@pytest.mark.parametrize("path", ["/a", "/new/deep/file", "/there"])
+def test_fsync_waits_for_the_content_before_the_name_and_then_for_all_names_above(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """Otherwise a power cut could leave an empty file, or no file at all, after the put."""
+    root, sync, synced = tmp_path / "root", os.fsync, list[tuple[int, bool]]()
+    connected(tmp_path / "root").put("/there", Literal(b"old"))
+
+    def is_new() -> bool:
+        local = root.joinpath(path[1:])
+        return local.exists() and local.read_bytes() == CONTENT.read(0, CONTENT.size_bytes)
+
+    def record_sync(descriptor: int) -> None:
+        synced.append((os.fstat(descriptor).st_ino, is_new()))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", record_sync)
+    connected(tmp_path / "root").put("/other", CONTENT)
     assert synced == []
-    driver = connected(tmp_path, "?fsync=1")
-    driver.put("/a", CONTENT)
-    assert len(synced) == 1
+    driver = connected(tmp_path / "root", "?fsync=1")
+    driver.put(path, CONTENT)
+    local = root.joinpath(path[1:])
+    folders = [folder for folder in local.parents if folder.is_relative_to(root)]
+    assert synced == [(local.stat().st_ino, False), *((folder.stat().st_ino, True) for folder in folders)]
     assert driver.versions()["fsync"] == "on"

@@ -29,6 +29,8 @@ class Child:
         root.mkdir(parents=True, exist_ok=True)
         self._folder = FolderDriver.connect(ProviderSpec.parse(f"folder:{root}"), None, {})
         self.fails: dict[str, ErrorKind] = {}
+        self.fails_when = threading.Event()  # until then, what is to fail waits
+        self.fails_when.set()
         self.frozen: set[str] = set()
         self.fails_late: dict[str, ErrorKind] = {}  # once, after it was frozen
         self.thawed, self.has_frozen = threading.Event(), threading.Event()
@@ -38,6 +40,7 @@ class Child:
     def _cause_fault(self, verb: str, path: str) -> None:
         self.called_verbs.append(verb)
         if verb in self.fails:
+            self.fails_when.wait()
             raise CloudError(self.fails[verb], verb, path, detail="trouble")
         if verb in self.frozen:
             self.has_frozen.set()

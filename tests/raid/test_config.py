@@ -136,6 +136,23 @@ def test_a_key_is_created_once_and_readable_by_its_owner_only(tmp_path: Path) ->
     assert [each.name for each in path.parent.iterdir()] == ["array.key"]
 
 
+def test_a_new_key_and_its_name_are_on_the_disk_before_it_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, sync, synced = tmp_path / "array.key", os.fsync, list[tuple[int, bool]]()
+
+    def record_sync(descriptor: int) -> None:
+        synced.append((os.fstat(descriptor).st_ino, path.exists()))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", record_sync)
+    config.load_master_key(str(path))
+    expected = [(path.stat().st_ino, False), (tmp_path.stat().st_ino, True)]
+    assert synced == (expected if os.name == "posix" else expected[:1])
+    config.load_master_key(str(path))
+    assert len(synced) == len(expected), "nothing is new"
+
+
 @pytest.mark.skipif(os.name != "posix", reason="modes of files mean nothing here")
 def test_a_key_that_others_may_read_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "array.key"

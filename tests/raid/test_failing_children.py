@@ -261,6 +261,7 @@ def test_a_package_that_arrives_after_its_write_failed_is_deleted(make_array: Ma
     array_folder = make_array(2, 1)
     with array_folder.opened() as driver:
         array_folder.children[0].fails, array_folder.children[2].frozen = {"put": ErrorKind.SERVER}, {"put"}
+        array_folder.children[0].fails_when = array_folder.children[2].has_frozen
         refusal(ErrorKind.SERVER, lambda: driver.put("/a", Literal(b"content")))
         assert wait_for(lambda: driver.array.pending.count == 1, HANG_S, poll_s=0.01), "the second child has its own"
         delete_leftovers(driver.array, driver.array.metadata.garbage(), Costs())

@@ -9,17 +9,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pytest_cloudbench.model import MIB, CloudError, ErrorKind
 from pytest_cloudbench.raid.coding.policies import Equal
 from pytest_cloudbench.raid.database import Database
 from pytest_cloudbench.raid.driver import RaidDriver
-from pytest_cloudbench.raid.maintenance import rebalance_array, repair_array
+from pytest_cloudbench.raid.maintenance import discard_incomplete_versions, rebalance_array, repair_array
 from pytest_cloudbench.raid.metadata import Metadata
 from pytest_cloudbench.raid.survey import survey_array
 from pytest_cloudbench.workload.payload.contents import Literal
@@ -86,12 +87,13 @@ class Recorder:
         def change(*arguments: Any) -> Any:
             with self._lock:
                 result = original(*arguments)
-                self._record_moment()
+                self.record_moment()
                 return result
 
         return change
 
-    def _record_moment(self) -> None:
+    def record_moment(self) -> None:
+        """Record what is on the disk now."""
         folder, metadata = self._array_folder.folder, self._array_folder.metadata
         children = (folder / str(number) for number in range(self._array_folder.k + self._array_folder.m))
         packages = {path: path.read_bytes() for child in children for path in child.rglob("*") if path.is_file()}
@@ -100,14 +102,19 @@ class Recorder:
         self.moments.append(moment)
 
 
-OPERATIONS = ("put /a", "put /b", "put /a", "put /a", "delete /b", "put /c", "put /b", "delete /c", "put /a")
+SMALL = ("put /a", "put /b", "put /a", "put /a", "delete /b", "put /c", "put /b", "delete /c", "put /a")
+LARGE = ("put-2 /a", "put /b", "put-2 /a", "delete /b", "put-3 /b")
+"""Of two or three segments: only the packages of the last one tell what they belong to."""
 
 
-def write_and_delete(driver: RaidDriver, recorder: Recorder, objects: dict[str, bytes]) -> dict[str, bytes]:
+def write_and_delete(
+    driver: RaidDriver, recorder: Recorder, operations: Sequence[str], objects: dict[str, bytes]
+) -> dict[str, bytes]:
     """Do all operations, and let background work end after each. Returns the objects that are there then."""
-    for number, operation in enumerate(OPERATIONS):
+    for number, operation in enumerate(operations):
         verb, path = operation.split()
-        before, content = objects, f"{operation} {number}".encode()
+        verb, _, segments = verb.partition("-")
+        before, content = objects, f"{operation} {number}".encode() + bytes(MIB * (int(segments or 1) - 1))
         objects = {name: content for name, content in before.items() if name != path}
         if verb == "put":
             objects[path] = content
@@ -133,7 +140,7 @@ def wait_for_other_children(original: Any, children: int) -> Any:
     return note_deleted
 
 
-def recorded_moments(array_folder: ArrayFolder) -> Sequence[Moment]:
+def recorded_moments(array_folder: ArrayFolder, operations: Sequence[str]) -> Sequence[Moment]:
     """Return the moments of writes, deletions and moves."""
     recorder, objects = Recorder(array_folder), dict[str, bytes]()
     with pytest.MonkeyPatch.context() as patch:
@@ -142,13 +149,13 @@ def recorded_moments(array_folder: ArrayFolder) -> Sequence[Moment]:
         for verb in ("put", "delete"):
             patch.setattr(Child, verb, recorder.record_change(getattr(Child, verb)))
         with array_folder.opened() as driver:
-            objects = write_and_delete(driver, recorder, objects)
+            objects = write_and_delete(driver, recorder, operations, objects)
         recorder.begin_log()
         with array_folder.opened(placement=Equal(1, 3)) as driver:
             driver.stat("/a")
             assert rebalance_array(driver.array).moved == len(objects)
             assert driver.settle(HANG_S)
-            write_and_delete(driver, recorder, objects)
+            write_and_delete(driver, recorder, operations, objects)
     return recorder.moments
 
 
@@ -157,9 +164,13 @@ def contents_of(driver: RaidDriver) -> Objects:
 
 
 @pytest.mark.slow
-def test_a_power_cut_at_any_moment_loses_nothing_that_was_acknowledged(make_array: MakeArray) -> None:
+@pytest.mark.parametrize("operations", [SMALL, LARGE], ids=["small", "large"])
+def test_a_power_cut_at_any_moment_loses_nothing_that_was_acknowledged_and_leaves_nothing(
+    make_array: MakeArray, operations: Sequence[str]
+) -> None:
+    """What an incomplete version left on the children goes with the versions that are to be discarded."""
     array_folder = make_array()
-    moments = recorded_moments(array_folder)
+    moments = recorded_moments(array_folder, operations)
     undoing = 0
     for number, moment in enumerate(moments):
         for log_size in dict.fromkeys(moment.log_sizes):
@@ -169,8 +180,70 @@ def test_a_power_cut_at_any_moment_loses_nothing_that_was_acknowledged(make_arra
                 assert objects in moment.allowed, (number, log_size)
                 assert driver.settle(HANG_S)
                 assert contents_of(driver) == objects, (number, log_size)
+                discard_incomplete_versions(driver.array)
                 repair_array(driver.array)
                 assert contents_of(driver) == objects
-                assert not survey_array(driver.array, deep=True).unreadable
+                survey = survey_array(driver.array, deep=True)
+                assert not survey.unreadable
+                assert [child.strange for child in survey.children] == [0, 0, 0], (number, log_size)
             undoing += log_size < len(moment.log)
-    assert undoing > len(moments) / 2, "few cuts undid anything"
+    assert undoing > len(moments) / 3, "few cuts undid anything"
+
+
+def overwritten(array_folder: ArrayFolder, fails: int) -> Sequence[Moment]:
+    """Overwrite an object while one child fails, and return two moments after that.
+
+    The first one is that of a power cut which undid all of the write's transactions, the second one of all but the
+    first. No child has deleted anything yet.
+    """
+    with array_folder.opened() as driver:
+        driver.put("/a", Literal(b"old"))
+        assert driver.settle(HANG_S)
+    recorder = Recorder(array_folder)
+    with array_folder.opened() as driver:
+        assert contents_of(driver) == {"/a": b"old"}
+        recorder.record_moment()
+        for child in array_folder.children:
+            child.frozen = {"delete"}
+            child.after_put = recorder.record_moment
+        array_folder.children[fails].fails = {"put": ErrorKind.SERVER}
+        driver.put("/a", Literal(b"acknowledged"))
+        recorder.record_moment()
+        undone, begun, *_, acknowledged = recorder.moments
+    return [replace(moment, packages=acknowledged.packages) for moment in (undone, begun)]
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["undone", "begun"])
+@pytest.mark.parametrize("fails", [0, 2])
+def test_what_a_silent_child_may_lack_of_a_write_that_was_undone_is_rebuilt(
+    make_array: MakeArray, number: int, fails: int
+) -> None:
+    array_folder = make_array(2, 1, durability="k+0")
+    moment = overwritten(array_folder, fails)[number]
+    moment.restore(array_folder, len(moment.log))
+    with array_folder.opened() as driver:
+        array_folder.children[fails].fails = {"list": ErrorKind.NETWORK}
+        assert contents_of(driver) == {"/a": b"acknowledged"}
+        array_folder.children[fails].fails.clear()
+        assert driver.settle(HANG_S)
+        assert survey_array(driver.array, deep=True).is_healthy
+        assert [len(child.packages) for child in array_folder.children] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["undone", "begun"])
+@pytest.mark.parametrize("silent", [(0, 1), (1, 2)])
+def test_an_old_object_is_not_read_while_silent_children_may_have_an_acknowledged_one(
+    make_array: MakeArray, number: int, silent: tuple[int, ...]
+) -> None:
+    """Three of the four have it. Any two are enough to read the old one, but not the new one."""
+    array_folder = make_array(2, 2, durability="k+1")
+    moment = overwritten(array_folder, 3)[number]
+    moment.restore(array_folder, len(moment.log))
+    with array_folder.opened() as driver:
+        for child in silent:
+            array_folder.children[child].fails = dict.fromkeys(("list", "get"), ErrorKind.NETWORK)
+        with pytest.raises(CloudError, match="may be newer on children that do not answer"):
+            contents_of(driver)
+        for child in silent[1:]:
+            array_folder.children[child].fails.clear()
+        assert contents_of(driver) == {"/a": b"acknowledged"}

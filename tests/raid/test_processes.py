@@ -66,6 +66,7 @@ def test_a_package_that_arrives_during_another_process_s_deletion_stays_noted(ma
         mine = array_folder.children
         other = stack.enter_context(array_folder.opened()).array
         mine[0].fails, mine[2].frozen = {"put": ErrorKind.SERVER}, {"put"}
+        mine[0].fails_when = mine[2].has_frozen  # otherwise it might never be written to
         with pytest.raises(CloudError):
             write_object(one, "/a", Literal(b"content"), Costs())
         assert wait_for(lambda: one.pending.count == 1, HANG_S, poll_s=0.01), "the second child has its own"

@@ -142,8 +142,8 @@ def _unescape(field: str) -> str:
 class FolderDriver:
     """Files below one root. Safe for many threads: its only state is the root.
 
-    ``?fsync=1`` makes ``put`` wait until the bytes are on the disk. By default it does not wait: a program that writes
-    into a synced folder does not either, and the disk would hide the sync client's effect.
+    ``?fsync=1`` makes ``put`` wait until the file is on the disk, with its name. By default it does not wait: a program
+    that writes into a synced folder does not either, and the disk would hide the sync client's effect.
     """
 
     capabilities: ClassVar[Capabilities] = _CAPABILITIES
@@ -233,6 +233,13 @@ class FolderDriver:
             raise CloudError(ErrorKind.INVALID, operation, path, detail="a link on this path leaves the folder")
         return local
 
+    def _sync_names_above(self, local: Path) -> None:
+        """Wait until a file's name is on the disk, and those of the folders above it, which may be new as well."""
+        for folder in local.parents:
+            opening.sync_names(folder)
+            if folder == self._root:
+                return
+
     def _entry_of_file(self, local: Path) -> Entry:
         status = local.stat()
         path = "/" + "/".join(local.relative_to(self._root).parts)
@@ -261,6 +268,8 @@ class FolderDriver:
                         file.flush()
                         os.fsync(file.fileno())
                 temporary.replace(local)
+                if self._fsync:
+                    self._sync_names_above(local)
             except BaseException:
                 with suppress(OSError):  # the first error is the one to report
                     temporary.unlink()

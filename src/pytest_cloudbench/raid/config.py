@@ -275,6 +275,7 @@ def _create_key_file(path: Path) -> None:
             os.fsync(file.fileno())
         with suppress(FileExistsError):  # another process was first: use its key
             os.link(new, path)
+        opening.sync_names(path.parent)  # before anything is sealed with it
     finally:
         new.unlink(missing_ok=True)
 

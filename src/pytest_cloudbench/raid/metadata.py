@@ -319,9 +319,10 @@ class Metadata(Database):
         ``generation``: for a copy, that of the original, so that every newly written version is newer than the copy.
         Generations grow with the wall clock, so that none is used twice, even after an old copy is restored.
 
-        Only for a copy it is synced: the generation of another version, in its packages, tells what a power cut undid.
+        A version of one segment that is no copy is not synced: its packages tell what a power cut undid, by their
+        generation. Of several segments, only the packages of the last one do.
         """
-        with self.transaction(is_synced=bool(generation)) as db:
+        with self.transaction(is_synced=bool(generation) or segments > 1) as db:
             generation = generation or self._make_generation()
             _WRITING.add(version)
             values = (version, _path_bytes(path), generation, segments, self.owner)

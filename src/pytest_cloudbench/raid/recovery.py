@@ -42,11 +42,13 @@ class FoundVersion:
     Attributes:
         manifest: its description.
         missing: packages that are missing on children that answered.
+        unseen: packages that children should have that did not answer.
         is_readable: whether it can be read.
     """
 
     manifest: Manifest
     missing: tuple[MissingPackage, ...]
+    unseen: tuple[MissingPackage, ...]
     is_readable: bool
 
 
@@ -194,8 +196,11 @@ def _compare(array: Array, verb: str, path: str, *, everything: bool) -> _Compar
         version for version in versions
         if everything or is_new or version.manifest.generation > compared or version.manifest.version in unfinished
     ]  # fmt: skip
-    rows, unreadable = _select_newest(array, newer, unfinished)
-    if unreadable and len(silent) > array.file.tolerated_failures:
+    # An unfinished version that cannot be read was not acknowledged, unless silent children have the rest of it, and a
+    # power cut undid its end.
+    is_certain = len(silent) <= array.file.tolerated_failures
+    rows, unreadable = _select_newest(array, newer, unfinished if is_certain else set(), is_new=is_new)
+    if unreadable and not is_certain:
         reason = (
             f"{unreadable} objects may be newer on children that do not answer; if one of them is gone for good, write "
             "its replacement into the array's file, and run: cloudbench raid replace FILE CHILD"
@@ -256,8 +261,10 @@ def _write_comparison(array: Array, comparison: _Comparison) -> int:
     specs = [child.spec for child in array.file.children]
     before = metadata.child_specs()
     missing, examined = _missing_on_replaced(array, before, specs, comparison.names)
+    incomplete = [version for version in comparison.versions if not version.is_readable]
     is_done = not (
-        comparison.is_old
+        any(_is_replaced(array, version) for version in incomplete)
+        or comparison.is_old
         or comparison.rows
         or comparison.ended
         or comparison.unfinished
@@ -275,6 +282,9 @@ def _write_comparison(array: Array, comparison: _Comparison) -> int:
         dropped = _find_deleted_objects(comparison)
         metadata.take_in_versions(comparison.rows, count, comparison.highest)
         metadata.drop_objects(dropped)
+        for version in incomplete:
+            if _is_replaced(array, version):  # nobody needs what is left of it
+                metadata.abandon_write(version.manifest.version, len(version.manifest.segments), count)
         for owner in {*comparison.ended, metadata.owner}:
             metadata.adopt_work(
                 owner, count, () if is_certain else {write.version for write in comparison.snapshot.begun}
@@ -290,6 +300,12 @@ def _write_comparison(array: Array, comparison: _Comparison) -> int:
             metadata.put_setting(_UNVERIFIED, str(comparison.compared))
         metadata.note_prepared()
     return len(dropped)
+
+
+def _is_replaced(array: Array, version: FoundVersion) -> bool:
+    """Return whether a version that the metadata does not know is older than its object's current version."""
+    current = array.metadata.find(version.manifest.path)
+    return current is not None and current.generation >= version.manifest.generation
 
 
 def _find_deleted_objects(comparison: _Comparison) -> list[bytes]:
@@ -456,9 +472,10 @@ def _read_beginning(array: Array, child: int, name: str, most_bytes: int) -> Buf
 
 def _assemble_version(array: Array, manifest: Manifest, unexplained: Mapping[int, dict[str, int]]) -> FoundVersion:
     """Return a version as found, and remove its packages from ``unexplained``."""
-    missing, is_readable = list[MissingPackage](), True
+    missing, unseen, is_readable = list[MissingPackage](), list[MissingPackage](), True
     for number, segment in enumerate(manifest.segments):
         holders = {child for child, count in enumerate(segment.split.counts) if count}
+        unseen += [MissingPackage(manifest.version, number, child) for child in sorted(holders - unexplained.keys())]
         held_by = set()
         for child in holders & unexplained.keys():
             size_bytes = unexplained[child].pop(array.package_name(manifest, child, number), -1)
@@ -467,19 +484,24 @@ def _assemble_version(array: Array, manifest: Manifest, unexplained: Mapping[int
             else:
                 missing.append(MissingPackage(manifest.version, number, child))
         is_readable = is_readable and segment.split.is_enough(held_by)
-    return FoundVersion(manifest, tuple(missing), is_readable)
+    return FoundVersion(manifest, tuple(missing), tuple(unseen), is_readable)
 
 
 def _select_newest(
-    array: Array, versions: Sequence[FoundVersion], unfinished: set[bytes]
+    array: Array, versions: Sequence[FoundVersion], ignored: set[bytes], *, is_new: bool
 ) -> tuple[list[tuple[ObjectRow, Sequence[MissingPackage]]], int]:
-    """Return the whole versions, oldest first, and the number of objects whose newest version is not whole."""
+    """Return the whole versions, oldest first, and the number of objects whose newest version is not whole.
+
+    ``ignored``: versions that do not matter if they are not whole. ``is_new``: silent children count as having their
+    packages, because rebuilding all of them would take long.
+    """
     rows, newest = list[tuple[ObjectRow, Sequence[MissingPackage]]](), dict[str, FoundVersion]()
     # A copy has the generation of its original. Of versions with equal generations, a whole one comes last and counts.
     for version in sorted(versions, key=lambda version: (version.manifest.generation, version.is_readable)):
-        if version.is_readable or version.manifest.version not in unfinished:
+        if version.is_readable or version.manifest.version not in ignored:
             newest[version.manifest.path] = version
         if version.is_readable:
-            rows.append((array.row_of(version.manifest), version.missing))
+            missing = version.missing if is_new else (*version.missing, *version.unseen)
+            rows.append((array.row_of(version.manifest), missing))
     unreadable = {path for path, version in newest.items() if not version.is_readable}
     return rows, len(unreadable)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from pytest_cloudbench.model import ResultsError
+from pytest_cloudbench.support import opening
 
 SCHEMA = 1
 _SUFFIX = ".jsonl"
@@ -127,7 +128,8 @@ def create_series(path: Path, header: Mapping[str, Any]) -> SeriesFile:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-        _sync_folder(path.parent)
+        with contextlib.suppress(OSError):
+            opening.sync_names(path.parent)
     except OSError as error:
         raise ResultsError(f"{path}: cannot begin a series: {error.strerror}") from error
     return SeriesFile(path)
@@ -210,13 +212,3 @@ def _decode_line(raw: bytes) -> _Line | None:
     except ValueError:
         return None
     return line if isinstance(line, dict) else None
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a new name survive a power loss, if the system can do that."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

@@ -90,6 +90,20 @@ def read_toml(path: str | os.PathLike[str], expected: str) -> dict[str, Any]:
         raise ConfigError(os.fspath(path), "", message) from error
 
 
+def sync_names(folder: Path) -> None:
+    """Wait until the names of a folder's files are on the disk, where the system can do that. Raises OSError."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # of file systems that cannot do it
+            raise
+    finally:
+        os.close(descriptor)
+
+
 def write_whole(
     path: Path, write: Callable[[BinaryIO], object], *,
     is_durable: bool = False, keeps_mode: bool = False, mode: int = 0o666,

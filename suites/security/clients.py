@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -171,10 +172,7 @@ def judge_content(observed: Observed) -> Ruling:
             if observed.is_peer:
                 return unknown(_PEER, [stored.how, *stored.evidence])
             return no(f"its server stores it: {stored.how}", stored.evidence)
-    plain = b"".join(flow.up for flow in observed.overheard.flows if not flow.protocol)
-    if observed.overheard.reasons or len(plain) < observed.bait.least_bytes:
-        return unknown("what is inside the encrypted connections was not seen, and the store is unreadable or unseen")
-    return transit.judge_content(plain, observed.bait)
+    return _judge_plain(observed, transit.judge_content)
 
 
 def judge_names(observed: Observed) -> Ruling:
@@ -184,10 +182,32 @@ def judge_names(observed: Observed) -> Ruling:
     if sightings := find_needles(b"\n".join([*names, *contents]), observed.bait.names):
         how = transit.describe_sightings(sightings)
         return unknown(_PEER, [how]) if observed.is_peer else no(f"its server stores them: {how}")
-    plain = b"".join(flow.up for flow in observed.overheard.flows if not flow.protocol)
-    if observed.overheard.reasons or len(plain) < observed.bait.least_bytes:
-        return unknown("what is inside the encrypted connections was not seen, and the store is unreadable or unseen")
-    return transit.judge_names(plain, observed.bait)
+    return _judge_plain(observed, transit.judge_names)
+
+
+def _judge_plain(observed: Observed, judge: Callable[[bytes, transit.Bait], Ruling]) -> Ruling:
+    """Judge what passed without encryption.
+
+    What is readable in any connection is certain. Only where HTTP shows that the connection itself encrypts nothing,
+    unreadable bytes mean that the client has encrypted them.
+    """
+    flows = [flow.up for flow in observed.overheard.flows if not flow.protocol]
+    if not observed.overheard.reasons and (ruling := judge(b"".join(flows), observed.bait)).answer == "no":
+        return ruling
+    opened = b"".join(sent for sent in flows if is_plain_http(sent))
+    if observed.overheard.reasons or len(opened) < observed.bait.least_bytes:
+        return unknown(
+            "what is inside encrypted or unknown connections was not seen, and the store is unreadable or unseen"
+        )
+    return judge(opened, observed.bait)
+
+
+def is_plain_http(sent: bytes) -> bool:
+    """Return whether a client speaks HTTP that leads to no other protocol, as a tunnel or a WebSocket does."""
+    head = sent.partition(b"\r\n\r\n")[0]
+    return re.match(rb"(?!CONNECT )[A-Z]+ \S+ HTTP/1\.[01]\r\n", sent) is not None and not re.search(
+        rb"(?i)\r\nupgrade:", head
+    )
 
 
 def judge_operator(observed: Observed) -> Ruling:
@@ -195,6 +215,8 @@ def judge_operator(observed: Observed) -> Ruling:
     ruling = judge_content(observed)
     if ruling.answer == "unknown":
         return ruling
+    if observed.is_peer:
+        return unknown("its other side is a device of the same user and has no operator", [ruling.how])
     return yes(ruling.how, ruling.evidence) if ruling.answer == "no" else no(ruling.how, ruling.evidence)
 
 

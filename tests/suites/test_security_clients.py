@@ -120,6 +120,9 @@ def test_what_a_device_of_the_same_user_can_read_does_not_tell_what_an_operator_
     server = [judge(Observed(BAIT, encrypted, stored)).answer for judge in judges]
     assert server == ["no", "no", "yes", "no"]
     assert {judge(Observed(BAIT, encrypted, stored, is_peer=True)).answer for judge in judges} == {"unknown"}
+    plain = Overheard([OverheardFlow("server:80", "", RANDOM + TEXT, b"", True)])
+    assert clients.judge_content(Observed(BAIT, plain, is_peer=True)).answer == "no"
+    assert clients.judge_operator(Observed(BAIT, plain, is_peer=True)).answer == "unknown"
 
 
 def test_a_store_that_is_only_masked_is_not_called_unreadable() -> None:
@@ -218,6 +221,22 @@ def test_a_plain_flow_beside_an_encrypted_one_is_found() -> None:
     beacon = OverheardFlow("server:9", "", b"X-File: " + BAIT.names[0].data, b"", True)
     ruling = clients.judge_transit(overheard(encrypted, beacon))
     assert (ruling.answer, ruling.how) == ("no", "server:9: plain, with a name")
+
+
+def test_unreadable_bytes_show_encrypted_contents_only_in_plain_http() -> None:
+    noise = RandomContent("noise", len(RANDOM) * 2).read(0, len(RANDOM) * 2)
+    for begin, answer in (
+        (b"PUT /a HTTP/1.1\r\nhost: server\r\n\r\n", "yes"),
+        (b"", "unknown"),
+        (b"\x13protocol of its own", "unknown"),
+        (b"CONNECT cloud:443 HTTP/1.1\r\nhost: cloud\r\n\r\n", "unknown"),
+        (b"GET / HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n", "unknown"),
+    ):
+        observed = overheard(OverheardFlow("server:80", "", begin + noise, b"", True))
+        assert clients.judge_content(observed).answer == answer
+        assert clients.judge_names(observed).answer == answer
+        readable = overheard(OverheardFlow("server:80", "", begin + BAIT.names[0].data + RANDOM + TEXT, b"", True))
+        assert clients.judge_content(readable).answer == clients.judge_names(readable).answer == "no"
 
 
 def test_what_a_server_sends_to_a_device_is_searched_too() -> None:

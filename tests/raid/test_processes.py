@@ -58,6 +58,21 @@ def test_concurrent_writes_leave_one_version_and_nothing_else(make_array: MakeAr
         assert [len(child.packages) for child in array_folder.children] == [2, 2, 2]
 
 
+def test_a_process_may_open_a_new_array_while_another_one_writes(make_array: MakeArray) -> None:
+    array_folder = make_array()
+    with ExitStack() as stack:
+        one, other = (stack.enter_context(array_folder.opened()) for _ in range(2))
+        child = array_folder.children[0]
+        list_folder = child.list
+
+        def write_first(folder: str) -> object:
+            one.put("/a", Literal(b"content"))
+            return list_folder(folder)
+
+        child.list = write_first
+        assert read_content(other, "/a") == b"content"
+
+
 def test_a_package_that_arrives_during_another_process_s_deletion_stays_noted(make_array: MakeArray) -> None:
     """The other process looks before the package arrives, and must not remove the note of a package that it missed."""
     array_folder = make_array()

@@ -138,17 +138,17 @@ def test_a_server_whose_disk_is_full(name: str, lab: Lab) -> None:
 
 
 FAULTY = """
+import itertools
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    puts = 0
+    puts = itertools.count(1)  # threads of puts at the same time draw different numbers
 
     def answer(self):
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        Handler.puts += self.command == "PUT"
-        is_refused = self.command == "PUT" and Handler.puts % 4 == 0
+        is_refused = self.command == "PUT" and next(self.puts) % 4 == 0
         self.send_response(404 if self.command == "PROPFIND" else int(sys.argv[2]) if is_refused else 201)
         self.send_header("Content-Length", "0")
         self.end_headers()

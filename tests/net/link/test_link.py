@@ -15,6 +15,7 @@ import pytest
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.net.link import Delivered, Link, LinkError, LinkUnavailable, Way
 from pytest_cloudbench.net.link.delivered import DeliveredWay
+from pytest_cloudbench.net.link.devices import INTERFACE
 from tests.limits import HANG_S
 from tests.net.link.ways import open_or_skip
 from tests.unprivileged import needs_root, run_as_nobody
@@ -141,6 +142,16 @@ def test_the_record_has_request_and_measurement() -> None:
     assert record["offloads"] == {
         side: {"tx_checksum": False, "tso": False, "gso": False, "gro": False} for side in ("client", "server")
     }
+
+
+@pytest.mark.parametrize("mode", ["tun", "packet"])
+def test_ipv6_addresses_are_usable_at_once(mode: str) -> None:
+    """The kernel looks for no duplicates of them, which it would do in its own time."""
+    with open_or_skip(mode=mode) as link:
+        for side in ("client", "server"):
+            listed = link.run(side, ["cat", "/proc/net/if_inet6"], capture_output=True, text=True).stdout
+            flags = {line.split()[-1]: int(line.split()[4], 16) for line in listed.splitlines()}
+            assert flags[INTERFACE] & 0x42 == 0x02, "without search (0x02), not tentative (0x40)"
 
 
 def test_both_address_families_reach_the_other_side() -> None:

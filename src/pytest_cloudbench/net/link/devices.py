@@ -24,6 +24,7 @@ _NEWUSER, _NEWNET = 0x10000000, 0x40000000
 _TUNSETIFF, _TUN_FLAGS = 0x400454CA, 0x1001  # IFF_TUN | IFF_NO_PI
 _SET_ADDRESS, _SET_MASK = 0x8916, 0x891C
 _RTM_NEWLINK, _REQUEST_AND_ACK, _IFLA_MTU, _IFLA_TXQLEN = 16, 0x5, 4, 13
+_RTM_NEWADDR, _IFA_LOCAL, _IFA_F_NODAD = 20, 2, 0x2
 _IFF_UP, _IFF_NOARP = 0x1, 0x80
 _ETHTOOL = 0x8946
 # ethtool's commands (get, set) by name. Checksums come first, because the others depend on them.
@@ -113,12 +114,17 @@ def bring_up(name: str, extra_flags: int = 0) -> None:
     if name != "lo":
         for attribute, number in ((_IFLA_MTU, MTU_BYTES), (_IFLA_TXQLEN, _QUEUE_PACKETS)):
             body += struct.pack("HHI", 8, attribute, number)
-    request = struct.pack("IHHII", 16 + len(body), _RTM_NEWLINK, _REQUEST_AND_ACK, 1, 0) + body
+    _ask_kernel(_RTM_NEWLINK, body, f"{name} cannot be brought up")
+
+
+def _ask_kernel(message: int, body: bytes, problem: str) -> None:
+    """Send a message to the kernel's networking and wait for its answer. Raises OSError."""
+    request = struct.pack("IHHII", 16 + len(body), message, _REQUEST_AND_ACK, 1, 0) + body
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as route:
         route.sendto(request, (0, 0))
         error = -struct.unpack_from("i", route.recv(4096), 16)[0]
     if error:
-        raise OSError(error, f"{name} cannot be brought up: {os.strerror(error)}")
+        raise OSError(error, f"{problem}: {os.strerror(error)}")
 
 
 def open_packet_socket(name: str) -> int:
@@ -194,7 +200,7 @@ def _silence_ipv6() -> None:
         try:
             with open(f"/proc/sys/net/ipv6/conf/default/{key}", "w", encoding="ascii") as file:
                 file.write(str(value))
-        except OSError:  # no IPv6, or /proc/sys is read-only and addresses take a second to become usable
+        except OSError:  # no IPv6, or /proc/sys is read-only
             return
 
 
@@ -208,10 +214,11 @@ def set_up_device(name: str, ipv4: str, ipv6: str) -> bool:
             sockaddr = struct.pack("HH4s8x", socket.AF_INET, 0, socket.inet_aton(text))
             fcntl.ioctl(any_socket, request, struct.pack("16s16s8x", name.encode(), sockaddr))
     bring_up(name, _IFF_NOARP)
+    # Without the flag, the address is usable only after the kernel's own thread has looked for duplicates.
+    body = struct.pack("BBBBI", socket.AF_INET6, 64, _IFA_F_NODAD, 0, socket.if_nametoindex(name))
     try:
-        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as any_socket:
-            address = socket.inet_pton(socket.AF_INET6, ipv6)
-            fcntl.ioctl(any_socket, _SET_ADDRESS, address + struct.pack("Ii", 64, socket.if_nametoindex(name)))
+        address = socket.inet_pton(socket.AF_INET6, ipv6)
+        _ask_kernel(_RTM_NEWADDR, body + struct.pack("HH", 20, _IFA_LOCAL) + address, f"{name} gets no {ipv6}")
     except OSError:
         return False
     return True

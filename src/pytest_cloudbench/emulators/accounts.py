@@ -27,17 +27,30 @@ class RecognisesRequests(Protocol):
         ...
 
 
+class _State(Protocol):
+    """The state of an account.
+
+    Attributes:
+        address: the address by which others share with this account.
+    """
+
+    address: str
+
+
 @runtime_checkable
 class LetsMembersIn(Protocol):
     """A skin whose files other accounts may use, as far as its account lets them.
 
     Attributes:
-        address: the address by which others share with this account.
         find_member: returns the address of the account whose valid token a request has, or an empty text.
     """
 
-    address: str
     find_member: Callable[[bytes, Mapping[bytes, bytes]], str]
+
+    @property
+    def state(self) -> _State:
+        """The account."""
+        ...
 
     def authorizes(self, query: bytes, headers: Mapping[bytes, bytes]) -> bool:
         """Return whether a request has a token of this account that has not ended."""
@@ -50,13 +63,12 @@ class LetsMembersIn(Protocol):
 
 @runtime_checkable
 class MeetsPeers(Protocol):
-    """A skin that finds what other accounts share with it by itself, as its paths do not tell whose a file is.
+    """A skin that finds what other accounts share with it by itself, as its paths do not tell whose a file is."""
 
-    Attributes:
-        address: the address by which others share with this account.
-    """
-
-    address: str
+    @property
+    def state(self) -> _State:
+        """The account."""
+        ...
 
     def meet(self, peers: Callable[[], Sequence[Skin]]) -> None:
         """Note how to find the skins of all accounts, this one among them."""
@@ -84,7 +96,7 @@ class Accounts:
         if number not in self._others:
             skin = self._others[number] = self._make_skin(_SEED_STEP * (number - 1))
             if isinstance(skin, (LetsMembersIn, MeetsPeers)):
-                skin.address = f"account-{number}.{skin.address}"
+                skin.state.address = f"account-{number}.{skin.state.address}"
             for sharing in (self.first, skin):
                 if isinstance(sharing, LetsMembersIn):
                     sharing.find_member = self._find_address
@@ -99,7 +111,7 @@ class Accounts:
         own = self._find_own(path, query, headers)
         if isinstance(own, LetsMembersIn) and own.authorizes(query, headers):
             for skin in (self.first, *self._others.values()):
-                if skin is not own and cast(LetsMembersIn, skin).admits(path, own.address):
+                if skin is not own and cast(LetsMembersIn, skin).admits(path, own.state.address):
                     return skin
         return own
 
@@ -112,7 +124,7 @@ class Accounts:
     def _find_address(self, query: bytes, headers: Mapping[bytes, bytes]) -> str:
         for skin in (self.first, *self._others.values()):
             if (member := cast(LetsMembersIn, skin)).authorizes(query, headers):
-                return member.address
+                return member.state.address
         return ""
 
     def configure(self, profile: Profile) -> None:

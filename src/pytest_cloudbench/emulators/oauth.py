@@ -142,6 +142,10 @@ class OAuth:
         """Accept a token of the account until the given second."""
         self.tokens[f"Bearer {access_token}".encode()] = expires_s
 
+    def is_valid(self, header: bytes, now_s: float) -> bool:
+        """Return whether an ``Authorization`` header has a token of the account that has not ended."""
+        return self.tokens.get(header, 0.0) > now_s
+
     def token(self, call: Call) -> Answer:
         """Serve the token route: return an access token for a refresh token, a code, or another proof of the
         dialect.

@@ -112,7 +112,7 @@ def _is_right_secret(state: BoxState, form: Mapping[str, str]) -> bool:
 
 def _downscope(state: BoxState, former: Bounds | None, form: Mapping[str, str], now_s: float) -> Bounds | str:
     """Return the bounds of a token that is requested in exchange for another one, or the name of an error."""
-    if state.oauth.tokens.get(f"Bearer {form.get('subject_token', '')}".encode(), 0.0) <= now_s:
+    if not state.oauth.is_valid(f"Bearer {form.get('subject_token', '')}".encode(), now_s):
         return "invalid_grant"
     scopes, address = frozenset(form.get("scope", "").split()), form.get("resource", "")
     if not scopes or not scopes <= SCOPES.keys():
@@ -150,7 +150,7 @@ def _authorize_client(state: BoxState, call: Call) -> Answer:
 def _get_current_user(state: BoxState, call: Call) -> Answer:
     started = timestamp(state.started_s)
     user: dict[str, Any] = {
-        **USER, "login": state.login,
+        **USER, "login": state.address,
         "created_at": started, "modified_at": started, "language": "en", "timezone": "America/Los_Angeles",
         "space_amount": state.store.quota_bytes or _UNLIMITED_BYTES, "space_used": state.store.used_bytes,
         "max_upload_size": MAX_UPLOAD_BYTES[state.account.type], "status": "active", "job_title": "", "phone": "",

@@ -128,19 +128,10 @@ class Box:
         is_link = not self.state.links.keys().isdisjoint(part.partition(".")[0] for part in parts)
         return is_link or any(downloads.is_signed(self.state, part) for part in parts if part.count(".") == 3)
 
-    @property
-    def address(self) -> str:
-        """The login, by which others share with this account."""
-        return self.state.login
-
-    @address.setter
-    def address(self, address: str) -> None:
-        self.state.login = address
-
     def authorizes(self, query: bytes, headers: Mapping[bytes, bytes]) -> bool:
         """Return whether a request has a token of this account that has not ended."""
         header = f"Bearer {_read_token(headers, query)}".encode()
-        return self.state.oauth.tokens.get(header, 0.0) > self.state.clock.now_s()
+        return self.state.oauth.is_valid(header, self.state.clock.now_s())
 
     def admits(self, path: str, address: str) -> bool:
         """Return whether a path is that of an item that the account with this address may use."""

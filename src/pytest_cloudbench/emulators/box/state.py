@@ -129,7 +129,7 @@ class BoxState:
         self.store = NodeStore(self._node_id, self.next_id, str.lower)
         self.trash = Folder("trash", "Trash", None)
         self.started_s = clock.now_s()
-        self.login = USER_LOGIN
+        self.address = USER_LOGIN
         self.oauth = OAuth(dialect, self.random_token, lambda: self.account.token_lifetime_s)
         self.bounds: dict[str, Bounds] = {}
         """The limits of a token, or of a code for one. A token without an entry may do everything."""

@@ -42,12 +42,12 @@ _PERSON: Mapping[str, Any] = {
 
 def person_id(state: State) -> str:
     """Return the id of an account: that of the first one, or one that follows from the address of another."""
-    number, _, _ = state.email.partition(".")
+    number, _, _ = state.address.partition(".")
     return ACCOUNT_ID if "@" in number else f"{ACCOUNT_ID[: -len(number)]}{number}"
 
 
 def _describe_person(state: State) -> dict[str, Any]:
-    return {"account_id": person_id(state), "email": state.email, **_PERSON}
+    return {"account_id": person_id(state), "email": state.address, **_PERSON}
 
 
 def _run_get_account(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:

@@ -53,11 +53,11 @@ def lead_to_owner(state: State, function: str, arg: dict[str, Any], now_s: float
         return state, arg
     writes = function == "files/upload"
     owner = _find_owner(state, folder_id)
-    member = owner.shared_folders[folder_id].members.get(state.email) if owner is not None else None
+    member = owner.shared_folders[folder_id].members.get(state.address) if owner is not None else None
     if owner is None or member is None or not member.is_mounted:
         raise _refuse_writing(state) if writes else ApiError("path", "not_found")
     owner.jobs.advance(now_s)
-    if state.email not in owner.shared_folders[folder_id].members:
+    if state.address not in owner.shared_folders[folder_id].members:
         raise _refuse_writing(state) if writes else ApiError("path", "not_found")
     if writes and member.level != "editor":
         raise _refuse_writing(state)
@@ -76,7 +76,7 @@ def _find_owner(state: State, folder_id: str) -> State | None:
     """Return the other account that shares a folder with this one, or None."""
     for peer in state.peers():
         shared = peer.shared_folders.get(folder_id)
-        if peer is not state and shared is not None and state.email in shared.members:
+        if peer is not state and shared is not None and state.address in shared.members:
             return peer
     return None
 
@@ -88,7 +88,7 @@ def _read_address(state: State, selector: tuple[str, Any]) -> str:
         return str(value)
     for peer in state.peers():
         if kind == "dropbox_id" and person_id(peer) == value:
-            return peer.email
+            return peer.address
     raise ApiError("member_error", "invalid_dropbox_id")
 
 
@@ -101,7 +101,7 @@ def _read_level(selector: tuple[str, Any]) -> str:
 def _find_member(state: State, arg: dict[str, Any]) -> tuple[SharedFolder, str]:
     shared, _ = find_shared(state, arg["shared_folder_id"], "access_error")
     address = _read_address(state, arg["member"])
-    if address == state.email:
+    if address == state.address:
         raise ApiError("folder_owner")
     if address not in shared.members:
         raise ApiError("member_error", "not_a_member")
@@ -139,13 +139,13 @@ def _run_remove_status(state: State, arg: dict[str, Any], call: Call) -> dict[st
 
 def _run_list(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
     shared, _ = find_shared(state, arg["shared_folder_id"])
-    people = {peer.email: peer for peer in state.peers()}
-    levels = {state.email: "owner", **{address: member.level for address, member in shared.members.items()}}
+    people = {peer.address: peer for peer in state.peers()}
+    levels = {state.address: "owner", **{address: member.level for address, member in shared.members.items()}}
     shows_removal = "remove" in map(_read_tag, arg["actions"] or ())
     return {
         "users": [
             {"access_type": {".tag": level}, "is_inherited": False, "user": _describe_person(people[address])}
-            | ({"permissions": [_describe_removal(address == state.email)]} if shows_removal else {})
+            | ({"permissions": [_describe_removal(address == state.address)]} if shows_removal else {})
             for address, level in levels.items() if address in people
         ],
         "groups": [],
@@ -157,7 +157,7 @@ def _run_list(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
 
 
 def _describe_person(person: State) -> dict[str, Any]:
-    name = {"email": person.email, "display_name": "Emulated User"}
+    name = {"email": person.address, "display_name": "Emulated User"}
     return {"account_id": person_id(person), **name, "same_team": person.account.type == "business"}
 
 
@@ -176,7 +176,7 @@ def _run_mount(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
     if owner is None:
         raise ApiError("access_error", "invalid_id")
     shared, node = find_shared(owner, folder_id, "access_error")
-    member = shared.members[state.email]
+    member = shared.members[state.address]
     if member.is_mounted:
         raise ApiError("already_mounted")
     member.is_mounted = True

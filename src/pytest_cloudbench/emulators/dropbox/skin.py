@@ -134,15 +134,6 @@ class Dropbox:
             return header in self.state.oauth.tokens
         return not self.state.temporary.keys().isdisjoint(path.split("/")) or sharing.has_link(self.state, path)
 
-    @property
-    def address(self) -> str:
-        """The address by which others share with this account."""
-        return self.state.email
-
-    @address.setter
-    def address(self, address: str) -> None:
-        self.state.email = address
-
     def meet(self, peers: Callable[[], Sequence[Skin]]) -> None:
         """Note how to find the accounts of the service, this one among them."""
         self.state.peers = lambda: [peer.state for peer in peers() if isinstance(peer, Dropbox)]

@@ -86,7 +86,7 @@ class State:
     shared_folders: dict[str, SharedFolder] = field(default_factory=dict)
     temporary: dict[str, TemporaryLink] = field(default_factory=dict)
     saves: dict[str, Future[dict[str, Any]]] = field(default_factory=dict)
-    email: str = "emulated@example.com"
+    address: str = "emulated@example.com"
     peers: Callable[[], Sequence[State]] = tuple
 
     def start_job(self, kind: str, steps: Sequence[Step], now_s: float) -> dict[str, Any]:

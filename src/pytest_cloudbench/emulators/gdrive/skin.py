@@ -166,19 +166,10 @@ class GoogleDrive:
         is_public = path == "/uc" and self.store.by_id(params.get("id", "")) is not None
         return is_public or params.get("upload_id", "") in self.state.sessions
 
-    @property
-    def address(self) -> str:
-        """The address by which others share with this account."""
-        return self.state.address
-
-    @address.setter
-    def address(self, address: str) -> None:
-        self.state.address = address
-
     def authorizes(self, query: bytes, headers: Mapping[bytes, bytes]) -> bool:
         """Return whether a request has a token of this account that has not ended."""
         header = _read_header(query, headers)
-        return header is not None and self.state.oauth.tokens.get(header, 0.0) > self._clock.now_s()
+        return header is not None and self.state.oauth.is_valid(header, self._clock.now_s())
 
     def admits(self, path: str, address: str) -> bool:
         """Return whether a path is that of a file that the account with this address may use."""

@@ -144,19 +144,10 @@ class OneDrive:
             return self.state.verify_signature(parse_form(query).get("tempauth", "")) is not None
         return sharing.has_link(self.state, path) or path.rpartition("/")[2] in self.state.copies
 
-    @property
-    def address(self) -> str:
-        """The address by which others share with this account."""
-        return self.state.address
-
-    @address.setter
-    def address(self, address: str) -> None:
-        self.state.address = address
-
     def authorizes(self, query: bytes, headers: Mapping[bytes, bytes]) -> bool:
         """Return whether a request has a token of this account that has not ended."""
         header = account.normalise_header(headers.get(b"authorization", b""))
-        return self.state.oauth.tokens.get(header, 0.0) > self.state.clock.now_s()
+        return self.state.oauth.is_valid(header, self.state.clock.now_s())
 
     def admits(self, path: str, address: str) -> bool:
         """Return whether a path is that of an item that the account with this address may use."""

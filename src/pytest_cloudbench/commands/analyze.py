@@ -10,19 +10,17 @@ from pathlib import Path
 
 from pytest_cloudbench.commands.command import Command, argument
 from pytest_cloudbench.model import UsageError
+from pytest_cloudbench.support.collector import without_collector
 
 
 def analyze(options: argparse.Namespace) -> int:
     """Print what is in a capture. Returns the exit status. Raises UsageError and CaptureError."""
-    was_enabled = gc.isenabled()
-    gc.disable()  # hardly anything here is in a cycle, and to look for it takes a fifth of a short run
-    try:
-        return _analyze(options)
-    finally:
-        if options.ends_process:
-            gc.freeze()  # so that Python does not look when it ends, either
-        elif was_enabled:
-            gc.enable()
+    with without_collector():  # to look for cycles, of which there are hardly any, takes a fifth of a short run
+        try:
+            return _analyze(options)
+        finally:
+            if options.ends_process:
+                gc.freeze()  # so that Python does not look when it ends, either
 
 
 def _analyze(options: argparse.Namespace) -> int:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,6 +20,7 @@ from pytest_cloudbench.net.traffic.protection import judge_protection
 from pytest_cloudbench.net.traffic.records import Reader
 from pytest_cloudbench.net.traffic.roles import Rule
 from pytest_cloudbench.net.traffic.table import Flow, FlowTable
+from pytest_cloudbench.support.collector import without_collector
 
 if TYPE_CHECKING:
     from pytest_cloudbench.net.traffic.records import Buffer
@@ -136,7 +136,7 @@ class Analysis:
 
     def as_dict(self, *, changed_bytes: int | None = None, changed_ns: int | None = None) -> dict[str, Any]:
         """Return ``summary`` and ``flows`` as JSON types. A hundred thousand flows take half a gigabyte."""
-        with _without_gc():
+        with without_collector():
             return self.summary(changed_bytes=changed_bytes, changed_ns=changed_ns) | {"flows": list(self.flows())}
 
     def flows(self, most: int | None = None) -> Iterator[dict[str, Any]]:
@@ -262,20 +262,8 @@ def analyze(
         release: called with a file offset before which nothing is needed for now.
     """
     addresses, keeps_datagrams = _parse_addresses(client), keeps_datagrams or canary is not None
-    with _without_gc():
+    with without_collector():
         return _analyze(buffer, source, addresses, whose, rules, canary, drops, keeps_datagrams, release)
-
-
-@contextmanager
-def _without_gc() -> Iterator[None]:
-    """Disable the cyclic garbage collector while very many objects without cycles are made."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _analyze(

@@ -56,8 +56,9 @@ def judge_convergence(first: bytes, again: bytes, other: bytes | None, size_byte
         return unknown("alike by the same account; there is no second account to compare", evidence)
     if other is None:
         return yes("different each time, even by the same account", evidence)
-    evidence.append(f"by another account: {'alike' if are_alike(first, other) else 'different'}")
-    if are_alike(first, other):
+    is_other_alike = are_alike(first, other)
+    evidence.append(f"by another account: {'alike' if is_other_alike else 'different'}")
+    if is_other_alike:
         return no("an equal file of another account looks the same", evidence)
     return yes("an equal file of another account looks different", evidence)
 

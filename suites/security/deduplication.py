@@ -15,7 +15,6 @@ from pytest_cloudbench import CloudError, ErrorKind, Inquiry, LiteralContent, Ra
 
 from . import transit
 from .rulings import Ruling, no, unknown, yes
-from .tap import sent_bytes
 
 PAIRS = 8
 """By chance, a service that deduplicates half of all files gives eight alike pairs once in a hundred times."""
@@ -55,7 +54,7 @@ def _compare_accounts(inquiry: Inquiry, other: Inquiry, copies: int) -> Ruling:
             return unknown("both sets of credentials lead to the same account")
         counts = {}
         for name, content in (("seen", known), ("new", fresh))[:: -1 if number % 2 else 1]:
-            counts[name] = _count_sent_bytes(other, f"{other.folder}/{name}-{number}", content)
+            counts[name] = transit.count_sent_bytes(other, f"{other.folder}/{name}-{number}", content)
         pairs.append(Pair(counts["seen"], counts["new"]))
     return judge_deduplication(pairs, copies=copies)
 
@@ -72,10 +71,6 @@ def _is_there(inquiry: Inquiry, path: str) -> bool:
             raise
         return False
     return True
-
-
-def _count_sent_bytes(inquiry: Inquiry, path: str, content: bytes) -> int:
-    return len(sent_bytes(transit.send_files(inquiry, {path: content}, inquiry.endpoint, opens=False)))
 
 
 def judge_deduplication(pairs: Sequence[Pair], size_bytes: int = SIZE_BYTES, copies: int = 1) -> Ruling:

@@ -12,7 +12,6 @@ from pytest_cloudbench import Inquiry, RandomContent
 
 from . import transit
 from .rulings import Ruling, no, unknown, yes
-from .tap import sent_bytes
 
 SIZES_BYTES = (65_003, 66_567, 67_661, 69_137, 70_267, 71_008, 71_973, 73_196)
 """Unevenly apart, so that no padding to blocks of 750 bytes or more makes all files longer by nearly the same."""
@@ -34,8 +33,7 @@ def _upload(inquiry: Inquiry, size_bytes: int, number: int) -> int:
     """Upload a file of a size, under a name of fixed length, and return the bytes that were sent for it."""
     name = f"size-{number}-{size_bytes}"
     content = RandomContent(f"{inquiry.seed}/{name}", size_bytes).read(0, size_bytes)
-    path = f"{inquiry.folder}/{name}"
-    return len(sent_bytes(transit.send_files(inquiry, {path: content}, inquiry.endpoint, opens=False)))
+    return transit.count_sent_bytes(inquiry, f"{inquiry.folder}/{name}", content)
 
 
 def judge_padding(rounds: Sequence[Sequence[int]], sizes_bytes: Sequence[int] = SIZES_BYTES) -> Ruling:

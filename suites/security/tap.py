@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -258,6 +258,6 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, reco
                 writer.close()
 
 
-def sent_bytes(flows: Iterator[TappedFlow] | list[TappedFlow]) -> bytes:
+def sent_bytes(flows: Iterable[TappedFlow]) -> bytes:
     """Return everything that the client sent, one connection after the other."""
     return b"".join(bytes(flow.up) for flow in flows)

@@ -142,6 +142,11 @@ def send_files(
     return tap.flows
 
 
+def count_sent_bytes(inquiry: Inquiry, path: str, content: bytes) -> int:
+    """Upload a file through a tap, and return how many bytes were sent on its connections."""
+    return len(sent_bytes(send_files(inquiry, {path: content}, inquiry.endpoint, opens=False)))
+
+
 def send_to_children(inquiry: Inquiry, files: Mapping[str, bytes], *, opens: bool) -> list[list[TappedFlow]]:
     """Upload files to a provider that is made of others. Return what passed to each of them, if it can be seen."""
     with ExitStack() as stack:
@@ -262,7 +267,7 @@ def _judge_sent(inquiry: Inquiry, name: str, judge: Callable[..., Ruling]) -> Ru
     """Have the client send files, and judge what the service received."""
 
     def judge_flows(flows: Sequence[TappedFlow], bait: Bait) -> Ruling:
-        return judge(sent_bytes(list(flows)), bait, is_open=not any(flow.protocol for flow in flows))
+        return judge(sent_bytes(flows), bait, is_open=not any(flow.protocol for flow in flows))
 
     return judge_traffic(inquiry, name, judge_flows, opens=True)
 

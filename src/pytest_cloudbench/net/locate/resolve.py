@@ -218,7 +218,7 @@ def has_certificate(address: str, name: str, port: int, timeout_s: float) -> boo
 
 
 def heeds_subnets(
-    replies: Iterable[DnsReply], resolver: Resolver, *, manners: Manners = _POLITE
+    replies: Sequence[DnsReply], resolver: Resolver, *, manners: Manners = _POLITE
 ) -> tuple[bool | None, list[DnsReply]]:
     """Return whether a resolver's answers depend on the client's subnet, and the replies to what was asked for that.
 

@@ -52,10 +52,10 @@ class Datagrams:
         from_high = columns["from_high"][rows]
         sender = pair * 2 + from_high
         is_kept[rows[self._is_dns[pair]]] = True
-        is_kept[rows[self._find_first(pair)]] = True
+        is_kept[rows[self._find_new_pairs(pair)]] = True
         sums, spoken = self._sums, np.flatnonzero(payload)
         is_new_voice = sums["payload_bytes"][sender[spoken]] == 0
-        is_kept[rows[spoken[_find_distinct(sender[spoken], is_new_voice)]]] = True
+        is_kept[rows[spoken[_find_first_rows(sender[spoken], is_new_voice)]]] = True
         np.add.at(sums["packets"], sender, 1)
         np.add.at(sums["wire_bytes"], sender, columns["wire"][rows].astype(np.int64))
         np.add.at(sums["payload_bytes"], sender, payload.astype(np.int64))
@@ -83,9 +83,9 @@ class Datagrams:
             self._speaker = np.append(self._speaker, np.full(more, -1, np.int8))
         self._is_dns[self._pairs - len(ports) : self._pairs] = (ports == _DNS_PORT).any(1)
 
-    def _find_first(self, pair: Ints) -> Any:
+    def _find_new_pairs(self, pair: Ints) -> Any:
         """Return the rows of the first packets of pairs."""
-        rows = _find_distinct(pair, ~self._is_known[pair])
+        rows = _find_first_rows(pair, ~self._is_known[pair])
         self._is_known[pair[rows]] = True
         return rows
 
@@ -110,7 +110,7 @@ class Datagrams:
         return self._sums[name][senders]
 
 
-def _find_distinct(keys: Ints, is_wanted: Any) -> Any:
+def _find_first_rows(keys: Ints, is_wanted: Any) -> Any:
     """Return the first row of each distinct key among the wanted rows."""
     import numpy as np
 

@@ -9,7 +9,8 @@ import pytest
 __all__ = ["ALONE", "FLEET", "LEAN", "QUIET", "SPREAD", "Spread"]
 
 LEAN = "-p no:anyio -p no:randomly -Wignore:assertions"
-"""For PYTEST_ADDOPTS: anyio's plugin takes a quarter of a small run's CPU, and `python -O` is a warning."""
+"""For PYTEST_ADDOPTS: anyio's plugin takes a quarter of a small run's CPU, tests of a session run in the order in which
+they stand, beside pytest-randomly, too, and `python -O` is a warning."""
 QUIET = f"{LEAN} -ocloudbench_max_lateness=60"
 """The same for tests that are not about a busy machine."""
 

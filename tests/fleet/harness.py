@@ -146,8 +146,7 @@ class Running:
         environment |= {name: value for name, value in env.items() if value is not None}
         for name in (name for name, value in env.items() if value is None):
             environment.pop(name, None)
-        without = ["-p", "no:hypothesispytest", "-p", "no:randomly"]  # a session's tests run in the order they stand in
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *without, *args]
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", *args]
         if "--lf" in args or "cacheprovider" in args:
             command[3:5] = []
         command = [part for part in command if part != "cacheprovider"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
 from random import Random
@@ -39,6 +39,7 @@ class Plan:
         ways: how long packets take.
         resolver_fault: a fault of the resolver, see ``dns_server``.
         proxied: the place of a vantage point behind a proxy, if there is one.
+        routers: addresses of routers on the way to the first server.
     """
 
     home: Position
@@ -54,7 +55,7 @@ class Plan:
     ways: Ways = usual_way
     resolver_fault: str = ""
     proxied: Position | None = None
-    routers: tuple[str, ...] = field(default=())
+    routers: tuple[str, ...] = ()
 
 
 def make_plan(kind: str, seed: int) -> Plan:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -96,4 +98,42 @@ def test_a_token_that_has_ended_is_refused_for_own_and_for_shared_files(api: str
                 assert caught.value.kind is ErrorKind.AUTH, caught.value
         assert [first.read_shared(reference) for reference in references] == [b"content"] * 2
         for driver in (first, second, ended):
+            driver.close()
+
+
+RENEWAL = {"grant_type": "refresh_token", "refresh_token": "1", "client_id": "app", "client_secret": "secret"}
+READING: dict[str, tuple[str, dict[str, str]]] = {
+    "gdrive": (
+        "https://oauth2.googleapis.com/token",
+        {**RENEWAL, "scope": "https://www.googleapis.com/auth/drive.readonly"},
+    ),
+    "onedrive": ("https://login.microsoftonline.com/common/oauth2/v2.0/token", {**RENEWAL, "scope": "Files.Read"}),
+    "box": ("https://api.box.com/oauth2/token", {**RENEWAL, "scope": "item_download"}),
+}
+"""Where a token is asked for that may only read, and how."""
+
+
+@pytest.mark.parametrize("api", [*READING])
+def test_a_token_that_may_only_read_does_no_more_with_the_file_of_another_account(api: str) -> None:
+    with start_emulator("ideal", api=api) as service:
+        whole, owner = (connect(service, api, number) for number in (1, 2))
+        owner.mkdir("/shared")
+        owner.put("/shared/file", LiteralContent(b"content"))
+        owner.admit("/shared", whole.address(), "write")
+        url, form = READING[api]
+        headers = {"content-type": "application/x-www-form-urlencoded"}
+        if api == "box":
+            subject = service.endpoint.credentials["access_token"]
+            form = {**form, "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange", "subject_token": subject}
+        _, answer = Stranger(service.endpoint).send(url, urlencode(form).encode(), headers)
+        token = {"access_token": json.loads(answer)["access_token"]}
+        reading: Any = connect_driver(ProviderSpec.parse(api), replace(service.endpoint, credentials=token))
+        reference = owner.refer("/shared/file")
+        assert reading.read_shared(reference) == b"content"
+        with pytest.raises(CloudError) as caught:
+            reading.write_shared(reference, LiteralContent(b"changed"))
+        assert (caught.value.kind, read(owner, "/shared/file")) == (ErrorKind.AUTH, b"content")
+        whole.write_shared(reference, LiteralContent(b"changed"))
+        assert read(owner, "/shared/file") == b"changed"
+        for driver in (whole, owner, reading):
             driver.close()

@@ -12,7 +12,7 @@ from typing import Protocol, cast, runtime_checkable
 
 from pytest_cloudbench.emulators.blob import Blob
 from pytest_cloudbench.emulators.profile import Profile
-from pytest_cloudbench.emulators.skin import Skin
+from pytest_cloudbench.emulators.skin import Answer, Call, Skin
 
 _SEED_STEP = 7_368_787
 _MOST = 100
@@ -42,10 +42,10 @@ class LetsMembersIn(Protocol):
     """A skin whose files other accounts may use, as far as its account lets them.
 
     Attributes:
-        find_member: returns the address of the account whose valid token a request has, or an empty text.
+        find_member: returns the account whose valid token a request has, or None.
     """
 
-    find_member: Callable[[bytes, Mapping[bytes, bytes]], str]
+    find_member: Callable[[bytes, Mapping[bytes, bytes]], LetsMembersIn | None]
 
     @property
     def state(self) -> _State:
@@ -54,6 +54,10 @@ class LetsMembersIn(Protocol):
 
     def authorizes(self, query: bytes, headers: Mapping[bytes, bytes]) -> bool:
         """Return whether a request has a token of this account that has not ended."""
+        ...
+
+    def refuse_by_scope(self, call: Call) -> Answer | None:
+        """Return the refusal of a call that the scopes of its token, one of this account, do not allow, or None."""
         ...
 
     def admits(self, path: str, address: str) -> bool:
@@ -99,7 +103,7 @@ class Accounts:
                 skin.state.address = f"account-{number}.{skin.state.address}"
             for sharing in (self.first, skin):
                 if isinstance(sharing, LetsMembersIn):
-                    sharing.find_member = self._find_address
+                    sharing.find_member = self._find_member
                 if isinstance(sharing, MeetsPeers):
                     sharing.meet(lambda: (self.first, *self._others.values()))
         return self._others[number]
@@ -121,11 +125,9 @@ class Accounts:
                 return skin
         return self.first
 
-    def _find_address(self, query: bytes, headers: Mapping[bytes, bytes]) -> str:
-        for skin in (self.first, *self._others.values()):
-            if (member := cast(LetsMembersIn, skin)).authorizes(query, headers):
-                return member.state.address
-        return ""
+    def _find_member(self, query: bytes, headers: Mapping[bytes, bytes]) -> LetsMembersIn | None:
+        members = [cast(LetsMembersIn, skin) for skin in (self.first, *self._others.values())]
+        return next((member for member in members if member.authorizes(query, headers)), None)
 
     def configure(self, profile: Profile) -> None:
         """Apply a changed profile to all accounts."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 
+from pytest_cloudbench.emulators.accounts import LetsMembersIn
 from pytest_cloudbench.emulators.box import (
     account,
     downloads,
@@ -97,7 +98,7 @@ class Box:
         token = self.state.random_token("", 32)
         self.credentials = {"access_token": token}
         self.state.oauth.add_token(token)
-        self.find_member: Callable[[bytes, Mapping[bytes, bytes]], str] = lambda query, headers: ""
+        self.find_member: Callable[[bytes, Mapping[bytes, bytes]], LetsMembersIn | None] = lambda query, headers: None
         self.configure(profile)
         self._routes = RouteTable(
             (function.method, function.path, self._make_route(function)) for function in _FUNCTIONS
@@ -174,11 +175,15 @@ class Box:
         """Return the refusal of a call without a valid token, or None if it is allowed."""
         token = _read_token(call.headers, call.query)
         until_s = self.state.oauth.tokens.get(f"Bearer {token}".encode())
-        if until_s is None and (address := self.find_member(call.query, call.headers)):
-            return members.refuse_member(self.state, call, address)
+        if until_s is None and (member := self.find_member(call.query, call.headers)) is not None:
+            return member.refuse_by_scope(call) or members.refuse_member(self.state, call, member.state.address)
         if until_s is None or until_s <= call.now_s:
             return unauthorized(bool(token) or b"authorization" in call.headers)
-        bounds = self.state.bounds.get(token)
+        return self.refuse_by_scope(call)
+
+    def refuse_by_scope(self, call: Call) -> Answer | None:
+        """Return the refusal of a call that its token's scopes do not allow, or None."""
+        bounds = self.state.bounds.get(_read_token(call.headers, call.query))
         return None if bounds is None or bounds.allows(call.route.name) else insufficient_scope()
 
 

@@ -6,9 +6,10 @@ library, because a bug that both sides shared would go unnoticed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from pytest_cloudbench.emulators.accounts import LetsMembersIn
 from pytest_cloudbench.emulators.core import NodeStore
 from pytest_cloudbench.emulators.gdrive import changes, comments, files, revisions, shared_drives, sharing, uploads
 from pytest_cloudbench.emulators.gdrive.account import DIALECT, revoke_token
@@ -88,7 +89,7 @@ class GoogleDrive:
 
     def __init__(self, profile: Profile, clock: Clock, seed: int) -> None:
         self.state, self._clock = DriveState(profile, seed), clock
-        self.find_member: Callable[[bytes, Mapping[bytes, bytes]], str] = lambda query, headers: ""
+        self.find_member: Callable[[bytes, Mapping[bytes, bytes]], LetsMembersIn | None] = lambda query, headers: None
         oauth = self.state.oauth = OAuth(DIALECT, self.state.tokens.next, lambda: self.state.lifetime_s)
         access_token = self.state.tokens.next("ya29.emulated-", 64)
         self.credentials = {"access_token": access_token}
@@ -217,9 +218,10 @@ class GoogleDrive:
         assert isinstance(answer, Answer)
         return answer
 
-    def _check_scopes(self, call: Call, scopes: Collection[str] | None) -> Answer | None:
-        """Return a refusal if the scopes of the token do not allow the request. Scopes of None allow everything."""
-        if scopes is None:
+    def refuse_by_scope(self, call: Call) -> Answer | None:
+        """Return the refusal of a call that its token's scopes do not allow, or None."""
+        scopes = self.state.oauth.scopes.get(_read_header(call.query, call.headers) or b"")
+        if scopes is None:  # a token without scopes, which allows everything
             return None
         try:
             spaces = read_spaces(query_params(call)) if call.route.name in _BY_SPACE else ()
@@ -239,9 +241,9 @@ class GoogleDrive:
         if expires_s is not None and expires_s > call.now_s:
             if call.headers.get(b"if-match", b"*") != b"*":
                 return DriveError(412, "conditionNotMet", "Precondition Failed", "If-Match", "header").answer()
-            return self._check_scopes(call, self.state.oauth.scopes.get(header or b""))
-        if expires_s is None and (address := self.find_member(call.query, call.headers)):
-            return sharing.refuse_member(self.state, call, address)
+            return self.refuse_by_scope(call)
+        if expires_s is None and (member := self.find_member(call.query, call.headers)) is not None:
+            return member.refuse_by_scope(call) or sharing.refuse_member(self.state, call, member.state.address)
         challenge, reason, message = b'Bearer realm="https://accounts.google.com/"', "required", "Login Required."
         if header is not None:
             challenge += b', error="invalid_token"'

@@ -13,6 +13,7 @@ from hashlib import blake2b
 from typing import Any
 from urllib.parse import unquote
 
+from pytest_cloudbench.emulators.accounts import LetsMembersIn
 from pytest_cloudbench.emulators.blob import BlobWriter, PieceWriter
 from pytest_cloudbench.emulators.core import NodeStore, Tokens
 from pytest_cloudbench.emulators.http import parse_form
@@ -106,7 +107,7 @@ class OneDrive:
             tree, clock, profile.account, profile.jobs, drive_id, blake2b(key=key.digest(), digest_size=12), oauth
         )
         self.state.address = PERSON["email"]
-        self.find_member: Callable[[bytes, Mapping[bytes, bytes]], str] = lambda query, headers: ""
+        self.find_member: Callable[[bytes, Mapping[bytes, bytes]], LetsMembersIn | None] = lambda query, headers: None
         oauth.add_token(access_token)
         self.configure(profile)
         self._routes = {key: self._make_route(key, function) for key, function in _FUNCTIONS.items()}
@@ -221,12 +222,19 @@ class OneDrive:
         return Route(f"{method} {name or 'item'}", function.kind, handler, sink=sink, denied=self._refuse_unauthorized)
 
     def _refuse_unauthorized(self, call: Call) -> Answer | None:
-        address = call.parameters.address if isinstance(call.parameters, _ParsedParameters) else None
         header = account.normalise_header(call.headers.get(b"authorization", b""))
-        if header not in self.state.oauth.tokens and (member := self.find_member(call.query, call.headers)):
-            error = sharing.refuse_member(self.state, call, member)
-        else:
-            error = account.refuse_unauthorized(self.state, call, address)
+        member = None if header in self.state.oauth.tokens else self.find_member(call.query, call.headers)
+        if member is None:
+            return self.refuse_by_scope(call)
+        if (refusal := member.refuse_by_scope(call)) is not None:
+            return refusal
+        error = sharing.refuse_member(self.state, call, member.state.address)
+        return None if error is None else self._answer_error(error, call)
+
+    def refuse_by_scope(self, call: Call) -> Answer | None:
+        """Return the refusal of a call that its token and the token's scopes do not allow, or None."""
+        address = call.parameters.address if isinstance(call.parameters, _ParsedParameters) else None
+        error = account.refuse_unauthorized(self.state, call, address)
         return None if error is None else self._answer_error(error, call)
 
     def _make_other_route(self, name: str, kind: Kind, run: Any, *, is_open: bool = False) -> Route:

@@ -10,7 +10,7 @@ CLOUDBENCH_SUITE = Suite(
         Rounds(
             "test_*",
             table="cloud-raid-2012-table-3",
-            calls_told="Cloud-RAID found no influence of the size (III.D; its Figures 3 and 4 print no numbers).",
+            calls_caption="Cloud-RAID found no influence of the size (III.D; its Figures 3 and 4 print no numbers).",
         ),
     ),
     conclusions={

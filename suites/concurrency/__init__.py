@@ -12,7 +12,7 @@ CLOUDBENCH_SUITE = Suite(
             x="threads",
             y="elapsed",
             title="Total time over threads",
-            told=(
+            caption=(
                 "The knee is the smallest number of threads whose total is within 5 % of the best (thesis 4.2.2, "
                 "Figures 4.1 to 4.4)."
             ),

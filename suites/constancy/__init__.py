@@ -12,7 +12,7 @@ CLOUDBENCH_SUITE = Suite(
             x="level",
             y="median_s",
             title="Time of one transfer over the number of simultaneous transfers",
-            told="A flat line means that others do not slow a transfer (Cloud-RAID III.D, Figures 5 and 6).",
+            caption="A flat line means that others do not slow a transfer (Cloud-RAID III.D, Figures 5 and 6).",
             high="slowest_s",
         ),
     ),

@@ -11,7 +11,7 @@ CLOUDBENCH_SUITE = Suite(
             test="test_*",
             places="places",
             title="Where the servers are",
-            told="Small regions are known well. One far from you explains a long delay (IMC, section 3.2, Figure 2).",
+            caption="Small regions are known well. A distant one explains a long delay (IMC, section 3.2, Figure 2).",
             table="imc-2013-data-centers",
             published=(
                 ("Dropbox, control: San Jose", 37.34, -121.89),

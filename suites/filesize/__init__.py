@@ -12,7 +12,7 @@ CLOUDBENCH_SUITE = Suite(
             x="size_bytes",
             y="median_s",
             title="Time of one file over its size",
-            told="A size that is off the line is handled badly (thesis 4.2.3, Figures 4.5 and 4.6).",
+            caption="A size that is off the line is handled badly (thesis 4.2.3, Figures 4.5 and 4.6).",
             published="fitted_s",
             beside="fitted",
         ),

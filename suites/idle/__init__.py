@@ -13,7 +13,7 @@ CLOUDBENCH_SUITE = Suite(
             values="interval_bytes",
             times="interval_s",
             title="Traffic of a client that is left alone",
-            told="The running sum. At each step the client asks for news (IMC, Figure 1).",
+            caption="The running sum. At each step the client asks for news (IMC, Figure 1).",
         ),
     ),
     conclusions={

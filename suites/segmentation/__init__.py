@@ -12,7 +12,7 @@ CLOUDBENCH_SUITE = Suite(
             x="segments",
             y="time_s",
             title="Time of an object over its segments",
-            told="Few segments are limited by bandwidth, many by latency (Cloud-RAID III.D, Figure 7).",
+            caption="Few segments are limited by bandwidth, many by latency (Cloud-RAID III.D, Figure 7).",
             inside="segments_s",
             mark="best_segments",
         ),

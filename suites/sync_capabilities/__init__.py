@@ -13,7 +13,7 @@ CLOUDBENCH_SUITE = Suite(
             x="files",
             y="syns",
             title="Connections over the number of files",
-            told="The same bytes in more files. A client that bundles opens no more connections (IMC, Figure 3).",
+            caption="The same bytes in more files. A client that bundles opens no more connections (IMC, Figure 3).",
             quotes=(Quote("imc-2013-quoted", "connections", "100 x 10 kB", x=100),),
         ),
         Curve(
@@ -21,7 +21,7 @@ CLOUDBENCH_SUITE = Suite(
             x="files",
             y="completion_s",
             title="Completion time over the number of files",
-            told="The same bytes in more files. A client that bundles takes no longer (IMC, Figure 3).",
+            caption="The same bytes in more files. A client that bundles takes no longer (IMC, Figure 3).",
             quotes=(Quote("imc-2013-quoted", "completion time", f"{'100 x 10 kB'}, Figure 3", x=100),),
         ),
         Curve(
@@ -29,21 +29,21 @@ CLOUDBENCH_SUITE = Suite(
             x="size_bytes",
             y="uploaded_mb",
             title="Uploaded over the size of a changed file",
-            told="A client with delta encoding sends only the change (IMC, Figure 4).",
+            caption="A client with delta encoding sends only the change (IMC, Figure 4).",
         ),
         Curve(
             test="test_figure_5",
             x="size_bytes",
             y="uploaded_mb",
             title="Uploaded over the size of a file",
-            told="A client that compresses sends less of a text (IMC, Figure 5).",
+            caption="A client that compresses sends less of a text (IMC, Figure 5).",
         ),
         Curve(
             test="test_figure_4_8",
             x="size_mb",
             y="traffic_mb",
             title="Traffic over the size of a sparse file",
-            told=(
+            caption=(
                 "A flat line means that holes are not sent. Published traffic differs by 3.6 KB (thesis, Figure 4.8)."
             ),
         ),
@@ -52,7 +52,7 @@ CLOUDBENCH_SUITE = Suite(
             x="percent",
             y="traffic_mb",
             title="Traffic over the common part of versions",
-            told="Several versions of a file. Delta encoding sends the common part once (thesis, Figure 4.10).",
+            caption="Several versions of a file. Delta encoding sends the common part once (thesis, Figure 4.10).",
             published="delta_encoded_mb",
             beside="with delta encoding",
             x_title="identical part, %",

@@ -10,7 +10,7 @@ CLOUDBENCH_SUITE = Suite(
         Delays(
             test="test_delays",
             values={"start_ups_s": "start-up", "sync_delays_s": "sync delay"},
-            told=(
+            caption=(
                 "Start-up is the time from a change to the first payload that the client sent, and sync delay the time "
                 "to the last one. A client that indexes or waits before it sends starts late (UDS, Figures 8 and 9)."
             ),
@@ -27,7 +27,7 @@ CLOUDBENCH_SUITE = Suite(
             x="changed_bytes",
             y="tue",
             title="Traffic usage efficiency over the size of a new file",
-            told="Bytes on the wire per byte of the file. 1 is the best (UDS, Table 1 and Figure 4).",
+            caption="Bytes on the wire per byte of the file. 1 is the best (UDS, Table 1 and Figure 4).",
             published="uds_tue",
             x_title="size of the file",
             table="uds-2013-table-1",
@@ -37,7 +37,7 @@ CLOUDBENCH_SUITE = Suite(
             x="changed_bytes",
             y="sync_delay_s",
             title="Sync delay over the size of a new file",
-            told="Time from the new file to the last payload before the server had it (UDS, Table 1).",
+            caption="Time from the new file to the last payload before the server had it (UDS, Table 1).",
             published="uds_delay_s",
             x_title="size of the file",
             table="uds-2013-table-1",
@@ -47,14 +47,14 @@ CLOUDBENCH_SUITE = Suite(
             x="interval_s",
             y="tue",
             title="Traffic usage efficiency over the interval of appends",
-            told="A client that batches sends less per change when changes come fast (UDS, Figures 6, 7 and 12).",
+            caption="A client that batches sends less per change when changes come fast (UDS, Figures 6, 7 and 12).",
         ),
         Curve(
             test="test_appends",
             x="interval_s",
             y="traffic_kb",
             title="Traffic over the interval of appends",
-            told="The cost of the same number of one-byte appends (UDS, Figures 4 to 7).",
+            caption="The cost of the same number of one-byte appends (UDS, Figures 4 to 7).",
             quotes=(
                 Quote("uds-2013-appends", "traffic", x=1.0, factor=0.001, given={"interval_s": 1.0, "count": 1024}),
             ),
@@ -64,14 +64,14 @@ CLOUDBENCH_SUITE = Suite(
             x="block_kb",
             y="traffic_kb",
             title="Traffic over the size of the written blocks",
-            told="The same bytes in blocks of different sizes (UDS, Figure 10).",
+            caption="The same bytes in blocks of different sizes (UDS, Figure 10).",
         ),
         Curve(
             test="test_download",
             x="rate_kbit_per_s",
             y="traffic_kb",
             title="Traffic over the speed of a download",
-            told="A slow download is many small changes (UDS, Figure 16).",
+            caption="A slow download is many small changes (UDS, Figure 16).",
             quotes=(Quote("uds-2013-download", "traffic", "alone", x=80, factor=0.001),),
         ),
         Curve(
@@ -79,7 +79,7 @@ CLOUDBENCH_SUITE = Suite(
             x="rate_kbit_per_s",
             y="up_over_file",
             title="Upload per byte of a file that is downloaded",
-            told="1 is the best. Faster downloads come closer to it (UDS, Figure 17).",
+            caption="1 is the best. Faster downloads come closer to it (UDS, Figure 17).",
             quotes=(Quote("uds-2013-ratios", "upload over file"),),
         ),
         TimeCourse(
@@ -88,7 +88,7 @@ CLOUDBENCH_SUITE = Suite(
             values="each_second_bytes",
             times=1.0,
             title="Traffic while bytes are appended",
-            told=(
+            caption=(
                 "The running sum. Each change costs the same again unless changes are sent together (UDS, Figures 4 "
                 "and 5)."
             ),
@@ -100,7 +100,7 @@ CLOUDBENCH_SUITE = Suite(
             values="each_second_bytes",
             times=1.0,
             title="Traffic while a file is downloaded",
-            told="The running sum over the final size of the file. 1 is the best (UDS, Figure 16).",
+            caption="The running sum over the final size of the file. 1 is the best (UDS, Figure 16).",
             over="file_bytes",
             quotes=(
                 Quote("uds-2013-download", "traffic", "alone", factor=1 / 5000000.0, given={"rate_kbit_per_s": 80}),

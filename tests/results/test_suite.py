@@ -65,6 +65,13 @@ def test_all_that_a_suite_declares_survives_a_file() -> None:
     assert read_declared(json.loads(json.dumps(declared.plain()))) == declared
 
 
+def test_captions_of_entries_from_before_the_first_release_are_read() -> None:
+    declared = Suite("photos", (Curve("test_photo", "size", "cost", "Cost", "Flat is best."),)).about("test_photo")
+    plain = declared.plain()
+    plain["figures"][0]["told"] = plain["figures"][0].pop("caption")
+    assert read_declared(plain) == declared
+
+
 def test_what_is_about_one_test_is_chosen_by_its_name() -> None:
     assert [figure.test for figure in ALL.about("test_other").figures] == ["test_*", "test_other"]
     assert ALL.about("test_other").published == ()
@@ -91,7 +98,9 @@ JSON = st.recursive(
     max_leaves=8,
 )
 KEYS = st.sampled_from(["name", "figures", "conclusions", "columns", "published"])
-FIELDS = st.sampled_from(["kind", "test", "x", "y", "title", "told", "quotes", "times", "values", "published", "rows"])
+FIELDS = st.sampled_from(
+    ["kind", "test", "x", "y", "title", "caption", "quotes", "times", "values", "published", "rows"]
+)
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from pytest_cloudbench import Curve, Metric, PublishedTable, Suite
 
 CLOUDBENCH_SUITE = Suite(
     "photos",
-    figures=(Curve(test="test_photo", x="photo_bytes", y="photo_cost", title="Cost over size", told="Flat is best."),),
+    figures=(Curve(test="test_photo", x="photo_bytes", y="photo_cost", title="Cost over size", caption="Flat."),),
     conclusions={"photo_cost": Metric("s", "higher", time_like=True)},
     columns={"photo_cost": "costs so much"},
     published=(

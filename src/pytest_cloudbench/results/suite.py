@@ -18,6 +18,8 @@ from pytest_cloudbench.model import UsageError
 _T = TypeVar("_T")
 _CONCLUSION_FIELDS = ("unit", "better", "time_like", "gated")
 """The fields of a metric that a conclusion has. All others are about single runs."""
+_FORMER_FIELDS = {"told": "caption", "calls_told": "calls_caption"}
+"""Names of fields in entries that were stored before 1.0.0rc1, and their names now."""
 _EMPTY: Mapping[str, Any] = MappingProxyType({})
 
 # Figures are named tuples, because each of fifty agents imports them, and dataclasses would take twice the time.
@@ -49,7 +51,7 @@ class Curve(NamedTuple):
     Attributes:
         test: the test function. A name that ends in ``*`` matches all that begin so.
         x, y: a parameter, metric or extra value.
-        title: the title of the figure. ``told`` says what to look for.
+        title: the title of the figure. ``caption`` says what to look for.
         x_title, y_title: titles of the axes, if the names of the values do not suffice.
         published: the extra value that holds the published value of the same point. ``beside`` describes it if it is
             not from a paper.
@@ -65,7 +67,7 @@ class Curve(NamedTuple):
     x: str
     y: str
     title: str
-    told: str
+    caption: str
     x_title: str = ""
     y_title: str = ""
     published: str = ""
@@ -86,7 +88,7 @@ class TimeCourse(NamedTuple):
         y: the name of the axis, whose ending is the unit.
         values: the entry's list with a value for each interval.
         times: the entry's list of times in seconds, or the length of each interval as a number or as its name.
-        title: the title of the figure. ``told`` says what to look for.
+        title: the title of the figure. ``caption`` says what to look for.
         is_sum: draw the sum so far.
         over: the extra value by which it is divided, if any.
         published: names of published values, names of the times at which they hold (empty: always), and labels.
@@ -99,7 +101,7 @@ class TimeCourse(NamedTuple):
     values: str
     times: float | str
     title: str
-    told: str
+    caption: str
     is_sum: bool = True
     over: str = ""
     published: tuple[tuple[str, str, str], ...] = ()
@@ -113,7 +115,7 @@ class Delays(NamedTuple):
     Attributes:
         test: see ``Curve``.
         values: maps each of the entry's lists to its label.
-        told: what to look for.
+        caption: what to look for.
         published: maps a published value to its label.
         shares: maps a published share of the delays in ``shares_of`` to the two times between which they are.
         shares_of: the label of the list that the shares are about.
@@ -122,7 +124,7 @@ class Delays(NamedTuple):
 
     test: str
     values: Mapping[str, str]
-    told: str = ""
+    caption: str = ""
     published: Mapping[str, str] = _EMPTY
     shares: Mapping[str, tuple[float, float]] = _EMPTY
     shares_of: str = ""
@@ -149,12 +151,12 @@ class Rounds(NamedTuple):
     Attributes:
         test: see ``Curve``.
         table: the published table with the shares that other services completed, in percent, if any.
-        calls_told: what to look for in the figure of the hash calls.
+        calls_caption: what to look for in the figure of the hash calls.
     """
 
     test: str
     table: str = ""
-    calls_told: str = ""
+    calls_caption: str = ""
 
 
 class LossGrid(NamedTuple):
@@ -193,7 +195,7 @@ class WorldMap(NamedTuple):
         places: the entry's list of servers. Each is a mapping with ``name``, ``operator``, ``place`` and ``known_by``,
             and if the region is known with ``latitude_deg``, ``longitude_deg`` and ``radius_km``.
         title: the title of the figure.
-        told: what to look for.
+        caption: what to look for.
         table: see ``Curve``.
         published: places of a paper: what is there, and the degrees north and east of the middle of the named area.
     """
@@ -201,7 +203,7 @@ class WorldMap(NamedTuple):
     test: str
     places: str
     title: str
-    told: str = ""
+    caption: str = ""
     table: str = ""
     published: tuple[tuple[str, float, float], ...] = ()
 
@@ -306,10 +308,7 @@ def read_declared(plain: Any) -> Declared | None:
     """
     if not isinstance(plain, Mapping) or not isinstance(plain.get("name"), str):
         return None
-    figures = [
-        _read_tuple(_FIGURE_KINDS.get(str(_as_mapping(item).get("kind"))), item)
-        for item in _as_sequence(plain.get("figures"))
-    ]
+    figures = [_read_figure(_as_mapping(item)) for item in _as_sequence(plain.get("figures"))]
     tables = [_read_tuple(PublishedTable, item) for item in _as_sequence(plain.get("published"))]
     return Declared(
         plain["name"], tuple(figure for figure in figures if figure is not None), read_conclusions(plain),
@@ -352,6 +351,11 @@ def _to_plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _to_plain(item) for name, item in value.items()}
     return [_to_plain(item) for item in value] if isinstance(value, tuple) else value
+
+
+def _read_figure(plain: Mapping[str, Any]) -> SuiteFigure | None:
+    fields = {_FORMER_FIELDS.get(name, name): value for name, value in plain.items()}
+    return _read_tuple(_FIGURE_KINDS.get(str(fields.get("kind"))), fields)
 
 
 def _read_tuple(kind: type[_T] | None, plain: Any) -> _T | None:

@@ -126,7 +126,7 @@ def _build_figure(row: TimeCourse, members: Sequence[Measurement], lines: Mappin
         return canvas
 
     hidden_count = len(lines) - len(shown)
-    description = row.told + (f" {hidden_count} more lines are in the numbers only." if hidden_count else "")
+    description = row.caption + (f" {hidden_count} more lines are in the numbers only." if hidden_count else "")
     description += (
         "".join(f" {_describe_line(row, name, line)}." for name, line in shown) if len(shown) <= _MOST_SAID else ""
     )

@@ -102,7 +102,7 @@ def _build_figure(row: Curve, members: Sequence[Measurement]) -> Figure | None:
         f"{name}: {row.mark.replace('_', ' ')} {mark:g}" for name, mark in marks.items() if not is_published_mark
     ]
     hidden_count = len(lines) - len(shown)
-    description = " ".join([row.told, *([f"{'; '.join(mark_texts)}."] if mark_texts else []),
+    description = " ".join([row.caption, *([f"{'; '.join(mark_texts)}."] if mark_texts else []),
                      *([f"{hidden_count} more lines are in the numbers only."] if hidden_count else [])])  # fmt: skip
     head = ["line", *titles, "from", "to", row.beside, "doubts"]
     table = [

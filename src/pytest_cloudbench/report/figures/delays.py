@@ -75,7 +75,7 @@ def _build_figure(row: Delays, measurement: Measurement, lines: dict[str, list[f
         return canvas
 
     middle = "; ".join(f"{words}: {format_seconds(_median_delay(values))}" for words, values in lines.items())
-    description = f"{row.told} Medians: {middle}.".lstrip()
+    description = f"{row.caption} Medians: {middle}.".lstrip()
     for (from_s, to_s), share in published_shares.items():
         values = lines[row.shares_of]
         measured_share = sum(from_s <= value < to_s for value in values) / len(values)

@@ -57,7 +57,7 @@ def draw_maps(row: WorldMap, members: Sequence[Measurement]) -> list[Figure]:
     unknown = len(servers) - len(caps)
     description = f"{len(caps)} servers of {', '.join(subjects)} with a known region"
     description += f", and {unknown} without. " if unknown else ". "
-    description += "A server can be anywhere in its region. " + row.told
+    description += "A server can be anywhere in its region. " + row.caption
     if published:
         description += f" Rings are the {len(published)} areas that the paper names, which say nothing of today."
     rows = [_table_row(*server) for server in servers]

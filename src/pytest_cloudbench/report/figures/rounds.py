@@ -212,7 +212,7 @@ def _hash_calls_figure(row: Rounds, measurement: Measurement, course: _Course, s
     description = (
         "From a call to its answer, on average of each part of the time, by the size of the file. "
         f"{_emulation_note(measurement)}"
-        f"{row.calls_told}"
+        f"{row.calls_caption}"
     ).rstrip()
     rows = [
         [size, part.from_s, part.to_s, part.calls.get(size, (0, 0.0))[0], mean_s]

@@ -137,3 +137,55 @@ def test_a_token_that_may_only_read_does_no_more_with_the_file_of_another_accoun
         assert read(owner, "/shared/file") == b"changed"
         for driver in (whole, owner, reading):
             driver.close()
+
+
+def try_out(member: Any, third: Any, owner: Any, folder: str) -> set[str]:
+    """What a member does with files of which each has the name of the deed, as far as others see it done."""
+    deeds = {
+        "write": lambda at: member.write_shared(at, LiteralContent(b"changed")),
+        "delete": member.delete_shared,
+        "share": lambda at: member.share_on(at, third.address()),
+    }
+    references = {name: owner.refer(f"{folder}/{name}") for name in deeds}
+    member.read_shared(references["write"])
+    for name, act in deeds.items():
+        try:
+            act(references[name])
+        except CloudError as error:
+            if error.kind is not ErrorKind.AUTH:
+                raise
+    try:
+        is_shared = third.read_shared(references["share"]) == b"content"
+    except CloudError as error:
+        if error.kind is not ErrorKind.NOT_FOUND:
+            raise
+        is_shared = False
+    left = {entry.path for entry in owner.list(folder)}
+    is_done = {
+        "write": read(owner, f"{folder}/write") == b"changed",
+        "delete": f"{folder}/delete" not in left,
+        "share": is_shared,
+    }
+    return {name for name, done in is_done.items() if done}
+
+
+@pytest.mark.parametrize("api", ["gdrive", "onedrive", "box", "dropbox"])
+def test_members_do_what_their_level_and_the_flaws_of_the_account_let_them(api: str) -> None:
+    with start_emulator("ideal", api=api) as service:
+        owner, member, third = drivers = [connect(service, api, number) for number in (1, 2, 3)]
+        highest = "full" if "full" in owner.member_roles.values() else "write"
+        allowed = []
+        for level in ("read", highest):
+            for flaw in ("", "readers_delete", "no_sharing_on"):
+                switches = {f"account.{name}": int(name == flaw) for name in ("readers_delete", "no_sharing_on")}
+                service.control(set=switches)
+                folder = f"/{level}-{flaw}"
+                owner.mkdir(folder)
+                for name in ("write", "delete", "share"):
+                    owner.put(f"{folder}/{name}", LiteralContent(b"content"))
+                owner.admit(folder, member.address(), level)
+                allowed.append(try_out(member, third, owner, folder))
+        full = owner.full_promises
+        assert allowed == [set(), {"delete"}, set(), full, full | {"delete"}, full - {"share"}]
+        for driver in drivers:
+            driver.close()

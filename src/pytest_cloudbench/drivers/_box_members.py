@@ -19,7 +19,9 @@ class SharesBoxFolders(SdkDriver):
         "uploader": "", "previewer": "", "previewer uploader": "", "viewer": "read", "viewer uploader": "",
         "editor": "write", "co-owner": "full",
     }  # fmt: skip
+    full_promises = frozenset({"write", "delete", "share"})
     _sdk: Any
+    _files: Any
     _users: Any
     _uploads: Any
     _listed: Any
@@ -39,7 +41,7 @@ class SharesBoxFolders(SdkDriver):
             return str(self._users.get_user_me(fields=["login"]).login)
 
     def admit(self, path: str, address: str, level: str) -> None:
-        """Let another account read a folder, or also change what is in it (``write``). It gets no letter."""
+        """Let another account use a folder at a level of ``member_roles``. It gets no letter."""
         _, folder_id = self._look_up_item("admit", path)
         ids = self._find_collaborations("admit", path, folder_id, address)
         with self._cloud_errors("admit", path):
@@ -47,12 +49,15 @@ class SharesBoxFolders(SdkDriver):
                 role = self._sdk.UpdateCollaborationByIdRole(role_of_level(self.member_roles, level))
                 self._members.update_collaboration_by_id(collaboration_id, role=role)
             if not ids:
-                item_type = self._sdk.CreateCollaborationItemTypeField("folder")
-                item = self._sdk.CreateCollaborationItem(type=item_type, id=folder_id)
-                person_type = self._sdk.CreateCollaborationAccessibleByTypeField("user")
-                person = self._sdk.CreateCollaborationAccessibleBy(person_type, login=address)
-                role = self._sdk.CreateCollaborationRole(role_of_level(self.member_roles, level))
-                self._members.create_collaboration(item, person, role, notify=False)
+                self._invite("folder", folder_id, address, level)
+
+    def _invite(self, kind: str, item_id: str, address: str, level: str) -> None:
+        item_type = self._sdk.CreateCollaborationItemTypeField(kind)
+        item = self._sdk.CreateCollaborationItem(type=item_type, id=item_id)
+        person_type = self._sdk.CreateCollaborationAccessibleByTypeField("user")
+        person = self._sdk.CreateCollaborationAccessibleBy(person_type, login=address)
+        role = self._sdk.CreateCollaborationRole(role_of_level(self.member_roles, level))
+        self._members.create_collaboration(item, person, role, notify=False)
 
     def dismiss(self, path: str, address: str) -> None:
         """Undo ``admit``."""
@@ -81,6 +86,16 @@ class SharesBoxFolders(SdkDriver):
         with self._cloud_errors("write", reference):
             attributes = self._sdk.UploadFileVersionAttributes(name=name)
             self._uploads.upload_file_version(file_id, attributes, as_file(content), file_file_name=name)
+
+    def delete_shared(self, reference: str) -> None:
+        """Move another account's file to that account's trash."""
+        with self._cloud_errors("delete", reference):
+            self._files.delete_file_by_id(reference.partition("/")[0])
+
+    def share_on(self, reference: str, address: str) -> None:
+        """Let a third account read another account's file. It gets no letter."""
+        with self._cloud_errors("share on", reference):
+            self._invite("file", reference.partition("/")[0], address, "read")
 
 
 def _is_with(collaboration: Any, address: str) -> bool:

@@ -48,8 +48,10 @@ OAUTH = OAuthLogin(
 SESSION_PIECE_BYTES = 16 * MIB
 """Upload sessions: the provider requires multiples of 4 MiB; few of them keep memory use low."""
 
-MEMBER_ROLES: Mapping[str, str] = {"viewer_no_comment": "", "viewer": "read", "editor": "write", "owner": "full"}
+MEMBER_ROLES: Mapping[str, str] = {"viewer_no_comment": "", "viewer": "read", "editor": "write", "owner": ""}
 """The service's names for what members of a shared folder may do."""
+
+EDITORS_MAY = frozenset({"write", "delete", "share"})
 
 # A refusal (409, some 403 and 404) is a path of tags, such as path/conflict/file: the last known one counts.
 TAG_KINDS: Mapping[str, ErrorKind] = {

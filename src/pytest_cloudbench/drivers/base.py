@@ -126,15 +126,22 @@ STATUS_KINDS: Mapping[int, ErrorKind] = {
 class SharesWithMembers(Protocol):
     """A driver that shares folders with other accounts of its provider. All methods raise CloudError.
 
-    Its attribute ``member_roles``, if any, maps the API's roles to ``read``, ``write``, ``full`` or nothing.
+    Attributes:
+        member_roles: maps the API's roles to ``read``, ``write``, ``full`` or nothing. ``full`` is more than ``write``
+            without being the owner.
+        full_promises: what the service's documents let members do at the highest of these levels: ``write``,
+            ``delete``, ``share`` on.
     """
+
+    member_roles: Mapping[str, str]
+    full_promises: frozenset[str]
 
     def address(self) -> str:
         """Return the address by which others share with this account."""
         ...
 
     def admit(self, path: str, address: str, level: str) -> None:
-        """Let another account ``read`` a folder, or also change what is in it (``write``). Replaces a former level."""
+        """Let another account use a folder at a level of ``member_roles``. Replaces a former level."""
         ...
 
     def dismiss(self, path: str, address: str) -> None:
@@ -151,6 +158,14 @@ class SharesWithMembers(Protocol):
 
     def write_shared(self, reference: str, content: Content) -> None:
         """Replace the content of another account's file."""
+        ...
+
+    def delete_shared(self, reference: str) -> None:
+        """Remove another account's file."""
+        ...
+
+    def share_on(self, reference: str, address: str) -> None:
+        """Let a third account read another account's file, which may include the rest of its shared folder."""
         ...
 
 

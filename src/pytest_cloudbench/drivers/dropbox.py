@@ -32,6 +32,7 @@ from pytest_cloudbench.drivers._dropbox_api import (
     CAPABILITIES,
     CLOCK_URL,
     CREDENTIAL_SETS,
+    EDITORS_MAY,
     MEMBER_ROLES,
     OAUTH,
     SESSION_PIECE_BYTES,
@@ -119,7 +120,7 @@ class DropboxDriver(SdkDriver):
     imports = (_SDK, "requests.exceptions", "stone.backends.python_rsrc.stone_validators")
     libraries = ("dropbox", "requests", "urllib3", "stone", "openssl")
     capabilities: ClassVar[Capabilities] = _CAPABILITIES
-    member_roles = MEMBER_ROLES
+    member_roles, full_promises = MEMBER_ROLES, EDITORS_MAY
     credential_sets: ClassVar[tuple[CredentialSet, ...]] = CREDENTIAL_SETS
     clock_url: ClassVar[str] = CLOCK_URL
     oauth: ClassVar[OAuthLogin] = OAUTH
@@ -345,7 +346,7 @@ class DropboxDriver(SdkDriver):
             return str(client.users_get_current_account().email)
 
     def admit(self, path: str, address: str, level: str) -> None:
-        """Let another account read a folder, or also change what is in it (``write``). It gets no letter."""
+        """Let another account use a folder at a level of ``member_roles``. It gets no letter."""
         folder_id = self._shared_folder("admit", path)
         with self._cloud_errors("admit", path) as client:
             access = getattr(self._sharing.AccessLevel, role_of_level(MEMBER_ROLES, level))
@@ -355,8 +356,11 @@ class DropboxDriver(SdkDriver):
                 selector = self._sharing.MemberSelector.dropbox_id(account_id)
                 client.sharing_update_folder_member(folder_id, selector, access)
             if not ids:
-                added = self._sharing.AddMember(self._sharing.MemberSelector.email(address), access)
-                client.sharing_add_folder_member(folder_id, [added], quiet=True)
+                self._add_member(client, folder_id, address, access)
+
+    def _add_member(self, client: Any, folder_id: str, address: str, access: Any) -> None:
+        added = self._sharing.AddMember(self._sharing.MemberSelector.email(address), access)
+        client.sharing_add_folder_member(folder_id, [added], quiet=True)
 
     def dismiss(self, path: str, address: str) -> None:
         """Undo ``admit``, which takes the service a while."""
@@ -389,6 +393,15 @@ class DropboxDriver(SdkDriver):
     def write_shared(self, reference: str, content: Content) -> None:
         """Replace the content of another account's file, which is small."""
         self._in_mounted_folder("write", reference, lambda: self.put(f"ns:{reference}", content))
+
+    def delete_shared(self, reference: str) -> None:
+        """Remove another account's file."""
+        self._in_mounted_folder("delete", reference, lambda: self.delete(f"ns:{reference}"))
+
+    def share_on(self, reference: str, address: str) -> None:
+        """Let a third account read the shared folder that has another account's file. It gets no letter."""
+        with self._cloud_errors("share on", reference) as client:
+            self._add_member(client, reference.partition("/")[0], address, self._sharing.AccessLevel.viewer)
 
     def _in_mounted_folder(self, verb: str, reference: str, attempt: Callable[[], _Result]) -> _Result:
         """Try, and once more after mounting the shared folder if it cannot be found."""

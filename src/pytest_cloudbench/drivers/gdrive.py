@@ -170,8 +170,9 @@ class GoogleDriveDriver(FindsInDriveTrash):
     )
 
     member_roles: Mapping[str, str] = {
-        "reader": "read", "commenter": "", "writer": "write", "fileOrganizer": "", "organizer": "", "owner": "full",
+        "reader": "read", "commenter": "", "writer": "write", "fileOrganizer": "", "organizer": "", "owner": "",
     }  # fmt: skip
+    full_promises: ClassVar[frozenset[str]] = frozenset({"write", "share"})  # only the owner may delete
     elsewhere = staticmethod(google_credentials)
     clock_url: ClassVar[str] = f"{_HOST}drive/v3/about"
     oauth: ClassVar[OAuthLogin] = OAuthLogin(
@@ -481,11 +482,14 @@ class GoogleDriveDriver(FindsInDriveTrash):
             return str(self._send(self._about.get(fields="user(emailAddress)"))["user"]["emailAddress"])
 
     def admit(self, path: str, address: str, level: str) -> None:
-        """Let another account read a folder, or also change what is in it (``write``). It is not notified."""
+        """Let another account use a folder at a level of ``member_roles``. It is not notified."""
         with self._cloud_errors("admit", path):
-            body = {"type": "user", "role": role_of_level(self.member_roles, level), "emailAddress": address}
-            options = {"sendNotificationEmail": False, "supportsAllDrives": True, "fields": "id"}
-            self._send(self._permissions.create(fileId=self._find_file("admit", path)["id"], body=body, **options))
+            self._permit(self._find_file("admit", path)["id"], address, level)
+
+    def _permit(self, file_id: str, address: str, level: str) -> None:
+        body = {"type": "user", "role": role_of_level(self.member_roles, level), "emailAddress": address}
+        options = {"sendNotificationEmail": False, "supportsAllDrives": True, "fields": "id"}
+        self._send(self._permissions.create(fileId=file_id, body=body, **options))
 
     def dismiss(self, path: str, address: str) -> None:
         """Undo ``admit``."""
@@ -511,6 +515,16 @@ class GoogleDriveDriver(FindsInDriveTrash):
         with self._cloud_errors("write", reference):
             media = self._media_upload(content)
             self._send(self._files.update(fileId=reference, media_body=media, fields="id", supportsAllDrives=True))
+
+    def delete_shared(self, reference: str) -> None:
+        """Remove another account's file."""
+        with self._cloud_errors("delete", reference):
+            self._send(self._files.delete(fileId=reference, supportsAllDrives=True))
+
+    def share_on(self, reference: str, address: str) -> None:
+        """Let a third account read another account's file. It is not notified."""
+        with self._cloud_errors("share on", reference):
+            self._permit(reference, address, "read")
 
     def copy(self, source: str, target: str) -> Entry:
         """Copy a file. One that already has the target's name stays, too."""

@@ -142,7 +142,8 @@ class OneDriveDriver(WebDriver):
     """One pool of connections for all threads. The only other state is the token, which is refreshed under a lock."""
 
     capabilities: ClassVar[Capabilities] = _CAPABILITIES
-    member_roles: Mapping[str, str] = {"read": "read", "write": "write", "owner": "full"}
+    member_roles: Mapping[str, str] = {"read": "read", "write": "write", "owner": ""}
+    full_promises: ClassVar[frozenset[str]] = frozenset({"write", "delete", "share"})
     credential_sets: ClassVar[tuple[CredentialSet, ...]] = (
         CredentialSet(("access_token",)),
         CredentialSet(("refresh_token", "client_id"), ("client_secret",), public=("client_id",)),
@@ -369,11 +370,14 @@ class OneDriveDriver(WebDriver):
             return str(person.get("mail") or person["userPrincipalName"])
 
     def admit(self, path: str, address: str, level: str) -> None:
-        """Let another account read a folder, or also change what is in it (``write``). It gets no letter."""
+        """Let another account use a folder at a level of ``member_roles``. It gets no letter."""
+        self._invite("admit", path, self._item_url("admit", path, "/invite"), address, level)
+
+    def _invite(self, verb: str, path: str, url: str, address: str, level: str) -> None:
         invitation = {
             "recipients": [{"email": address}], "roles": [level], "requireSignIn": True, "sendInvitation": False,
         }  # fmt: skip
-        self._call_graph("admit", path, "POST", self._item_url("admit", path, "/invite"), invitation)
+        self._call_graph(verb, path, "POST", url, invitation)
 
     def dismiss(self, path: str, address: str) -> None:
         """Undo ``admit``: remove the invitations of this address."""
@@ -402,6 +406,15 @@ class OneDriveDriver(WebDriver):
         headers = self._token_headers(**{"content-type": "application/octet-stream"})
         body, url = content.read(0, content.size_bytes), f"{self._api}/v1.0/drives/{reference}/content"
         self._client.send_json("write", reference, "PUT", url, headers=headers, content=body)
+
+    def delete_shared(self, reference: str) -> None:
+        """Move another account's file to that account's recycle bin."""
+        url = f"{self._api}/v1.0/drives/{reference}"
+        self._client.send("delete", reference, "DELETE", url, headers=self._token_headers())
+
+    def share_on(self, reference: str, address: str) -> None:
+        """Let a third account read another account's file. It gets no letter."""
+        self._invite("share on", reference, f"{self._api}/v1.0/drives/{reference}/invite", address, "read")
 
     @staticmethod
     def open_link(url: str, stranger: Stranger) -> bytes:

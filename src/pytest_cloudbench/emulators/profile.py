@@ -168,10 +168,28 @@ class JobTimes:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The account behind the token: the API's word for its type, and the lifetime of an issued token in seconds."""
+    """The account behind the token.
+
+    Attributes:
+        type: the API's word for its type.
+        token_lifetime_s: the lifetime of an issued token, seconds.
+        readers_delete: at 1, members that may only read may delete, too. This is a flaw for security tests to find.
+        no_sharing_on: at 1, members can never share on, whatever their role says. This is another flaw.
+    """
 
     type: str = ""
     token_lifetime_s: float = 14_400.0
+    readers_delete: int = 0
+    no_sharing_on: int = 0
+
+    def lets_member(self, deed: str, *, by_role: bool, may_read: bool = True) -> bool:
+        """Return whether a member may ``write``, ``delete`` or ``share`` on: by its role, or by a flaw of the account.
+
+        ``may_read`` says whether the role lets it read.
+        """
+        if deed == "share" and self.no_sharing_on:
+            return False
+        return by_role or (deed == "delete" and may_read and self.readers_delete > 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +230,10 @@ _SECTIONS: Mapping[str, type[Any]] = {
     "account": Account,
     "jobs": JobTimes,
 }
-_LATER_KEYS = ("jobs.", "readiness.list_delay_s", "readiness.delete_delay_s", "readiness.replica")
+_LATER_KEYS = (
+    "jobs.", "readiness.list_delay_s", "readiness.delete_delay_s", "readiness.replica", "account.readers_delete",
+    "account.no_sharing_on",
+)  # fmt: skip
 """Prefixes of the settings that were added after profiles were first compared."""
 
 _UPPER: Mapping[str, float] = {
@@ -231,6 +252,8 @@ _UPPER: Mapping[str, float] = {
     "readiness.replicas": 1000.0,
     "readiness.replica_lag_s": _DAY_S,
     "readiness.replica_turn_s": _DAY_S,
+    "account.readers_delete": 1.0,
+    "account.no_sharing_on": 1.0,
     "freeze.period_s": _DAY_S,
     "freeze.duration_s": _DAY_S,
     "jobs.start_s": _DAY_S,

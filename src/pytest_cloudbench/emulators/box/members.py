@@ -18,6 +18,7 @@ _ITEM_IN_PATH = re.compile(r"/2\.0/(?:files|folders)/(\d+)")
 _READERS = frozenset({"viewer", "viewer uploader", "editor", "co-owner"})
 _VIEWERS = _READERS | {"previewer", "previewer uploader"}
 _WRITERS = frozenset({"editor", "co-owner"})
+"""Roles that may write, delete and invite others."""
 
 
 def admits(state: BoxState, path: str, address: str) -> bool:
@@ -32,8 +33,24 @@ def refuse_member(state: BoxState, call: Call, address: str) -> Answer | None:
     role = _find_role(state, call.path, address)
     if not role:
         return BoxError(404, "not_found").answer()
-    allowed = _WRITERS if call.method != "GET" else _READERS if call.route.name == "download" else _VIEWERS
-    return None if role in allowed else BoxError(403, "access_denied_insufficient_permissions").answer()
+    roles = _WRITERS if call.method != "GET" else _READERS if call.route.name == "download" else _VIEWERS
+    deed = "delete" if call.method == "DELETE" else "write"
+    is_allowed = state.account.lets_member(deed, by_role=role in roles, may_read=role in _READERS)
+    return None if is_allowed else BoxError(403, "access_denied_insufficient_permissions").answer()
+
+
+def find_inviting(state: BoxState, item: dict[str, Any]) -> BoxState:
+    """Return the account that has an item to which this one invites others: itself, or one that lets it invite.
+
+    Raises BoxError if a role on the item does not let it.
+    """
+    path = f"/2.0/{item.get('type')}s/{item.get('id')}"
+    for peer in state.peers():
+        if peer is not state and (role := _find_role(peer, path, state.address)):
+            if not peer.account.lets_member("share", by_role=role in _WRITERS):
+                raise BoxError(403, "access_denied_insufficient_permissions")
+            return peer
+    return state
 
 
 def _find_role(state: BoxState, path: str, address: str) -> str:

@@ -6,7 +6,7 @@ imports a driver or an SDK, because a bug that both sides shared would go unnoti
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from pytest_cloudbench.emulators.accounts import LetsMembersIn
 from pytest_cloudbench.emulators.box import (
@@ -26,7 +26,7 @@ from pytest_cloudbench.emulators.core import NodeStore
 from pytest_cloudbench.emulators.http import parse_form
 from pytest_cloudbench.emulators.profile import Profile
 from pytest_cloudbench.emulators.routing import RouteTable
-from pytest_cloudbench.emulators.skin import Answer, Call, Clock, Match, Route
+from pytest_cloudbench.emulators.skin import Answer, Call, Clock, Match, Route, Skin
 from pytest_cloudbench.emulators.throttle import Refusal
 
 _FUNCTIONS = (
@@ -137,6 +137,10 @@ class Box:
     def admits(self, path: str, address: str) -> bool:
         """Return whether a path is that of an item that the account with this address may use."""
         return members.admits(self.state, path, address)
+
+    def meet(self, peers: Callable[[], Sequence[Skin]]) -> None:
+        """Note how to find the accounts of the service, this one among them."""
+        self.state.peers = lambda: [peer.state for peer in peers() if isinstance(peer, Box)]
 
     def refused(self, call: Call, refusal: Refusal) -> Answer:
         """Answer with status 429."""

@@ -23,6 +23,7 @@ from pytest_cloudbench.emulators.box.items import (
     requested_fields,
     standard_item,
 )
+from pytest_cloudbench.emulators.box.members import find_inviting
 from pytest_cloudbench.emulators.box.state import BoxFunction, BoxState
 from pytest_cloudbench.emulators.nodes import File, Folder, Node
 from pytest_cloudbench.emulators.skin import Answer, Call, Kind
@@ -150,6 +151,7 @@ def _create_collaboration(state: BoxState, call: Call) -> Answer:
     if not isinstance(item, dict) or not isinstance(person, dict) or role not in _ROLES:
         name = "item" if not isinstance(item, dict) else "role" if isinstance(person, dict) else "accessible_by"
         raise bad_parameter(name, f"'{name}' is required")
+    state = find_inviting(state, item)
     node = (
         state.find_folder(str(item.get("id"))) if item.get("type") == "folder" else state.find_file(str(item.get("id")))
     )

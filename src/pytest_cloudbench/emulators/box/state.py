@@ -7,7 +7,7 @@ folder, and ``ItemMeta.former_parent`` is the folder from which it came.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -142,6 +142,8 @@ class BoxState:
         self.events: ChangeLog[Event] = ChangeLog()
         self.comments: dict[str, Any] = {}
         self.collaborations: dict[str, Any] = {}
+        self.peers: Callable[[], Sequence[BoxState]] = lambda: (self,)
+        """Returns the states of all accounts of the service."""
         self.secret = self.random_token("", 32)
 
     def _node_id(self) -> str:

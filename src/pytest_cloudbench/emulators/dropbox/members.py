@@ -38,7 +38,8 @@ _list = struct(
 )  # fmt: skip
 _mount = struct(shared_folder_id=check_shared_id)
 _poll = struct(async_job_id=string(minimum=1))
-_BY_NAMESPACE = frozenset({"files/download", "files/upload", "files/get_metadata"})
+_WRITES = {"files/upload": "write", "files/delete_v2": "delete"}
+_BY_NAMESPACE = frozenset({"files/download", "files/get_metadata", *_WRITES})
 
 
 def lead_to_owner(state: State, function: str, arg: dict[str, Any], now_s: float) -> tuple[State, dict[str, Any]]:
@@ -51,22 +52,24 @@ def lead_to_owner(state: State, function: str, arg: dict[str, Any], now_s: float
     folder_id, slash, rest = arg["path"].removeprefix("ns:").partition("/")
     if folder_id == state.tree.namespace:
         return state, arg
-    writes = function == "files/upload"
+    deed, subject = _WRITES.get(function, ""), "path_write" if function == "files/delete_v2" else "path"
     owner = _find_owner(state, folder_id)
     member = owner.shared_folders[folder_id].members.get(state.address) if owner is not None else None
     if owner is None or member is None or not member.is_mounted:
-        raise _refuse_writing(state) if writes else ApiError("path", "not_found")
+        raise _refuse_writing(state, subject) if deed else ApiError("path", "not_found")
     owner.jobs.advance(now_s)
     if state.address not in owner.shared_folders[folder_id].members:
-        raise _refuse_writing(state) if writes else ApiError("path", "not_found")
-    if writes and member.level != "editor":
-        raise _refuse_writing(state)
+        raise _refuse_writing(state, subject) if deed else ApiError("path", "not_found")
+    if deed and not owner.account.lets_member(deed, by_role=member.level == "editor"):
+        raise _refuse_writing(state, subject)
     _, node = find_shared(owner, folder_id, "path")
     return owner, {**arg, "path": owner.tree.paths.path(node) + slash + rest}
 
 
-def _refuse_writing(state: State) -> ApiError:
-    failure = ApiError("path", "no_write_permission")
+def _refuse_writing(state: State, subject: str) -> ApiError:
+    failure = ApiError(subject, "no_write_permission")
+    if subject == "path_write":
+        return failure
     session_id = state.tree.token("pid_upload_session:", 64)
     failure.error = {".tag": "path", "reason": failure.error["path"], "upload_session_id": session_id}
     return failure
@@ -109,10 +112,26 @@ def _find_member(state: State, arg: dict[str, Any]) -> tuple[SharedFolder, str]:
 
 
 def _run_add(state: State, arg: dict[str, Any], call: Call) -> None:
-    shared, _ = find_shared(state, arg["shared_folder_id"], "access_error")
+    shared, _ = find_shared(_find_inviting(state, arg["shared_folder_id"]), arg["shared_folder_id"], "access_error")
     for addition in arg["members"]:
         address, level = _read_address(state, addition["member"]), _read_level(addition["access_level"])
         shared.members.setdefault(address, FolderMember(level)).level = level
+
+
+def _find_inviting(state: State, folder_id: str) -> State:
+    """Return the account whose shared folder this one may share on, or this one. Raises ApiError."""
+    owner = _find_owner(state, folder_id)
+    if owner is None:
+        return state
+    shared = owner.shared_folders[folder_id]
+    is_allowed = shared.members[state.address].level == "editor" and _who_invites(shared) == "editors"
+    if not owner.account.lets_member("share", by_role=is_allowed):
+        raise ApiError("no_permission")
+    return owner
+
+
+def _who_invites(shared: SharedFolder) -> str:
+    return dict(shared.policies).get("acl_update_policy", "editors")
 
 
 def _run_update(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:

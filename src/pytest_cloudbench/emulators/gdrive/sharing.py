@@ -22,6 +22,8 @@ from pytest_cloudbench.emulators.skin import Answer, Call
 
 _ROLES = frozenset({"owner", "organizer", "fileOrganizer", "writer", "commenter", "reader"})
 _WRITING_ROLES = frozenset({"organizer", "fileOrganizer", "writer"})
+_TRASHING_ROLES, _DELETING_ROLES = frozenset({"organizer", "fileOrganizer"}), frozenset({"organizer"})
+"""Roles that may trash and delete ("Roles and permissions"). Those of My Drive may not: its files are their owners'."""
 _FILE_IN_PATH = re.compile(r"/files/([^/]+)")
 _PERMISSION_FIELDS: Selection = {"kind": None, "id": None, "type": None, "role": None}
 _PUBLIC_PERMISSION_FIELDS: Selection = {**_PERMISSION_FIELDS, "allowFileDiscovery": None}
@@ -153,10 +155,24 @@ def refuse_member(state: DriveState, call: Call, address: str) -> Answer | None:
     role = find_role(state, call.path, address, call.now_s)
     if not role:
         return file_not_found((_FILE_IN_PATH.search(call.path) or ("", ""))[1]).answer()
-    if call.method != "GET" and role not in _WRITING_ROLES:
-        message = "The user does not have sufficient permissions for this file."
-        return DriveError(403, "insufficientFilePermissions", message).answer()
-    return None
+    if call.method == "GET":
+        return None
+    is_deletion = call.route.name == "files.delete"
+    deed = "delete" if is_deletion else "share" if call.route.name.startswith("permissions.") else "write"
+    roles = _DELETING_ROLES if is_deletion else _WRITING_ROLES
+    return None if state.account.lets_member(deed, by_role=role in roles) else _insufficient_permissions().answer()
+
+
+def check_trashing(state: DriveState, call: Call, address: str) -> None:
+    """Raise DriveError if another account trashes or restores a file, and its role on the file does not allow that."""
+    role = find_role(state, call.path, address, call.now_s)
+    if role not in _TRASHING_ROLES and "trashed" in read_json_body(call):
+        raise _insufficient_permissions()
+
+
+def _insufficient_permissions() -> DriveError:
+    message = "The user does not have sufficient permissions for this file."
+    return DriveError(403, "insufficientFilePermissions", message)
 
 
 def get_public_content(state: DriveState, call: Call) -> Answer:

@@ -90,7 +90,7 @@ class GoogleDrive:
     def __init__(self, profile: Profile, clock: Clock, seed: int) -> None:
         self.state, self._clock = DriveState(profile, seed), clock
         self.find_member: Callable[[bytes, Mapping[bytes, bytes]], LetsMembersIn | None] = lambda query, headers: None
-        oauth = self.state.oauth = OAuth(DIALECT, self.state.tokens.next, lambda: self.state.lifetime_s)
+        oauth = self.state.oauth = OAuth(DIALECT, self.state.tokens.next, lambda: self.state.account.token_lifetime_s)
         access_token = self.state.tokens.next("ya29.emulated-", 64)
         self.credentials = {"access_token": access_token}
         oauth.add_token(access_token)
@@ -199,6 +199,8 @@ class GoogleDrive:
             try:
                 if b"x-http-method-override" in call.headers and call.method == "POST":
                     return self._handle_override(call)
+                if name == "files.update" and (member := self._find_other(call)) is not None:
+                    sharing.check_trashing(self.state, call, member.state.address)
                 return function(self.state, call)
             except DriveError as error:
                 return error.answer()
@@ -230,6 +232,11 @@ class GoogleDrive:
             return error.answer()
         return None
 
+    def _find_other(self, call: Call) -> LetsMembersIn | None:
+        """Return the account that sent a call, or None if it is this one, or if the call has no valid token."""
+        header = _read_header(call.query, call.headers)
+        return None if header in self.state.oauth.tokens else self.find_member(call.query, call.headers)
+
     def _refuse_upload(self, call: Call) -> Answer | None:
         """Like ``_refuse_unauthorized``, but pieces of a session need nothing beyond its address."""
         return None if b"upload_id=" in call.query else self._refuse_unauthorized(call)
@@ -242,7 +249,7 @@ class GoogleDrive:
             if call.headers.get(b"if-match", b"*") != b"*":
                 return DriveError(412, "conditionNotMet", "Precondition Failed", "If-Match", "header").answer()
             return self.refuse_by_scope(call)
-        if expires_s is None and (member := self.find_member(call.query, call.headers)) is not None:
+        if expires_s is None and (member := self._find_other(call)) is not None:
             return member.refuse_by_scope(call) or sharing.refuse_member(self.state, call, member.state.address)
         challenge, reason, message = b'Bearer realm="https://accounts.google.com/"', "required", "Login Required."
         if header is not None:

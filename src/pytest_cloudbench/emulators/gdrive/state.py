@@ -114,7 +114,7 @@ class DriveState:
         store.quota_bytes = profile.quota.bytes
         store.readiness_s, store.list_delay_s = readiness.delay_s, readiness.list_delay_s
         store.delete_delay_s = readiness.delete_delay_s
-        self.lifetime_s = profile.account.token_lifetime_s
+        self.account = profile.account
 
     # ---------------------------------------------------------------- reads
 

@@ -68,7 +68,12 @@ def refuse_member(state: GraphState, call: Call, email: str) -> GraphError | Non
     roles = find_roles(state, call.path, email)
     if not roles:
         return GraphError(404, "itemNotFound", "The resource could not be found.")
-    return None if call.method == "GET" or "write" in roles else GraphError(403, "accessDenied", "Access denied")
+    if call.method == "GET":
+        return None
+    shares = call.route.name in ("POST invite", "POST createLink") or "permissions" in call.route.name
+    deed = "share" if shares else "delete" if call.route.name == "DELETE item" else "write"
+    is_allowed = state.account.lets_member(deed, by_role="write" in roles)
+    return None if is_allowed else GraphError(403, "accessDenied", "Access denied")
 
 
 def open_link_page(state: GraphState, call: Call) -> Answer:

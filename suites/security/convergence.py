@@ -89,7 +89,7 @@ def _second_account(inquiry: Inquiry) -> Iterator[tuple[Inquiry, Endpoint | None
     """Yield what uploads to another account, its endpoint and a path there, or None if there is no such account."""
     with ExitStack() as stack:
         try:
-            other = stack.enter_context(inquiry.second_account())
+            other = stack.enter_context(inquiry.other_account(2))
         except UsageError:
             endpoint = inquiry.endpoint
             if inquiry.provider.profile is None or endpoint is None:

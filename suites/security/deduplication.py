@@ -37,7 +37,7 @@ def ask_deduplication(inquiry: Inquiry, copies: int = 1) -> Ruling:
     if why := transit.why_unseen(inquiry):
         return unknown(why)
     try:
-        with inquiry.second_account() as other:
+        with inquiry.other_account(2) as other:
             return _compare_accounts(inquiry, other, copies)
     except UsageError as error:
         return unknown(f"it takes a second account: {error}")

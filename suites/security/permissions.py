@@ -1,71 +1,72 @@
 """Do permissions hold? A second account tries what it may not do, in a folder that the first one shares with it.
 
-(Thesis, section 2.4.8 and Table 2.2: shared files can be read-only, read-write or full. Nobody but the two accounts is
-asked, and the second is not notified.)
+(Thesis, section 2.4.8 and Table 2.2: shared files can be read-only, read-write or full. Nobody but the user's own
+accounts is asked, and none is notified.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from pytest_cloudbench import (
-    CloudError,
-    ErrorKind,
-    Inquiry,
-    LiteralContent,
-    RandomContent,
-    UsageError,
-    now_ns,
-    wait_for,
-)
+from pytest_cloudbench import Inquiry, LiteralContent, UsageError, now_ns, wait_for
 
+from . import members
+from .members import DELETE, DONE, POLL_S, REFUSED, SHARE, WRITE, Circle, open_circle, read
 from .rulings import Ruling, no, unknown, yes
 
-_BYTES = 3000
-_ADMITTED_S = 30.0
 _REMOVED_S = 60.0
-_POLL_S = 0.1
-_REFUSALS = frozenset({ErrorKind.NOT_FOUND, ErrorKind.AUTH})
+_PAST = {WRITE: "written", DELETE: "deleted", SHARE: "shared on"}
 
 
 def ask_permissions(inquiry: Inquiry) -> Ruling:
-    """Answer whether a reader cannot write, and a removed member cannot read, and since when."""
+    """Answer whether a reader can neither write, delete nor share on, and a removed member cannot read, since when."""
+    return _ask_circle(inquiry, _try_levels)
+
+
+def ask_full_access(inquiry: Inquiry) -> Ruling:
+    """Answer whether a member at the highest level may do what the service's documents promise, and no more."""
+    return _ask_circle(inquiry, _compare_with_promise)
+
+
+def _ask_circle(inquiry: Inquiry, ask: Callable[[Circle], Ruling]) -> Ruling:
     if not inquiry.admits_members:
         return unknown("the driver does not share folders with other accounts")
     try:
-        with inquiry.second_account() as other:
-            return _try_out(inquiry, other)
+        with open_circle(inquiry) as circle:
+            return ask(circle)
     except UsageError as error:
         return unknown(f"it takes a second account: {error}")
 
 
-def _try_out(inquiry: Inquiry, other: Inquiry) -> Ruling:
-    owner, address = inquiry.driver, other.driver.address()
-    if address == owner.address():
-        return unknown("both sets of credentials lead to the same account")
-    folder, (first, second, third) = f"{inquiry.folder}/shared", (_make_content(inquiry, n) for n in range(3))
-    owner.mkdir(folder)
-    owner.put(f"{folder}/file", LiteralContent(first))
-    reference = owner.refer(f"{folder}/file")
-    if _read(other, reference) is not None:
+# --- read-only, read-write and removed ------------------------------------------------------------
+
+
+def _try_levels(circle: Circle) -> Ruling:
+    owner, address = circle.owner.driver, circle.member.driver.address()
+    circle.store_files()
+    if any(read(stranger, circle.refer(SHARE)) is not None for stranger in circle[1:] if stranger is not None):
         return no("another account reads a file that is not shared with it")
-    owner.admit(folder, address, "read")
-    if not wait_for(lambda: _read(other, reference) == first, _ADMITTED_S, poll_s=_POLL_S):
+    owner.admit(circle.folder, address, "read")
+    if not circle.may_read():
         return unknown("a reader could not read, so nothing follows from what it cannot do")
-    if _writes(other, reference, second):
-        if wait_for(lambda: _content(inquiry, folder) == second, _ADMITTED_S, poll_s=_POLL_S):
-            return no("a member that may only read has written")
-        return unknown("writing by a reader was not refused, but its owner does not read what was written")
-    evidence = [*_describe_roles(inquiry.driver), "read-only: reads, and its writing is refused"]
-    owner.admit(folder, address, "write")
-    if not wait_for(lambda: _writes(other, reference, third), _ADMITTED_S, poll_s=_POLL_S):
+    for deed in circle.deeds:
+        outcome = circle.try_deed(deed)
+        if outcome == DONE:
+            return no(f"a member that may only read has {_PAST[deed]}")
+        if outcome != REFUSED:
+            return unknown(f"a reader's {deed} was not refused, but had no effect")
+    refused = " and ".join(f"{deed}{' on' * (deed == SHARE)}" for deed in circle.deeds)
+    evidence = [*_describe_roles(owner), f"read-only: reads, and cannot {refused}"]
+    owner.admit(circle.folder, address, "write")
+    outcome = circle.try_deed(WRITE, patience_s=members.ADMITTED_S)
+    if outcome == REFUSED:
         return unknown("a member that may write could not, so the refusals before show nothing", evidence)
-    if not wait_for(lambda: _content(inquiry, folder) == third, _ADMITTED_S, poll_s=_POLL_S):
+    if outcome != DONE:
         return unknown("what a member wrote did not appear", evidence)
     evidence.append("read-write: writes, and its owner reads that")
-    owner.dismiss(folder, address)
-    return _watch_removal(other, reference, second, evidence)
+    owner.dismiss(circle.folder, address)
+    return _watch_removal(circle, evidence)
 
 
 def _describe_roles(driver: Any) -> list[str]:
@@ -76,13 +77,14 @@ def _describe_roles(driver: Any) -> list[str]:
     return [f"roles that are asked: {', '.join(asked)}; not asked: {', '.join(others)}"] if roles else []
 
 
-def _watch_removal(other: Inquiry, reference: str, content: bytes, evidence: list[str]) -> Ruling:
+def _watch_removal(circle: Circle, evidence: list[str]) -> Ruling:
     """Let a removed member read until it is refused."""
-    removed_ns = now_ns()
-    if not wait_for(lambda: _read(other, reference) is None, _REMOVED_S, poll_s=_POLL_S):
+    other, reference, removed_ns = circle.member, circle.refer(WRITE), now_ns()
+    if not wait_for(lambda: read(other, reference) is None, _REMOVED_S, poll_s=POLL_S):
         return no(f"a removed member still reads {_REMOVED_S:g} s later", evidence)
     refused_s = (now_ns() - removed_ns) / 1e9
-    if _writes(other, reference, content):
+    again = LiteralContent(circle.make_content("again"))
+    if members.is_accepted(lambda: other.driver.write_shared(reference, again)):
         return no("a removed member has written", evidence)
     other.driver.stat(other.folder)  # raises if the whole account is refused, which would show nothing
     evidence.append(f"removed: refused {refused_s:.2f} s later")
@@ -90,30 +92,31 @@ def _watch_removal(other: Inquiry, reference: str, content: bytes, evidence: lis
     return yes(how, evidence, member_refused_s=refused_s)
 
 
-def _make_content(inquiry: Inquiry, number: int) -> bytes:
-    return RandomContent(f"{inquiry.seed}/shared-{number}", _BYTES).read(0, _BYTES)
+# --- full access ----------------------------------------------------------------------------------
 
 
-def _content(inquiry: Inquiry, folder: str) -> bytes:
-    return b"".join(inquiry.driver.get(f"{folder}/file"))
-
-
-def _read(inquiry: Inquiry, reference: str) -> bytes | None:
-    """Return what an account reads, or None if it is refused. Raises CloudError for whatever else goes wrong."""
-    try:
-        return bytes(inquiry.driver.read_shared(reference))
-    except CloudError as error:
-        if error.kind not in _REFUSALS:
-            raise
-        return None
-
-
-def _writes(inquiry: Inquiry, reference: str, content: bytes) -> bool:
-    """Return whether an account may write. Raises CloudError if that neither succeeds nor is refused."""
-    try:
-        inquiry.driver.write_shared(reference, LiteralContent(content))
-    except CloudError as error:
-        if error.kind not in _REFUSALS:
-            raise
-        return False
-    return True
+def _compare_with_promise(circle: Circle) -> Ruling:
+    driver = circle.owner.driver
+    roles: Mapping[str, str] = driver.member_roles
+    level = "full" if "full" in roles.values() else "write"
+    role = next(name for name, own_level in roles.items() if own_level == level)
+    promised = [deed for deed in members.DEEDS if deed in driver.full_promises]
+    evidence = [f"the highest role that can be given is {role}; it promises: {', '.join(promised)}"]
+    circle.store_files()
+    driver.admit(circle.folder, circle.member.driver.address(), level)
+    if not circle.may_read():
+        return unknown("the member could not read, so nothing follows from what it cannot do", evidence)
+    if circle.third is not None and read(circle.third, circle.refer(SHARE)) is not None:
+        return unknown("a third account reads already, so nothing follows about sharing on", evidence)
+    outcomes = {
+        deed: circle.try_deed(deed, patience_s=members.ADMITTED_S if deed in promised else 0.0)
+        for deed in circle.deeds
+    }  # fmt: skip
+    evidence += [f"{deed}: {outcome}" for deed, outcome in outcomes.items()]
+    if missing := [deed for deed in promised if outcomes.get(deed, DONE) != DONE]:
+        return no(f"{role} is promised, but cannot: {', '.join(missing)}", evidence)
+    if extra := [deed for deed, outcome in outcomes.items() if outcome == DONE and deed not in promised]:
+        return no(f"{role} can do what is not promised: {', '.join(extra)}", evidence)
+    if circle.third is None:
+        return unknown("the rest is as promised, but sharing on takes a third account", evidence)
+    return yes(f"{role} can do what is promised: {', '.join(promised)}", evidence)

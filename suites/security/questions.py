@@ -91,8 +91,12 @@ QUESTIONS = {
         Question("revoked", "Revoked link closed", "Is a revoked link closed, and when?", links.ask_revoked),
         Question("expiry", "Link ends at its time", "Is a link closed once its time is over?", links.ask_expiry),
         Question(
-            "permissions", "Permissions hold", "Can a reader not write, and a removed member not read?",
+            "permissions", "Permissions hold", "Can a reader only read, and a removed member not even that?",
             permissions.ask_permissions,
+        ),
+        Question(
+            "full_access", "Full access as promised", "Can a member with all rights do what is promised, and no more?",
+            permissions.ask_full_access,
         ),
         Question("deleted", "Deleted content gone", "Is deleted content gone?", links.ask_deleted),
     )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from http.client import HTTPConnection
@@ -15,11 +15,21 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench import CloudError, Endpoint, ErrorKind, Inquiry, ProviderSpec, connect_driver, start_emulator
+from pytest_cloudbench import (
+    CloudError,
+    EmulatorService,
+    Endpoint,
+    ErrorKind,
+    Inquiry,
+    ProviderSpec,
+    UsageError,
+    connect_driver,
+    start_emulator,
+)
 from pytest_cloudbench.providers import Provider, opened
 from pytest_cloudbench.providers.for_agents import Provided
 from pytest_cloudbench.results import journal
-from suites.security import convergence, deduplication, permissions
+from suites.security import convergence, deduplication, members, permissions
 from suites.security.deduplication import SIZE_BYTES, Pair, judge_deduplication
 from tests.fleet.harness import Lab
 
@@ -98,7 +108,7 @@ def open_shelf(skips: str, second: str = "b", least_copies: int = 1) -> Iterator
             return ShelfDriver(endpoint, skips)
 
         @contextmanager
-        def second_account(self) -> Iterator[Any]:
+        def other_account(self, number: int) -> Iterator[Any]:
             with make_client(second) as client:
                 yield client
 
@@ -166,44 +176,62 @@ def test_without_a_second_account_the_answer_is_unknown() -> None:
         provider = Provider("dropbox", open=lambda: (driver, Provided("dropbox", service.endpoint)))
         ruling = deduplication.ask_deduplication(Inquiry(provider, "/run", "truth", lambda: None, lambda _: None))
         driver.close()
-    assert (ruling.answer, ruling.how) == ("unknown", "it takes a second account: there is no second account")
+    assert (ruling.answer, ruling.how) == ("unknown", "it takes a second account: there is no account 2")
 
 
 # --- permissions ---
 
 
 @contextmanager
-def open_drive(api: str) -> Iterator[Inquiry]:
-    """An inquiry at an emulated service that shares folders, which has a second account."""
+def open_drive(api: str) -> Iterator[tuple[Inquiry, EmulatorService]]:
+    """An inquiry at an emulated service that shares folders, which has two more accounts, and the service."""
     with start_emulator("ideal", api=api) as service:
         providers = []
-        for number in (1, 2):
+        for number in (1, 2, 3):
             endpoint = service.open_account(number)
             driver: Any = connect_driver(ProviderSpec.parse(api), endpoint)
             driver.mkdir("/run")
             pair = driver, Provided(api, endpoint, profile="ideal")
             providers.append(Provider(f"emulated:{api}", open=partial(tuple, pair)))
-        second = nullcontext(providers[1])
-        yield Inquiry(providers[0], "/run", "truth", lambda: None, lambda _: None, lambda: second)
+        inquiry = Inquiry(
+            providers[0], "/run", "truth", lambda: None, lambda _: None,
+            lambda number: nullcontext(providers[number - 1]),
+        )  # fmt: skip
+        yield inquiry, service
         for provider in providers:
             provider.close()
 
 
 @pytest.fixture(scope="module", params=["gdrive", "onedrive", "box", "dropbox"])
-def _drive(request: pytest.FixtureRequest) -> Iterator[Inquiry]:
-    with open_drive(request.param) as inquiry:
-        yield inquiry
+def _drive(request: pytest.FixtureRequest) -> Iterator[tuple[Inquiry, EmulatorService]]:
+    with open_drive(request.param) as drive:
+        yield drive
 
 
 @pytest.fixture
-def drive(_drive: Inquiry, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Inquiry:
+def drive(
+    _drive: tuple[Inquiry, EmulatorService], monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Inquiry:
     """An inquiry at such a service, in a folder of this test, whose waits are short."""
-    monkeypatch.setattr(permissions, "_ADMITTED_S", 0.3)
+    monkeypatch.setattr(members, "ADMITTED_S", 0.3)
     monkeypatch.setattr(permissions, "_REMOVED_S", 0.3)
     folder = f"/run/{request.node.name}"
-    for provider in (_drive.provider, _drive.open_second().__enter__()):
-        provider.driver.mkdir(folder)
-    return replace(_drive, folder=folder)
+    inquiry, _ = _drive
+    for driver in (inquiry.provider.driver, get_driver(inquiry, 2), get_driver(inquiry, 3)):
+        driver.mkdir(folder)
+    return replace(inquiry, folder=folder)
+
+
+def get_driver(drive: Inquiry, number: int) -> Any:
+    return drive.open_other(number).__enter__().driver
+
+
+@pytest.fixture
+def switch_on(_drive: tuple[Inquiry, EmulatorService]) -> Iterator[Callable[[str], object]]:
+    """Switches a flaw of all accounts on, until the end of the test."""
+    _, service = _drive
+    yield lambda flaw: service.control(set={f"account.{flaw}": 1})
+    service.control(set={"account.readers_delete": 0, "account.no_sharing_on": 0})
 
 
 def test_permissions_that_hold_are_found_to_hold(drive: Inquiry) -> None:
@@ -241,7 +269,7 @@ def test_a_member_that_may_nothing_shows_nothing(drive: Inquiry, monkeypatch: py
 
 def test_a_file_that_everybody_reads_is_found(drive: Inquiry, monkeypatch: pytest.MonkeyPatch) -> None:
     driver: Any = drive.provider.driver
-    put, other = driver.put, drive.open_second().__enter__().driver.address()  # type: ignore[attr-defined]  # as above
+    put, other = driver.put, get_driver(drive, 2).address()
 
     def put_and_share(path: str, content: Any) -> None:
         put(path, content)
@@ -250,6 +278,82 @@ def test_a_file_that_everybody_reads_is_found(drive: Inquiry, monkeypatch: pytes
     monkeypatch.setattr(driver, "put", put_and_share)
     ruling = permissions.ask_permissions(drive)
     assert (ruling.answer, ruling.how) == ("no", "another account reads a file that is not shared with it")
+
+
+def test_a_reader_that_may_delete_is_found(drive: Inquiry, switch_on: Callable[[str], object]) -> None:
+    switch_on("readers_delete")
+    ruling = permissions.ask_permissions(drive)
+    assert (ruling.answer, ruling.how) == ("no", "a member that may only read has deleted")
+
+
+def test_a_reader_that_may_share_on_is_found(drive: Inquiry, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner, member = drive.provider.driver, get_driver(drive, 2)
+    share_on, folder = member.share_on, f"{drive.folder}/shared"
+
+    def share_on_as_writer(reference: str, address: str) -> None:
+        owner.admit(folder, member.address(), "write")  # type: ignore[attr-defined]  # as in the tests above
+        share_on(reference, address)
+
+    monkeypatch.setattr(member, "share_on", share_on_as_writer)
+    ruling = permissions.ask_permissions(drive)
+    assert (ruling.answer, ruling.how) == ("no", "a member that may only read has shared on")
+
+
+# --- full access ---
+
+
+def test_full_access_that_is_as_promised_is_found_to_be(drive: Inquiry) -> None:
+    ruling = permissions.ask_full_access(drive)
+    assert (ruling.answer, len(ruling.evidence)) == ("yes", 4), ruling
+    is_drive = drive.bound.spec.scheme == "gdrive"
+    assert ruling.evidence[1:] == ("write: done", f"delete: {'refused' if is_drive else 'done'}", "share: done")
+
+
+def test_full_access_that_cannot_share_on_is_found(drive: Inquiry, switch_on: Callable[[str], object]) -> None:
+    switch_on("no_sharing_on")
+    ruling = permissions.ask_full_access(drive)
+    assert (ruling.answer, ruling.how.partition(" ")[2]) == ("no", "is promised, but cannot: share"), ruling
+
+
+def test_full_access_to_more_than_is_promised_is_found(drive: Inquiry, switch_on: Callable[[str], object]) -> None:
+    """Drive alone keeps deleting to owners, so that elsewhere this flaw changes nothing for such members."""
+    switch_on("readers_delete")
+    ruling = permissions.ask_full_access(drive)
+    is_drive = drive.bound.spec.scheme == "gdrive"
+    assert ruling.answer == ("no" if is_drive else "yes")
+    assert ruling.how.endswith(" can do what is not promised: delete") is is_drive
+
+
+def test_a_deed_that_is_accepted_and_not_done_is_found(drive: Inquiry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(get_driver(drive, 2), "write_shared", lambda reference, content: None)
+    ruling = permissions.ask_full_access(drive)
+    assert (ruling.answer, ruling.evidence[1]) == ("no", "write: accepted, without effect"), ruling
+
+
+def test_full_access_that_is_read_only_is_found(drive: Inquiry, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver: Any = drive.provider.driver
+    admit = driver.admit
+    monkeypatch.setattr(driver, "admit", lambda path, address, level: admit(path, address, "read"))
+    ruling = permissions.ask_full_access(drive)
+    missing = [deed for deed in members.DEEDS if deed in driver.full_promises]
+    assert ruling.how.endswith(f" is promised, but cannot: {', '.join(missing)}"), ruling
+
+
+def test_without_a_third_account_sharing_on_is_unknown(drive: Inquiry) -> None:
+    def open_second(number: int) -> AbstractContextManager[Provider]:
+        if number != 2:
+            raise UsageError("one more takes other credentials")
+        return drive.open_other(number)
+
+    pair = replace(drive, open_other=open_second)
+    ruling = permissions.ask_full_access(pair)
+    assert (ruling.answer, ruling.how) == ("unknown", "the rest is as promised, but sharing on takes a third account")
+    again = replace(pair, folder=f"{drive.folder}/again")
+    for number in (1, 2):
+        driver = drive.provider.driver if number == 1 else get_driver(drive, number)
+        driver.mkdir(again.folder)
+    ruling = permissions.ask_permissions(again)
+    assert (ruling.answer, ruling.evidence[1]) == ("yes", "read-only: reads, and cannot write and delete"), ruling
 
 
 @pytest.mark.slow
@@ -261,8 +365,8 @@ def test_convergent_encryption_is_found_by_the_second_account(is_convergent: boo
             return Encrypting(self.bound.connect(endpoint, {}), is_convergent)
 
     accounts = list[str]()
-    with open_drive("gdrive") as drive:
-        inquiry = Client(drive.provider, "/run", "truth", lambda: None, drive.wait, drive.open_second)
+    with open_drive("gdrive") as (drive, _):
+        inquiry = Client(drive.provider, "/run", "truth", lambda: None, drive.wait, drive.open_other)
         ruling = convergence.ask_convergent(inquiry)
     assert (ruling.answer, len(ruling.evidence)) == (answer, 2), ruling
     assert len({*accounts}) == 2

@@ -36,8 +36,8 @@ _Answer = TypeVar("_Answer")
 _PAUSE_S = 1.0
 
 
-def _refuse_second() -> AbstractContextManager[Provider]:
-    raise UsageError("there is no second account")
+def _refuse_other(number: int) -> AbstractContextManager[Provider]:
+    raise UsageError(f"there is no account {number}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,8 @@ class Inquiry:
         seed: names and contents are derived from it.
         list_stored: asks the controller for what the provider's services store.
         wait: waits before a throttled call is repeated, for the seconds that the provider asked for.
-        open_second: opens the second account, with a folder of the same name there, and removes that at the end.
+        open_other: opens another account by its number from 2, with a folder of the same name there, and removes that
+            at the end.
     """
 
     provider: Provider
@@ -58,7 +59,7 @@ class Inquiry:
     seed: str
     list_stored: Callable[[], Sequence[tuple[str, bytes]] | None]
     wait: Callable[[float | None], None]
-    open_second: Callable[[], AbstractContextManager[Provider]] = _refuse_second
+    open_other: Callable[[int], AbstractContextManager[Provider]] = _refuse_other
 
     @property
     def driver(self) -> Any:
@@ -83,7 +84,7 @@ class Inquiry:
         """What a question may use at each of the providers that this one is made of. Their stores are not seen."""
         provided = self.provider.opened[1].children
         return [
-            replace(self, provider=_connect_later(child), list_stored=lambda: None, open_second=_refuse_second)
+            replace(self, provider=_connect_later(child), list_stored=lambda: None, open_other=_refuse_other)
             for child in provided
         ]
 
@@ -105,13 +106,13 @@ class Inquiry:
             return self._repeat_throttled(connect_provided(self.provider.opened[1]))
 
     @contextmanager
-    def second_account(self) -> Iterator[Self]:
-        """Open another account of the same service, and yield what a question may use there.
+    def other_account(self, number: int) -> Iterator[Self]:
+        """Open another account of the same service by its number from 2. Yield what a question may use there.
 
         Its folder, of the same name, is empty, and removed at the end. Raises UsageError, which says what is missing,
         if there is no other account, and CloudError.
         """
-        with self.open_second() as provider:
+        with self.open_other(number) as provider:
             yield replace(self, provider=provider)
 
     def open_link(self, url: str) -> bytes:
@@ -181,7 +182,7 @@ def inquire(experiment: Experiment, payload: Generator, ask: Callable[[Inquiry],
             agent.ask("faults", SwitchFaults(provider.spec, are_on=False))
         with agent.sign_of_life():
             seed = f"{experiment.facts.seed}/{folder}"
-            return ask(Inquiry(provider, folder, seed, list_stored, wait, partial(open_second, folder)))
+            return ask(Inquiry(provider, folder, seed, list_stored, wait, partial(open_other, folder)))
 
     def list_stored() -> list[tuple[str, bytes]] | None:
         stored: Sequence[tuple[str, bytes]] | None = agent.ask("stored", provider.spec)
@@ -191,8 +192,8 @@ def inquire(experiment: Experiment, payload: Generator, ask: Callable[[Inquiry],
         agent.stop.wait((requested_s or _PAUSE_S) / experiment.facts.time_scale)
 
     @contextmanager
-    def open_second(folder: str) -> Iterator[Provider]:
-        request, subject = AccountRequest(provider.spec, 2), experiment.make_subject(folder, "", stores=False)
+    def open_other(folder: str, number: int) -> Iterator[Provider]:
+        request, subject = AccountRequest(provider.spec, number), experiment.make_subject(folder, "", stores=False)
         try:
             opened = OpenedAccount.from_plain(agent.ask("account", request))
             if opened.provided.is_kept:  # a real account is announced, and the user asked
@@ -200,17 +201,17 @@ def inquire(experiment: Experiment, payload: Generator, ask: Callable[[Inquiry],
                 agent.ask("agree", start)
         except FleetError as error:
             raise UsageError(str(error)) from error
-        second = Provider(opened.spec, open=lambda: (connect_provided(opened.provided), opened.provided))
+        other = Provider(opened.spec, open=lambda: (connect_provided(opened.provided), opened.provided))
         try:
-            unmeasured = Unmeasured(agent, second, experiment.facts)
+            unmeasured = Unmeasured(agent, other, experiment.facts)
             unmeasured.make_folder(folder, mkdir=True, is_fresh=False)
             try:
                 agent.ask("faults", SwitchFaults(provider.spec, are_on=False))  # making the folder switched them on
-                yield second
+                yield other
             finally:
                 unmeasured.remove_folder(folder)
         finally:
-            second.close()
+            other.close()
 
     with experiment.scratch(payload) as (run, files):
         answer: _Answer = agent.once(f"inquiry:{run}", lambda: ask_undisturbed(files.folder))

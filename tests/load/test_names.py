@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_cloudbench.load.names import Labels, entry_names, parse_label
+from pytest_cloudbench.load.names import FileNames, Labels, entry_names, parse_label
+from pytest_cloudbench.load.request import Files
+from pytest_cloudbench.workload.payload import Payloads
 
 
 @pytest.mark.parametrize(
@@ -37,3 +39,21 @@ def test_a_label_is_read_whatever_path_the_test_is_stored_under() -> None:
     fullname, _ = entry_names("suites/iot/test_iot.py::test_it[a]", "test_it[a]", "up")
     assert parse_label("test_iot.py::test_it[a]", fullname) == "up"
     assert parse_label("load.bench.toml", "load.bench.toml#up") == "up"
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (FileNames(), "/run/s00003-000014.bin"),
+        (FileNames(".100%s", "%d-", folder="50%/s00000-000000"), "/run/50%/s00000-000000/%d-s00003-000014.100%s"),
+        (FileNames("", only="%s.txt"), "/run/%s.txt"),
+        (FileNames(".b", key="k"), "/run/e700e715af992ed5.b"),
+    ],
+)
+def test_paths_are_the_names_below_the_folder_even_with_percent_signs(names: FileNames, expected: str) -> None:
+    files = Files("/run", Payloads("x").random(1), named=names)
+    assert files.path(3, 14) == files.file(3, 14)[0] == expected == f"/run/{names.path(3, 14)}"
+
+
+def test_the_folder_of_files_may_look_like_a_format() -> None:
+    assert Files("/100%d", Payloads("x").random(1)).path(123_456, 1_234_567) == "/100%d/s123456-1234567.bin"

@@ -50,6 +50,10 @@ def parse_label(nodeid: str, fullname: str) -> str:
     return (stored_test.removeprefix(test) if mark else fullname.removeprefix(nodeid)).removeprefix("#")
 
 
+_NUMBERS = "s%05d-%06d"
+"""Sensor and sequence number in a name. ``%`` takes two thirds of the time of an f-string here."""
+
+
 @dataclass(frozen=True, slots=True)
 class FileNames:
     """The names of a run's files. It is plain data, so that a channel can carry it.
@@ -71,7 +75,7 @@ class FileNames:
     def new(self, sensor: int, seq: int) -> str:
         """Return a unique name for the content of a sensor's operation, even if all overwrite one file."""
         if not self.key:
-            return f"{self.prefix}s{sensor:05d}-{seq:06d}{self.suffix}"
+            return f"{self.prefix}{_NUMBERS % (sensor, seq)}{self.suffix}"
         letters = blake2b(f"{self.key}/{sensor}/{seq}".encode(), digest_size=8).hexdigest()
         return f"{self.prefix}{letters}{self.suffix}"
 
@@ -83,3 +87,10 @@ class FileNames:
         """Return the path of that file below the run's folder."""
         name = self.only or self.new(sensor, seq)
         return f"{self.folder}/{name}" if self.folder else name
+
+    def template(self, folder: str) -> str:
+        """Return the text that ``% (sensor, seq)`` makes a path below ``folder``. Empty if names are not numbers."""
+        if self.key or self.only:
+            return ""
+        before, after = f"{folder}/{self.path(0, 0)}".rsplit(_NUMBERS % (0, 0), 1)
+        return f"{before.replace('%', '%%')}{_NUMBERS}{after.replace('%', '%%')}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
-from functools import cache
+from functools import cache, lru_cache
 from math import inf
 from typing import Any, TypedDict
 
@@ -40,6 +40,11 @@ class Files:
     named: FileNames | None = None
     limits: Sequence[int] | None = None
     cycle: Sequence[int] = ()
+    _template: str = field(init=False, repr=False, compare=False)
+    """Makes paths in one step, because that is a fifth of the work of an operation."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_template", _path_template(self.names, self.folder))
 
     @property
     def names(self) -> FileNames:
@@ -48,13 +53,15 @@ class Files:
 
     def path(self, sensor: int, seq: int) -> str:
         """Return the path of the file of a sensor and sequence number."""
-        number = self._cycled_number(sensor, seq) if self.cycle else seq
-        return f"{self.folder}/{self.names.path(sensor, number)}"
+        if self.cycle:
+            seq = self._cycled_number(sensor, seq)
+        return self._template % (sensor, seq) if self._template else f"{self.folder}/{self.names.path(sensor, seq)}"
 
     def file(self, sensor: int, seq: int) -> tuple[str, Content]:
         """Return the path and the content of the file of a sensor and sequence number."""
-        number = self._cycled_number(sensor, seq) if self.cycle else seq
-        return f"{self.folder}/{self.names.path(sensor, number)}", self.payload.content(sensor, number)
+        if self.cycle:
+            seq = self._cycled_number(sensor, seq)
+        return self.path(sensor, seq), self.payload.content(sensor, seq)
 
     def in_turn(self) -> Files:
         """Return the same files, such that a sensor's operation after the last file uses the first one again."""
@@ -69,6 +76,12 @@ class Files:
 def _names_with_suffix(suffix: str) -> FileNames:
     """Return the names that are sensor and sequence number. Asked for by every operation."""
     return FileNames(suffix) if suffix else FileNames()
+
+
+@lru_cache(maxsize=64)
+def _path_template(names: FileNames, folder: str) -> str:
+    """Return the template of paths. Asked for by every operation of a trace, whose files differ in size only."""
+    return names.template(folder)
 
 
 @dataclass(frozen=True, slots=True)

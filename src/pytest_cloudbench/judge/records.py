@@ -61,14 +61,16 @@ _DEFAULTS_OF_NEW_FIELDS = struct.Struct("<HHq").pack(0, _NO_REQUESTS, _NO_WAIT)
 
 def pack(op: Op, detail: int = 0) -> bytes:
     """Pack one record as in a log, with the number of its detail's text (0 for none)."""
-    digest, requests = op.digest, op.requests
+    (
+        verb, sensor, seq, agent, scheduled_ns, start_ns, first_byte_ns, end_ns, size_bytes, outcome, kind,
+        retry_after_s, digest, _, requests, cpu_wait_ns,
+    ) = op  # fmt: skip
     return _PACKED.pack(
-        op.scheduled_ns, op.start_ns, op.first_byte_ns, op.end_ns, op.size_bytes,
-        op.sensor, op.seq, op.agent,
-        _VERB_CODE[op.verb], _OUTCOME_CODE[op.outcome], _KIND_CODE[op.kind], len(digest),
-        _UNKNOWN if op.retry_after_s is None else op.retry_after_s, digest,
+        scheduled_ns, start_ns, first_byte_ns, end_ns, size_bytes, sensor, seq, agent,
+        _VERB_CODE[verb], _OUTCOME_CODE[outcome], _KIND_CODE[kind], len(digest),
+        _UNKNOWN if retry_after_s is None else retry_after_s, digest,
         detail, _NO_REQUESTS if requests is None else min(requests, _NO_REQUESTS - 1),
-        _NO_WAIT if op.cpu_wait_ns is None else op.cpu_wait_ns,
+        _NO_WAIT if cpu_wait_ns is None else cpu_wait_ns,
     )  # fmt: skip
 
 

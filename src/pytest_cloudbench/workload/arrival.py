@@ -480,11 +480,9 @@ class Plan:
 
     def busiest(self, window_ns: int) -> int:
         """Return the largest number of operations due within any ``window_ns``."""
-        best, tail = 0, 0
-        for head, due in enumerate(self.due_ns):
-            while due - self.due_ns[tail] > window_ns:
-                tail += 1
-            best = max(best, head - tail + 1)
+        best, due_ns = 0, self.due_ns
+        for row, due in enumerate(due_ns):
+            best += due - due_ns[row - best] <= window_ns  # so the window that ends here holds one more
         return best
 
 

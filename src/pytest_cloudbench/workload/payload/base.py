@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pytest_cloudbench.model import KIB, MIB, Content
 
@@ -22,8 +22,7 @@ _AES_BLOCK_BYTES = 16
 _AES_READ_BYTES = 4 * MIB
 
 
-@dataclass(frozen=True, slots=True)
-class RandomContent:
+class RandomContent(NamedTuple):  # made for every operation: a frozen dataclass takes twice as long
     """Incompressible bytes, a pure function of ``key`` and size, readable at any offset.
 
     The bytes depend on the size because a file that begins like another one would be deduplicated. Above 64 KiB they

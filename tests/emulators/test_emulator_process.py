@@ -347,3 +347,23 @@ def test_same_seed_same_names() -> None:
         with start_emulator("ideal", seed=seed) as running:
             tokens.append(running.endpoint.credentials["access_token"])
     assert tokens[0] == tokens[1] != tokens[2]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="page faults are counted in /proc")
+def test_a_request_maps_no_memory() -> None:
+    with start_emulator("ideal") as emulator:
+        context = ssl.create_default_context(cafile=emulator.endpoint.ca_file)
+        port = urlsplit(emulator.endpoint.url).port
+        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=HANG_S, context=context)
+
+        def page_faults_of(requests: int) -> int:
+            stat = Path("/proc", str(emulator.child.pid), "stat")
+            before = int(stat.read_text().rpartition(")")[2].split()[7])
+            for _ in range(requests):
+                connection.request("GET", "/")
+                connection.getresponse().read()
+            return int(stat.read_text().rpartition(")")[2].split()[7]) - before
+
+        page_faults_of(50)
+        assert page_faults_of(200) < 200, "three for each request, if TLS reads into a new buffer"
+        connection.close()

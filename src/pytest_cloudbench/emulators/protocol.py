@@ -1,11 +1,12 @@
 """uvicorn's protocol, tuned for many small requests. Every use of uvicorn's private names is in this module.
 
-It differs from uvicorn's protocol in three ways:
+It differs from uvicorn's protocol in four ways:
 
 - The application can access its connection: to reset it, to send a short answer in one write, or to refuse a request
   without reading its body.
 - A request starts as soon as its body, or the first packet of the body, has arrived, so a request that never waits is
   answered without a task. It becomes a task when it first waits, so code that must run inside a task has to wait first.
+- All connections read into one buffer.
 - It has the limits of the servers that stand in front of such services:
 
 =======================================  ==============================================
@@ -30,6 +31,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from pytest_cloudbench.emulators.blob import BytePieces
 from pytest_cloudbench.emulators.skin import BODILESS
 
+_READ_BYTES = 256 * 1024
 _ONE_WRITE_BYTES = 32 * 1024
 # A client that was turned away may still be sending, and reads the answer only afterwards. Closing at once would reset
 # the connection, so up to this many bytes are discarded first.
@@ -99,7 +101,7 @@ class EagerProtocol(HttpToolsProtocol):
         self.transport.write(b"".join((STATUS_LINE[status], *lines, ending, bytes(body))))
         cycle.message_event.set()
 
-    def data_received(self, data: bytes) -> None:
+    def data_received(self, data: bytes | memoryview) -> None:
         """Read a packet, then begin the request in it."""
         if self._linger_bytes is not None:
             self._linger_bytes -= len(data)
@@ -108,7 +110,7 @@ class EagerProtocol(HttpToolsProtocol):
             return
         self._received_s, self._reading, self._packet_bytes = self.loop.time(), True, len(data)
         try:
-            super().data_received(data)
+            super().data_received(cast(bytes, data))  # the parser takes any buffer
         finally:
             self._reading = False
         if self._in_head:
@@ -186,6 +188,43 @@ class EagerProtocol(HttpToolsProtocol):
             self._first_step = (cycle, app)
         else:
             super()._start_asgi_task(cycle, app)
+
+
+class BufferedConnection(asyncio.BufferedProtocol):
+    """Reads into one buffer for all connections, and passes what has arrived to an ``EagerProtocol``.
+
+    For a protocol without a buffer, TLS reads into a new one of 256 KiB each time, which is mapped and soon unmapped.
+    One is enough for all connections, because the parser keeps nothing of it.
+    """
+
+    _buffer = memoryview(bytearray(_READ_BYTES))
+
+    def __init__(self, **arguments: Any) -> None:
+        self._protocol = EagerProtocol(**arguments)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return the buffer to read into."""
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Pass on what has been read."""
+        self._protocol.data_received(self._buffer[:nbytes])
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn's own signature
+        """Pass on that the connection begins."""
+        self._protocol.connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Pass on that the connection has ended."""
+        self._protocol.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Pass on that the client does not read fast enough."""
+        self._protocol.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Pass on that the client has caught up."""
+        self._protocol.resume_writing()
 
 
 async def _run_rest(running: Coroutine[Any, Any, None], awaited: Any) -> None:

@@ -428,7 +428,7 @@ async def _serve_requests(
     """Serve until a signal. When ready, call ``announce`` with the control socket, its token file and the proxy."""
     import uvicorn
 
-    from pytest_cloudbench.emulators.protocol import EagerProtocol
+    from pytest_cloudbench.emulators.protocol import BufferedConnection
 
     token, token_file = make_control_token(folder)
     serve_control = functools.partial(emulator.serve_control, token)
@@ -454,7 +454,7 @@ async def _serve_requests(
 
     config = uvicorn.Config(
         emulator,
-        http=EagerProtocol,
+        http=BufferedConnection,  # type: ignore[arg-type]  # uvicorn calls it, and asks no more of it
         ws="none",
         lifespan="off",
         loop="none",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import json.encoder
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl
+
+import msgspec
 
 
 def parse_form(text: bytes) -> dict[str, str]:
@@ -14,18 +16,30 @@ def parse_form(text: bytes) -> dict[str, str]:
 
 
 def json_writer(comma: str = ",", colon: str = ":") -> Callable[[Any], bytes]:
-    """Return a function that writes values as JSON with these separators.
+    """Return a function that writes values as JSON with these separators, in ASCII as ``json`` does.
 
-    ``JSONEncoder`` makes a new encoder in C for each value, which takes a third of the time for a short one. Here one
-    encoder serves all values. Where the interpreter has no such encoder, ``JSONEncoder`` does the work.
+    ``msgspec`` takes a fifth of the time. It does not escape other characters, so ``json`` writes what has any.
     """
-    make: Any = getattr(json.encoder, "c_make_encoder", None)
-    if make is None:
-        encode = json.JSONEncoder(separators=(comma, colon), check_circular=False).encode
-        return lambda value: encode(value).encode()
-    text: Any = json.encoder.encode_basestring_ascii
-    write = make(None, None, text, None, colon, comma, False, False, True)
-    return lambda value: "".join(write(value, 0)).encode()
+    slow = json.JSONEncoder(separators=(comma, colon), check_circular=False).encode
+    quick = _QUICK.get((comma, colon))
+    if quick is None:
+        return lambda value: slow(value).encode()
+
+    def write(value: Any) -> bytes:
+        try:
+            text = quick(value)
+        except (TypeError, ValueError):  # such as half of a surrogate pair
+            return slow(value).encode()
+        return text if text.isascii() else slow(value).encode()
+
+    return write
+
+
+_compact = msgspec.json.Encoder().encode
+_QUICK: Mapping[tuple[str, str], Callable[[Any], bytes]] = {
+    (",", ":"): _compact,
+    (", ", ": "): lambda value: msgspec.json.format(_compact(value), indent=0),
+}
 
 
 def byte_range(header: bytes, size_bytes: int) -> tuple[int, int] | None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from pytest_cloudbench.emulators.blob import Blob, BytePieces, PieceWriter
 from pytest_cloudbench.emulators.core import NodeStore, Tokens
-from pytest_cloudbench.emulators.http import parse_form
+from pytest_cloudbench.emulators.http import json_writer, parse_form
 from pytest_cloudbench.emulators.mega.commands import COMMANDS, SESSIONLESS, CommandContext
 from pytest_cloudbench.emulators.mega.errors import Code, Failure
 from pytest_cloudbench.emulators.mega.login import Hashcash, User, decode
@@ -222,11 +222,11 @@ def _base_url(headers: Mapping[bytes, bytes], *, is_content: bool = False) -> st
     return f"https://{_CONTENT}" if host.partition(":")[0] == _API and is_content else f"https://{host}"
 
 
-_encode_json = json.JSONEncoder(separators=(",", ":")).encode
+_encode_json = json_writer()
 
 
 def _json_answer(value: Any) -> Answer:
-    return Answer(200, _JSON, _encode_json(value).encode())
+    return Answer(200, _JSON, _encode_json(value))
 
 
 def _parse_query(query: bytes) -> Mapping[str, str]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+from pytest_cloudbench.emulators.http import json_writer
 from pytest_cloudbench.emulators.nodes import StoreError
 from pytest_cloudbench.emulators.skin import Answer
 
@@ -16,6 +16,7 @@ JSON = b"application/json;odata.metadata=minimal;odata.streaming=true;IEEE754Com
 JSON_SPACED = b"application/json; odata.metadata=minimal; odata.streaming=true; IEEE754Compatible=false; charset=utf-8"
 _HEADERS = [(b"content-type", JSON), (b"odata-version", b"4.0")]
 _HEADERS_SPACED = [(b"content-type", JSON_SPACED)]
+_encode = json_writer(", ", ": ")
 _ERROR_TYPE = (b"content-type", b"application/json")
 
 
@@ -55,7 +56,7 @@ def answer_json(
 ) -> Answer:
     """Return an answer with a JSON body. One part of the service writes its content type with spaces (``spaced``)."""
     first = _HEADERS_SPACED if spaced else _HEADERS
-    return Answer(status, [*first, *headers], json.dumps(value).encode())
+    return Answer(status, [*first, *headers], _encode(value))
 
 
 def answer_text(text: str, status: int = 200, *, spaced: bool = False) -> Answer:
@@ -73,7 +74,7 @@ def answer_error(error: GraphError, now_s: float, request_id: str, client_id: st
     if error.inner:
         inner_error = {"code": error.inner, **inner_error}
     body = {"error": {"code": error.code, "message": error.message, "innerError": inner_error}}
-    return Answer(error.status, [_ERROR_TYPE, *error.headers], json.dumps(body).encode())
+    return Answer(error.status, [_ERROR_TYPE, *error.headers], _encode(body))
 
 
 def format_time(at_s: float) -> str:

@@ -181,12 +181,17 @@ def test_rows_refer_to_existing_tests_and_numbers() -> None:
 
 
 def test_the_command_lists_shows_and_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = tmp_path / "0001_x.json"
-    run.write_text(json.dumps({"benchmarks": [entry(loss_rate=0.58)]}))
+    run = tmp_path / "machine" / "0001_x.json"
+    run.parent.mkdir()
+    run.write_text(json.dumps({"benchmarks": [entry(loss_rate=0.58, schema=1)]}))
     assert cli.main(["published"]) == 0
     assert "thesis-2014-table-4.2      15  loss rate in percent" in capsys.readouterr().out
     assert cli.main(["published", "--run", str(run)]) == 0
-    assert capsys.readouterr().out.startswith("thesis-2014-table-4.2: loss rate in percent\n")
+    by_file = capsys.readouterr().out
+    assert by_file.startswith("thesis-2014-table-4.2: loss rate in percent\n")
+    for name in ("last", "1", "0001_x"):
+        assert cli.main(["published", "--run", name, "--storage", str(tmp_path)]) == 0
+        assert capsys.readouterr().out == by_file
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,12 @@ import contextlib
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_cloudbench.commands.command import Command, output_width
+from pytest_cloudbench.commands.command import Command, argument, output_width
 from pytest_cloudbench.model import ResultsError, UsageError
 from pytest_cloudbench.results import places
 from pytest_cloudbench.support.printable import printable
@@ -66,6 +66,11 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 RUN_HELP = "its number or name in the storage, the beginning of that, its file, or last"
 """The help of each argument that names a stored run."""
+STORAGE = argument(
+    "--storage", metavar="DIR", type=Path, help="where pytest-benchmark has stored the runs "
+    "(default: all of: the folder that pytest's configuration names with --benchmark-storage, the project's results, "
+    "and its .benchmarks)",
+)  # fmt: skip
 
 
 def _add_command(
@@ -79,9 +84,7 @@ def _add_command(
 
 def add_storage(parser: argparse.ArgumentParser) -> None:
     """Add ``--storage``, the folder of stored runs, which ``open_index`` reads."""
-    parser.add_argument("--storage", metavar="DIR", type=Path, help="where pytest-benchmark has stored the runs "
-                        "(default: all of: the folder that pytest's configuration names with "
-                        "--benchmark-storage, the project's results, and its .benchmarks)")  # fmt: skip
+    parser.add_argument(*STORAGE.names, **STORAGE.settings)
 
 
 def add_records(parser: argparse.ArgumentParser) -> None:
@@ -171,6 +174,25 @@ def find_storage(options: argparse.Namespace) -> Path | None:
     if not options.storage.is_dir():
         raise UsageError(f"--storage {options.storage}: there is no such folder")
     return Path(options.storage)
+
+
+def find_run_files(options: argparse.Namespace) -> Iterator[Path]:
+    """Yield the files of the runs that the user named, as folders, as files or as runs of the storage.
+
+    Raises UsageError for a name that is no run's.
+    """
+    from pytest_cloudbench.results import stored
+
+    index = None
+    for name in options.runs:
+        path = Path(name)
+        if path.is_dir():
+            yield from (file.path for file in sorted(stored.find_run_files(path), key=lambda file: file.place))
+        elif path.exists() or name.endswith(".json"):
+            yield path
+        else:
+            index = index or open_index(options)
+            yield from index.files(index.find(name).place)
 
 
 def open_index(options: argparse.Namespace) -> Index:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
 from pytest_cloudbench.commands.command import Command, argument
+from pytest_cloudbench.commands.history import RUN_HELP, STORAGE, find_run_files
 from pytest_cloudbench.model import UsageError
 
 
@@ -16,11 +16,11 @@ def show_published(options: argparse.Namespace) -> int:
     from pytest_cloudbench.results import published
 
     tables = [published.load_table(name) for name in ([options.table] if options.table else published.table_names())]
-    runs = [entry for path in options.runs for entry in published.read_run(path)]
+    runs = [entry for path in find_run_files(options) for entry in published.read_run(path)]
     measured = [table for table in tables if runs and published.add_measured(table, runs)]
     if options.runs and not measured:
         what = options.table or "any published table"
-        raise UsageError(f"published: no experiment in {' '.join(map(str, options.runs))} repeats a row of {what}")
+        raise UsageError(f"published: no experiment in {' '.join(options.runs)} repeats a row of {what}")
     selected = measured if options.runs else tables if options.table else []
     lines = [line for table in selected for line in [*render_table(table), ""]] or render_overview(tables)
     sys.stdout.write("\n".join(lines).rstrip() + "\n")
@@ -35,10 +35,11 @@ COMMAND = Command(
     (
         argument("table", metavar="TABLE", nargs="?", help="a table's name (default: list them)"),
         argument(
-            "--run", dest="runs", metavar="FILE", nargs="+", type=Path, default=[],
-            help="runs that pytest-benchmark has stored, such as results/*/0001_*.json; "
-            "without TABLE: beside every table",
+            "--run", dest="runs", metavar="RUN", nargs="+", default=[],
+            help=f"runs to show beside it; each is {RUN_HELP}, such as results/*/0001_*.json; or a folder: all runs in "
+            "it. Without TABLE: beside every table",
         ),
+        STORAGE,
     ),
 )  # fmt: skip
 COMMANDS = (COMMAND,)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_cloudbench.commands.history import RUN_HELP, add_records, add_storage, find_storage, open_index
+from pytest_cloudbench.commands.history import RUN_HELP, add_records, add_storage, find_run_files, find_storage
 from pytest_cloudbench.model import UsageError
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ def report(options: argparse.Namespace) -> int:
 
     if options.last < 1:
         raise UsageError(f"--last {options.last}: expected 1 or more")
-    files = list(dict.fromkeys(_find_named_files(options)))
+    files = list(dict.fromkeys(find_run_files(options)))
     gathered = gather_runs(files, record_folders(options.records))
     if not gathered.measurements:
         reason = "; ".join(gathered.left_out) or "there are no stored runs in these folders"
@@ -70,20 +69,6 @@ def _count_text(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
-def _find_named_files(options: argparse.Namespace) -> Iterator[Path]:
-    """Yield the files of the runs that the user named, as folders, as files or as runs of the storage."""
-    index = None
-    for name in options.runs:
-        path = Path(name)
-        if path.is_dir():
-            yield from _run_files_in(path)
-        elif path.exists() or name.endswith(".json"):
-            yield path
-        else:
-            index = index or open_index(options)
-            yield from index.files(index.find(name).place)
-
-
 def _open_earlier_runs(options: argparse.Namespace) -> EarlierRuns | None:
     """Return the runs for histories, from the storage or the first named folder. None if there are none."""
     from pytest_cloudbench.load.gate.settings import read_settings
@@ -96,10 +81,3 @@ def _open_earlier_runs(options: argparse.Namespace) -> EarlierRuns | None:
         return None
     margins = read_settings(Path.cwd(), strict=False).margins
     return EarlierRuns(Index.open(storage), margins, options.last)
-
-
-def _run_files_in(folder: Path) -> list[Path]:
-    """Return the files of all runs in a storage, oldest first."""
-    from pytest_cloudbench.results.stored import find_run_files
-
-    return [file.path for file in sorted(find_run_files(folder), key=lambda file: file.place)]

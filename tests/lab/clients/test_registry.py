@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from pytest_cloudbench.lab import clients
 from pytest_cloudbench.lab.clients.base import LocalClient, MissingProgramError
 from pytest_cloudbench.model import ConfigError, UsageError
+from tests.drivers.distributions import install
 
 STARTED = [name for name in clients.client_names() if name != "external"]
 
@@ -16,6 +19,39 @@ STARTED = [name for name in clients.client_names() if name != "external"]
 def test_names() -> None:
     names = "external lsyncd rclone reference restic savingbox syncthing unison"
     assert clients.client_names() == tuple(names.split())
+
+
+CARRIER = """
+class CarrierClient:
+    options = frozenset({"birds"})
+
+    def __init__(self, options):
+        self.birds = options["birds"]
+"""
+
+
+@pytest.fixture
+def carrier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A distribution with two clients, one of which cannot be imported."""
+    points = {"carrier": "carrier_client:CarrierClient", "lame": "carrier_client:Lame"}
+    install(tmp_path, "carrier", points, {"carrier_client": CARRIER}, clients.ENTRY_POINTS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield
+    sys.modules.pop("carrier_client", None)
+
+
+@pytest.mark.usefixtures("carrier")
+def test_another_distribution_brings_a_client() -> None:
+    assert {"carrier", "lame"} <= {*clients.client_names()}
+    assert vars(clients.make_client("carrier?birds=2")) == {"birds": "2"}
+    with pytest.raises(UsageError, match="unknown option 'wings'; carrier knows: birds"):
+        clients.make_client("carrier?wings=2")
+
+
+@pytest.mark.usefixtures("carrier")
+def test_a_client_that_cannot_be_imported_is_named() -> None:
+    with pytest.raises(UsageError, match="client 'lame': carrier_client:Lame cannot be imported: AttributeError"):
+        clients.make_client("lame")
 
 
 @pytest.mark.parametrize("name", STARTED)

@@ -6,13 +6,18 @@ Nothing is started and no program is searched before ``prepare``.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
 
 from pytest_cloudbench.lab.clients.base import SyncClient
 from pytest_cloudbench.lab.clients.reference.settings import OPTIONS
 from pytest_cloudbench.model import ProviderSpec, SpecError, UsageError
 
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+ENTRY_POINTS = "pytest_cloudbench.clients"
+"""The group of entry points by which other distributions bring clients. Their classes name their ``options``."""
 _CLIENTS: Mapping[str, tuple[str, frozenset[str]]] = {
     "syncthing": ("pytest_cloudbench.lab.clients.syncthing:SyncthingClient", frozenset({"compression"})),
     "lsyncd": ("pytest_cloudbench.lab.clients.lsyncd:LsyncdClient", frozenset({"over", "compress"})),
@@ -38,8 +43,8 @@ _WRAPPERS: Mapping[str, tuple[str, frozenset[str], str]] = {
 
 
 def client_names() -> tuple[str, ...]:
-    """Return the registered client names, in alphabetical order."""
-    return tuple(sorted({*_CLIENTS, *_WRAPPERS}))
+    """Return the names of all clients, also of other distributions, in alphabetical order."""
+    return tuple(sorted({*_CLIENTS, *_WRAPPERS, *_find_installed()}))
 
 
 def make_client(spec: str, **options: str) -> SyncClient:
@@ -64,7 +69,8 @@ def make_client(spec: str, **options: str) -> SyncClient:
         parsed = ProviderSpec.parse(spec)
     except SpecError as error:
         raise UsageError(str(error).replace("provider", "client", 1)) from error
-    if parsed.scheme not in client_names() or parsed.target:
+    is_ours = parsed.scheme in _CLIENTS or parsed.scheme in _WRAPPERS
+    if parsed.target or not (is_ours or parsed.scheme in _find_installed()):
         known_names = ", ".join(client_names())
         raise UsageError(f"client {spec!r}: unknown; expected one of {known_names}, or a .toml file")
     client_options = {**parsed.params, **options}
@@ -75,13 +81,34 @@ def make_client(spec: str, **options: str) -> SyncClient:
             own_values, make_client(client_options.pop("over", over), **client_options)
         )
         return wrapped
-    class_path, known_options = _CLIENTS[parsed.scheme]
+    client_class, known_options = _find_class(parsed.scheme)
     for name in client_options:
         if name not in known_options:
             expected = ", ".join(sorted(known_options)) or "none"
             raise UsageError(f"client {spec!r}: unknown option {name!r}; {parsed.scheme} knows: {expected}")
-    result: SyncClient = _load_class(class_path)(client_options)
+    result: SyncClient = client_class(client_options)
     return result
+
+
+def _find_class(name: str) -> tuple[Any, Collection[str]]:
+    """Return a client's class and the options that it knows. Raises UsageError if it cannot be imported."""
+    if name in _CLIENTS:
+        class_path, known_options = _CLIENTS[name]
+        return _load_class(class_path), known_options
+    point = _find_installed()[name]
+    try:
+        client_class = point.load()
+    except Exception as error:  # whatever a stranger's module raises
+        reason = f"{point.value} cannot be imported: {error!r}; mend or uninstall what brings it"
+        raise UsageError(f"client {name!r}: {reason}") from error
+    return client_class, getattr(client_class, "options", ())
+
+
+def _find_installed() -> Mapping[str, EntryPoint]:
+    """Return the clients of other distributions by their names. Imports none of them."""
+    from importlib.metadata import entry_points  # here, because clients of this package do not need it
+
+    return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
 
 
 def _load_class(class_path: str) -> Any:

@@ -38,11 +38,11 @@ __all__ = [
     "is_web_address", "json_writer", "judge_availability", "judge_capabilities", "judge_constancy", "judge_drift",
     "judge_layer", "key_of", "kind_of_status", "least_placement_time_s", "list_peers", "load_recipe", "locate_servers",
     "looks_random", "make_arrival", "make_client", "make_payload", "make_text_needle", "md5_of", "mean_of_known",
-    "measure_consistency", "measure_readiness", "missing_extra", "note_all_missing", "now_ns", "open_provider",
-    "parse_client_hello", "parse_duration_s", "parse_form", "parse_server_hello", "parse_trace", "path_of",
-    "percentile", "placement_cost", "play_edits", "prefix_of", "read_trace", "recovery_cost", "repair_array",
+    "measure_consistency", "measure_readiness", "missing_extra", "names_in", "note_all_missing", "now_ns",
+    "open_provider", "parse_client_hello", "parse_duration_s", "parse_form", "parse_server_hello", "parse_trace",
+    "path_of", "percentile", "placement_cost", "play_edits", "prefix_of", "read_trace", "recovery_cost", "repair_array",
     "seconds_of", "sleep_until_ns", "slice_needles", "start_emulator", "survey_array", "time_percentiles", "timeout_of",
-    "transfer_doubts", "transfer_means", "usable_credentials", "wait_for",
+    "transfer_doubts", "transfer_means", "usable_credentials", "wait_for", "walk_folders",
 ]  # fmt: skip
 
 __version__ = "1.0.0rc1"
@@ -72,10 +72,12 @@ if TYPE_CHECKING:
         endpoint_of,
         is_web_address,
         kind_of_status,
+        names_in,
         seconds_of,
         timeout_of,
         usable_credentials,
     )
+    from pytest_cloudbench.drivers.base import walk as walk_folders
     from pytest_cloudbench.drivers.egress import Egress, egress_of
     from pytest_cloudbench.drivers.keys import ContentFile, as_file, key_of, md5_of, path_of, prefix_of
     from pytest_cloudbench.drivers.sdk_import import import_lazily, import_parts, is_loaded
@@ -307,7 +309,7 @@ _NAMES = {
     "pytest_cloudbench.drivers.base": (
         "Composite Counting CredentialSet Described Driver LastResponse OAuthLogin Parted Placed Preparing "
         "RequestCount STATUS_KINDS check_params detail_of detail_of_error endpoint_of is_web_address "
-        "kind_of_status seconds_of timeout_of usable_credentials"
+        "kind_of_status names_in seconds_of timeout_of usable_credentials walk_folders=walk"
     ),
     "pytest_cloudbench.drivers.egress": "Egress egress_of",
     "pytest_cloudbench.drivers.keys": "ContentFile as_file key_of md5_of path_of prefix_of",

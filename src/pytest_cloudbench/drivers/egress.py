@@ -150,10 +150,8 @@ class Egress:
 
         if not self._proxies:
             return transport_through("")
-        egress, opened = (
-            self,
-            ["", *sorted({proxy for _, proxy in self._proxies.values() if not _why_not_a_proxy(proxy)})],
-        )
+        egress = self
+        opened = ["", *sorted({proxy for _, proxy in self._proxies.values() if not _why_not_a_proxy(proxy)})]
 
         class Directed(httpx.BaseTransport):
             """Chooses by the address of each request."""

@@ -188,10 +188,8 @@ def _difference(name: str, pairs: Sequence[Pair], alpha: float, margin: float) -
         interval = anytime.AnytimeInterval(interval.change, -inf, inf)
     low_margin, high_margin = (-margin, margin) if is_points else (_log1p(-margin), _log1p(margin))
     a, b = (median(side) for side in zip(*levels, strict=True))
-    answer, needed = (
-        _answer(COMPARED[name].better == "lower", interval.low, interval.high, low_margin, high_margin),
-        None,
-    )
+    answer = _answer(COMPARED[name].better == "lower", interval.low, interval.high, low_margin, high_margin)
+    needed = None
     if answer == "inconclusive":
         count = anytime.values_needed(interval, changes, alpha, least_sd, min(-low_margin, high_margin))
         needed = count and round(max(count, LEAST_PAIRS) * len(pairs) / len(levels) + 0.5)

@@ -95,10 +95,8 @@ def theil_sen(groups: Sequence[Sequence[tuple[float, float]]], *, is_seasonal: b
         return Trend(Evidence(name, 0.0, 1.0), 0.0, slopes[0], slopes[-1])
     z = (score - (score > 0) + (score < 0)) / sqrt(variance)
     rank_error = Z95 * sqrt(variance) / 2
-    low, high = (
-        max(round(len(slopes) / 2 - rank_error) - 1, 0),
-        min(round(len(slopes) / 2 + rank_error), len(slopes) - 1),
-    )
+    low = max(round(len(slopes) / 2 - rank_error) - 1, 0)
+    high = min(round(len(slopes) / 2 + rank_error), len(slopes) - 1)
     return Trend(Evidence(name, z, 2 * normal_sf(abs(z))), median(slopes), slopes[low], slopes[high])
 
 

@@ -188,10 +188,8 @@ def _mark_overwritten(
             continue
         if not start_ns:
             start_ns, end_ns = table.column("start_ns"), table.column("end_ns")
-        last_start_ns, last = (
-            max(map(start_ns.__getitem__, answered)),
-            max(answered, key=lambda row: (end_ns[row], row)),
-        )
+        last_start_ns = max(map(start_ns.__getitem__, answered))
+        last = max(answered, key=lambda row: (end_ns[row], row))
         # Expected is the content of the last upload, of a simultaneous one, or of a later one that failed but arrived.
         has_expected_content = any(listings[row] & _RIGHT and end_ns[row] >= last_start_ns for row in puts)
         for row in answered:

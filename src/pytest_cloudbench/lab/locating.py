@@ -377,10 +377,8 @@ def locate_servers(
     location = summarize_location([*names], [*locations.values()], settings.here, survey.taken)
     notes = [*format_remarks(survey, locations, left_out)]
     if location is not None and _may_lead_to_proxy(survey.addresses):
-        location, notes = (
-            None,
-            [*notes, "a proxy is set here: what was located may be the proxy, and is not kept for runs"],
-        )
+        location = None
+        notes = [*notes, "a proxy is set here: what was located may be the proxy, and is not kept for runs"]
     return LocatedServers(places, location, rtts_ms, notes)
 
 

@@ -152,10 +152,8 @@ class LiveDigest:
         if len(parts) > 1 and edges_s[-1] - edges_s[-2] < part_s / 2:  # too short for a rate
             parts, edges_s = [*parts[:-2], _Part.merge(parts[-2:])], [*edges_s[:-2], edges_s[-1]]
         p50_s, p99_s = map(list, zip(*(part.p50_p99_s() for part in parts), strict=True))
-        shortest_s, silences = (
-            shortest_silence_s(self._overall.value_at(0.5)),
-            [*self._silences, *self._silence_until(self._last_s)],
-        )
+        shortest_s = shortest_silence_s(self._overall.value_at(0.5))
+        silences = [*self._silences, *self._silence_until(self._last_s)]
         silences = longest_silences(part for part in silences if part.to_s - part.from_s >= shortest_s)
         overall = Histogram()
         overall.merge(self._overall)

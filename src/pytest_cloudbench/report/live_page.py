@@ -95,10 +95,8 @@ class LivePage:
         drawing = self._current_drawing(shown) if shown is not None else _Drawing(0, 0, "")
         if part == "figures":
             return drawing.text
-        now, experiments = (
-            _render_now(overview, shown, drawing.number),
-            self._experiment_list(overview, shown, "../" if number else ""),
-        )
+        now = _render_now(overview, shown, drawing.number)
+        experiments = self._experiment_list(overview, shown, "../" if number else "")
         return now + experiments if part == "now" else _render_page(now, drawing.text, experiments, nonce)
 
     def _shown_experiment(self, overview: Overview) -> str | None:

@@ -228,10 +228,8 @@ def _render_doubts(measurements: Sequence[Measurement], where: Mapping[int, Chap
 
 def _render_verdicts(measurements: Sequence[Measurement], parts: Sequence[Chapter]) -> Iterator[str]:
     yield '<section id="good-and-bad" aria-labelledby="gab-h"><h2 id="gab-h">What is good and bad</h2>'
-    claimed, where = (
-        list_claims(measurements),
-        {id(measurement): part for part in parts for measurement in part.measurements},
-    )
+    claimed = list_claims(measurements)
+    where = {id(measurement): part for part in parts for measurement in part.measurements}
     yield _render_doubts(measurements, where)
     if not claimed:
         yield "<p>These runs had asserts only: no bound was given, and no expectation is recorded for them.</p>"

@@ -253,10 +253,8 @@ class Plane:
     def draw_x_interval(self, low: float | None, high: float | None, y: float, style: str) -> None:
         """Draw an interval of x at a value of y. An end of None is an arrow, for an end beyond the axis."""
         line_y = self.canvas_y(y)
-        left, right = (
-            self.left if low is None else self.canvas_x(low),
-            self.right if high is None else self.canvas_x(high),
-        )
+        left = self.left if low is None else self.canvas_x(low)
+        right = self.right if high is None else self.canvas_x(high)
         ends = (
             f"M{_coord(left)} {_coord(line_y - 4)}v8"
             if low is not None
@@ -291,12 +289,10 @@ class Plane:
         """
         path, upper, lower = "", list[_Point](), list[_Point]()
         for x_from, x_to, low, high in boxes:
-            left, right, top, bottom = (
-                self.canvas_x(x_from),
-                self.canvas_x(x_to),
-                self.canvas_y(high),
-                self.canvas_y(low),
-            )
+            left = self.canvas_x(x_from)
+            right = self.canvas_x(x_to)
+            top = self.canvas_y(high)
+            bottom = self.canvas_y(low)
             if upper and upper[-1][0] != left:
                 path += _relative_path([*upper, *reversed(lower)])
                 upper, lower = [], []

@@ -257,10 +257,8 @@ def _read_argument(function: Function, call: Call) -> dict[str, Any]:
     if function.style == "rpc":
         text, where = call.body, "request body"
     else:
-        text, where = (
-            call.headers.get(b"dropbox-api-arg") or _read_query_argument(call.query),
-            'HTTP header "Dropbox-API-Arg"',
-        )
+        text = call.headers.get(b"dropbox-api-arg") or _read_query_argument(call.query)
+        where = 'HTTP header "Dropbox-API-Arg"'
     if function.arg is None:
         if text.strip() not in (b"", b"null"):
             raise BadRequest(f"{where}: expected null, the function takes no argument")

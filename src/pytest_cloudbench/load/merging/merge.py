@@ -324,10 +324,8 @@ def warm_up_info(run: OpenRun, warm_up_ops: int | None = None) -> dict[str, Any]
 def _warm_up_notes(run: OpenRun, measurement: _Measurement) -> list[str]:
     if not run.request.load.warm_up_s:
         return []
-    note, unsuccessful = (
-        f"warm-up of {run.request.load.warm_up_s:g} s: {measurement.warm_up_ops:,} operations left out",
-        0,
-    )
+    note = f"warm-up of {run.request.load.warm_up_s:g} s: {measurement.warm_up_ops:,} operations left out"
+    unsuccessful = 0
     for block in measurement.table.blocks():
         fields = zip(values(block, "scheduled_ns"), values(block, "outcome"), strict=True)
         unsuccessful += sum(due_ns < run.measured_from_ns and ended is not Outcome.OK for due_ns, ended in fields)

@@ -304,10 +304,8 @@ class _Probe:
             try:
                 view = look()
             except CloudError as error:
-                view, wait_s = (
-                    f"{UNKNOWN} {error.kind.value}",
-                    min(error.retry_after_s or 0.1, _MAX_RETRY_WAIT_S),
-                )
+                view = f"{UNKNOWN} {error.kind.value}"
+                wait_s = min(error.retry_after_s or 0.1, _MAX_RETRY_WAIT_S)
             end_ns = now_ns()
             read = ObservedRead((start_ns - since_ns) / 1e9, (end_ns - since_ns) / 1e9, view)
             reads.append(read)

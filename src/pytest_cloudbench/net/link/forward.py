@@ -313,10 +313,8 @@ class Interrupter:
 
     def _reset_both_ends(self, connection: TrackedConnection, now_s: float) -> None:
         """Send resets to both ends, behind the packets that are already queued."""
-        ports, reply_ports = (
-            connection.source_port + connection.target_port,
-            connection.target_port + connection.source_port,
-        )
+        ports = connection.source_port + connection.target_port
+        reply_ports = connection.target_port + connection.source_port
         sent, returned, header = connection.sent, connection.returned, self._link_headers[len(connection.source)]
         if sent is not None:
             self.up.enqueue(make_reset(header, connection.source, connection.target, ports, sent, returned or 0), now_s)

@@ -458,10 +458,8 @@ def _find_offload(table: FlowTable, buffer: Buffer, release: Callable[[int], Non
     # The MSS that one end accepts limits the segments of the other end.
     table.set_mss(table.up[rows[is_chosen]].astype(np.int64), owners[is_chosen], mss_bytes[is_chosen])
     tcp_numbers = table.numbers[table.who.is_tcp[table.numbers]]
-    limits, largest = (
-        lines.get_counts(table, "mss_bytes", tcp_numbers),
-        lines.get_counts(table, "largest_payload_bytes", tcp_numbers),
-    )
+    limits = lines.get_counts(table, "mss_bytes", tcp_numbers)
+    largest = lines.get_counts(table, "largest_payload_bytes", tcp_numbers)
     above_mss = int(((limits >= 0) & (largest > limits)).sum())
     unknown = int(((limits < 0) & (largest > _USUAL_MSS_BYTES)).sum())
     reasons = []

@@ -105,11 +105,9 @@ def _count_directions(table: FlowTable, packets: _Columns) -> Ints:
     first = sequence.mark_beginnings(group)
     first[packets.ups : packets.ups + 1] = True  # the first packet down may belong to the same flow as the last one up
     begins = first.nonzero()[0]
-    counts, flows, direction = (
-        np.diff(begins, append=len(group)),
-        group[begins],
-        (begins >= packets.ups).astype(np.int64),
-    )
+    counts = np.diff(begins, append=len(group))
+    flows = group[begins]
+    direction = (begins >= packets.ups).astype(np.int64)
     is_tcp = table.who.is_tcp[flows]
     size, marks = packets.payload.astype(np.int64), ((flags >> 1) | flags) & 1
     start = sequence.unwrap(packets.seq, first)

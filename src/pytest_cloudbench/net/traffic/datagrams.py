@@ -44,11 +44,9 @@ class Datagrams:
         if not len(rows):
             return is_kept
         self._add_pairs()
-        pair, payload, time_ns = (
-            columns["pair"][rows].astype(np.int64),
-            columns["payload"][rows],
-            columns["time_ns"][rows],
-        )
+        pair = columns["pair"][rows].astype(np.int64)
+        payload = columns["payload"][rows]
+        time_ns = columns["time_ns"][rows]
         from_high = columns["from_high"][rows]
         sender = pair * 2 + from_high
         is_kept[rows[self._is_dns[pair]]] = True

@@ -172,10 +172,8 @@ def _read_dns(
 def _read_hellos(facts: CaptureFacts, table: FlowTable, buffer: Buffer, number: int) -> None:
     if streams.read_beginning(table, buffer, number, up=True, limit=1) != b"\x16":
         return
-    flow_facts, hello = (
-        facts.get(number),
-        handshake.parse_client_hello(streams.read_beginning(table, buffer, number, up=True)),
-    )
+    flow_facts = facts.get(number)
+    hello = handshake.parse_client_hello(streams.read_beginning(table, buffer, number, up=True))
     if hello is not None:
         flow_facts.sni, flow_facts.alpn, flow_facts.has_ech = hello.sni, hello.alpn, hello.has_ech
     if answer := handshake.parse_server_hello(streams.read_beginning(table, buffer, number, up=False)):

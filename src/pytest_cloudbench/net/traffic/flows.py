@@ -49,12 +49,10 @@ def group_flows(
     if (new_order[1:] < new_order[:-1]).any():
         renumbered: Any = np.empty(count, np.int32)
         renumbered[new_order] = np.arange(count)
-        flow_number, ends, high_is_client, evidence = (
-            renumbered[flow_number],
-            ends.select(new_order),
-            high_is_client[new_order],
-            evidence[new_order],
-        )
+        flow_number = renumbered[flow_number]
+        ends = ends.select(new_order)
+        high_is_client = high_is_client[new_order]
+        evidence = evidence[new_order]
         order, starts = _sort_by_flow(flow_number, count)
     up = packets.from_high == high_is_client[flow_number]
     who = Who(

@@ -301,10 +301,8 @@ class Headers:
         self._set_aside_each(rows[is_unknown], start[is_unknown, 0], lambda number: f"LLC 0x{number:02x}")
         inner = self._require_bytes(rows[snap], 8)
         snap_header = self._read_bytes(self.position[inner], 8).astype(np.int64)
-        organisation, protocol = (
-            snap_header[:, 3] << 16 | snap_header[:, 4] << 8 | snap_header[:, 5],
-            snap_header[:, 6] << 8 | snap_header[:, 7],
-        )
+        organisation = snap_header[:, 3] << 16 | snap_header[:, 4] << 8 | snap_header[:, 5]
+        protocol = snap_header[:, 6] << 8 | snap_header[:, 7]
         self.kind[inner] = np.maximum(protocol, _LLC_BELOW)
         self.position[inner] += 8
         private_rows = np.flatnonzero(

@@ -109,10 +109,8 @@ class Whose:
         if self.servers:
             return any(flow.server in network for network in self.servers), "server address"
         # Without a hello, or with one that hides the name, use the server's known names if they agree.
-        resolved, server_names = (
-            self._resolved.get(flow.server, ()),
-            self._servers.get((flow.server, flow.server_port), ()),
-        )
+        resolved = self._resolved.get(flow.server, ())
+        server_names = self._servers.get((flow.server, flow.server_port), ())
         names = {*resolved, *server_names} - {name}  # the outer name of an encrypted hello is meaningless
         return _find_common_answer(
             self.has_name(name) for name in names

@@ -172,11 +172,9 @@ class Reader:
                         bad_position,
                         f"a length of {int(captured[valid_count]):,} bytes" if is_readable else None,
                     )
-                    offsets, header_words, captured = (
-                        offsets[:valid_count],
-                        header_words[:valid_count],
-                        captured[:valid_count],
-                    )
+                    offsets = offsets[:valid_count]
+                    header_words = header_words[:valid_count]
+                    captured = captured[:valid_count]
                     position = size
                 time_ns = (
                     header_words[:, 0].astype(np.int64) * 1_000_000_000

@@ -330,10 +330,8 @@ def _measure_one_by_one(sent: Sent, heard: Heard) -> tuple[Ints, Ints]:
     owners, times = list[Ints](), list[Ints]()
     for number in np.intersect1d(sent.group, heard.group).tolist():
         is_sent, is_heard = sent.group == number, heard.group == number
-        own_sent, own_heard = (
-            Sent(*(column[is_sent] for column in sent)),
-            Heard(*(column[is_heard] for column in heard)),
-        )
+        own_sent = Sent(*(column[is_sent] for column in sent))
+        own_heard = Heard(*(column[is_heard] for column in heard))
         own_sent.group[:] = own_heard.group[:] = 0
         _, times_ns = measure_round_trips_ns(own_sent, own_heard)
         owners.append(np.full(len(times_ns), number))

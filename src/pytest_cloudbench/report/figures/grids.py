@@ -54,10 +54,8 @@ def _build_loss_grid(
 
     def draw(width: int) -> Canvas:
         canvas = Canvas(width, 0, f"Loss rate, {subject}")
-        x, y = (
-            Categories([f"{number:g}" for number in sensors]),
-            Categories([f"{number:g} s" for number in reversed(intervals_s)]),
-        )
+        x = Categories([f"{number:g}" for number in sensors])
+        y = Categories([f"{number:g} s" for number in reversed(intervals_s)])
         plane = Plane(canvas, x, y, 52, 30, width - 8, 30 + 54 * len(intervals_s))
         plane.draw_axes("sensors", "interval", grid=False)
         cell_width = (plane.right - plane.left) / len(sensors)

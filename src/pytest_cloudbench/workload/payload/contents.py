@@ -127,10 +127,8 @@ class Spread:
         if end <= offset:
             return b""
         first_byte = offset // size * size
-        data, common = (
-            bytearray(self.over.read(first_byte, end - first_byte)),
-            memoryview(self.under.read(first_byte, end - first_byte)),
-        )
+        data = bytearray(self.over.read(first_byte, end - first_byte))
+        common = memoryview(self.under.read(first_byte, end - first_byte))
         for block_start in range(first_byte, end, size):
             number = block_start // size
             if number < blocks and (number + 1) * shared // blocks > number * shared // blocks:

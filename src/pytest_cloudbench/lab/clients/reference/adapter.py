@@ -164,10 +164,8 @@ class ReferenceClient(LocalClient):
 
         authority = trustme.CA(organization_name="pytest-cloudbench reference", key_type=trustme.KeyType.ECDSA)
         issued = authority.issue_cert(self.settings.server_name or self.server_address, key_type=trustme.KeyType.ECDSA)
-        certificate, trusted = (
-            self._private_folder("server") / "server.pem",
-            self._private_folder("client") / "authority.pem",
-        )
+        certificate = self._private_folder("server") / "server.pem"
+        trusted = self._private_folder("client") / "authority.pem"
         issued.private_key_and_cert_chain_pem.write_to_path(certificate)
         authority.cert_pem.write_to_path(trusted)
         return str(certificate), str(trusted)

@@ -69,8 +69,8 @@ def _clean_all(options: argparse.Namespace) -> int:
         except CloudbenchError as error:  # such as missing credentials; other providers may have theirs
             problem = printable(error)
         if problem:
-            named = shlex.join(map(printable, (left.provider, left.folder)))
-            problems.append(f"{what}: {problem} (if nothing is there: cloudbench clean --forget {named})")
+            label = shlex.join(map(printable, (left.provider, left.folder)))
+            problems.append(f"{what}: {problem} (if nothing is there: cloudbench clean --forget {label})")
         else:
             sys.stdout.write(f"{what}: removed\n")
             removed += 1

@@ -90,9 +90,9 @@ def driver_class(scheme: str) -> type[Driver]:
     return _checked_class(scheme, _load_installed(scheme))
 
 
-def _checked_class(scheme: str, found: object) -> type[Driver]:
-    check_class(scheme, found)
-    return cast("type[Driver]", found)
+def _checked_class(scheme: str, candidate: object) -> type[Driver]:
+    check_class(scheme, candidate)
+    return cast("type[Driver]", candidate)
 
 
 def _load_installed(scheme: str) -> object:

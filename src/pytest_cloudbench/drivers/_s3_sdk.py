@@ -353,7 +353,7 @@ def _add_content_md5(params: dict[str, Any], **_: object) -> None:
 def _is_refused_batch(error: CloudError) -> bool:
     """Return whether a service may take single deletions although it has refused many at once.
 
-    Not if it has not answered, is in trouble or wants to be left alone.
+    It may not if it has not answered, is in trouble or asks to slow down.
     """
     response: Mapping[str, Any] = getattr(error.__cause__, "response", {})
     status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))

@@ -92,7 +92,7 @@ _CODE_KINDS: Mapping[str, ErrorKind] = {
 
 
 def _meaning_of(error: Any) -> Meaning:
-    """Return what a refusal means. Not in the SDK's words, which hold the request's number and the time."""
+    """Return the meaning of a refusal, without the SDK's words, which hold the request's number and the time."""
     headers = error.response.headers
     code = str(headers.get("x-ms-error-code") or getattr(error, "error_code", None) or "").rpartition(".")[2]
     words = code or str(getattr(error, "reason", "") or "")

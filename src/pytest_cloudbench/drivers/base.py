@@ -401,18 +401,18 @@ def walk(top: _FolderKey, children: Callable[[_FolderKey], Iterable[tuple[Entry,
         is_top = False
 
 
-def check_class(scheme: str, found: object) -> None:
-    """Raise SpecError, in one line, if ``found`` cannot be the driver of a scheme."""
-    name = f"{getattr(found, '__module__', '?')}:{getattr(found, '__qualname__', found)}"
-    if not isinstance(found, type):
+def check_class(scheme: str, candidate: object) -> None:
+    """Raise SpecError, in one line, if ``candidate`` cannot be the driver of a scheme."""
+    name = f"{getattr(candidate, '__module__', '?')}:{getattr(candidate, '__qualname__', candidate)}"
+    if not isinstance(candidate, type):
         methods = ", ".join(("connect", *_REQUIRED_METHODS))
         raise SpecError(f"provider {scheme!r}: {name} is not a class: expected one that has {methods}")
-    factories = _COMPOSITE_METHODS if any(hasattr(found, method) for method in _COMPOSITE_METHODS) else ("connect",)
-    _check_attributes(scheme, name, found, (*factories, *_REQUIRED_NAMES))
+    factories = _COMPOSITE_METHODS if any(hasattr(candidate, method) for method in _COMPOSITE_METHODS) else ("connect",)
+    _check_attributes(scheme, name, candidate, (*factories, *_REQUIRED_NAMES))
 
 
-def _check_attributes(scheme: str, name: str, found: object, required: Iterable[str]) -> None:
-    if absent := [method for method in required if not hasattr(found, method)]:
+def _check_attributes(scheme: str, name: str, candidate: object, required: Iterable[str]) -> None:
+    if absent := [method for method in required if not hasattr(candidate, method)]:
         raise SpecError(f"provider {scheme!r}: {name} has no {', '.join(absent)}: every driver must have it")
 
 

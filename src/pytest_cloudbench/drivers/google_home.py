@@ -21,31 +21,31 @@ OAUTH_FIELDS = ("refresh_token", "client_id", "client_secret")
 
 def google_credentials() -> Iterator[tuple[str, Mapping[str, str]]]:
     """Yield each place that has credentials, and these in the drivers' fields. Raises CredentialsError."""
-    if named := os.environ.get(_VARIABLE):
-        yield f"{_VARIABLE} ({named})", _fields(Path(named))
+    if path_text := os.environ.get(_VARIABLE):
+        yield f"{_VARIABLE} ({path_text})", _fields(Path(path_text))
     path = _gcloud_folder() / _FILE
     if path.is_file():
         yield str(path), _fields(path)
 
 
 def _gcloud_folder() -> Path:
-    if named := os.environ.get("CLOUDSDK_CONFIG"):
-        return Path(named)
-    above = os.environ.get("APPDATA") if os.name == "nt" else None
-    return Path(above or Path.home() / ".config") / "gcloud"
+    if folder_text := os.environ.get("CLOUDSDK_CONFIG"):
+        return Path(folder_text)
+    base_folder = os.environ.get("APPDATA") if os.name == "nt" else None
+    return Path(base_folder or Path.home() / ".config") / "gcloud"
 
 
 def _fields(path: Path) -> Mapping[str, str]:
     """Return what one file holds. Raises CredentialsError, which quotes nothing of it."""
     try:
-        told = json.loads(opening.read_file(path))
-        kind = str(told["type"])
+        account = json.loads(opening.read_file(path))
+        kind = str(account["type"])
         if kind == "service_account":
             return {"service_account_file": str(path)}
         if kind == "authorized_user":
-            found = {name: str(told[name]) for name in OAUTH_FIELDS}
-            redact.learn([found["refresh_token"], found["client_secret"]])
-            return found
+            fields = {name: str(account[name]) for name in OAUTH_FIELDS}
+            redact.learn([fields["refresh_token"], fields["client_secret"]])
+            return fields
     except OSError as error:
         raise CredentialsError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (ValueError, KeyError, TypeError, RecursionError):

@@ -246,7 +246,7 @@ class RcloneDriver:
     def _check_root_once(self, verb: str) -> None:
         """Refuse the first put if the remote's folder is missing: rclone would create it, and leave it for good.
 
-        Not for buckets: rclone is told not to create one, and listing the whole of one would take long.
+        Buckets are not checked, because rclone has orders not to create one, and listing a whole one would take long.
         """
         if self._has_root:
             return

@@ -296,7 +296,7 @@ class SftpDriver(SdkDriver):
     def _make_folder(self, connection: _Connection, verb: str, remote: str) -> None:
         """Create a folder and those above it, trying the innermost first, since the others usually exist.
 
-        Not the folder that the spec names: a mistyped one would stay for good.
+        The folder that the spec names is never created, because a mistyped one would stay for good.
         """
         if len(remote) <= len(self._base):
             if self._is_folder(connection, remote or "/"):

@@ -37,9 +37,7 @@ class _Reported:
 
 
 class FleetScheduling(EachScheduling):
-    """A scheduler that gives items of the fleet to every node in one order, after the others.
-
-    The same goes for items that must run alone.
+    """A scheduler that gives items of the fleet, and items that must run alone, to every node in one order, at the end.
 
     At the end, ``again`` is asked which items to run once more, in which order. A node runs its last item only once it
     has a next one or is told to end. So the last item is queued twice: no node has ended yet when ``again`` is asked.
@@ -157,7 +155,7 @@ class FleetScheduling(EachScheduling):
     def _ask_again(self) -> None:
         """Once every node has finished all but the last item's second turn, ask what is to be run again.
 
-        Not when the first one has: the leader of an item still tells the controller how it ended.
+        The first finished node is too early, because the leader of an item then still has to report how it ended.
         """
         total, pending = len(self._for_all), self.node2pending
         if self._again is None or not self._cursor or self._shared:

@@ -63,7 +63,7 @@ class BaselineValue:
 
     Attributes:
         value: the metric in the chosen run, or None if there is none.
-        remark: with a ``value``, how that run's conditions differ (only a named run's may). Else why there is none.
+        remark: with a ``value``, how that run's conditions differ (only a named run's may). Otherwise the reason.
         fails: if there is no value, whether that is an error because the user named the run.
     """
 

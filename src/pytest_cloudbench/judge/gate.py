@@ -117,7 +117,7 @@ class Ruling:
         detects: the smallest change that would have been seen in 9 of 10 cases, in the same unit.
         why: why it is inconclusive, or another remark.
         value: for an exact number or a capability, the judged value: of this run, or of its repetitions.
-        first: how much worse this run was, if its repetitions were not. Else None.
+        first: how much worse this run was, if its repetitions were not. Otherwise None.
         is_quarantined: whether this run was an outlier that did not come again, and is no baseline for later ones.
         left_out: runs of the baseline that lie too far from the others to count, each with its change.
         course: the state of the runs since the last accepted state, if that is a regression.
@@ -354,7 +354,7 @@ def _course_of(check: Check, reading: Reading) -> DriftState | None:
 
 
 def followed_value(kind: Kind, value: float | None, *, higher: bool) -> float | None:
-    """Return what is followed of a run for what adds up: a rate itself, a logarithm of others; None if there is none.
+    """Return the number to follow over runs: a rate itself, or the logarithm of any other value. None if there is none.
 
     Larger is worse.
     """

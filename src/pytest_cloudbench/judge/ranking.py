@@ -154,7 +154,7 @@ class Ranking:
 class Distance:
     """The difference between two providers at a metric, with its 95 % interval.
 
-    In percentage points for a fraction. Else the change as a share of the other provider's value (0.1: a tenth more).
+    It is in percentage points for a fraction, and otherwise a share of the other provider's value (0.1: a tenth more).
     """
 
     value: float

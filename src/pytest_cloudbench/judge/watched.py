@@ -398,7 +398,7 @@ def _can_stand_in(metric: str, watched: _Watched, info: Numbers, former: FormerN
 
 
 def _watched_in_conclusion(name: str, is_column: bool) -> _Watched | None:
-    """Return how a metric of a conclusion is judged; None if it is not."""
+    """Return how a metric of a conclusion is judged, or None if it is not judged."""
     metric = METRICS[name]
     if _is_capability(name):
         return _Watched("yes")
@@ -502,8 +502,8 @@ def _waits_more(info: Numbers, baseline: FormerNumbers) -> bool:
 def _without_handshakes(check: Check, info: Numbers, again: Sequence[Numbers], former: FormerNumbers) -> Check:
     """Subtract the bytes of handshakes of more connections than any run of the baseline had.
 
-    As many connections are open as there are operations at a time, which are more on a busy machine. But a client that
-    opens a connection for most operations has changed itself, so that nothing is subtracted.
+    A busy machine has more operations at a time, and each needs an open connection. But a client that opens one for
+    most of its operations has changed itself, so that nothing is subtracted.
     """
     before = [
         reading.value for reading in former.baseline_readings("wire_connections", _PLAIN) if reading.value is not None

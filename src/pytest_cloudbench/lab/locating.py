@@ -54,12 +54,12 @@ class LocateSettings:
     """What may be asked, and of whom.
 
     Attributes:
-        resolvers: DNS servers. None are asked if there are none.
+        resolvers: DNS servers to ask. Empty to ask none.
         subnets: networks of clients, as if from which names are asked for.
         manners: how often resolvers are asked.
         hosts: vantage points besides this machine. Their label ``location`` says where they are.
-        here: where this machine is, or None if that is not known.
-        port: what is connected to.
+        here: where this machine is, or None if unknown.
+        port: the port to connect to.
         is_agreed: servers and registries that are not the user's own may be asked.
         bootstrap: registries to ask. None asks none.
         asks_private: the registries answer for private networks, too.
@@ -352,7 +352,7 @@ def locate_servers(
         here: where this machine is, or empty.
         hosts: a table of more vantage points, or None.
         is_agreed: servers that are not on this machine may be connected to, and registries asked.
-        port: what is connected to.
+        port: the port to connect to.
 
     Raises UsageError for a place that nobody knows, and for a bad table.
     """

@@ -37,7 +37,7 @@ def adopt(config: pytest.Config, folder: Path) -> None:
 
 
 def adopt_files(config: pytest.Config) -> None:
-    """Do the same for a run of configuration files only, which hold their own expectations."""
+    """Store the results of a run of configuration files only, which hold their own expectations."""
     _store_results(config, config.invocation_params.dir / Path(config.args[0].partition("::")[0]).parent)
 
 

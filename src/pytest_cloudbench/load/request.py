@@ -89,7 +89,7 @@ class Load:
     """Operations on a provider: one file per operation, on all agents together.
 
     Attributes:
-        payload: makes the content of each file. Not needed with ``on``.
+        payload: makes the content of each file, unless ``on`` names files.
         arrival: when operations are due. ``ThinkTime`` and ``Threads`` are closed loops, everything else is an open
             one. A ``Replay`` also specifies the verb and size of each operation. Sensors may have fewer operations.
         sensors: logical sensors, divided evenly among the agents.

@@ -54,14 +54,14 @@ def slice_needles(what: str, content: bytes, count: int = 16, length: int = 24) 
 
 def find_needles(data: bytes, needles: Sequence[Needle]) -> list[Sighting]:
     """Return where needles are readable in some bytes: the first form of each that is."""
-    found: dict[Needle, Sighting] = {}
+    sightings: dict[Needle, Sighting] = {}
     for form, layer in _unpack_layers(data, (), _DEEPEST):
         for needle in needles:
-            if needle not in found and (encoding := _find_encoded(layer, needle.data)):
-                found[needle] = Sighting(needle, ", ".join((*form, encoding)))
-        if len(found) == len({*needles}):
+            if needle not in sightings and (encoding := _find_encoded(layer, needle.data)):
+                sightings[needle] = Sighting(needle, ", ".join((*form, encoding)))
+        if len(sightings) == len({*needles}):
             break
-    return [found[needle] for needle in dict.fromkeys(needles) if needle in found]
+    return [sightings[needle] for needle in dict.fromkeys(needles) if needle in sightings]
 
 
 def _find_encoded(data: bytes, wanted: bytes) -> str:
@@ -130,13 +130,13 @@ def _unpackers() -> tuple[tuple[str, bytes, Callable[[bytes], bytes]], ...]:
         ("bzip2", rb"BZh[1-9]1AY", bz2.BZ2Decompressor),
         ("xz", rb"\xfd7zXZ\x00", lzma.LZMADecompressor),
     ]
-    found = [(name, magic, _limit(make)) for name, magic, make in formats]
+    unpackers = [(name, magic, _limit(make)) for name, magic, make in formats]
     for name, magic, make in (
         ("zstd", rb"\x28\xb5\x2f\xfd", _zstd_decompressor()), ("lz4", rb"\x04\x22\x4d\x18", _lz4_decompressor()),
     ):  # fmt: skip
         if make is not None:
-            found.append((name, magic, _limit(make)))
-    return tuple(found)
+            unpackers.append((name, magic, _limit(make)))
+    return tuple(unpackers)
 
 
 def searched_formats() -> tuple[str, ...]:

@@ -75,7 +75,7 @@ class ProviderAccount:
 
     @property
     def sets(self) -> Sequence[CredentialSet]:
-        """The sets of fields by which the driver can log in; empty if it needs none."""
+        """The sets of fields by which the driver can log in. Empty if it needs none."""
         return self.bound.credential_sets
 
 

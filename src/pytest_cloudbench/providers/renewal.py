@@ -71,7 +71,7 @@ def _renew(account: ProviderAccount, stored: Mapping[str, str]) -> Mapping[str, 
 
 @contextmanager
 def _lock() -> Iterator[None]:
-    """Keep other processes out. Not on Windows, where two sessions must not start at the same moment."""
+    """Keep other processes out, except on Windows, where two sessions must not start at the same moment."""
     try:
         import fcntl
     except ImportError:

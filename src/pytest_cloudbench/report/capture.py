@@ -23,13 +23,8 @@ def format_size(count: float | None) -> str:
         return "-"
     for unit in ("B", "kB", "MB", "GB"):
         if abs(count) < 999.5 or unit == "GB":
-            return (
-                f"{count:,.0f} B"
-                if unit == "B"
-                else f"{count:.3g} {unit}"
-                if abs(count) < 100
-                else f"{count:,.0f} {unit}"
-            )
+            is_whole = unit == "B" or abs(count) >= 100
+            return f"{count:,.0f} {unit}" if is_whole else f"{count:.3g} {unit}"
         count /= 1000
     raise AssertionError("not reached")
 

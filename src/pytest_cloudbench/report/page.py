@@ -174,8 +174,8 @@ def _host_rows(measurements: Sequence[Measurement]) -> list[list[str]]:
     for info in (measurement.info for measurement in measurements):
         hosts = list_hosts(info)
         if not hosts and "access_line" in info:
-            known = {key: info.get(key) for key in ("agents", "machine")}
-            hosts = [{"name": THIS_MACHINE, "line": info["access_line"], **known}]
+            description = {key: info.get(key) for key in ("agents", "machine")}
+            hosts = [{"name": THIS_MACHINE, "line": info["access_line"], **description}]
         for host in hosts:
             rows[tuple(describe_host(host))] = None
     return [list(row) for row in rows]

@@ -120,7 +120,7 @@ def _read_decisions(storage: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _read_decision(path: Path) -> Mapping[str, Any] | None:
-    """Return the content of a file; None if it holds no decision."""
+    """Return the content of a file, or None if it holds no decision."""
     try:
         if path.is_file() and path.stat().st_size <= _MAX_BYTES:
             fields = json.loads(path.read_text(encoding="utf-8"))

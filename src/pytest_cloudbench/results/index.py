@@ -107,7 +107,7 @@ class SidesRow:
         fullname: the full name of the test.
         time_ms: when it started, Unix epoch, milliseconds.
         commit, branch: those of the code under test, or empty if unknown.
-        found: the sides, and how far they are apart, as in the entry, but without the blocks. Not to be trusted.
+        found: the sides, and how far they are apart, as in the entry, but without the blocks. Unchecked.
     """
 
     run: str

@@ -289,11 +289,11 @@ class Mirror:
                 if not isinstance(self.writes, NoWrites):
                     self.writes.follow_file(fd)
                     self._copies[os.fstat(fd).st_ino] = path
-                new_entry, taken = self.sync.put_file(path, fd, source_entry.mode, None, note)
+                new_entry, source_mark = self.sync.put_file(path, fd, source_entry.mode, None, note)
                 written_bytes = new_entry.mark.size_bytes
             else:
                 try:
-                    new_entry, taken, written_bytes = self.sync.patch_file(
+                    new_entry, source_mark, written_bytes = self.sync.patch_file(
                         path, fd, source_entry.mode, present, lambda: self._take_ranges(path, fd), note,
                         partial(self._begin_patch, path, present),
                     )  # fmt: skip
@@ -304,7 +304,7 @@ class Mirror:
                     raise
             after = mark_file(os.fstat(fd))
         self.written_bytes += written_bytes
-        self._record_copy(path, after, taken, new_entry, push=True)
+        self._record_copy(path, after, source_mark, new_entry, push=True)
         return "agreed" if new_entry == present else "pushed"
 
     def is_as_agreed(self, path: str) -> bool:
@@ -357,9 +357,9 @@ class Mirror:
                 return self._agree_on(path, present, source_entry, self.store.get(path))
         with self.sync.reading(path) as fd:
             note = partial(self._note_intent, path, source_entry, present, "ours")
-            new_entry, taken = self.box.put_file(path, fd, source_entry.mode, present, note)
+            new_entry, source_mark = self.box.put_file(path, fd, source_entry.mode, present, note)
             after = mark_file(os.fstat(fd))
-        self._record_copy(path, after, taken, new_entry, push=False)
+        self._record_copy(path, after, source_mark, new_entry, push=False)
         return "pulled"
 
     def _record_copy(

@@ -318,20 +318,20 @@ class FolderSide:
     ) -> tuple[FoundEntry, FileMark]:
         staging = self._staging or os.path.dirname(self.path(relative))
         with self._unnamed_file(staging) as (fd, name):
-            taken = mark_file(os.fstat(source))
+            source_mark = mark_file(os.fstat(source))
             content.copy_data(source, fd)
             for _ in range(_PASSES - 1):
-                if (now := mark_file(os.fstat(source))) == taken:
+                if (now := mark_file(os.fstat(source))) == source_mark:
                     break
-                taken = now
+                source_mark = now
                 for page in content.changed_pages(source, fd):
                     content.write_at(fd, page.new, page.offset)
                 os.ftruncate(fd, os.fstat(source).st_size)
             os.fchmod(fd, mode)
-            os.utime(fd, ns=(taken.modified_ns, taken.modified_ns))
+            os.utime(fd, ns=(source_mark.modified_ns, source_mark.modified_ns))
             if self.is_durable:
                 os.fsync(fd)
-            note(taken)
+            note(source_mark)
             self._begin_step("publish", relative)
             if replaced is None:
                 _link_name(fd, name, self.path(relative))
@@ -347,7 +347,7 @@ class FolderSide:
                     with contextlib.suppress(OSError):
                         os.unlink(staged)
                     raise
-            return self._check_published(relative, fd), taken
+            return self._check_published(relative, fd), source_mark
 
     def patch_file(
         self, relative: str, source: int, mode: int, seen: FoundEntry,
@@ -370,20 +370,20 @@ class FolderSide:
         Returns the file, the mark that the source had before the copied content was read, and how many bytes were
         written. Raises as ``put_file`` does. An OSError may leave the file patched in part, which the journal covers.
         """
-        taken = mark_file(os.fstat(source))
+        source_mark = mark_file(os.fstat(source))
         pages = None
         with contextlib.suppress(PermissionError), self.hold_entry(relative, seen), self.reading(relative) as old:
             pages = _take_at_most(content.changed_pages(source, old, ranges()), _MOST_PATCHED_PAGES)
         was_bytes = seen.mark.size_bytes
-        is_as_before = not pages and was_bytes == taken.size_bytes
-        if is_as_before and (seen.mode, seen.mark.modified_ns) == (mode, taken.modified_ns):
-            return seen, taken, 0
+        is_as_before = not pages and was_bytes == source_mark.size_bytes
+        if is_as_before and (seen.mode, seen.mark.modified_ns) == (mode, source_mark.modified_ns):
+            return seen, source_mark, 0
         is_writable = is_as_before or os.access(self.path(relative), os.W_OK)
         if pages is None or seen.names > 1 or not is_writable:  # what other names show does not change
-            return *self.put_file(relative, source, mode, seen, note), taken.size_bytes
-        note(taken)
+            return *self.put_file(relative, source, mode, seen, note), source_mark.size_bytes
+        note(source_mark)
         if not is_as_before:
-            journal(pages, was_bytes, taken.size_bytes)
+            journal(pages, was_bytes, source_mark.size_bytes)
         self._begin_step("patch", relative)
         flags = (os.O_RDONLY if is_as_before else os.O_RDWR) | getattr(os, "O_NOFOLLOW", 0) | os.O_CLOEXEC
         fd = os.open(self.path(relative), flags)
@@ -394,13 +394,13 @@ class FolderSide:
                 self._begin_step("write", relative)
                 content.write_at(fd, page.new, page.offset)
             if not is_as_before:
-                os.ftruncate(fd, taken.size_bytes)
+                os.ftruncate(fd, source_mark.size_bytes)
             self._begin_step("stamp", relative)
             os.fchmod(fd, mode)
-            os.utime(fd, ns=(taken.modified_ns, taken.modified_ns))
+            os.utime(fd, ns=(source_mark.modified_ns, source_mark.modified_ns))
             if self.is_durable and not is_as_before:
                 os.fsync(fd)
-            return self._check_published(relative, fd), taken, sum(len(page.new) for page in pages)
+            return self._check_published(relative, fd), source_mark, sum(len(page.new) for page in pages)
         finally:
             os.close(fd)
 

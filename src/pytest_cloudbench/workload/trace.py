@@ -151,7 +151,7 @@ class Mixture:
         return self.times.due_s(seed, sensor, count)
 
     def steps(self, sensor: int, count: int) -> Sequence[tuple[Verb, int]]:
-        """Return the verb and the size in bytes of each of these operations. The same in every run."""
+        """Return the verb and the size in bytes of each of these operations. They are the same in every run."""
         draws = Random(f"mixture/{sensor}")
         limits = list(accumulate(self.shares.values()))
         verbs = [*self.shares, *list(self.shares)[-1:]]  # rounding may leave the last limit a little below 1

@@ -64,7 +64,7 @@ class HostStream:
         self._changed = threading.Condition()
 
     def feed(self, data: bytes) -> None:
-        """Take bytes that the agent has sent. None are the end."""
+        """Take bytes that the agent has sent. An empty piece is the end of its stream."""
         with self._changed:
             self._data += data
             self._is_over |= not data

@@ -65,10 +65,10 @@ class _Blocks(io.RawIOBase):
             self._data = _read_exactly(size)
             self._is_over = not size
             os.write(1, TAKEN)
-        taken = self._data[: len(buffer)]
-        buffer[: len(taken)] = taken
-        self._data = self._data[len(taken) :]
-        return len(taken)
+        piece = self._data[: len(buffer)]
+        buffer[: len(piece)] = piece
+        self._data = self._data[len(piece) :]
+        return len(piece)
 
     def drain(self) -> None:
         """Read to the end."""

@@ -164,10 +164,10 @@ def find_distributions(extras: Sequence[str]) -> list[Distribution]:
     from packaging.utils import canonicalize_name
 
     to_do, chosen = [(_OURS, extra) for extra in ("", *extras)], dict[tuple[str, str], Distribution]()
-    known = distribution(_OURS).metadata.get_all("Provides-Extra") or []
+    known_extras = distribution(_OURS).metadata.get_all("Provides-Extra") or []
     for extra in extras:
-        if extra not in known:
-            raise UsageError(f"{_OURS} has no extra {extra!r}; it has {', '.join(known)}")
+        if extra not in known_extras:
+            raise UsageError(f"{_OURS} has no extra {extra!r}; it has {', '.join(known_extras)}")
     while to_do:
         name, extra = key = to_do.pop()
         if key in chosen:
@@ -183,20 +183,20 @@ def find_distributions(extras: Sequence[str]) -> list[Distribution]:
     return list({name: found for (name, _), found in sorted(chosen.items())}.values())
 
 
-def _list_files(found: Distribution) -> Iterator[tuple[Path, str]]:
+def _list_files(package: Distribution) -> Iterator[tuple[Path, str]]:
     """Yield the files of a distribution, and their names below a folder of packages. Programs are left out."""
-    if found.metadata["Name"] == _OURS:  # which may be installed as a link to its source
-        yield from _list_own_files(found)
+    if package.metadata["Name"] == _OURS:  # which may be installed as a link to its source
+        yield from _list_own_files(package)
         return
-    for file in found.files or ():
+    for file in package.files or ():
         path = Path(str(file.locate()))
         if ".." not in file.parts and "__pycache__" not in file.parts and path.is_file():
             yield path, file.as_posix()
 
 
-def _list_own_files(found: Distribution) -> Iterator[tuple[Path, str]]:
+def _list_own_files(package: Distribution) -> Iterator[tuple[Path, str]]:
     for path, name in probe.list_package():
         yield path, f"{pytest_cloudbench.__name__}/{name}"
-    for file in found.files or ():
+    for file in package.files or ():
         if file.name in _METADATA and file.parent.name.endswith(".dist-info"):
             yield Path(str(file.locate())), file.as_posix()

@@ -265,7 +265,7 @@ def find_blocks(sent: EditCosts) -> Blocks | None:
 def _missing_edits(sent: EditCosts) -> list[str]:
     """Return edits at more places, if blocks are cut by content and one or two edits do not tell their size.
 
-    Not needed if edits of the file itself cost less than its blocks: then they say nothing about these.
+    If edits of the file itself cost less than its blocks, they say nothing about blocks, and none are missing.
     """
     blocks, pair = find_blocks(sent), sent.last_twins("insert")
     is_few = blocks is not None and blocks.is_cut_by_content and blocks.size_bytes is None

@@ -35,8 +35,8 @@ def find_contacts(analysis: Analysis, table: FlowTable) -> tuple[Contact, ...]:
 
 def count_contacts(contacts: Iterable[Contact]) -> dict[str, int]:
     """Return how many servers and how many names there are, as columns of an entry."""
-    given = [*contacts]
+    all_contacts = [*contacts]
     return {
-        "contacted_servers": len({contact.address for contact in given}),
-        "contacted_names": len({contact.name for contact in given}),
+        "contacted_servers": len({contact.address for contact in all_contacts}),
+        "contacted_names": len({contact.name for contact in all_contacts}),
     }

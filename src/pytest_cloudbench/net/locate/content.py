@@ -41,10 +41,10 @@ def read_content(url: str, address: str, timeout_s: float) -> ContentSeen:
     rtts = [connect_ms(address, port, timeout_s)]
     if rtts[0] is not None:
         rtts += [connect_ms(address, port, timeout_s) for _ in range(_CONNECTS - 1)]
-    known = [rtt_ms for rtt_ms in rtts if rtt_ms is not None]
-    if not known:
+    measured_ms = [rtt_ms for rtt_ms in rtts if rtt_ms is not None]
+    if not measured_ms:
         return ContentSeen(problem="it does not answer")
-    rtt_ms = min(known)
+    rtt_ms = min(measured_ms)
     connection = HTTPConnection(name, port, timeout=timeout_s)
     try:
         connection.sock = socket.create_connection((address, port), timeout_s)

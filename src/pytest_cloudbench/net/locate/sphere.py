@@ -27,7 +27,7 @@ class Position(NamedTuple):
 
     @property
     def vector(self) -> Vector:
-        """The same point as a unit vector."""
+        """The unit vector of this point."""
         latitude, longitude = math.radians(self.latitude_deg), math.radians(self.longitude_deg)
         level = math.cos(latitude)
         return level * math.cos(longitude), level * math.sin(longitude), math.sin(latitude)
@@ -41,7 +41,7 @@ class Cap(NamedTuple):
 
     @property
     def bound(self) -> Bound:
-        """The same as a center and the cosine of the radius, by which a point is quickly found to be inside."""
+        """The center and the cosine of the radius, by which a point is quickly found to be inside."""
         return self.center.vector, math.cos(min(self.radius_km / EARTH_RADIUS_KM, math.pi))
 
 

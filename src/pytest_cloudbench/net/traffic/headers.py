@@ -138,7 +138,7 @@ class Headers:
             self._set_aside("not_understood", rows)
 
     def _set_aside_each(self, rows: Ints, numbers: Ints, name: Callable[[int], str]) -> None:
-        """Do the same for several kinds, each with a number."""
+        """Set aside packets of several numbered kinds, each by its own name."""
         for number in find_distinct(numbers).tolist():
             self._set_aside_hidden(rows[numbers == number], name(number))
 
@@ -439,11 +439,8 @@ class Headers:
                 self.wire[row], self.end[row] = joined_packet.wire_bytes, joined_packet.first.end
                 if joined_packet.first.size < _MAX_HEADER_BYTES:
                     self.split[row] = joined_packet
-                inner[index], room[index], protocol[index] = (
-                    joined_packet.first.offset,
-                    joined_packet.size,
-                    joined_packet.first.protocol,
-                )
+                inner[index], room[index] = joined_packet.first.offset, joined_packet.size
+                protocol[index] = joined_packet.first.protocol
                 is_joined[index] = True
         return is_joined
 

@@ -471,7 +471,7 @@ def _choose_piece_bytes(words: Any, start: int, stop: int, length_at: int, extra
 
 
 def _walk_singly(words: Any, start: int, stop: int, length_at: int, extra: int) -> tuple[Ints, int]:
-    """Do the same for one piece, one record at a time."""
+    """Return the starts of records in one piece, and where the next one is expected. Reads one record at a time."""
     import numpy as np
 
     unpack = struct.Struct(words.dtype.str[0].replace("|", "<") + "I").unpack_from

@@ -87,7 +87,7 @@ class Roles:
         return self.find_role_of(names, transport, flow.server_port, flow.up.payload_bytes, flow.down.payload_bytes)
 
     def find_role_of(self, names: tuple[str, ...], transport: str, port: int, up_bytes: int, down_bytes: int) -> str:
-        """Do the same for a flow given by server names, transport (``tcp``, ``udp`` or ``quic``), port and payload."""
+        """Return the role of a flow that is given by its values. ``transport`` is ``tcp``, ``udp`` or ``quic``."""
         rules = self._for.get((names, transport, port))
         if rules is None:
             rules = [

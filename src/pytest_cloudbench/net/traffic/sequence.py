@@ -324,7 +324,7 @@ def _find_repeated(start: Ints, end: Ints) -> Mask:
 
 
 def _measure_one_by_one(sent: Sent, heard: Heard) -> tuple[Ints, Ints]:
-    """Do the same per connection, in case garbage in sequence numbers makes them too large to shift."""
+    """Measure round trips per connection, in case garbage in sequence numbers makes them too large to shift."""
     import numpy as np
 
     owners, times = list[Ints](), list[Ints]()

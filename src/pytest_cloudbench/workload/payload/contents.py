@@ -275,16 +275,16 @@ def _fill_with_words(size: int, chance: int) -> str:
     return "a " + _fill_with_words(size - 2, chance)
 
 
-def difference(found: bytes, expected: bytes) -> str:
+def difference(actual: bytes, expected: bytes) -> str:
     """Describe the first difference between bytes, or return an empty text if they are equal.
 
     Use it in an ``assert``: where ``CI`` is set, pytest's own comparison of 100,000 bytes takes half an hour, because
     it then shows the whole difference.
     """
-    if found == expected:
+    if actual == expected:
         return ""
-    shorter = min(len(found), len(expected))
-    equal_bytes = next((offset for offset in range(shorter) if found[offset] != expected[offset]), shorter)
+    shorter = min(len(actual), len(expected))
+    equal_bytes = next((offset for offset in range(shorter) if actual[offset] != expected[offset]), shorter)
     return (
-        f"{len(found):,} bytes where {len(expected):,} were expected, of which the first {equal_bytes:,} are the same"
+        f"{len(actual):,} bytes where {len(expected):,} were expected, of which the first {equal_bytes:,} are the same"
     )

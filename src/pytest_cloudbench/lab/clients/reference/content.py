@@ -73,7 +73,7 @@ class Digester:
                 self._end_block()
 
     def digests(self) -> Digests:
-        """Return the digests of everything that came. To be called once."""
+        """Return the digests of everything that came. Call this only once, because it ends the last block."""
         if self._block_bytes == 0 and self._size_bytes:
             self._blocks = [Block(self._whole.digest(), self._size_bytes)]
         elif self._in_block_bytes:

@@ -344,7 +344,7 @@ def test_account_and_space(sdk: dropbox.Dropbox, emulator: EmulatorService) -> N
     assert sdk.check_app("echo").result == "echo"
 
 
-def test_path_root(sdk: dropbox.Dropbox) -> None:
+def test_paths_may_begin_at_a_namespace(sdk: dropbox.Dropbox) -> None:
     own = sdk.users_get_current_account().root_info.root_namespace_id
     sdk.files_upload(b"x", "/a.bin")
     rooted = sdk.with_path_root(common.PathRoot.root(own))
@@ -387,7 +387,7 @@ def test_tokens_expire_and_are_refreshed(emulator: EmulatorService) -> None:
     client.close()
 
 
-def test_throttled_upload(sdk: dropbox.Dropbox, emulator: EmulatorService) -> None:
+def test_a_throttled_upload_says_how_long_to_wait(sdk: dropbox.Dropbox, emulator: EmulatorService) -> None:
     emulator.control(set={"throttle.rate_per_s": 0.001, "throttle.burst": 2, "throttle.retry_after_s": 7})
     sdk.files_upload(b"x", "/1.bin")
     sdk.files_upload(b"x", "/2.bin")

@@ -50,7 +50,7 @@ def test_the_same_however_it_arrives(content: bytes, start: bytes, end: bytes) -
         b"--b\r\nno gap\r\n--b\r\n\r\ncontent\r\n--b--\r\n",
     ],
 )
-def test_what_is_not_two_parts_has_no_content(text: bytes) -> None:
+def test_a_body_without_two_parts_has_no_content(text: bytes) -> None:
     assert [read(text, step).blob for step in (1, 5, 10_000)] == [None] * 3
 
 

@@ -270,7 +270,7 @@ def test_folders_pass_their_links_on(wire: GraphWire) -> None:
     assert wire("GET", one).status == 404
 
 
-def test_a_share_that_nobody_made(wire: GraphWire) -> None:
+def test_links_to_unknown_shares_are_refused(wire: GraphWire) -> None:
     for share, expected in (
         ("u!" + base64.urlsafe_b64encode(b"https://1drv.ms/u/c/none").decode(), (403, "accessDenied")),
         ("u!%FF", (400, "invalidRequest")),

@@ -121,7 +121,7 @@ def phase_of(path: Path) -> list[str]:
     return list(columns["phase"])
 
 
-def test_at_its_budget_it_says_that_it_was_not_steady(run: Ended) -> None:
+def test_a_run_that_ends_at_its_budget_was_not_steady(run: Ended) -> None:
     info = infos(run)["test_budget#up"]
     (line,) = [note for note in info["notes"] if note.startswith("ended at its budget")]
     assert line.startswith("ended at its budget of 150 operations: ops_per_s not steady, known to ±")

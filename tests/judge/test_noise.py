@@ -137,7 +137,7 @@ def test_waiting_no_longer_than_usual_excuses_nothing(starved: float, usual: flo
 
 
 @pytest.mark.parametrize("more", [0.01, 0.02, 0.05])
-def test_of_a_little_more_waiting_half_is_allowed_for(more: float) -> None:
+def test_half_of_a_little_more_waiting_is_allowed_for(more: float) -> None:
     assert allowance(0.1 + more, 0.1) == pytest.approx(more / 2, rel=0.06)
 
 

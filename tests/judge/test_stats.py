@@ -291,7 +291,7 @@ def listed(number: int) -> dict[str, tuple[int, str | None]]:
         ([(0, 3), (2, 4), (5, 6)], 0, [2]),
     ],
 )
-def test_of_uploads_to_one_name_only_the_last_one_must_be_there(
+def test_only_the_last_upload_to_a_name_must_be_there(
     uploads: list[tuple[int, int]], there: int | None, lost: list[int]
 ) -> None:
     table = table_of(*(upload(number, *times) for number, times in enumerate(uploads)))
@@ -369,7 +369,7 @@ def test_verification_by_columns_agrees_with_single_lookups(records: list[Op], l
     assert (found, table.outcome) == expected
 
 
-def test_of_files_that_have_one_name_the_last_one_listed_counts() -> None:
+def test_the_last_listed_of_several_files_with_one_name_counts() -> None:
     listing, table = Listing(), table_of(op())
     for size_bytes in (5, 4):
         listing.add("0-0", size_bytes, None)

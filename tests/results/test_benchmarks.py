@@ -270,7 +270,7 @@ def test_gates_see_the_runs_asked_for_or_all(
 
 
 @pytest.mark.slow
-def test_of_very_many_runs_the_latest_are_read(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_latest_of_very_many_runs_are_read(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(1, 6):
         saved_run(pytester, "many", number / 10, "it")
     machine = session_of(configured(pytester)).machine_id

@@ -228,7 +228,7 @@ def test_thinning_keeps_the_ends_and_ranks(ordered: list[float], most: int) -> N
         assert (kept[0], kept[-1]) == (ordered[0], ordered[-1])
 
 
-def test_hash_calls_grow_with_the_size_or_not() -> None:
+def test_growth_of_hash_calls_with_the_size_is_judged() -> None:
     def lines_of(per_kb_s: float) -> list[dict[str, Any]]:
         chance = Random(3)
         made = synthetic(0.0, days=1)

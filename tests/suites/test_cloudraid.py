@@ -110,13 +110,13 @@ def test_reads_are_slower_or_not_if_the_interval_says_so(ratios: tuple[float, ..
     assert bool(notes) == (judged is None)
 
 
-def test_bounds_of_a_median_are_the_values_that_a_table_of_ranks_names() -> None:
+def test_bounds_of_a_median_have_the_ranks_of_the_sign_test() -> None:
     """The ranks of the binomial distribution, as in any table of the sign test."""
     ranks = {6: (1, 6), 8: (1, 8), 9: (2, 8), 10: (2, 9), 15: (4, 12), 20: (6, 15), 25: (8, 18)}
     assert {count: median_interval(range(1, count + 1)) for count in ranks} == ranks
 
 
-def test_of_a_child_whose_reads_all_failed_no_ratio_is_known() -> None:
+def test_a_child_whose_reads_all_failed_has_no_ratio() -> None:
     assert compare_losses([[[1.0], []]] * 6) == []
     assert judge_slowdown([], 1.3) == (None, [])
 

@@ -10,7 +10,7 @@ from .clients import entries_of, ran
 
 
 @pytest.mark.slow
-def test_at_a_server_nothing_is_called_propagation(lab: Lab) -> None:
+def test_nothing_at_a_server_is_called_propagation(lab: Lab) -> None:
     run = ran(lab, "propagation", "--client", "reference?settle_s=0.3&pull_s=0", "--client", "rclone")
     assert run.lines_with("rclone has no second device")
     found = entries_of(run)

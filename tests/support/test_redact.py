@@ -129,7 +129,7 @@ def test_what_stands_for_a_secret_is_none(redactor: redact._Redactor) -> None:
     assert redactor.clean("bodies are scrubbed") == "bodies are scrubbed"
 
 
-def test_of_two_that_begin_alike_all_of_the_longer_one_goes(redactor: redact._Redactor) -> None:
+def test_the_longer_of_two_secrets_that_begin_alike_goes_whole(redactor: redact._Redactor) -> None:
     head = "eyJhbGciOiJSUzI1NiIsInR5cCI6IkpXVCJ9."
     redactor.learn([f"{head}{'a' * 40}", f"{head}{'b' * 40}", head[:10], "b" * 30])
     assert redactor.clean(f"{head}{'a' * 40} {head}{'b' * 40} {head[:10]}") == "*** *** ***"

@@ -32,7 +32,7 @@ def test_the_programs_of_the_documented_tools() -> None:
     assert borg.timeout_s == 300
 
 
-def test_limits_and_places_of_programs() -> None:
+def test_a_file_sets_time_limits_and_program_folders() -> None:
     text = f'path = ["/opt/x", "~/bin"]\n{LEAST}[wait]\nstart_s = 5\nsetup_s = 7.5\nsynced_s = 900\n'
     described = parse_command_file(text, "x.toml")
     assert described.path == ("/opt/x", "~/bin")

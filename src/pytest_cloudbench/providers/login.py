@@ -115,7 +115,7 @@ def login_by_pasted_code(
             raise CredentialsError("login: the address belongs to another login; begin again")
         code = _read_code(address)
     if not code:
-        raise CredentialsError("login: no code was given")
+        raise CredentialsError("login: no code was given; begin again, and paste the code that the page shows")
     redirect = {name: value for name, value in return_fields.items() if name == "redirect_uri"}
     return _exchange_code(
         app, {"grant_type": "authorization_code", "code": code, "code_verifier": verifier, **redirect}

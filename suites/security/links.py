@@ -187,7 +187,7 @@ def _spellings(path: str) -> Iterator[str]:
 
 
 def ask_deleted(inquiry: Inquiry) -> Ruling:
-    """Answer whether deleted content is gone: by its path, by an old link, and in the store where that can be seen."""
+    """Answer whether deleted content is gone: by its path, link and id, and in the store where that can be seen."""
     driver = inquiry.driver
     content = RandomContent(f"{inquiry.seed}/deleted", _DELETED_BYTES).read(0, _DELETED_BYTES)
     path, url, before = f"{inquiry.folder}/deleted", "", inquiry.stored()
@@ -197,8 +197,9 @@ def ask_deleted(inquiry: Inquiry) -> Ruling:
         url = driver.share(path)
         if not wait_for(lambda: opens(inquiry, url, content), _OPEN_S, poll_s=_POLL_S):
             url = ""
+    reference = driver.refer(path) if inquiry.restores_deleted else ""
     driver.delete(path)
-    evidence = []
+    evidence = list[str]()
     if not wait_for(lambda: not _reads(inquiry, path, content), _CLOSED_S, poll_s=_POLL_S):
         return no(f"still there by its path {_CLOSED_S:g} s later")
     evidence.append("by its path: gone")
@@ -209,6 +210,8 @@ def ask_deleted(inquiry: Inquiry) -> Ruling:
     if kept := _find_kept(inquiry, path, content, evidence):
         return no(f"the service keeps it, {kept}", [*evidence, f"by the service's own functions: still there, {kept}"])
     find_share = _find_trace(before, with_it, content)
+    if reference and _comes_back(inquiry, reference, path, content, evidence):
+        return no("the service keeps it, in a bin from which its id brings it back", evidence)
     if find_share is None:
         return unknown("gone by path and link; the store, trash and versions were not seen", evidence)
     shares = list[float]()
@@ -242,6 +245,21 @@ def _find_kept(inquiry: Inquiry, path: str, content: bytes, evidence: list[str])
     if wait_for(is_gone, _PURGED_S, poll_s=_POLL_S):
         evidence.append("by versions and trash: gone")
     return places[-1]
+
+
+def _comes_back(inquiry: Inquiry, reference: str, path: str, content: bytes, evidence: list[str]) -> bool:
+    """Return whether a deleted file comes back by its id. If so, it is deleted again."""
+    try:
+        inquiry.driver.restore_deleted(reference)
+    except CloudError as error:
+        is_gone = error.kind is ErrorKind.NOT_FOUND
+        evidence.append("by its id: gone" if is_gone else f"by its id: unknown, restoring failed ({error.kind.value})")
+        evidence.append("in the bin: unknown, the service does not list it")
+        return False
+    is_back = wait_for(lambda: _reads(inquiry, path, content), _OPEN_S, poll_s=_POLL_S)
+    evidence.append(f"by its id: restored{'' if is_back else ', but not there'}")
+    inquiry.driver.delete(path)
+    return is_back
 
 
 def _find_trace(

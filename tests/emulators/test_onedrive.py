@@ -296,6 +296,17 @@ def test_the_recycle_bin(wire: GraphWire) -> None:
     assert wire("DELETE", ROOT).status == 403
 
 
+def test_only_a_personal_drive_restores_by_its_api(wire: GraphWire, emulator: EmulatorService) -> None:
+    item = wire.put("a.txt", b"1")
+    wire("DELETE", f"{ROOT}:/a.txt")
+    restore = f"/v1.0/me/drive/items/{item['id']}/restore"
+    emulator.control(set={"account.type": "business"})
+    refused = wire("POST", restore)
+    emulator.control(set={"account.type": "personal"})
+    assert (refused.status, refused.value["error"]["code"]) == (400, "notSupported")
+    assert wire("POST", restore).status == 200
+
+
 def test_versions(wire: GraphWire) -> None:
     wire.put("a.txt", b"one")
     item = wire.put("a.txt", b"three")

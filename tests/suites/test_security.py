@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from os import environ, urandom
 from random import Random
 from time import time
@@ -18,6 +19,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from pytest_cloudbench import (
     CloudError,
     Endpoint,
+    ErrorKind,
     Inquiry,
     LiteralContent,
     ProviderSpec,
@@ -217,12 +219,42 @@ def test_deleted_content_that_can_be_restored_is_found(dropbox: Inquiry) -> None
     assert "by an old link: gone" in ruling.evidence
 
 
-def test_deleted_content_is_unknown_where_neither_store_nor_trash_show_it() -> None:
+def test_deleted_content_is_unknown_where_neither_store_nor_trash_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for drive in make_inquiry("onedrive"):
+        driver: Any = drive.provider.driver
+        monkeypatch.setattr(driver, "delete", partial(delete_for_good, driver))
         assert not drive.finds_deleted
-        assert links.ask_deleted(replace(drive, list_stored=lambda: None)).answer == "unknown"
+        ruling = links.ask_deleted(replace(drive, list_stored=lambda: None))
+        assert (ruling.answer, *ruling.evidence[-2:]) == (
+            "unknown", "by its id: gone", "in the bin: unknown, the service does not list it"
+        )  # fmt: skip
         elsewhere = replace(drive, folder="/run/elsewhere", list_stored=lambda: [("other", b"x")])
         assert links.ask_deleted(elsewhere).answer == "unknown"
+
+
+def delete_for_good(driver: Any, path: str) -> None:
+    url = driver._item_url("delete", path, "/permanentDelete")
+    driver._client.send("delete", path, "POST", url, headers=driver._token_headers())
+
+
+def test_a_file_that_its_id_brings_back_from_the_recycle_bin_is_found() -> None:
+    for drive in make_inquiry("onedrive"):
+        ruling = links.ask_deleted(replace(drive, list_stored=lambda: None))
+        assert (ruling.answer, ruling.evidence[-1]) == ("no", "by its id: restored"), ruling
+        with pytest.raises(CloudError) as caught:
+            drive.driver.stat(f"{drive.folder}/deleted")
+        assert caught.value.kind is ErrorKind.NOT_FOUND
+
+
+def test_a_restoration_that_is_refused_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with start_emulator("ideal", api="onedrive") as service:
+        service.control(set={"account.type": "business"})
+        driver: Any = connect_driver(ProviderSpec.parse("onedrive"), service.endpoint)
+        driver.mkdir("/run")
+        provider = Provider("onedrive", open=lambda: (driver, Provided("onedrive", service.endpoint)))
+        ruling = links.ask_deleted(Inquiry(provider, "/run", "truth", lambda: None, lambda _: None))
+        assert (ruling.answer, ruling.evidence[-2]) == ("unknown", "by its id: unknown, restoring failed (invalid)")
+        driver.close()
 
 
 def test_a_trash_that_was_emptied_is_found_empty(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -178,6 +178,19 @@ class FindsDeleted(Protocol):
         ...
 
 
+@runtime_checkable
+class RestoresDeleted(Protocol):
+    """A driver whose service restores a deleted file by the id that it had, and does not list what it keeps."""
+
+    def refer(self, path: str) -> str:
+        """Return the id of a file, before it is deleted."""
+        ...
+
+    def restore_deleted(self, reference: str) -> None:
+        """Bring a deleted file back to its path. Raises CloudError, NOT_FOUND if the service keeps no such file."""
+        ...
+
+
 def role_of_level(member_roles: Mapping[str, str], level: str) -> str:
     """Return the API's role for a level of ``SharesWithMembers``."""
     return next(role for role, own_level in member_roles.items() if own_level == level)

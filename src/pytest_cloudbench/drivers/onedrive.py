@@ -416,6 +416,10 @@ class OneDriveDriver(WebDriver):
         """Let a third account read another account's file. It gets no letter."""
         self._invite("share on", reference, f"{self._api}/v1.0/drives/{reference}/invite", address, "read")
 
+    def restore_deleted(self, reference: str) -> None:
+        """Bring a file back from the recycle bin, which only personal accounts offer. The bin cannot be listed."""
+        self._call_graph("restore", reference, "POST", f"{self._api}/v1.0/drives/{reference}/restore", {})
+
     @staticmethod
     def open_link(url: str, stranger: Stranger) -> bytes:
         """Return what a link gives to a person without an account."""

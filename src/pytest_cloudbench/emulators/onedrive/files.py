@@ -365,6 +365,8 @@ def _delete_item(request: GraphRequest) -> Answer:
 
 
 def _restore_item(request: GraphRequest) -> Answer:
+    if request.state.account.type != "personal":
+        raise GraphError(400, "notSupported", "Only personal drives restore items from the recycle bin.")
     body = request.read_json_body()
     parent = _find_reference(request, body["parentReference"]) if "parentReference" in body else None
     name = request.tree.check_name(body["name"]) if "name" in body else ""

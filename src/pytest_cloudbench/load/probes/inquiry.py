@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from pytest_cloudbench.drivers import BoundSpec
-from pytest_cloudbench.drivers.base import Driver, FindsDeleted, SharesWithMembers
+from pytest_cloudbench.drivers.base import Driver, FindsDeleted, RestoresDeleted, SharesWithMembers
 from pytest_cloudbench.drivers.egress import CERTIFICATES
 from pytest_cloudbench.drivers.folder import FolderDriver
 from pytest_cloudbench.drivers.stranger import SharesLinks, SharesUntil, Stranger
@@ -140,6 +140,11 @@ class Inquiry:
     def finds_deleted(self) -> bool:
         """Whether the driver finds what its service keeps of deleted files."""
         return isinstance(self.provider.driver, FindsDeleted)
+
+    @property
+    def restores_deleted(self) -> bool:
+        """Whether the driver restores deleted files by their ids."""
+        return isinstance(self.provider.driver, RestoresDeleted)
 
     def stored(self) -> Sequence[tuple[str, bytes]] | None:
         """Return what is stored, by name, as the provider's operator sees it. None if that cannot be seen.

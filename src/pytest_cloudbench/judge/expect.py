@@ -230,7 +230,8 @@ def parse_gate(text: str) -> Gate:
     metric, mark, bound = text.strip().rpartition(":")
     if not mark or metric not in METRICS:
         near = did_you_mean(metric, METRICS) if mark else ""
-        raise UsageError(f"gate {text!r}: expected METRIC:BOUND" + (near or f" with one of {', '.join(METRICS)}"))
+        choice = f" with one of {', '.join(METRICS)}; or a suite's conclusion, if the command line names its folder"
+        raise UsageError(f"gate {text!r}: expected METRIC:BOUND{near or choice}")
     relative = bound.endswith("%")
     try:
         limit = float(bound.removesuffix("%"))

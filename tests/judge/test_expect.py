@@ -401,7 +401,7 @@ def test_a_mistyped_metric_gets_the_nearest_one(word: str, meant: str) -> None:
 
 
 def test_an_unknown_metric_gets_the_list_and_how_a_suite_is_named() -> None:
-    with pytest.raises(UsageError, match="expected METRIC:BOUND with one of loss_rate, .*names its folder$"):
+    with pytest.raises(UsageError, match=r"expected METRIC:BOUND with one of loss_rate, .*names its folder$"):
         parse_gate("xyzzy:1")
     with pytest.raises(ConfigError, match=r"unknown key 'metrik'; did you mean metric\?"):
         parse_expectations(GOOD.replace("metric", "metrik"), "e.toml")

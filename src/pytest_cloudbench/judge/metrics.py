@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import compress, islice
+from itertools import compress, islice, repeat
 from math import fsum
 from operator import and_, sub
 from typing import Any, Literal
@@ -89,6 +89,8 @@ class Run:
         if times == "lateness":
             return array("q", map(sub, start_ns, self._scheduled_ns))
         first_byte_ns = self.table.column("first_byte_ns")
+        if not any(first_byte_ns):  # no upload has one
+            return array("q")
         has_first_byte = (is_ok and first_ns for is_ok, first_ns in zip(ok, first_byte_ns, strict=True))
         return array("q", compress(map(sub, first_byte_ns, start_ns), has_first_byte))
 
@@ -123,8 +125,8 @@ class Run:
         """Return the service times less what each operation's own thread waited. Empty if any wait is unknown."""
         if -1 in self._own_waits_ns:
             return array("q")
-        rows = zip(self._end_ns, self._start_ns, self._own_waits_ns, strict=True)
-        return array("q", (max(0, end - start - waited) for end, start, waited in rows))
+        rest_ns = map(sub, map(sub, self._end_ns, self._start_ns), self._own_waits_ns)
+        return array("q", map(max, rest_ns, repeat(0)))
 
     @cached_property
     def _own_waits_ns(self) -> array[int]:

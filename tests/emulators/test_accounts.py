@@ -22,6 +22,9 @@ from pytest_cloudbench import (
     start_emulator,
 )
 
+from .box_wire import BoxWire
+from .drive_wire import DriveWire
+
 LARGE = RandomContent("large", 9 * 1024 * 1024).read(0, 9 * 1024 * 1024)
 """More than one request carries, so that an upload session is used."""
 
@@ -189,3 +192,44 @@ def test_members_do_what_their_level_and_the_flaws_of_the_account_let_them(api: 
         assert allowed == [set(), {"delete"}, set(), full, full | {"delete"}, full - {"share"}]
         for driver in drivers:
             driver.close()
+
+
+def test_owners_of_files_on_drive_are_the_accounts_themselves() -> None:
+    with start_emulator("ideal", api="gdrive") as service:
+        wires = [DriveWire(service.open_account(number)) for number in (1, 2)]
+        owners, people = [], []
+        for wire in wires:
+            file = wire.upload("a")
+            people.append(wire("GET", "about?fields=user").value["user"])
+            [owner] = wire("GET", f"files/{file}?fields=owners").value["owners"]
+            owners.append(owner)
+        assert owners == people
+        assert people[0]["emailAddress"] == "emulated@example.com"
+        for name in ("emailAddress", "permissionId", "displayName"):
+            assert people[0][name] != people[1][name]
+        invited = {"type": "user", "role": "reader", "emailAddress": people[0]["emailAddress"]}
+        wires[1]("POST", f"files/{file}/permissions", invited)
+        listed = wires[1]("GET", f"files/{file}/permissions?fields=*").value["permissions"]
+        assert [(entry["role"], entry["emailAddress"]) for entry in listed] == [
+            ("owner", people[1]["emailAddress"]), ("reader", people[0]["emailAddress"]),
+        ]  # fmt: skip
+        for wire in wires:
+            wire.connection.close()
+
+
+def test_owners_of_files_on_box_are_the_accounts_themselves() -> None:
+    with start_emulator("ideal", api="box") as service:
+        wires = [BoxWire(service.open_account(number)) for number in (1, 2)]
+        people = []
+        for wire in wires:
+            person = wire("GET", "/users/me").value
+            file = wire.file("a.txt")
+            for name in ("id", "name", "login"):
+                assert file["owned_by"][name] == file["created_by"][name] == person[name]
+            people.append(person)
+            assert wire("GET", f"/users/{person['id']}").status == 200
+        assert [person["login"].partition("@")[2] for person in people] == ["example.com"] * 2
+        for name in ("id", "name", "login"):
+            assert people[0][name] != people[1][name]
+        for wire in wires:
+            wire.close()

@@ -16,6 +16,13 @@ from pytest_cloudbench.emulators.skin import Answer, Call, Skin
 
 _SEED_STEP = 7_368_787
 _MOST = 100
+_PREFIX = "account-"
+
+
+def number_of(address: str) -> int:
+    """Return the number of the account that has an address."""
+    first, _, _ = address.partition(".")
+    return int(first.removeprefix(_PREFIX)) if first.startswith(_PREFIX) else 1
 
 
 @runtime_checkable
@@ -100,7 +107,7 @@ class Accounts:
         if number not in self._others:
             skin = self._others[number] = self._make_skin(_SEED_STEP * (number - 1))
             if isinstance(skin, (LetsMembersIn, MeetsPeers)):
-                skin.state.address = f"account-{number}.{skin.state.address}"
+                skin.state.address = f"{_PREFIX}{number}.{skin.state.address}"
             for sharing in (self.first, skin):
                 if isinstance(sharing, LetsMembersIn):
                     sharing.find_member = self._find_member

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from pytest_cloudbench.emulators.box.answers import BoxError, answer_json, timestamp
-from pytest_cloudbench.emulators.box.items import USER, mini_item, read_query, requested_fields
+from pytest_cloudbench.emulators.box.items import mini_item, read_query, requested_fields
 from pytest_cloudbench.emulators.box.scopes import SCOPES, Bounds, parse_resource
-from pytest_cloudbench.emulators.box.state import USER_ID, BoxFunction, BoxState
+from pytest_cloudbench.emulators.box.state import BoxFunction, BoxState
 from pytest_cloudbench.emulators.box.uploads import MAX_UPLOAD_BYTES
 from pytest_cloudbench.emulators.http import parse_form
 from pytest_cloudbench.emulators.oauth import Dialect, Grant, Renewal
@@ -150,11 +150,12 @@ def _authorize_client(state: BoxState, call: Call) -> Answer:
 def _get_current_user(state: BoxState, call: Call) -> Answer:
     started = timestamp(state.started_s)
     user: dict[str, Any] = {
-        **USER, "login": state.address,
+        **state.user,
         "created_at": started, "modified_at": started, "language": "en", "timezone": "America/Los_Angeles",
         "space_amount": state.store.quota_bytes or _UNLIMITED_BYTES, "space_used": state.store.used_bytes,
         "max_upload_size": MAX_UPLOAD_BYTES[state.account.type], "status": "active", "job_title": "", "phone": "",
-        "address": "", "avatar_url": f"https://app.box.com/api/avatar/large/{USER_ID}", "notification_email": None,
+        "address": "", "avatar_url": f"https://app.box.com/api/avatar/large/{state.user['id']}",
+        "notification_email": None,
     }  # fmt: skip
     names = requested_fields(read_query(call))
     if names is None:
@@ -170,7 +171,7 @@ def _get_current_user(state: BoxState, call: Call) -> Answer:
 
 
 def _get_user(state: BoxState, call: Call) -> Answer:
-    if call.parameters["id"] != USER_ID:
+    if call.parameters["id"] != state.user["id"]:
         raise BoxError(404, "not_found")
     return _get_current_user(state, call)
 

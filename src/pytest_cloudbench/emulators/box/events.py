@@ -10,7 +10,7 @@ import hashlib
 from typing import Any
 
 from pytest_cloudbench.emulators.box.answers import answer_json, bad_parameter, host_url, timestamp
-from pytest_cloudbench.emulators.box.items import USER, read_number, read_query, standard_item
+from pytest_cloudbench.emulators.box.items import read_number, read_query, standard_item
 from pytest_cloudbench.emulators.box.state import BoxFunction, BoxState, Event
 from pytest_cloudbench.emulators.nodes import File, Node
 from pytest_cloudbench.emulators.skin import Answer, Call, Kind
@@ -27,7 +27,7 @@ def _event_item(state: BoxState, index: int, event: Event, now_s: float) -> dict
     if event.node.deleted_s is not None:
         source["item_status"] = "deleted"
     return {
-        "type": "event", "event_id": name, "created_by": USER, "created_at": time, "recorded_at": time,
+        "type": "event", "event_id": name, "created_by": state.user, "created_at": time, "recorded_at": time,
         "event_type": event.kind, "session_id": state.secret[:22], "source": source,
     }  # fmt: skip
 

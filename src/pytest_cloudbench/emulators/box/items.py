@@ -12,14 +12,11 @@ from itertools import islice
 from typing import Any
 
 from pytest_cloudbench.emulators.box.answers import BoxError, bad_parameter, timestamp
-from pytest_cloudbench.emulators.box.state import USER_ID, USER_LOGIN, BoxState, ItemMeta
+from pytest_cloudbench.emulators.box.state import BoxState, ItemMeta
 from pytest_cloudbench.emulators.http import parse_form
 from pytest_cloudbench.emulators.nodes import File, Folder, Node, Version
 from pytest_cloudbench.emulators.skin import Call
 
-USER: Mapping[str, str] = {
-    "type": "user", "id": USER_ID, "name": "Emulated User", "login": USER_LOGIN,
-}  # fmt: skip
 _TRASH_DAYS_S = 30 * 86_400
 _ROLES = ["editor", "viewer", "previewer", "uploader", "previewer uploader", "viewer uploader", "co-owner"]
 _EXTENSION_FREE = ""
@@ -74,9 +71,9 @@ def _common_fields(state: BoxState, node: Node, meta: ItemMeta, size_bytes: int)
         "purged_at": timestamp(None if trashed_s is None else trashed_s + _TRASH_DAYS_S),
         "content_created_at": None if is_root else timestamp(meta.content_created_s),
         "content_modified_at": None if is_root else timestamp(meta.content_modified_s),
-        "created_by": {"type": "user", "id": "", "name": "", "login": ""} if is_root else USER,
-        "modified_by": USER,
-        "owned_by": USER,
+        "created_by": {"type": "user", "id": "", "name": "", "login": ""} if is_root else state.user,
+        "modified_by": state.user,
+        "owned_by": state.user,
         "shared_link": _link_item(state, node, meta),
         "parent": None if parent is None else ancestors[-1],
         "item_status": "trashed" if ancestors and ancestors[0]["id"] == "1" else "active",
@@ -156,7 +153,7 @@ def _extra_fields(state: BoxState, node: Node) -> dict[str, Callable[[], Any]]:
         "expires_at": lambda: None,
         "disposition_at": lambda: None,
         "representations": lambda: {"entries": []},
-        "uploader_display_name": lambda: USER["name"],
+        "uploader_display_name": lambda: state.user["name"],
         "shared_link_permission_options": lambda: ["can_preview", "can_download", "can_edit"],
     }
 
@@ -167,7 +164,7 @@ def _lock_item(state: BoxState, meta: ItemMeta) -> dict[str, Any] | None:
     if lock is None or (lock.expires_s is not None and lock.expires_s <= state.clock.now_s()):
         return None
     item = {
-        "type": "lock", "id": lock.id, "created_by": USER, "created_at": timestamp(lock.created_s),
+        "type": "lock", "id": lock.id, "created_by": state.user, "created_at": timestamp(lock.created_s),
         "is_download_prevented": lock.prevents_download, "app_type": None,
     }  # fmt: skip
     return item if lock.expires_s is None else {**item, "expired_at": timestamp(lock.expires_s)}
@@ -227,11 +224,12 @@ def standard_item(state: BoxState, node: Node, now_s: float, names: Sequence[str
 
 def version_item(state: BoxState, file: File, version: Version, names: Sequence[str] | None = None) -> dict[str, Any]:
     """Return a version of a file."""
-    time, trashed_s = timestamp(version.server_s), state.meta(file).trashed_versions.get(version.rev)
+    user, time = state.user, timestamp(version.server_s)
+    trashed_s = state.meta(file).trashed_versions.get(version.rev)
     item = {
         "type": "file_version", "id": version.rev, "sha1": version.blob.hash_hex, "name": file.name,
-        "size": version.blob.size_bytes, "uploader_display_name": USER["name"], "created_at": time, "modified_at": time,
-        "modified_by": USER, "trashed_at": timestamp(trashed_s), "trashed_by": None if trashed_s is None else USER,
+        "size": version.blob.size_bytes, "uploader_display_name": user["name"], "created_at": time, "modified_at": time,
+        "modified_by": user, "trashed_at": timestamp(trashed_s), "trashed_by": None if trashed_s is None else user,
         "restored_at": None, "restored_by": None, "purged_at": None,
         "version_number": str(file.versions.index(version) - file.born + 1),
     }  # fmt: skip

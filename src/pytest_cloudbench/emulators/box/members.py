@@ -10,7 +10,7 @@ from typing import Any
 
 from pytest_cloudbench.emulators.box.answers import BoxError
 from pytest_cloudbench.emulators.box.downloads import is_signed
-from pytest_cloudbench.emulators.box.state import USER_ID, BoxState
+from pytest_cloudbench.emulators.box.state import BoxState, describe_user
 from pytest_cloudbench.emulators.nodes import Node
 from pytest_cloudbench.emulators.skin import Answer, Call
 
@@ -68,7 +68,7 @@ def _find_role(state: BoxState, path: str, address: str) -> str:
 def _is_invited(collaboration: dict[str, Any], address: str) -> bool:
     """Return whether a collaboration is with an account, whose acceptance is noted."""
     if collaboration["invite_email"] == address:
-        grantee = {"type": "user", "id": USER_ID, "name": address, "login": address, "is_active": True}
+        grantee = {**describe_user(address), "is_active": True}
         collaboration |= {"status": "accepted", "accessible_by": grantee, "invite_email": None}
         collaboration["acknowledged_at"] = collaboration["created_at"]
     grantee = collaboration["accessible_by"] or {}

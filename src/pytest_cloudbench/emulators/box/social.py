@@ -16,7 +16,6 @@ from pytest_cloudbench.emulators.box.answers import (
     timestamp,
 )
 from pytest_cloudbench.emulators.box.items import (
-    USER,
     mini_item,
     read_number,
     read_query,
@@ -100,8 +99,8 @@ def _create_comment(state: BoxState, call: Call) -> Answer:
     )
     time = timestamp(call.now_s)
     comment: dict[str, Any] = {
-        "type": "comment", "id": state.next_id(), "is_reply_comment": is_reply, "message": message, "created_by": USER,
-        "created_at": time, "modified_at": time, "item": target,
+        "type": "comment", "id": state.next_id(), "is_reply_comment": is_reply, "message": message,
+        "created_by": state.user, "created_at": time, "modified_at": time, "item": target,
     }  # fmt: skip
     if body.get("tagged_message"):
         comment["tagged_message"] = body["tagged_message"]
@@ -151,7 +150,7 @@ def _create_collaboration(state: BoxState, call: Call) -> Answer:
     if not isinstance(item, dict) or not isinstance(person, dict) or role not in _ROLES:
         name = "item" if not isinstance(item, dict) else "role" if isinstance(person, dict) else "accessible_by"
         raise bad_parameter(name, f"'{name}' is required")
-    state = find_inviting(state, item)
+    inviter, state = state.user, find_inviting(state, item)
     node = (
         state.find_folder(str(item.get("id"))) if item.get("type") == "folder" else state.find_file(str(item.get("id")))
     )
@@ -162,7 +161,7 @@ def _create_collaboration(state: BoxState, call: Call) -> Answer:
     login, is_colleague = str(person.get("login", "")), bool(person.get("id"))
     grantee = {"type": "user", "id": str(person.get("id")), "name": login, "login": login, "is_active": True}
     collaboration = {
-        "type": "collaboration", "id": state.next_id(), "created_by": USER, "created_at": time, "modified_at": time,
+        "type": "collaboration", "id": state.next_id(), "created_by": inviter, "created_at": time, "modified_at": time,
         "expires_at": None, "status": "accepted" if is_colleague else "pending",
         "accessible_by": grantee if is_colleague else None, "invite_email": None if is_colleague else login,
         "role": role, "acknowledged_at": time if is_colleague else None, "item": mini_item(state, node),

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from pytest_cloudbench.emulators.accounts import number_of
 from pytest_cloudbench.emulators.blob import Blob
 from pytest_cloudbench.emulators.box.answers import BoxError, bad_parameter, store_error
 from pytest_cloudbench.emulators.box.scopes import Bounds
@@ -20,8 +21,8 @@ from pytest_cloudbench.emulators.oauth import Dialect, OAuth
 from pytest_cloudbench.emulators.profile import Account, JobTimes
 from pytest_cloudbench.emulators.skin import Answer, Call, Clock, Kind, Sink
 
-USER_ID = "11446498007"
-USER_LOGIN = "emulated@example.com"
+_FIRST_USER_ID = 11446498007
+_LOGIN = "emulated@example.com"
 _FIRST_ID = 20_000_000_000
 _MAX_NAME_LENGTH = 255
 _FORBIDDEN = re.compile(r"[/\\\x00-\x1f\x7f]")
@@ -118,6 +119,13 @@ class BoxFunction:
     is_open: bool = False
 
 
+def describe_user(login: str) -> dict[str, str]:
+    """Return the person of the account with a login."""
+    number = number_of(login)
+    name = "Emulated User" if number == 1 else f"Emulated User {number}"
+    return {"type": "user", "id": str(_FIRST_USER_ID + number - 1), "name": name, "login": login}
+
+
 class BoxState:
     """The state of one account. Its methods raise BoxError for requests that they refuse."""
 
@@ -129,7 +137,7 @@ class BoxState:
         self.store = NodeStore(self._node_id, self.next_id, str.lower)
         self.trash = Folder("trash", "Trash", None)
         self.started_s = clock.now_s()
-        self.address = USER_LOGIN
+        self.address = _LOGIN
         self.oauth = OAuth(dialect, self.random_token, lambda: self.account.token_lifetime_s)
         self.bounds: dict[str, Bounds] = {}
         """The limits of a token, or of a code for one. A token without an entry may do everything."""
@@ -145,6 +153,16 @@ class BoxState:
         self.peers: Callable[[], Sequence[BoxState]] = lambda: (self,)
         """Returns the states of all accounts of the service."""
         self.secret = self.random_token("", 32)
+
+    @property
+    def address(self) -> str:
+        """The address by which others share with this account."""
+        return self.user["login"]
+
+    @address.setter
+    def address(self, login: str) -> None:
+        self.user = describe_user(login)
+        """The person whose account this is."""
 
     def _node_id(self) -> str:
         if self._is_new:

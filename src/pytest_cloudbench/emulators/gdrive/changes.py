@@ -15,7 +15,7 @@ from pytest_cloudbench.emulators.gdrive.requests import (
     read_spaces,
 )
 from pytest_cloudbench.emulators.gdrive.selection import Selection, pick_selected, selection_within
-from pytest_cloudbench.emulators.gdrive.state import APPS, USER, DriveState, drive_meta
+from pytest_cloudbench.emulators.gdrive.state import APPS, DriveState, drive_meta
 from pytest_cloudbench.emulators.nodes import File, Node
 from pytest_cloudbench.emulators.skin import Answer, Call
 
@@ -45,7 +45,7 @@ def get_about(state: DriveState, call: Call) -> Answer:
     sizes = ("document", "spreadsheet", "presentation", "drawing")
     value: dict[str, Any] = {
         "kind": "drive#about",
-        "user": {**USER, "emailAddress": state.address},
+        "user": state.user,
         "storageQuota": quota,
         "importFormats": IMPORTS,
         "exportFormats": {kind: list(formats) for kind, formats in EXPORTS.items()},

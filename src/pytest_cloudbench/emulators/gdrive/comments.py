@@ -13,10 +13,10 @@ from pytest_cloudbench.emulators.gdrive.requests import (
     read_flag,
     read_json_body,
 )
-from pytest_cloudbench.emulators.gdrive.state import USER, DriveState, drive_meta
+from pytest_cloudbench.emulators.gdrive.state import DriveState, drive_meta
 from pytest_cloudbench.emulators.skin import Answer, Call
 
-_AUTHOR = {name: USER[name] for name in ("kind", "displayName", "me", "photoLink")}
+_AUTHOR_FIELDS = ("kind", "displayName", "me", "photoLink")
 
 
 def _require_fields(call: Call) -> None:
@@ -32,7 +32,7 @@ def _new_note(state: DriveState, call: Call, kind: str) -> dict[str, Any]:
         raise DriveError(400, "required", "The content field is required.", f"{kind}.content")
     note: dict[str, Any] = {
         "kind": f"drive#{kind}", "id": state.tokens.next("AAAA", 9), "createdTime": now, "modifiedTime": now,
-        "author": _AUTHOR, "deleted": False,
+        "author": {name: state.user[name] for name in _AUTHOR_FIELDS}, "deleted": False,
     }  # fmt: skip
     if isinstance(content, str):
         note |= {"content": content, "htmlContent": escape(content, quote=False)}

@@ -13,7 +13,6 @@ from pytest_cloudbench.emulators.gdrive.state import (
     APP_DATA,
     APPS,
     SHORTCUT,
-    USER,
     DriveMeta,
     DriveState,
     drive_meta,
@@ -161,7 +160,7 @@ class FileView:
             for permission in self.meta.permissions.values()
             if permission["role"] in roles
         }
-        return addresses | {"me"} if USER["emailAddress"] in addresses else addresses
+        return addresses | {"me"} if self.state.address in addresses else addresses
 
     def pairs(self, name: str) -> Mapping[str, str]:
         """See ``query.View``."""
@@ -258,7 +257,7 @@ _PROPERTIES: Mapping[str, _Property] = {
     "trashed": lambda view: view.state.is_trashed(view.node, view.now_s),
     "explicitlyTrashed": lambda view: view.meta.trashed_s is not None,
     "trashedTime": lambda view: None if view.meta.trashed_s is None else format_time(view.meta.trashed_s),
-    "trashingUser": _in_shared_drive(True, lambda view: None if view.meta.trashed_s is None else USER),
+    "trashingUser": _in_shared_drive(True, lambda view: None if view.meta.trashed_s is None else view.state.user),
     "parents": _parent_ids,
     "properties": _client_property("properties"),
     "appProperties": _client_property("appProperties"),
@@ -278,10 +277,10 @@ _PROPERTIES: Mapping[str, _Property] = {
     "modifiedByMe": lambda view: True,
     "sharedWithMeTime": lambda view: None,
     "sharingUser": lambda view: None,
-    "owners": _in_shared_drive(False, lambda view: [USER]),
+    "owners": _in_shared_drive(False, lambda view: [view.state.user]),
     "teamDriveId": lambda view: view.state.drive_id_of(view.node) or None,
     "driveId": lambda view: view.state.drive_id_of(view.node) or None,
-    "lastModifyingUser": lambda view: USER,
+    "lastModifyingUser": lambda view: view.state.user,
     "shared": lambda view: view.is_shared,
     "ownedByMe": _in_shared_drive(False, lambda view: True),
     "capabilities": _capabilities,

@@ -7,7 +7,7 @@ from typing import Any
 from pytest_cloudbench.emulators.gdrive.answers import DriveError, answer_no_content, format_time
 from pytest_cloudbench.emulators.gdrive.requests import answer_list, answer_selected, query_params, read_json_body
 from pytest_cloudbench.emulators.gdrive.selection import Selection
-from pytest_cloudbench.emulators.gdrive.state import APPS, USER, DriveState, drive_meta, is_document
+from pytest_cloudbench.emulators.gdrive.state import APPS, DriveState, drive_meta, is_document
 from pytest_cloudbench.emulators.nodes import File, Version
 from pytest_cloudbench.emulators.skin import Answer, Call
 
@@ -35,12 +35,12 @@ def _find_revision(state: DriveState, call: Call) -> tuple[File, str, Version]:
     raise DriveError(404, "notFound", f"Revision not found: {requested_id}.", "revisionId")
 
 
-def _describe_revision(node: File, revision_id: str, version: Version) -> dict[str, Any]:
+def _describe_revision(state: DriveState, node: File, revision_id: str, version: Version) -> dict[str, Any]:
     meta = drive_meta(node)
     value: dict[str, Any] = {
         "kind": "drive#revision", "id": revision_id, "mimeType": meta.mime,
         "modifiedTime": format_time(version.client_s), "keepForever": revision_id in meta.kept_revisions,
-        "published": False, "lastModifyingUser": USER,
+        "published": False, "lastModifyingUser": state.user,
     }  # fmt: skip
     if not meta.mime.startswith(APPS):
         value |= {"size": str(version.blob.size_bytes), "md5Checksum": version.blob.hash_hex}
@@ -51,7 +51,7 @@ def _describe_revision(node: File, revision_id: str, version: Version) -> dict[s
 def list_revisions(state: DriveState, call: Call) -> Answer:
     """Answer ``revisions.list``, the oldest first."""
     node, versions = _list_visible_revisions(state, call)
-    items = [_describe_revision(node, revision_id, version) for revision_id, version in versions]
+    items = [_describe_revision(state, node, revision_id, version) for revision_id, version in versions]
     return answer_list(call, "revisions", items, "drive#revisionList", _REVISIONS)
 
 
@@ -63,7 +63,7 @@ def get_revision(state: DriveState, call: Call) -> Answer:
         if drive_meta(node).mime.startswith(APPS):
             raise DriveError(403, "fileNotDownloadable", "Only files with binary content can be downloaded.", "alt")
         return Answer(200, [(b"content-type", drive_meta(node).mime.encode("latin-1", "replace"))], version.blob)
-    return answer_selected(_describe_revision(node, revision_id, version), params, _REVISION)
+    return answer_selected(_describe_revision(state, node, revision_id, version), params, _REVISION)
 
 
 def update_revision(state: DriveState, call: Call) -> Answer:
@@ -73,7 +73,7 @@ def update_revision(state: DriveState, call: Call) -> Answer:
         drive_meta(node).kept_revisions.add(revision_id)
     else:
         drive_meta(node).kept_revisions.discard(revision_id)
-    return answer_selected(_describe_revision(node, revision_id, version), query_params(call), _REVISION)
+    return answer_selected(_describe_revision(state, node, revision_id, version), query_params(call), _REVISION)
 
 
 def delete_revision(state: DriveState, call: Call) -> Answer:

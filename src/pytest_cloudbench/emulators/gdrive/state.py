@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pytest_cloudbench.emulators.accounts import number_of
 from pytest_cloudbench.emulators.blob import Blob
 from pytest_cloudbench.emulators.core import NodeStore, Tokens
 from pytest_cloudbench.emulators.gdrive.answers import DriveError, file_not_found, store_refusal
@@ -18,20 +19,7 @@ APP_DATA = "appDataFolder"
 """The id of the hidden folder of an application, which is a space of its own."""
 APPS = "application/vnd.google-apps."
 FOLDER, SHORTCUT = f"{APPS}folder", f"{APPS}shortcut"
-USER: Mapping[str, Any] = {
-    "kind": "drive#user",
-    "displayName": "Emulated User",
-    "me": True,
-    "permissionId": "01234567890123456789",
-    "emailAddress": "emulated@example.com",
-    "photoLink": "https://lh3.googleusercontent.com/a/emulated=s64",
-}
-_OWNER: dict[str, Any] = {
-    "kind": "drive#permission", "id": USER["permissionId"], "type": "user", "role": "owner", "deleted": False,
-    "emailAddress": USER["emailAddress"], "displayName": USER["displayName"], "photoLink": USER["photoLink"],
-    "pendingOwner": False,
-}  # fmt: skip
-"""The permission that every file has. Permissions are replaced and never changed, so files can share it."""
+_ADDRESS = "emulated@example.com"
 _ROOT_NAME = "My Drive"
 
 
@@ -88,6 +76,16 @@ def random_digits(tokens: Tokens, length: int) -> str:
     return "1" + "".join(str(ord(letter) % 10) for letter in text[1:])
 
 
+def _describe_user(address: str) -> Mapping[str, Any]:
+    """Return the person of the account with an address."""
+    number = number_of(address)
+    return {
+        "kind": "drive#user", "displayName": "Emulated User" if number == 1 else f"Emulated User {number}", "me": True,
+        "permissionId": f"{1234567890123456788 + number:020}", "emailAddress": address,
+        "photoLink": "https://lh3.googleusercontent.com/a/emulated=s64",
+    }  # fmt: skip
+
+
 class DriveState:
     """The state of one account. Its methods raise DriveError if a request names something that does not exist."""
 
@@ -100,13 +98,30 @@ class DriveState:
         self.root, self._vault = self.store.root, Folder("", "", None)
         self.root.name, self.root.extra = _ROOT_NAME, DriveMeta(FOLDER, 0.0, 0.0, 0)
         self.app_data = Folder(self.tokens.next("1", 32), APP_DATA, self._vault)
-        self.app_data.extra = DriveMeta(FOLDER, 0.0, 0.0, 0, permissions={_OWNER["id"]: _OWNER})
+        self.address = _ADDRESS
         self.files_by_creation: SortedItems[Node] = SortedItems(creation_number)
         self.drives: dict[str, SharedDrive] = {}
         self.free_ids: set[str] = set()
-        self.address = str(USER["emailAddress"])
         self.sessions: dict[str, Any] = {}
         self.configure(profile)
+
+    @property
+    def address(self) -> str:
+        """The address by which others share with this account."""
+        return str(self.user["emailAddress"])
+
+    @address.setter
+    def address(self, address: str) -> None:
+        self.user = _describe_user(address)
+        """The person whose account this is."""
+        same = {name: self.user[name] for name in ("emailAddress", "displayName", "photoLink")}
+        owner = {
+            "kind": "drive#permission", "id": self.user["permissionId"], "type": "user", "role": "owner",
+            "deleted": False, **same, "pendingOwner": False,
+        }  # fmt: skip
+        self._owner = {owner["id"]: owner}
+        """The permission that every file has. Permissions are replaced and never changed, so files can share it."""
+        self.app_data.extra = DriveMeta(FOLDER, 0.0, 0.0, 0, permissions=dict(self._owner))
 
     def configure(self, profile: Profile) -> None:
         """Apply a changed profile."""
@@ -202,7 +217,7 @@ class DriveState:
     def new_meta(self, mime: str, now_s: float) -> DriveMeta:
         """Return the metadata of a new file."""
         self._count += 1
-        return DriveMeta(mime, now_s, now_s, self._count, permissions={_OWNER["id"]: _OWNER})
+        return DriveMeta(mime, now_s, now_s, self._count, permissions=dict(self._owner))
 
     def add_version(self, node: File, blob: Blob, now_s: float) -> Version:
         """Replace the content of a file by a new version. Raises DriveError."""

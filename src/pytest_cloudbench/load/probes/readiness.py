@@ -76,6 +76,7 @@ class FileReadiness:
         low_s, high_s: bounds of the true value, errors of the clock included: from the last try that showed the file
             not ready to the first intact download.
         resolution_s: the time between these two tries.
+        download_s: the time that the first intact download took. The service judged it ready in that time.
         is_impossible: the file was read before its upload began, because a clock has jumped.
     """
 
@@ -84,6 +85,7 @@ class FileReadiness:
     low_s: float
     high_s: float
     resolution_s: float
+    download_s: float
     is_impossible: bool = False
 
 
@@ -107,6 +109,7 @@ def compute_readiness(upload_ns: tuple[int, int], result: ReaderResult, clock: S
         low_s=max(0, low_ns - clock.error_ns) / 1e9,
         high_s=max(0, raw_ns + clock.error_ns) / 1e9,
         resolution_s=(raw_ns - since_ns) / 1e9,
+        download_s=(result.intact_end_ns - result.intact_start_ns) / 1e9,
         is_impossible=result.intact_end_ns + clock.offset_ns + clock.error_ns < started_ns,
     )
 
@@ -376,6 +379,7 @@ class _FileSeries:
             "readiness_raw_s": [file.raw_s for file in ready],
             "readiness_low_s": [file.low_s for file in ready],
             "readiness_high_s": [file.high_s for file in ready],
+            "download_s": [file.download_s for file in ready],
             "resolution_ms": max((file.resolution_s * 1e3 for file in ready), default=None),
             "reader": "a process of its own" if self._is_alone else f"agent {self.reader}",
             "reader_host": "another host" if self.is_other_host else "the same host",

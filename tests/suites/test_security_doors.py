@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import load_der_x509_crl
 
 from pytest_cloudbench import Endpoint, Inquiry, load_recipe, open_provider
-from pytest_cloudbench.drivers import missing_library, schemes
+from pytest_cloudbench.drivers import missing_library
 from pytest_cloudbench.providers import Provider
 from pytest_cloudbench.providers.for_agents import Provided
 from suites.security import certificates
@@ -31,6 +31,7 @@ from suites.security.authority import (
 from suites.security.certificates import PROGRAMS, Visit, program_visitor, visit_doors
 from suites.security.doors import OLD_TLS, TO_PLAIN, open_doors
 from suites.security.rulings import Ruling
+from tests.drivers.faults.rows import ROWS
 
 ALL = (GOOD, *CERTIFICATE_FAULTS)
 _CURL = PROGRAMS["curl"]
@@ -194,11 +195,11 @@ _SPECS = {
     "swift": "swift:bucket", "tahoe": "tahoe:https://127.0.0.1", "webdav": "webdav:https://127.0.0.1/",
 }  # fmt: skip
 _ENDPOINTS = {"tahoe": Endpoint({"": "http://127.0.0.1"}, {"cap": _CAP})}
-_ELSEWHERE = {"folder", "raid", "sftp", "opendal", "rclone"}
-"""They have no certificates, or are led to a door in a test of their own."""
+_WITH_CERTIFICATES = sorted(scheme for scheme, row in ROWS.items() if not row.is_plain)
+"""Drivers without HTTP have no certificates, or are led to a door in a test of their own."""
 
 
-@pytest.mark.parametrize("scheme", sorted({*schemes()} - _ELSEWHERE))
+@pytest.mark.parametrize("scheme", _WITH_CERTIFICATES)
 def test_each_driver_says_that_a_certificate_is_refused(scheme: str) -> None:
     if advice := missing_library(scheme):
         pytest.skip(advice)

@@ -1,11 +1,11 @@
-"""CPU time for 2 KB appended to a file of 1, 10 and 100 MiB: to find the difference, and of a whole savingbox.
+"""CPU time of ``cloudbench savingbox`` over rsync's for the same work.
 
-Finding the difference, three ways: by the written ranges (UDS+), by a compare with the copy (a savingbox without
-rights), and by rsync's diff with the copy, as UDS does. What differs is deflated each time, since UDS counts compressed
-bytes. Both files are in the page cache.
+Many small files at once: both folders made equal for the first time, and once more with nothing to do.
 
-The whole savingbox is the command in a process of its own. Each append is pushed by itself, so its CPU time includes
-the events, the counter, the patch with its journal, and the look at its own echo.
+A file that grows: 2 KB appended to a file of 1, 10 or 100 MiB. A savingbox finds the written bytes by the kernel's
+tracepoints or, where these do not work, by comparing both files. It runs all the time and pushes each append by
+itself, so its time includes the event, the counter, the patch with its journal, and the look at its own echo. rsync is
+started for each, as UDS does.
 """
 
 from __future__ import annotations
@@ -18,90 +18,121 @@ import shutil
 import subprocess
 import tempfile
 import time
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import MIB, Figure, alternating, environment, median, python, scratch
-from pytest_cloudbench.savingbox.content import compressed_bytes
-from pytest_cloudbench.savingbox.written import TracedWrites, find_writes
+from benchmarks.harness import (
+    MIB,
+    Blocks,
+    Figure,
+    Growth,
+    alternating,
+    cloudbench,
+    environment,
+    measure_growth,
+    median,
+    run_tree,
+    scratch,
+)
 
 __all__ = ["measure"]
 
+_FILES, _FILE_BYTES = 100_000, 100
 _APPENDED_BYTES = 2048
 _BLOCKS = 5
-_REPEATS = 20
 _CHANGES = 10
 _QUIET_S, _ECHO_S = 0.05, 0.5
-"""A push is due after the first without a change; after the second, the savingbox has looked at its own echo."""
+"""A push is due after the first without a change. After the second, the savingbox has looked at its own echo."""
 _HANG_S = 60.0
-_BOUNDS = {
-    "written_ranges_over_rsync": (0.2, "at most a fifth of rsync's CPU time at 10 MiB"),
-    "written_ranges_growth": (2.0, "CPU time at 100 MiB over that at 1 MiB"),
-    "compare_over_rsync": (0.5, "CPU time over rsync's at 10 MiB"),
-    "savingbox_over_rsync": (0.2, "CPU time of the whole process per change, over rsync's at 10 MiB"),
-    "savingbox_growth": (1.5, "CPU time of the whole process per change at 100 MiB over that at 1 MiB"),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class _Pair:
-    """A file with an append that its copy does not have."""
-
-    source: Path
-    copy: Path
-    fd: int
-    writes: TracedWrites
-
-
-_Way = Callable[[_Pair], int]
-"""Finds out how many compressed bytes differ."""
+_OVER_RSYNC = "CPU time over rsync's"
+_BOUNDS = {"savingbox_first_ratio": 2.0, "savingbox_again_ratio": 2.0, "savingbox_append_ratio": 0.2,
+           "savingbox_compare_ratio": 0.5}  # fmt: skip
 
 
 def measure(names: Sequence[str], runs: int) -> list[Figure]:
-    """Each figure is unknown where its mechanism cannot be used, and says why."""
+    """``savingbox_first_ratio``, ``savingbox_again_ratio``, ``savingbox_append_ratio``, ``savingbox_compare_ratio``."""
+    if shutil.which("rsync") is None:
+        missing = {"unknown": "rsync is not installed"}
+        return [Figure(name, math.nan, _OVER_RSYNC, _BOUNDS[name], details=missing) for name in names]
+    figures = []
     with scratch() as folder:
-        writes = find_writes(folder)
-        if not isinstance(writes, TracedWrites) or shutil.which("rsync") is None:
-            why = writes.why or "rsync is not installed"
-            return [Figure(name, math.nan, _BOUNDS[name][1], _BOUNDS[name][0], details={"unknown": why})
-                    for name in names]  # fmt: skip
-        try:
-            return _figures(folder, writes, max(_BLOCKS, runs))
-        finally:
-            writes.close()
+        if {"savingbox_first_ratio", "savingbox_again_ratio"} & set(names):
+            figures += _measure_small_files(folder, runs)
+        for name, ranges in (("savingbox_append_ratio", "auto"), ("savingbox_compare_ratio", "compare")):
+            if name in names:
+                figures.append(_measure_appends(name, ranges, folder, max(_BLOCKS, runs)))
+    return figures
 
 
-def _figures(folder: Path, writes: TracedWrites, blocks: int) -> list[Figure]:
-    with _pair(folder, 1, writes) as small, _pair(folder, 10, writes) as middle, _pair(folder, 100, writes) as large:
-        found = {
-            "written_ranges_over_rsync": alternating(_cost(_by_ranges, middle), _cost(_by_rsync, middle, 1), blocks),
-            "written_ranges_growth": alternating(_cost(_by_ranges, large), _cost(_by_ranges, small), blocks),
-            "compare_over_rsync": alternating(_cost(_by_compare, middle), _cost(_by_rsync, middle, 1), blocks),
-        }
-        boxes = [_box(folder, size_mib) for size_mib in (1, 10, 100)]
-        with boxes[0] as small_box, boxes[1] as middle_box, boxes[2] as large_box:
-            found |= {
-                "savingbox_over_rsync": alternating(middle_box.cost, _cost(_by_rsync, middle, 1), blocks),
-                "savingbox_growth": alternating(large_box.cost, small_box.cost, blocks),
-            }
-        absolute = {
-            f"{way.__name__[4:]}, {size} MiB, ms CPU": round(median([_cost(way, pair, 1)() for _ in range(3)]) * 1e3, 3)
-            for way in (_by_ranges, _by_compare, _by_rsync)
-            for size, pair in ((1, small), (10, middle), (100, large))
-        }
-    for ranges in ("auto", "compare"):
-        for size in (1, 10, 100):
-            with _box(folder, size, ranges) as box:
-                box.cost()
-                absolute[f"savingbox, {box.mechanism}, {size} MiB, ms CPU"] = round(box.cost() * 1e3, 3)
-    return [
-        Figure(name, each.ratio, _BOUNDS[name][1], _BOUNDS[name][0], details=each.details(), absolute=absolute)
-        for name, each in found.items()
-    ]
+def _measure_small_files(folder: Path, runs: int) -> list[Figure]:
+    source = _make_files(folder, _FILES)
+    rounds = [(_cost_twice(source, _run_savingbox), _cost_twice(source, _run_rsync)) for _ in range(runs)]
+    figures = []
+    for number, name in enumerate(("savingbox_first_ratio", "savingbox_again_ratio")):
+        blocks = Blocks([ours[number] for ours, _ in rounds], [rsync[number] for _, rsync in rounds])
+
+        def cost(count: int, number: int = number) -> float:
+            return _cost_twice(_make_files(folder, count), _run_savingbox)[number]
+
+        figures.append(_figure(name, blocks, measure_growth("files", _FILES // 100, cost)))
+    return figures
+
+
+def _make_files(folder: Path, count: int) -> Path:
+    source = folder / f"files-{count}"
+    if not source.exists():
+        for number in range(count):
+            path = source / f"{number // 1000:03d}" / f"{number}.txt"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(os.urandom(_FILE_BYTES))
+    return source
+
+
+def _cost_twice(source: Path, sync: Callable[[Path, Path, Path], float]) -> tuple[float, float]:
+    """Return the CPU-seconds of syncing a folder into an empty one, and of syncing both once more."""
+    with tempfile.TemporaryDirectory(dir=source.parent) as home:
+        target, state = Path(home, "target"), Path(home, "state")
+        target.mkdir()
+        costs = sync(source, target, state), sync(source, target, state)
+        if len(list(target.rglob("*.txt"))) != len(list(source.rglob("*.txt"))):
+            raise RuntimeError(f"{target} does not have all files of {source}")
+        return costs
+
+
+def _run_savingbox(source: Path, target: Path, state: Path) -> float:
+    command = cloudbench("savingbox", str(source), str(target), "--once", "--state", str(state))
+    return run_tree(command, source.parent, environment(), sampled=False).require().cpu_s
+
+
+def _run_rsync(source: Path, target: Path, state: Path) -> float:
+    return (
+        run_tree(["rsync", "-a", f"{source}/", f"{target}/"], source.parent, environment(), sampled=False)
+        .require()
+        .cpu_s
+    )
+
+
+def _measure_appends(name: str, ranges: str, folder: Path, blocks: int) -> Figure:
+    with _started_box(folder, 10, ranges) as box, _rsynced_file(folder, 10) as rsync:
+        compared = alternating(box.cost, rsync, blocks)
+
+    def cost(size_mib: int) -> float:
+        with _started_box(folder, size_mib, ranges) as box:
+            return box.cost()
+
+    return _figure(name, compared, measure_growth("MiB", 1, cost), {"mechanism": box.mechanism})
+
+
+def _figure(name: str, blocks: Blocks, growth: Growth, details: dict[str, Any] | None = None) -> Figure:
+    absolute = {
+        "ms CPU": round(median(blocks.ours) * 1e3, 3),
+        "ms CPU of rsync": round(median(blocks.reference) * 1e3, 3),
+    }
+    return Figure(name, blocks.ratio, _OVER_RSYNC, _BOUNDS[name], "at most", {**blocks.details(), **(details or {})},
+                  absolute, growth)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,103 +144,79 @@ class _Box:
     mechanism: str
 
     def cost(self) -> float:
-        """CPU seconds of one append, from the event to the look at its echo."""
-        before = self._cpu_s()
+        """Return the CPU-seconds of one append, from the event to the look at its echo."""
+        before_s = self._cpu_s()
         for _ in range(_CHANGES):
-            with self.file.open("ab") as file:
-                file.write(os.urandom(_APPENDED_BYTES))
-            self.told("push")
+            _append(self.file)
+            _await_event(self.process, "push")
         time.sleep(_ECHO_S)
-        return (self._cpu_s() - before) / _CHANGES
-
-    def told(self, event: str) -> dict[str, Any]:
-        """The next such event."""
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if (said := json.loads(line))["event"] == event:
-                return dict(said)
-        raise RuntimeError(f"the savingbox ended before it told of a {event}")
+        return (self._cpu_s() - before_s) / _CHANGES
 
     def _cpu_s(self) -> float:
         return time.clock_gettime((~self.process.pid << 3) | 2)  # clock_getcpuclockid(3)
 
 
-@contextmanager
-def _box(folder: Path, size_mib: int, ranges: str = "auto") -> Iterator[_Box]:
-    home = Path(tempfile.mkdtemp(dir=folder))
+def _await_event(process: subprocess.Popen[str], name: str) -> dict[str, Any]:
+    assert process.stdout is not None
+    for line in process.stdout:
+        event: dict[str, Any] = json.loads(line)
+        if event["event"] == name:
+            return event
+    raise RuntimeError(f"the savingbox ended before a {name}")
+
+
+def _append(file: Path) -> None:
+    with file.open("ab") as opened:
+        opened.write(os.urandom(_APPENDED_BYTES))
+
+
+def _make_pair(home: Path, size_mib: int) -> Path:
     for name in ("box", "sync"):
         (home / name).mkdir()
     file = home / "box" / "file"
-    with file.open("wb") as made:
+    with file.open("wb") as opened:
         for _ in range(size_mib):
-            made.write(os.urandom(MIB))
-    argv = python("-m", "pytest_cloudbench.commands.cli", "savingbox", str(home / "box"), str(home / "sync"), "--json")
-    argv += [f"--quiet={_QUIET_S}s", f"--ranges={ranges}", f"--state={home / 'state'}"]
-    process = subprocess.Popen(argv, env=environment(), stdout=subprocess.PIPE, text=True)
-    try:
-        box = _Box(process, file, "")
-        ready = box.told("ready")
-        box.told("push")
-        box = replace(box, mechanism=ready["mechanism"])
-        box.cost()  # the first comparison, after which the writes are known
-        yield box
-    finally:
-        process.terminate()
-        process.wait(_HANG_S)
-        shutil.rmtree(home)
+            opened.write(os.urandom(MIB))
+    return file
 
 
 @contextmanager
-def _pair(folder: Path, size_mib: int, writes: TracedWrites) -> Iterator[_Pair]:
-    source, copy = folder / f"source{size_mib}", folder / f"copy{size_mib}"
-    with source.open("wb") as file:
-        for _ in range(size_mib):
-            file.write(os.urandom(MIB))
-    shutil.copyfile(source, copy)
-    fd = os.open(source, os.O_RDONLY)
-    try:
-        writes.follow_file(fd)
-        with source.open("ab") as file:
-            file.write(os.urandom(_APPENDED_BYTES))
-        pair = _Pair(source, copy, fd, writes)
-        for way in (_by_ranges, _by_compare, _by_rsync):
-            assert way(pair) >= _APPENDED_BYTES, "random bytes cannot be compressed"
-        yield pair
-    finally:
-        os.close(fd)
+def _started_box(folder: Path, size_mib: int, ranges: str) -> Iterator[_Box]:
+    with tempfile.TemporaryDirectory(dir=folder) as name:
+        home = Path(name)
+        file = _make_pair(home, size_mib)
+        options = ["--json", f"--quiet={_QUIET_S}s", f"--ranges={ranges}", f"--state={home / 'state'}"]
+        command = cloudbench("savingbox", str(home / "box"), str(home / "sync"), *options)
+        process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True)
+        try:
+            mechanism = _await_event(process, "ready")["mechanism"]
+            _await_event(process, "push")
+            box = _Box(process, file, mechanism)
+            box.cost()  # the first comparison, after which the writes are followed
+            yield box
+        finally:
+            process.terminate()
+            process.wait(_HANG_S)
 
 
-def _by_ranges(pair: _Pair) -> int:
-    ranges = pair.writes.peek_writes(pair.fd).ranges
-    assert ranges is not None
-    return compressed_bytes(pair.fd, pair.fd, list(ranges), enough_bytes=MIB)
+@contextmanager
+def _rsynced_file(folder: Path, size_mib: int) -> Iterator[Callable[[], float]]:
+    """Yield what appends to a file, brings its copy up to date, and returns rsync's CPU-seconds."""
+    with tempfile.TemporaryDirectory(dir=folder) as name:
+        file = _make_pair(Path(name), size_mib)
+        command = ["rsync", "-a", "--no-whole-file", "--inplace", f"{file.parent}/", f"{name}/sync/"]
+        subprocess.run(command, check=True)
+
+        def sync() -> float:
+            before_s = _children_cpu_s()
+            for _ in range(_CHANGES):
+                _append(file)
+                subprocess.run(command, check=True)
+            return (_children_cpu_s() - before_s) / _CHANGES
+
+        yield sync
 
 
-def _by_compare(pair: _Pair) -> int:
-    with pair.source.open("rb") as source, pair.copy.open("rb") as copy:
-        return compressed_bytes(source.fileno(), copy.fileno(), enough_bytes=MIB)
-
-
-def _by_rsync(pair: _Pair) -> int:
-    """The delta alone, as a batch file; rsync writes the names of files into it, too."""
-    batch = pair.copy.with_name("batch")
-    argv = ["rsync", "--no-whole-file", "--inplace", f"--only-write-batch={batch}", str(pair.source), str(pair.copy)]
-    subprocess.run(argv, env=environment(), check=True, capture_output=True)
-    return len(zlib.compress(batch.read_bytes(), 1))
-
-
-def _cost(way: _Way, pair: _Pair, repeats: int = _REPEATS) -> Callable[[], float]:
-    """CPU seconds of one time, with those of processes that it started."""
-
-    def block() -> float:
-        before = _cpu_s()
-        for _ in range(repeats):
-            way(pair)
-        return (_cpu_s() - before) / repeats
-
-    return block
-
-
-def _cpu_s() -> float:
+def _children_cpu_s() -> float:
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return time.process_time() + children.ru_utime + children.ru_stime
+    return children.ru_utime + children.ru_stime

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
-from benchmarks.harness import ROOT, Figure, alternating, environment, median, python
+from benchmarks.harness import ROOT, Figure, alternating, environment, measure_growth, median, python
 from pytest_cloudbench.emulators import start_emulator
 
 __all__ = ["measure"]
@@ -83,10 +83,10 @@ def _gdrive(token: str, number: int) -> bytes:
 
 
 _SKINS: Mapping[str, tuple[str, float, Callable[[str, int], bytes]]] = {
-    "emulator_over_asgi": ("dropbox", 2.3, _dropbox),
-    "emulator_over_asgi_box": ("box", 2.5, _box),
-    "emulator_over_asgi_gdrive": ("gdrive", 2.5, _gdrive),
-    "emulator_over_asgi_onedrive": ("onedrive", 2.5, _onedrive),
+    "emulator_over_asgi": ("dropbox", 1.5, _dropbox),
+    "emulator_over_asgi_box": ("box", 1.5, _box),
+    "emulator_over_asgi_gdrive": ("gdrive", 1.5, _gdrive),
+    "emulator_over_asgi_onedrive": ("onedrive", 1.5, _onedrive),
 }
 """Figure to the API, the bound, and what makes an upload's request from a token and a number."""
 
@@ -160,15 +160,16 @@ def _measured(name: str, runs: int) -> Figure:
             _connected(int(other["port"]), str(other["ca_file"])) as theirs,
         ):
 
-            def requests() -> list[bytes]:
-                return [request(token, number) for number in itertools.islice(numbers, _UPLOADS)]
+            def requests(count: int = _UPLOADS) -> list[bytes]:
+                return [request(token, number) for number in itertools.islice(numbers, count)]
 
             blocks = alternating(
                 lambda: _cpu_ms(pid, ours, requests()),
                 lambda: _cpu_ms(int(other["pid"]), theirs, requests()),
                 _BLOCKS * runs,
             )
+            growth = measure_growth("uploads", 100, lambda count: _cpu_ms(pid, ours, requests(count)) * count / 1e3)
     absolute = {"emulator, ms CPU / upload": median(blocks.ours),
                 "smallest application, ms CPU / upload": median(blocks.reference)}  # fmt: skip
     return Figure(name, blocks.ratio, "CPU / CPU of the smallest application", bound,
-                  details=blocks.details(), absolute=absolute)  # fmt: skip
+                  details=blocks.details(), absolute=absolute, growth=growth)  # fmt: skip

@@ -1,4 +1,8 @@
-"""What the engine costs, and how punctual it is, with a driver that does nothing."""
+"""What an operation costs a whole session, and how punctual it is, with a driver that does nothing.
+
+The session is what a user types: pytest with one experiment, from its start to its table, records stored. Beside it
+stands a program of ten lines that puts the same files with ``ThreadPoolExecutor`` and keeps their times in a list.
+"""
 
 from __future__ import annotations
 
@@ -7,46 +11,65 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.harness import ROOT, Blocks, Figure, environment, median, python, run_tree
+from benchmarks.harness import ROOT, Blocks, Figure, alternating, environment, measure_growth, median, python, run_tree
+from benchmarks.many_operations import run_session
 
 __all__ = ["measure"]
 
-_MODES = ("open", "closed", "bare")
-_BLOCKS = 4
+_SENSORS, _OPS = 50, 200_000
+_LOOPS = {"engine_over_executor": "open", "engine_closed_over_executor": "closed"}
+_PROGRAM = """
+import sys, time
+from concurrent.futures import ThreadPoolExecutor
+from benchmarks.engine_agent import NoDriver
+from pytest_cloudbench.workload.payload import Payloads
+
+driver, payload, times = NoDriver(), Payloads("bench").random(5120), []
+
+def put(number):
+    sensor, seq = number % 50, number // 50
+    content = payload.content(sensor, seq)
+    start_ns = time.monotonic_ns()
+    driver.put(f"/run/s{sensor:05d}-{seq:06d}.bin", content)
+    times.append((sensor, seq, start_ns, time.monotonic_ns()))
+
+with ThreadPoolExecutor(50) as pool:
+    for _ in pool.map(put, range(int(sys.argv[1]))):
+        pass
+print(len(times))
+"""
 
 
 def measure(names: Sequence[str], runs: int) -> list[Figure]:
-    """``engine_over_loop`` and ``lateness_over_sleep``."""
-    figures = []
-    if "engine_over_loop" in names:
-        figures.append(_cost(runs))
-    if "lateness_over_sleep" in names:
-        figures.append(_punctuality(runs))
-    return figures
+    """``engine_over_executor`` in the open and the closed loop, and ``lateness_over_sleep``."""
+    figures = [_measure_cost(name, runs) for name in names if name in _LOOPS]
+    return [*figures, _measure_punctuality(runs)] if "lateness_over_sleep" in names else figures
 
 
-def _agent(mode: str, blocks: int) -> tuple[Blocks, dict[str, Any]]:
+def _measure_cost(name: str, runs: int) -> Figure:
+    def ours(ops: int) -> float:
+        return run_session(_SENSORS, ops, loop=_LOOPS[name]).cpu_s
+
+    blocks = alternating(lambda: _OPS / ours(_OPS), lambda: _OPS / _run(("-c", _PROGRAM, str(_OPS))).cpu_s, runs)
+    absolute = {
+        "operations / CPU-second": median(blocks.ours),
+        "operations of the executor / CPU-second": median(blocks.reference),
+    }
+    growth = measure_growth("operations", _OPS // 100, ours)
+    unit = "operations / CPU-second over a ThreadPoolExecutor's"
+    return Figure(name, blocks.ratio, unit, 1.9, "at least", blocks.details(), absolute, growth)
+
+
+def _run(arguments: Sequence[str]) -> Any:
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    command = python("-m", "benchmarks.engine_agent", mode, str(blocks))
-    usage = run_tree(command, ROOT, environment(PYTHONPATH=path), sampled=False).require()
-    measured: dict[str, Any] = json.loads(usage.output)
-    return Blocks(measured["ours"], measured["reference"]), measured
+    return run_tree(python(*arguments), ROOT, environment(PYTHONPATH=path), sampled=False).require()
 
 
-def _cost(runs: int) -> Figure:
-    """One process runs all blocks, so that both share the same interpreter, memory and CPU placement."""
-    found = {mode: _agent(mode, _BLOCKS * runs)[0] for mode in _MODES}
-    details = {mode: {"ratio": blocks.ratio, **blocks.details()} for mode, blocks in found.items()}
-    absolute = {f"{mode}, operations / CPU-second": 1e6 / median(blocks.ours) for mode, blocks in found.items()}
-    absolute["bare loop, operations / CPU-second"] = 1e6 / median(found["open"].reference)
-    return Figure("engine_over_loop", found["open"].ratio, "CPU / CPU of a bare loop", 2.0, details=details,
-                  absolute=absolute)  # fmt: skip
-
-
-def _punctuality(runs: int) -> Figure:
+def _measure_punctuality(runs: int) -> Figure:
     load = round(os.getloadavg()[0], 1)
-    blocks, measured = _agent("sensors", max(3, runs))  # 20 s each
+    measured = json.loads(_run(("-m", "benchmarks.engine_agent", str(max(3, runs)))).output)  # 20 s each
+    blocks = Blocks(measured["ours"], measured["reference"])
     details = {**blocks.details(), "runs": measured["runs"], "load_average_before": load}
     absolute = {"10,000 sensors, p99 ms": median(blocks.ours), "one sleeping thread, p99 ms": median(blocks.reference)}
-    return Figure("lateness_over_sleep", blocks.ratio, "p99 / p99 of a thread that sleeps", 10.0, details=details,
-                  absolute=absolute)  # fmt: skip
+    unit = "p99 / p99 of a thread that sleeps"
+    return Figure("lateness_over_sleep", blocks.ratio, unit, 10.0, details=details, absolute=absolute)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from math import exp
 from pathlib import Path
 
-from benchmarks.harness import ROOT, Figure, Usage, environment, median, python, run_tree, scratch
+from benchmarks.harness import Figure, Usage, cloudbench, environment, measure_growth, median, python, run_tree, scratch
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.results.index import INDEX_NAME
 
@@ -98,18 +98,24 @@ def measure(names: Sequence[str], runs: int) -> list[Figure]:
                 "parsing all files, CPU s": _cpu_s(reading), "making the index as well, CPU s": building.cpu_s,
             }  # fmt: skip
             ratio = _cpu_s(taken) / _cpu_s(reading)
-            figures.append(
-                Figure(name, ratio, "CPU / CPU to parse all runs", bound, details=details, absolute=absolute)
-            )
+            growth = measure_growth("runs", _RUNS // 100, lambda runs: _cost_of(words, runs))  # noqa: B023 - called at once
+            unit = "CPU / CPU to parse all runs"
+            figures.append(Figure(name, ratio, unit, bound, details=details, absolute=absolute, growth=growth))
     return figures
 
 
 def _command(folder: Path, *words: str) -> Usage:
-    command = python("-m", "pytest_cloudbench.commands.cli", *words, "--storage", "results")
-    used = run_tree(command, folder, environment(PYTHONPATH=str(ROOT / "src")), sampled=False).require()
+    used = run_tree(cloudbench(*words, "--storage", "results"), folder, environment(), sampled=False).require()
     if not used.output:
-        raise RuntimeError(f"{command}: said nothing")
+        raise RuntimeError(f"cloudbench {' '.join(words)}: said nothing")
     return used
+
+
+def _cost_of(words: Sequence[str], runs: int) -> float:
+    with scratch() as folder:
+        make_runs(folder / "results", runs)
+        _command(folder, "baseline", "list")  # it makes the index
+        return _command(folder, *words).cpu_s
 
 
 def _cpu_s(used: Sequence[Usage]) -> float:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from benchmarks.harness import MIB, Figure, median, python
+from benchmarks.harness import MIB, Figure, measure_growth, median, python
 from benchmarks.many_operations import run_session
 
 __all__ = ["measure"]
@@ -41,7 +41,8 @@ def measure(names: Sequence[str], runs: int) -> list[Figure]:
                  "memory of an agent on a host, KiB": round(more[1] / MIB * 1024, 1)}  # fmt: skip
     ratio = round(per_op_us["3 hosts"] / per_op_us["this machine"], 3)
     unit = "controller's CPU for an operation on 3 hosts / on this machine"
-    return [Figure("hosts_controller_ratio", ratio, unit, 1.5, absolute=absolute)]
+    growth = measure_growth("operations on 3 hosts", _FEW // 10, lambda ops: _run(places["3 hosts"], ops)[0])
+    return [Figure("hosts_controller_ratio", ratio, unit, 1.5, absolute=absolute, growth=growth)]
 
 
 def _describe_hosts(hosts: int, agents: int) -> str:
@@ -53,4 +54,5 @@ def _describe_hosts(hosts: int, agents: int) -> str:
 def _run(table: str, ops: int) -> tuple[float, float]:
     """Return the controller's CPU in seconds, and its peak of memory in bytes."""
     where = ["--cloudbench-hosts", "hosts.toml"] if table else ["-n", "6"]
-    return run_session(_SENSORS, ops, *where, hosts=table)
+    used = run_session(_SENSORS, ops, *where, hosts=table)
+    return used.controller_cpu_s, used.controller_peak_bytes

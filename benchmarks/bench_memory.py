@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarks.harness import MIB, Figure, median
+from benchmarks.harness import MIB, Figure, measure_growth, median
 from benchmarks.many_operations import run_session
 
 __all__ = ["measure"]
@@ -20,9 +20,16 @@ _SENSORS = 50
 
 def measure(names: Sequence[str], runs: int) -> list[Figure]:
     """``controller_bytes_per_op``."""
-    few, many = ([run_session(_SENSORS, ops, "-n", "2")[1] for _ in range(max(1, runs // 3))] for ops in (_FEW, _MANY))
-    value = (median(many) - median(few)) / (_MANY - _FEW)
-    absolute = {f"peak with {ops:,} operations, MiB": median(peaks) / MIB
-                for ops, peaks in ((_FEW, few), (_MANY, many))}  # fmt: skip
-    return [Figure("controller_bytes_per_op", round(value, 1), "bytes of the controller's peak / operation", 100,
-                   absolute=absolute)]  # fmt: skip
+    peaks = {
+        ops: [run_session(_SENSORS, ops, "-n", "2").controller_peak_bytes for _ in range(max(1, runs // 3))]
+        for ops in (_FEW, _MANY)
+    }
+    value = (median(peaks[_MANY]) - median(peaks[_FEW])) / (_MANY - _FEW)
+    absolute = {f"peak with {ops:,} operations, MiB": median(values) / MIB for ops, values in peaks.items()}
+    growth = measure_growth("operations", _FEW // 10, _peak_mib, "MiB of the controller")
+    unit = "bytes of the controller's peak / operation"
+    return [Figure("controller_bytes_per_op", round(value, 1), unit, 100, absolute=absolute, growth=growth)]
+
+
+def _peak_mib(ops: int) -> float:
+    return run_session(_SENSORS, ops, "-n", "2").controller_peak_bytes / MIB

@@ -5,9 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from benchmarks.harness import Figure, alternating, environment, median, python, run_tree, scratch
+from benchmarks.harness import (
+    Figure,
+    Usage,
+    alternating,
+    environment,
+    measure_growth,
+    median,
+    python,
+    run_tree,
+    scratch,
+)
 from pytest_cloudbench.judge.significance import binomial_sf
 
 __all__ = ["measure"]
@@ -18,19 +27,18 @@ _TIMES = ("response", "service", "lateness")
 
 _TEST = "def test_nothing(): pass\n"
 _CONFTEST = """
-    import json, os, pathlib, pytest, sys, time
+    import json, os, pathlib, pytest, sys
 
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(config):
-        cpu_s = time.process_time()
         role = "worker" if hasattr(config, "workerinput") else "controller"
-        report = {"cpu_ms": cpu_s * 1e3, "modules": sorted(sys.modules)}
-        pathlib.Path(os.environ["BENCH_OUT"], f"{role}-{os.getpid()}.json").write_text(json.dumps(report))
+        pathlib.Path(os.environ["BENCH_OUT"], f"{role}-{os.getpid()}.json").write_text(json.dumps(sorted(sys.modules)))
 """
 _ORDINARY = """
+    import os
     import pytest
 
-    @pytest.mark.parametrize("number", range(2000))
+    @pytest.mark.parametrize("number", range(int(os.environ["TESTS"])))
     def test_ordinary(number, request):
         assert number >= 0
 """
@@ -47,58 +55,59 @@ def measure(names: Sequence[str], runs: int) -> list[Figure]:
     """``unused_plugin_ratio``, ``ordinary_session_ratio`` and ``percentiles_exact``."""
     figures = []
     if "unused_plugin_ratio" in names:
-        figures.append(_unused(runs * 5))
+        figures.append(_measure_unused(runs * 5))
     if "ordinary_session_ratio" in names:
-        figures.append(_ordinary(runs * 8))
+        figures.append(_measure_ordinary(runs * 8))
     if "percentiles_exact" in names:
-        figures.append(_percentiles())
+        figures.append(_compare_percentiles())
     return figures
 
 
-def _unused(runs: int) -> Figure:
-    """Every pair of runs, with and without, has a ratio: a slow machine is as slow for both."""
+def _measure_unused(pairs: int) -> Figure:
+    """One empty test. Every pair of runs, with and without, has a ratio: a slow machine is as slow for both."""
+    modules: dict[str, dict[bool, set[str]]] = {}
     with scratch(test_nothing=_TEST, conftest=_CONFTEST) as folder:
         (folder / "pytest.ini").write_text("[pytest]\n")
-        modules: dict[str, dict[bool, set[str]]] = {}
-        latest: dict[str, float] = {}
 
         def run(workers: int, with_plugin: bool) -> float:
-            for role, report in _reports(folder, workers, with_plugin):
-                label = f"{role} of -n {workers}" if workers else role
-                modules.setdefault(label, {})[with_plugin] = set(report["modules"])
-                latest[role] = report["cpu_ms"]
-            return latest["controller"]
+            usage = _run(folder, workers, with_plugin)
+            for path in folder.glob("*-*.json"):
+                role = f"{path.name.partition('-')[0]} of -n {workers}"
+                modules.setdefault(role, {})[with_plugin] = set(json.loads(path.read_text()))
+                path.unlink()
+            return usage.cpu_s
 
         blocks = {
-            f"-n {workers}": alternating(lambda: run(workers, True), lambda: run(workers, False), runs)  # noqa: B023 - called at once
+            workers: alternating(lambda: run(workers, True), lambda: run(workers, False), pairs)  # noqa: B023 - called at once
             for workers in (0, 2)
         }
-    more = {label: each[True] - each[False] for label, each in modules.items()}
-    heavy = sorted({name for each in more.values() for name in each if name.partition(".")[0] in HEAVY})
-    absolute = {f"controller of {name}, {which}, ms CPU": median(costs) for name, each in blocks.items()
-                for which, costs in (("with", each.ours), ("without", each.reference))}  # fmt: skip
-    ratio = float("inf") if heavy else max(each.ratio for each in blocks.values())
-    details = {"ratios": {name: {"ratio": each.ratio, **each.details()} for name, each in blocks.items()},
-               "heavy_imports": heavy, "imported": {label: sorted(each) for label, each in more.items()}}  # fmt: skip
-    return Figure("unused_plugin_ratio", ratio, "CPU / CPU without the plugin", 1.15, details=details,
-                  absolute=absolute)  # fmt: skip
+    more = {role: imported[True] - imported[False] for role, imported in modules.items()}
+    heavy = sorted({name for names in more.values() for name in names if name.partition(".")[0] in HEAVY})
+    absolute = {f"-n {workers}, {which}, CPU-seconds": median(costs) for workers, turns in blocks.items()
+                for which, costs in (("with", turns.ours), ("without", turns.reference))}  # fmt: skip
+    ratio = float("inf") if heavy else max(turns.ratio for turns in blocks.values())
+    details = {"ratios": {f"-n {workers}": turns.details() for workers, turns in blocks.items()},
+               "heavy_imports": heavy, "imported": {role: sorted(names) for role, names in more.items()}}  # fmt: skip
+    unit = "CPU / CPU without the plugin"
+    return Figure("unused_plugin_ratio", ratio, unit, 1.15, details=details, absolute=absolute)
 
 
-def _ordinary(pairs: int) -> Figure:
+def _measure_ordinary(pairs: int) -> Figure:
     """A session of 2,000 ordinary tests. The bound is met unless the pairs rule it out."""
-    with scratch(test_ordinary=_ORDINARY, conftest=_CONFTEST) as folder:
+    with scratch(test_ordinary=_ORDINARY) as folder:
         (folder / "pytest.ini").write_text("[pytest]\n")
 
-        def run(with_plugin: bool) -> float:
-            ((_, report),) = _reports(folder, 0, with_plugin)
-            return float(report["cpu_ms"])
+        def run(with_plugin: bool, tests: int = 2000) -> float:
+            return _run(folder, 0, with_plugin, TESTS=str(tests)).cpu_s
 
         blocks = alternating(lambda: run(True), lambda: run(False), pairs)
+        growth = measure_growth("ordinary tests", 200, lambda tests: run(True, tests))
     ratios = sorted(blocks.details()["ratios"])
     details = {"median": blocks.ratio, "quartiles": [ratios[pairs // 4], ratios[-1 - pairs // 4]], **blocks.details()}
-    absolute = {"with, ms CPU": median(blocks.ours), "without, ms CPU": median(blocks.reference)}
-    return Figure("ordinary_session_ratio", ratios[_sure_below(pairs)], "CPU / CPU without the plugin, at least", 1.01,
-                  details=details, absolute=absolute)  # fmt: skip
+    absolute = {"with, CPU-seconds": median(blocks.ours), "without, CPU-seconds": median(blocks.reference)}
+    unit = "CPU / CPU without the plugin, at least"
+    return Figure("ordinary_session_ratio", ratios[_sure_below(pairs)], unit, 1.01, details=details,
+                  absolute=absolute, growth=growth)  # fmt: skip
 
 
 def _sure_below(count: int) -> int:
@@ -106,17 +115,16 @@ def _sure_below(count: int) -> int:
     return max((index for index in range(count) if binomial_sf(count - index, count, 0.5) <= 0.05), default=0)
 
 
-def _reports(folder: Path, workers: int, with_plugin: bool) -> list[tuple[str, dict[str, Any]]]:
-    for old in folder.glob("*-*.json"):
-        old.unlink()
-    switch = [] if with_plugin else ["-p", "no:cloudbench"]
-    spread = ["-n", str(workers)] if workers else []
-    command = python("-m", "pytest", "-q", "-p", "no:cacheprovider", *switch, *spread)
-    run_tree(command, folder, environment(BENCH_OUT=str(folder)), sampled=False).require()
-    return [(path.name.partition("-")[0], json.loads(path.read_text())) for path in folder.glob("*-*.json")]
+def _run(folder: Path, workers: int, with_plugin: bool, **variables: str) -> Usage:
+    """Run pytest with the two plugins that ours depends on, and no others."""
+    plugins = ["xdist", "benchmark", *(["cloudbench"] if with_plugin else [])]
+    options = [word for plugin in plugins for word in ("-p", plugin)] + (["-n", str(workers)] if workers else [])
+    command = python("-m", "pytest", "-q", "-p", "no:cacheprovider", *options)
+    variables |= {"BENCH_OUT": str(folder), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    return run_tree(command, folder, environment(**variables), sampled=False).require()
 
 
-def _percentiles() -> Figure:
+def _compare_percentiles() -> Figure:
     """Recompute with integers alone: nearest rank is the smallest value with at least the share at or below it."""
     from pyarrow import parquet
 

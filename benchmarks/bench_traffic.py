@@ -1,122 +1,121 @@
-"""How fast captures are read: ours, tshark, tcptrace, dpkt and pyshark on the same files; and memory for 2 GB.
+"""How fast captures are read, by the command that a user types: ``cloudbench analyze FILE --json``.
 
-Three captures are compared with tcptrace and tshark: many short flows, one long flow, small IPv6 packets. Ours is
-CPU time of ``analyze`` with every flow's JSON value, without the start of Python (0.1 s), which is in the details;
-theirs is of the whole process: ``tcptrace -l``, and tshark with the fields that ours has.
+Beside it stand ``tcptrace -n -l`` and tshark with the fields that ours has, on the same files of seven unlike kinds.
+All are whole processes, start and output included. dpkt and pyshark are libraries, so a small program reads with each,
+whose start counts as well.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import ROOT, Figure, Usage, environment, median, python, run_tree, scratch
-from benchmarks.traffic_captures import write_short_flows, write_small_ipv6, write_uploads
+from benchmarks.harness import (
+    ROOT,
+    Figure,
+    Usage,
+    alternating,
+    cloudbench,
+    environment,
+    measure_growth,
+    median,
+    python,
+    run_tree,
+    scratch,
+)
+from benchmarks.traffic_captures import KINDS, write_capture
 
 __all__ = ["measure"]
 
-_PACKETS = 300_000
-_PYSHARK_PACKETS = 1500
-_FLOWS = 20_000
-_TIMES = "times as many packets / CPU-second"
+_PACKETS, _PYSHARK_PACKETS = 300_000, 1_500
 _MANY_PACKETS = 2_000_000  # of about 1 kB: 2 GB
+_TIMES = "times as many packets / CPU-second of the whole process"
 _FIELDS = (
     "frame.time_epoch ip.src ip.dst tcp.srcport tcp.dstport ip.len frame.len tcp.len tcp.seq tcp.ack tcp.flags.syn "
     "tcp.stream tcp.analysis.retransmission tcp.analysis.ack_rtt tls.handshake.extensions_server_name"
 ).split()
+_BOUNDS = {"tcptrace": 1.0, "tshark": 15.0, "dpkt": 1.0, "pyshark": 100.0}
 
 
 def measure(names: Sequence[str], runs: int) -> list[Figure]:
-    """``traffic_packets_per_cpu_s``, and its ratios and memory; all are measured together."""
-    with scratch() as folder:
-        small, large = folder / "small.pcap", folder / "large.pcap"
-        payload = write_uploads(small, _PACKETS)
-        found = {how: [_read(how, small, payload) for _ in range(runs)] for how in ("ours", "dpkt")}
-        found["pyshark"] = [_read("pyshark", small, None)] if shutil.which("tshark") else []
-        whole = _rate(python("-m", "pytest_cloudbench.commands.cli", "analyze", str(small), "--json"), folder)
-        rates = {how: median(each) for how, each in found.items() if each}
-        payload = write_uploads(
-            large, _MANY_PACKETS, flows=1
-        )  # one upload: the hardest, since it cannot be parted by flow
-        size = large.stat().st_size
-        used = _run(
-            python("-m", "pytest_cloudbench.commands.cli", "analyze", str(large), "--json"), folder, sampled=True
-        )
-        summary = json.loads(used.output)
-        if summary["payload_up_bytes"] != payload or summary["validity"]["reasons"][:-1]:
-            raise RuntimeError(f"wrong answer: {summary['payload_up_bytes']} of {payload}, {summary['validity']}")
-    details: dict[str, Any] = {how: [round(rate) for rate in each] for how, each in found.items()}
-    details |= {"packets": _PACKETS, "cloudbench analyze with its start": round(whole)}
-    big = {
-        "file_gb": round(size / 1e9, 2),
-        "packets": _MANY_PACKETS,
-        "packets_per_cpu_s": round(_MANY_PACKETS / used.cpu_s),
-    }
-    figures = [
-        Figure("traffic_packets_per_cpu_s", round(rates["ours"]), "packets / CPU-second", 350_000, "at least", details),
-        _ratio("traffic_over_dpkt", rates, "dpkt", 1),
-        _ratio("traffic_over_pyshark", rates, "pyshark", 100),
-        Figure("traffic_2gb_rss_mb", round(used.rss_bytes / 1e6), "MB", 300, "below", big),
-    ]
-    return [*figures, *_compared(runs)]
-
-
-def _compared(runs: int) -> list[Figure]:
-    """Ours over tcptrace and tshark, for captures of three kinds."""
-    with scratch() as folder:
-        path = folder / "compared.pcap"
-        figures = _against("short", path, 12 * _FLOWS, write_short_flows(path, _FLOWS), runs)
-        figures += _against("long", path, _PACKETS, write_uploads(path, _PACKETS, flows=1), runs)
-        return figures + _against("ipv6", path, _PACKETS, write_small_ipv6(path, _PACKETS), runs)
-
-
-def _against(name: str, path: Path, packets: int, payload: int, runs: int) -> list[Figure]:
-    """The ratios of one capture. If a tool is not installed, its ratio is unknown, and its bound is not met."""
-    options = [word for field in _FIELDS for word in ("-e", field)]
-    tcptrace = ["tcptrace", "-l", str(path)]
-    tshark = ["tshark", "-n", "-r", str(path), "-T", "fields", *options]
-    rates: dict[str, list[float]] = {"ours": [], "tcptrace": [], "tshark": []}
-    for _ in range(runs):  # in turn: a machine's speed changes
-        rates["ours"].append(_read("ours", path, payload))
-        if shutil.which("tcptrace"):
-            rates["tcptrace"].append(packets / _run(tcptrace, path.parent).cpu_s)
-    if shutil.which("tshark"):
-        rates["tshark"].append(packets / _run(tshark, path.parent).cpu_s)
-    whole = _run(python("-m", "pytest_cloudbench.commands.cli", "analyze", str(path), "--json"), path.parent)
-    details: dict[str, Any] = {how: [round(rate) for rate in each] for how, each in rates.items()}
-    details |= {"packets": packets, "cloudbench analyze --json with its start": round(packets / whole.cpu_s)}
+    """``traffic_KIND_over_OTHER`` of each kind of capture, and ``traffic_2gb_rss_mb``."""
     figures = []
-    for other, bound in (("tcptrace", 1.0), ("tshark", 10.0)):
-        value = median(rates["ours"]) / median(rates[other]) if rates[other] else float("nan")
-        unknown = {} if rates[other] else {"unknown": f"{other} is not installed: tools/testbed install {other}"}
-        figures.append(Figure(f"traffic_{name}_over_{other}", value, _TIMES, bound, "at least", details | unknown))
-    return figures
+    with scratch() as folder:
+        path = folder / "capture"
+        for kind in KINDS:
+            others = [name.rpartition("_")[2] for name in names if name.startswith(f"traffic_{kind}_over_")]
+            if others:
+                payload_bytes = write_capture(kind, path, _PACKETS)
+                _check_payload(path, payload_bytes)
+                growth = measure_growth("packets", _PACKETS // 100, lambda packets: _cost_of(kind, folder, packets))  # noqa: B023 - called at once
+                figures += [_compare(kind, path, other, runs, growth) for other in others]
+    return [*figures, _measure_memory()] if "traffic_2gb_rss_mb" in names else figures
 
 
-def _ratio(name: str, rates: dict[str, float], other: str, bound: float) -> Figure:
-    if other not in rates:
-        unknown = f"{other} needs tshark, which is not installed: tools/testbed install tshark"
-        return Figure(name, float("nan"), _TIMES, bound, "at least", {"unknown": unknown})
-    details = {"ours": round(rates["ours"]), other: round(rates[other])}
-    return Figure(name, round(rates["ours"] / rates[other], 1), _TIMES, bound, "at least", details)
+def _cost_of(kind: str, folder: Path, packets: int) -> float:
+    path = folder / "grown"
+    write_capture(kind, path, packets)
+    return _run(_analyze(path)).cpu_s
 
 
-def _run(command: list[str], folder: Path, *, sampled: bool = False) -> Usage:
-    return run_tree(command, folder, environment(PYTHONPATH=str(ROOT / "src")), sampled=sampled).require()
+def _compare(kind: str, path: Path, other: str, runs: int, growth: Any) -> Figure:
+    """Return the ratio of one capture. It is unknown, and its bound is not met, if the other is not installed."""
+    name, bound = f"traffic_{kind}_over_{other}", _BOUNDS[other]
+    if missing := _describe_missing(other):
+        return Figure(name, float("nan"), _TIMES, bound, "at least", {"unknown": missing}, growth=growth)
+    packets = _PYSHARK_PACKETS if other == "pyshark" else _PACKETS
+
+    def rate(command: Sequence[str], count: int) -> Callable[[], float]:
+        return lambda: count / _run(command).cpu_s
+
+    blocks = alternating(rate(_analyze(path), _PACKETS), rate(_command(other, path), packets), runs)
+    absolute = {"packets / CPU-second": median(blocks.ours), f"of {other}": median(blocks.reference)}
+    details = {**blocks.details(), "packets": packets}
+    return Figure(name, blocks.ratio, _TIMES, bound, "at least", details, absolute, growth)
 
 
-def _rate(command: list[str], folder: Path) -> float:
-    """Packets per CPU-second of a whole process."""
-    return _PACKETS / _run(command, folder).cpu_s
+def _describe_missing(other: str) -> str:
+    program = {"tcptrace": "tcptrace", "tshark": "tshark", "pyshark": "tshark"}.get(other)
+    installed = program is None or shutil.which(program) is not None
+    return "" if installed else f"{program} is not installed: cloudbench testbed install {program}"
 
 
-def _read(how: str, path: Path, payload: int | None) -> float:
-    """Packets per CPU-second of the reading alone."""
-    script = str(ROOT / "benchmarks" / "traffic_reader.py")
-    said = json.loads(_run(python(script, how, str(path), str(_PYSHARK_PACKETS)), path.parent).output.splitlines()[-1])
-    if payload is not None and said["payload_bytes"] != payload:
-        raise RuntimeError(f"{how} counted {said['payload_bytes']} bytes of {payload}")
-    return float(said["packets"] / said["cpu_s"])
+def _analyze(path: Path) -> list[str]:
+    return cloudbench("analyze", str(path), "--json")
+
+
+def _command(other: str, path: Path) -> list[str]:
+    if other == "tcptrace":
+        return ["tcptrace", "-n", "-l", str(path)]
+    if other == "tshark":
+        fields = [word for field in _FIELDS for word in ("-e", field)]
+        return ["tshark", "-n", "-r", str(path), "-T", "fields", *fields]
+    return python(str(ROOT / "benchmarks" / "traffic_reader.py"), other, str(path), str(_PYSHARK_PACKETS))
+
+
+def _run(command: Sequence[str], *, sampled: bool = False) -> Usage:
+    return run_tree(command, ROOT, environment(), sampled=sampled).require()
+
+
+def _check_payload(path: Path, payload_bytes: int) -> Usage:
+    """Raise RuntimeError unless all bytes of payload were seen. Return what it used, sampled."""
+    usage = _run(_analyze(path), sampled=True)
+    summary = json.loads(usage.output)
+    seen_bytes = summary["payload_up_bytes"] + summary["payload_down_bytes"]
+    if seen_bytes != payload_bytes:
+        raise RuntimeError(f"{seen_bytes} bytes of payload instead of {payload_bytes}")
+    return usage
+
+
+def _measure_memory() -> Figure:
+    """The memory for one upload of 2 GB: the hardest, since it cannot be parted by flow."""
+    with scratch() as folder:
+        path = folder / "large.pcap"
+        usage = _check_payload(path, write_capture("long", path, _MANY_PACKETS))
+        size_bytes = path.stat().st_size
+    details = {"file_gb": round(size_bytes / 1e9, 2), "packets": _MANY_PACKETS}
+    absolute = {"packets / CPU-second": round(_MANY_PACKETS / usage.cpu_s)}
+    return Figure("traffic_2gb_rss_mb", round(usage.rss_bytes / 1e6), "MB", 300, "below", details, absolute)

@@ -1,9 +1,7 @@
-"""One agent in a process of its own, with a driver that does nothing. Prints what it measured as JSON.
+"""One agent in a process of its own, with a driver that does nothing: ``python -m benchmarks.engine_agent BLOCKS``.
 
-``python -m benchmarks.engine_agent MODE [BLOCKS]`` with MODE ``open`` (every operation is due at once), ``closed``
-(no think time), ``bare`` (as ``open``, without a driver: the engine and the log alone): what an operation costs, and in
-turns with it the same operation in a bare loop, BLOCKS times. MODE ``sensors``: how late are 10,000 sensors, each
-due every 10 s, and in turns with them one thread that sleeps until the same times.
+Prints as JSON how late 10,000 sensors are, each due every 10 s, and in turns with them one thread that sleeps until the
+same times.
 """
 
 from __future__ import annotations
@@ -19,20 +17,18 @@ from typing import Any, ClassVar
 
 from benchmarks.harness import alternating
 from pytest_cloudbench.drivers.base import Driver
-from pytest_cloudbench.judge.records import pack
 from pytest_cloudbench.judge.stats import percentile
 from pytest_cloudbench.load.engine.engine import Budget, Engine, Task
 from pytest_cloudbench.load.engine.operations import Upload
 from pytest_cloudbench.load.request import Files
-from pytest_cloudbench.model import Capabilities, Content, Endpoint, Entry, Op, Outcome, ProviderSpec, Verb
+from pytest_cloudbench.model import Capabilities, Content, Endpoint, Entry, ProviderSpec, Verb
 from pytest_cloudbench.results.oplog import OpLog, read_log
 from pytest_cloudbench.support.clock import now_ns
-from pytest_cloudbench.workload.arrival import Arrival, FixedInterval, ThinkTime, plan
+from pytest_cloudbench.workload.arrival import FixedInterval, plan
 from pytest_cloudbench.workload.payload import Payloads
 
-__all__ = ["cost", "lateness"]
+__all__ = ["NoDriver", "lateness"]
 
-_SENSORS, _OPS_PER_SENSOR = 50, 400
 _MANY_SENSORS, _INTERVAL_S = 10_000, 10.0
 _MARGIN_NS = 50_000_000
 _DONE = Entry("/done")
@@ -69,53 +65,13 @@ class NoDriver:
     def close(self) -> None: ...
 
 
-class NoTask:
-    """No driver at all: only the engine and the log remain."""
-
-    verb = Verb.PUT
-
-    def prepare(self, sensor: int, seq: int) -> tuple[Any, int, bytes]:
-        return None, 5120, b""
-
-    def execute(self, prepared: Any) -> int:
-        return 0
-
-
-def cost(mode: str, blocks: int) -> dict[str, Any]:
-    """CPU per operation of the engine and of a bare loop, microseconds."""
-    upload = Upload(NoDriver(), Files("/run/experiment", Payloads("bench").random(5120)))
-    task: Task = NoTask() if mode == "bare" else upload
-    arrival = ThinkTime(0.0) if mode == "closed" else FixedInterval(0.0)
-    ops = _SENSORS * _OPS_PER_SENSOR
-
-    def engine() -> float:
-        return _engine(task, arrival, _SENSORS, _OPS_PER_SENSOR, 0)["cpu_s"] / ops * 1e6
-
-    found = alternating(engine, lambda: _loop(upload) / ops * 1e6, blocks)
-    return {"ours": found.ours, "reference": found.reference}
-
-
-def _loop(task: Task) -> float:
-    """CPU seconds of one thread for the minimum of the same operations: prepare, do, read the clock, store."""
-    begun_s, kept = time.process_time(), []
-    for sensor in range(_SENSORS):
-        for seq in range(_OPS_PER_SENSOR):
-            prepared, size_bytes, digest = task.prepare(sensor, seq)
-            start_ns = now_ns()
-            first_byte_ns = task.execute(prepared)
-            end_ns = now_ns()
-            kept.append(pack(Op(task.verb, sensor, seq, 0, start_ns, start_ns, first_byte_ns, end_ns, size_bytes,
-                                Outcome.OK, digest=digest)))  # fmt: skip
-    return time.process_time() - begun_s
-
-
 def lateness(blocks: int) -> dict[str, Any]:
     """How late many sensors are (p99, milliseconds), and a thread that only sleeps until the same times."""
     upload = Upload(NoDriver(), Files("/run/experiment", Payloads("bench").random(5120)))
     runs: list[dict[str, float]] = []
 
     def sensors() -> float:
-        runs.append(_engine(upload, FixedInterval(_INTERVAL_S, _INTERVAL_S), _MANY_SENSORS, 1, _MARGIN_NS))
+        runs.append(_run_engine(upload))
         return runs[-1]["lateness_p99_ms"]
 
     found = alternating(sensors, _sleeper_p99_ms, blocks)
@@ -132,22 +88,17 @@ def _sleeper_p99_ms() -> float:
     return percentile(sorted(late_ns), 0.99) / 1e6
 
 
-def _engine(task: Task, arrival: Arrival | ThinkTime, sensors: int, count: int, margin_ns: int) -> dict[str, float]:
+def _run_engine(task: Task) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="cloudbench-bench-") as folder:
-        schedule = None if isinstance(arrival, ThinkTime) else plan(arrival, range(sensors), count, "bench")
+        schedule = plan(FixedInterval(_INTERVAL_S, _INTERVAL_S), range(_MANY_SENSORS), 1, "bench")
         begun_s, begun_wall_s = time.process_time(), time.monotonic()
-        with OpLog(Path(folder) / "agent.oplog", {"agent": "bench"}, progress=lambda *told: None) as log:
-            engine = Engine(task, log.record, 0, threading.Event(), Budget())
-            if isinstance(arrival, ThinkTime):
-                engine.run_closed(arrival, range(sensors), count, "bench", now_ns())
-            else:
-                assert schedule is not None
-                engine.run_schedule(schedule, now_ns() + margin_ns)
+        with OpLog(Path(folder) / "agent.oplog", {"agent": "bench"}, progress=lambda *totals: None) as log:
+            Engine(task, log.record, 0, threading.Event(), Budget()).run_schedule(schedule, now_ns() + _MARGIN_NS)
         cpu_s, wall_s = time.process_time() - begun_s, time.monotonic() - begun_wall_s
         table = read_log(log.path)
         late_ns = sorted(op.lateness_ns for op in table.ops())
-    if len(table) != sensors * count:
-        raise RuntimeError(f"{len(table)} records of {sensors * count} operations")
+    if len(table) != _MANY_SENSORS:
+        raise RuntimeError(f"{len(table)} records of {_MANY_SENSORS} operations")
     return {
         "ops": len(table), "cpu_s": cpu_s, "wall_s": wall_s,
         **{f"lateness_{name}_ms": percentile(late_ns, share) / 1e6
@@ -156,5 +107,4 @@ def _engine(task: Task, arrival: Arrival | ThinkTime, sensors: int, count: int, 
 
 
 if __name__ == "__main__":
-    chosen, number = sys.argv[1], int(sys.argv[2])
-    print(json.dumps(lateness(number) if chosen == "sensors" else cost(chosen, number)))
+    print(json.dumps(lateness(int(sys.argv[1]))))

@@ -8,6 +8,7 @@ run has cost comes from ``wait4``.
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import signal
 import statistics
@@ -28,12 +29,15 @@ __all__ = [
     "ROOT",
     "Blocks",
     "Figure",
+    "Growth",
     "Sample",
     "Usage",
     "alternating",
     "at",
     "children_cpu_s",
+    "cloudbench",
     "environment",
+    "measure_growth",
     "median",
     "python",
     "run_tree",
@@ -44,7 +48,7 @@ ROOT = Path(__file__).resolve().parents[1]
 MIB = 1024 * 1024
 
 _SAMPLE_S = 0.05
-_PSS_EVERY = 20
+_PSS_EVERY = 10
 """Every so many samples the proportional size is read too, which is costly."""
 _HANG_S = 300.0
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -52,11 +56,43 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True, slots=True)
+class Growth:
+    """The cost of something at a size, at ten times the size and at a hundred times.
+
+    Attributes:
+        of: what the size counts, such as "packets".
+        sizes: the three sizes.
+        costs: the cost of each, in CPU-seconds unless ``unit`` names something else.
+        unit: the unit of the costs.
+    """
+
+    of: str
+    sizes: tuple[int, ...]
+    costs: tuple[float, ...]
+    unit: str = "CPU-seconds"
+
+    @property
+    def exponent(self) -> float:
+        """The power of the size that the cost follows between the two largest sizes. 1 is linear.
+
+        Small sizes tell the start of a process, which grows with nothing.
+        """
+        (_, small, large), (_, few, many) = self.sizes, self.costs
+        return round(math.log(many / few) / math.log(large / small), 2) if min(few, many) > 0 else math.nan
+
+
+def measure_growth(of: str, size: int, cost: Callable[[int], float], unit: str = "CPU-seconds") -> Growth:
+    """Measure the cost at a size, at ten times the size and at a hundred times, once each."""
+    sizes = (size, 10 * size, 100 * size)
+    return Growth(of, sizes, tuple(round(cost(at_size), 6) for at_size in sizes), unit)
+
+
+@dataclass(frozen=True, slots=True)
 class Figure:
     """One measured figure and its bound.
 
     A figure that depends on the machine's speed is bounded as a ratio to a reference in the same run. ``absolute`` has
-    the values of both, by names with units; they have no bound.
+    the values of both, by names with units; they have no bound. ``growth`` is ours at three sizes.
     """
 
     name: str
@@ -66,6 +102,7 @@ class Figure:
     sense: Literal["at most", "at least", "below"] = "at most"
     details: Mapping[str, Any] = field(default_factory=dict)
     absolute: Mapping[str, float] = field(default_factory=dict)
+    growth: Growth | None = None
 
     @property
     def met(self) -> bool:
@@ -150,6 +187,11 @@ def median(values: Sequence[float]) -> float:
 
 def python(*args: str) -> list[str]:
     return [sys.executable, *args]
+
+
+def cloudbench(*args: str) -> list[str]:
+    """The ``cloudbench`` command that was installed beside this interpreter."""
+    return [str(Path(sys.executable).with_name("cloudbench")), *args]
 
 
 def environment(**changes: str) -> dict[str, str]:

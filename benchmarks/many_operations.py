@@ -1,24 +1,26 @@
-"""A session of many operations with a driver that does nothing, and what its controller has used at the end.
+"""A session of many operations with a driver that does nothing, and what it has used at the end.
 
-This includes listing, verification, summary, Parquet and pytest-benchmark's table.
+This includes start, listing, verification, summary, Parquet and pytest-benchmark's table.
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.harness import ROOT, environment, python, run_tree, scratch
 
-__all__ = ["run_session"]
+__all__ = ["Used", "run_session"]
 
 _TEST = """
     import os
-    from pytest_cloudbench import FixedInterval
+    from pytest_cloudbench import FixedInterval, ThinkTime
 
     def test_many(experiment, payloads):
         sensors, count = int(os.environ["SENSORS"]), int(os.environ["COUNT"])
-        experiment.run(payloads.random(5120), arrival=FixedInterval(0.0), sensors=sensors, ops_per_sensor=count)
+        arrival = {"open": FixedInterval(0.0), "closed": ThinkTime(0.0)}[os.environ["LOOP"]]
+        experiment.run(payloads.random(5120), arrival=arrival, sensors=sensors, ops_per_sensor=count)
 """
 _CONFTEST = """
     import json, os, pathlib, pytest, time
@@ -46,20 +48,30 @@ _CONFTEST = """
 """
 
 
-def run_session(sensors: int, ops: int, *args: str, hosts: str = "") -> tuple[float, float]:
-    """Return the controller's CPU in seconds, and its peak of memory in bytes.
+@dataclass(frozen=True, slots=True)
+class Used:
+    """What a session has used: all its processes from start to end, and its controller."""
+
+    cpu_s: float
+    controller_cpu_s: float
+    controller_peak_bytes: float
+
+
+def run_session(sensors: int, ops: int, *args: str, hosts: str = "", loop: str = "open") -> Used:
+    """Run a session and return what it has used.
 
     Args:
         sensors: among which the operations are divided.
         ops: how many there are.
         args: pytest's, which say where agents run.
         hosts: the content of ``hosts.toml``.
+        loop: "open" makes all operations due at once, "closed" lets each sensor do one after the other.
     """
     with scratch(test_many=_TEST, conftest=_CONFTEST) as folder:
         (folder / "pytest.ini").write_text("[pytest]\n")
         (folder / "hosts.toml").write_text(hosts)
         command = python("-m", "pytest", "-q", *args, "-p", "no:cacheprovider", "-ocloudbench_max_lateness=600")
-        variables = environment(PYTHONPATH=str(ROOT), SENSORS=str(sensors), COUNT=str(ops // sensors))
-        run_tree(command, folder, variables, sampled=False).require()
-        cpu_s, peak_bytes = json.loads(Path(folder, "used.json").read_text())
-        return cpu_s, peak_bytes
+        counts = {"SENSORS": str(sensors), "COUNT": str(ops // sensors), "LOOP": loop}
+        variables = environment(PYTHONPATH=str(ROOT), **counts)
+        usage = run_tree(command, folder, variables, sampled=False).require()
+        return Used(usage.cpu_s, *json.loads(Path(folder, "used.json").read_text()))

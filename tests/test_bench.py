@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
+import math
 import os
 import random
 import subprocess
@@ -19,8 +20,11 @@ from benchmarks import bench_gate, gate_recorded, run
 from benchmarks.gate_cases import COURSES, follow
 from benchmarks.gate_rules import RULES, change_points, last_run, slower_p_value
 from benchmarks.gate_sessions import Change, Experiment, Noise, Session, simulated_session
-from benchmarks.harness import ROOT, Blocks, Figure, alternating, children_cpu_s
+from benchmarks.harness import ROOT, Blocks, Figure, alternating, children_cpu_s, measure_growth
 from benchmarks.real_sessions import answers_in, new_history, read_sessions, summary, table
+from benchmarks.traffic_captures import KINDS, write_capture
+from pytest_cloudbench.net.dissect import open_capture
+from pytest_cloudbench.net.traffic import analyze
 from tests.limits import HANG_S
 
 
@@ -158,7 +162,93 @@ def test_the_documents_have_the_table_of_the_recorded_sessions() -> None:
 
 
 def test_make_bench_measures_all_figures_of_the_gate() -> None:
-    assert run.GROUPS["benchmarks.bench_gate"] == bench_gate.FIGURES
+    assert run.GROUPS["bench_gate"].figures == bench_gate.FIGURES
+
+
+def test_every_module_of_figures_is_measured_and_its_code_is_there() -> None:
+    modules = {path.stem for path in (ROOT / "benchmarks").glob("bench_*.py")}
+    assert set(run.GROUPS) == modules
+    code = [path for group in run.GROUPS.values() for path in group.code]
+    assert [path for path in code if not (ROOT / "src" / "pytest_cloudbench" / path).exists()] == []
+
+
+@pytest.mark.parametrize("power", [0.0, 1.0, 2.0])
+def test_growth_finds_the_power_of_the_size_whatever_a_start_costs(power: float) -> None:
+    growth = measure_growth("files", 1000, lambda size: 0.1 + 0.001 * size**power)
+    assert growth.sizes == (1000, 10_000, 100_000)
+    assert growth.exponent == pytest.approx(power, abs=0.02)
+
+
+def test_growth_of_a_cost_too_small_to_count_is_unknown() -> None:
+    assert math.isnan(measure_growth("files", 1, lambda size: 0.0).exponent)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with the code of one figure, whose results are of its first commit."""
+    code = tmp_path / "src" / "pytest_cloudbench" / "net"
+    for folder in (code, tmp_path / "benchmarks"):
+        folder.mkdir(parents=True)
+        (folder / "bench_traffic.py").write_text("first\n")
+    (tmp_path / "benchmarks" / "results.json").write_text("{}\n")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-q", "-m", "first")
+    monkeypatch.setattr(run, "ROOT", tmp_path)
+    monkeypatch.setattr(run, "RESULTS", tmp_path / "benchmarks" / "results.json")
+    return tmp_path
+
+
+def git(folder: Path, *words: str) -> str:
+    identity = ["-c", "user.name=Test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false"]
+    command = ["git", "-C", str(folder), *identity, *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("changed", "age"),
+    [
+        ("src/pytest_cloudbench/net/bench_traffic.py", "older than the code that it measures"),
+        ("benchmarks/bench_traffic.py", "older than the code that it measures"),
+        ("README.md", ""),
+    ],
+)
+def test_a_figure_is_old_once_its_code_has_changed(checkout: Path, changed: str, age: str) -> None:
+    commit = git(checkout, "rev-parse", "HEAD")
+    (checkout / changed).write_text("second\n")
+    git(checkout, "add", ".")
+    git(checkout, "commit", "-q", "-m", "second")
+    assert run.describe_age("traffic_2gb_rss_mb", commit) == age
+
+
+def test_a_figure_that_nothing_measures_or_no_commit_has_is_named(checkout: Path) -> None:
+    commit = git(checkout, "rev-parse", "HEAD")
+    assert run.describe_age("traffic_2gb_rss_mb", "0" * 12) == "of a commit that is not here"
+    assert run.describe_age("traffic_2gb_rss_mb", f"{commit}-dirty") == "of a checkout with changes"
+    assert run.describe_age("forgotten", commit) == "of a benchmark that is gone"
+
+
+def test_figures_are_of_a_commit(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (checkout / "benchmarks" / "bench_traffic.py").write_text("not committed\n")
+    with pytest.raises(SystemExit):
+        run.main(["traffic_2gb_rss_mb"])
+    assert "the checkout has changes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_reader_sees_the_payload_of_each_kind_of_capture(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "capture"
+    payload_bytes = write_capture(kind, path, 2000)
+    with open_capture(path) as (buffer, release):
+        summary = analyze(buffer, release=release).as_dict()
+    assert summary["packets"] == 2000
+    assert summary["payload_up_bytes"] + summary["payload_down_bytes"] == payload_bytes > 0
+
+
+def test_stored_figures_are_of_commits_without_changes_and_of_what_is_measured() -> None:
+    figures = json.loads(run.RESULTS.read_text("utf-8"))["figures"]
+    assert [name for name, figure in figures.items() if figure["commit"].endswith("-dirty")] == []
+    assert [name for name, figure in figures.items() if "gone" in run.describe_age(name, figure["commit"])] == []
 
 
 @pytest.mark.slow

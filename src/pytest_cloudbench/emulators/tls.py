@@ -71,5 +71,8 @@ def make_file_keeper(folder: str) -> Callable[[], None]:
 
 
 def _create_private_file(path: str, content: bytes) -> None:
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+    """Create a file that only its owner can read. Nobody sees it empty: it gets its name once it is written."""
+    unfinished = f"{path}.{secrets.token_hex(4)}"
+    with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(content)
+    os.replace(unfinished, path)

@@ -87,7 +87,7 @@ if TYPE_CHECKING:
     from pytest_cloudbench.emulators import EmulatorService, start_emulator
     from pytest_cloudbench.emulators.blob import Blob, BlobWriter, BytePieces, hash_blob
     from pytest_cloudbench.emulators.core import NodeStore, Tokens
-    from pytest_cloudbench.emulators.http import byte_range, json_writer, parse_form
+    from pytest_cloudbench.emulators.http import byte_range, parse_form
     from pytest_cloudbench.emulators.keys import KeyView
     from pytest_cloudbench.emulators.nodes import StoreError
     from pytest_cloudbench.emulators.paths import PathView
@@ -229,6 +229,7 @@ if TYPE_CHECKING:
     from pytest_cloudbench.services.command import CommandService, load_recipe
     from pytest_cloudbench.support.clock import due_ns, now_ns, parse_duration_s, sleep_until_ns, wait_for
     from pytest_cloudbench.support.extras import missing_extra
+    from pytest_cloudbench.support.json_text import json_writer
     from pytest_cloudbench.workload.arrival import (
         Arrival,
         Bursts,
@@ -321,7 +322,8 @@ _NAMES = {
     "pytest_cloudbench.emulators": "EmulatorService start_emulator",
     "pytest_cloudbench.emulators.blob": "Blob BlobWriter BytePieces hash_blob",
     "pytest_cloudbench.emulators.core": "NodeStore Tokens",
-    "pytest_cloudbench.emulators.http": "byte_range json_writer parse_form",
+    "pytest_cloudbench.emulators.http": "byte_range parse_form",
+    "pytest_cloudbench.support.json_text": "json_writer",
     "pytest_cloudbench.emulators.keys": "KeyView",
     "pytest_cloudbench.emulators.nodes": "StoreError",
     "pytest_cloudbench.emulators.paths": "PathView",

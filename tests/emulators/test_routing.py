@@ -14,10 +14,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from pytest_cloudbench.emulators.http import byte_range, json_writer, parse_form
+from pytest_cloudbench.emulators.http import byte_range, parse_form
 from pytest_cloudbench.emulators.routing import RouteTable
 from pytest_cloudbench.emulators.skin import Answer, Kind, Route
 from pytest_cloudbench.services.child import Child
+from pytest_cloudbench.support.json_text import json_writer
 from tests.limits import HANG_S
 
 _ROOT = str(Path(__file__).parents[2])

@@ -25,6 +25,24 @@ def test_comments_are_indented_like_the_rest(comments: list[str]) -> None:
     assert out.getvalue().startswith(json.dumps({**summary, "notes": ["a note"]}, indent=1)[:-2])
 
 
+def test_flows_beyond_the_first_thousands_read_back_in_ascii() -> None:
+    names = ['a "quoted" name', "\u00e9\u2028", "\ud800", "", "plain"]
+    flows = [
+        {
+            "number": number,
+            "name": names[number % 5],
+            "first_s": 1.7e9 + number / 7,
+            "rtt_s": 8.1e-05 * number,
+            "sni": None,
+        }
+        for number in range(2500)
+    ]
+    out = io.StringIO()
+    write_json({"comments": []}, [], flows, out)
+    assert json.loads(out.getvalue())["flows"] == flows
+    assert out.getvalue().isascii()
+
+
 @pytest.mark.parametrize("address", ["2001:db8::100", "2001:db8::1234:a:100", "10.0.0.1"])
 def test_addresses_are_printed_as_they_are(
     address: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

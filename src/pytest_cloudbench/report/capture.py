@@ -5,7 +5,7 @@ An unknown value is a dash, never a zero.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 MOST_FLOWS = 40
 """The number of flows that are printed, those with the most wire bytes."""
+_FEW_FLOWS = 2000
+"""So many are written before the import of a faster encoder is worth its time."""
 _COLOURS = {"valid": "green", "invalid": "bold red", "unknown": "yellow"}
 
 
@@ -41,6 +43,8 @@ def write_json(
     """Write an analysis as one JSON document, one flow at a time since all flows may not fit into memory."""
     import json
 
+    encode: Callable[[Any], str] = json.dumps
+
     text = json.dumps({**summary, "comments": [], "notes": notes}, indent=1)[:-2]
     if summary["comments"]:  # there may be one for each packet, and indenting is slow
         comments = json.dumps(summary["comments"], separators=(",\n  ", ": "))
@@ -48,8 +52,17 @@ def write_json(
     to.write(text)
     to.write(',\n "flows": [')
     for number, flow in enumerate(flows):
-        to.write(f"{',' if number else ''}\n  {json.dumps(flow)}")
+        if number == _FEW_FLOWS:
+            encode = _make_quick_encoder()
+        to.write(f"{',' if number else ''}\n  {encode(flow)}")
     to.write("\n ]\n}\n")
+
+
+def _make_quick_encoder() -> Callable[[Any], str]:
+    from pytest_cloudbench.support.json_text import json_writer
+
+    write = json_writer(", ", ": ")
+    return lambda value: write(value).decode()
 
 
 def print_analysis(

@@ -11,9 +11,9 @@ from time import gmtime, strftime
 from typing import Any
 from urllib.parse import quote
 
-from pytest_cloudbench.emulators.http import json_writer
 from pytest_cloudbench.emulators.nodes import StoreError
 from pytest_cloudbench.emulators.skin import Answer, Call
+from pytest_cloudbench.support.json_text import json_writer
 
 HELP_URL = "http://developers.box.com/docs/#errors"
 _JSON_HEADERS = [(b"content-type", b"application/json"), (b"cache-control", b"no-cache, no-store")]

@@ -11,10 +11,10 @@ from functools import lru_cache
 from time import gmtime, strftime
 from typing import Any
 
-from pytest_cloudbench.emulators.http import json_writer
 from pytest_cloudbench.emulators.nodes import Folder, StoreError, Version
 from pytest_cloudbench.emulators.paths import PathEntry
 from pytest_cloudbench.emulators.skin import Answer
+from pytest_cloudbench.support.json_text import json_writer
 
 _JSON_HEADERS = [(b"content-type", b"application/json"), (b"cache-control", b"no-cache")]
 _TEXT_HEADERS = [(b"content-type", b"text/plain; charset=utf-8")]

@@ -8,9 +8,9 @@ from re import compile as pattern
 from time import gmtime, strftime, strptime
 from typing import Any
 
-from pytest_cloudbench.emulators.http import json_writer
 from pytest_cloudbench.emulators.nodes import StoreError
 from pytest_cloudbench.emulators.skin import Answer
+from pytest_cloudbench.support.json_text import json_writer
 
 _JSON_HEADERS = [(b"content-type", b"application/json; charset=UTF-8")]
 _encode = json_writer()

@@ -16,7 +16,7 @@ from typing import Any
 
 from pytest_cloudbench.emulators.blob import Blob, BytePieces, PieceWriter
 from pytest_cloudbench.emulators.core import NodeStore, Tokens
-from pytest_cloudbench.emulators.http import json_writer, parse_form
+from pytest_cloudbench.emulators.http import parse_form
 from pytest_cloudbench.emulators.mega.commands import COMMANDS, SESSIONLESS, CommandContext
 from pytest_cloudbench.emulators.mega.errors import Code, Failure
 from pytest_cloudbench.emulators.mega.login import Hashcash, User, decode
@@ -26,6 +26,7 @@ from pytest_cloudbench.emulators.profile import Profile
 from pytest_cloudbench.emulators.routing import RouteTable
 from pytest_cloudbench.emulators.skin import Answer, Call, Clock, Kind, Match, Route
 from pytest_cloudbench.emulators.throttle import Refusal
+from pytest_cloudbench.support.json_text import json_writer
 
 _API, _CONTENT = "g.api.mega.co.nz", "emulated.userstorage.mega.co.nz"
 _JSON = [(b"content-type", b"application/json")]

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from pytest_cloudbench.emulators.http import json_writer
 from pytest_cloudbench.emulators.nodes import StoreError
 from pytest_cloudbench.emulators.skin import Answer
+from pytest_cloudbench.support.json_text import json_writer
 
 GRAPH = "https://graph.microsoft.com/v1.0/$metadata#"
 JSON = b"application/json;odata.metadata=minimal;odata.streaming=true;IEEE754Compatible=false;charset=utf-8"

@@ -2,14 +2,15 @@
 
 That is: no retries, no hashes that nobody asked for, no look at the environment, and as many requests per put.
 There is none for ``onedrive`` and ``dropbox+fast``, whose clients are our own; for ``mega``, whose SDK only uploads
-files that lie on a disk; and for ``s3+fast``, which ``s3_fast_puts_per_cpu_s`` compares.
+files that lie on a disk; and for ``s3+fast``, which ``s3_fast_over_obstore`` compares.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sized
+from dataclasses import dataclass
 from importlib import import_module
 from io import BytesIO
 from pathlib import Path
@@ -19,16 +20,26 @@ from urllib.parse import urlsplit
 from pytest_cloudbench.model import Endpoint
 from pytest_cloudbench.services.command import load_recipe
 
-__all__ = ["BARE", "BODY", "Put", "bare_dropbox"]
+__all__ = ["BARE", "BODY", "Bare", "bare_dropbox"]
 
 BODY = os.urandom(5 * 1024)
 """What is put."""
 
-Put = Callable[[str], object]
-"""Stores the body under a path, such as ``/folder/name``."""
+
+@dataclass(frozen=True, slots=True)
+class Bare:
+    """A client of a service.
+
+    Attributes:
+        put: stores the body under a path, such as ``/folder/name``.
+        get: returns the whole content of a path. None where a client needs an id, which only who has put it knows.
+    """
+
+    put: Callable[[str], object]
+    get: Callable[[str], Sized] | None = None
 
 
-def bare_dropbox(endpoint: Endpoint, connections: int = 8) -> Put:
+def bare_dropbox(endpoint: Endpoint, connections: int = 8) -> Bare:
     """The Dropbox SDK with the driver's settings, and a pool of so many connections."""
     sdk: Any = import_module("dropbox")
     session = sdk.create_session(max_connections=connections, ca_certs=endpoint.ca_file)
@@ -40,10 +51,13 @@ def bare_dropbox(endpoint: Endpoint, connections: int = 8) -> Put:
     host = endpoint.url.removeprefix("https://")
     client._host_map = dict.fromkeys(("api", "content", "notify"), host)
     overwrite = sdk.files.WriteMode.overwrite
-    return lambda path: client.files_upload(BODY, path, mode=overwrite, mute=True)
+    return Bare(
+        lambda path: client.files_upload(BODY, path, mode=overwrite, mute=True),
+        lambda path: client.files_download(path)[1].content,
+    )
 
 
-def _box(endpoint: Endpoint) -> Put:
+def _box(endpoint: Endpoint) -> Bare:
     """A new version each time, as the driver's second put of a path."""
     sdk: Any = import_module("box_sdk_gen")
     session = import_module("requests").Session()
@@ -69,10 +83,10 @@ def _box(endpoint: Endpoint) -> Put:
         attributes = sdk.UploadFileAttributes(name=name, parent=sdk.UploadFileAttributesParentField(id=folder))
         known[name] = client.uploads.upload_file(attributes, BytesIO(BODY)).entries[0].id
 
-    return put
+    return Bare(put)
 
 
-def _s3(endpoint: Endpoint) -> Put:
+def _s3(endpoint: Endpoint) -> Bare:
     boto3: Any = import_module("boto3")
     config = import_module("botocore.config").Config(
         retries={"total_max_attempts": 1, "mode": "standard"}, signature_version="s3v4", proxies={},
@@ -85,10 +99,13 @@ def _s3(endpoint: Endpoint) -> Put:
         aws_secret_access_key=endpoint.credentials["secret_access_key"],
     )  # fmt: skip
     target = load_recipe("s3").target
-    return lambda path: client.put_object(Bucket=target, Key=path[1:], Body=BODY, ContentLength=len(BODY))
+    return Bare(
+        lambda path: client.put_object(Bucket=target, Key=path[1:], Body=BODY, ContentLength=len(BODY)),
+        lambda path: client.get_object(Bucket=target, Key=path[1:])["Body"].read(),
+    )
 
 
-def _azure(endpoint: Endpoint) -> Put:
+def _azure(endpoint: Endpoint) -> Bare:
     blobs: Any = import_module("azure.storage.blob")
     given = endpoint.credentials
     key = {"account_name": given["account"], "account_key": given["account_key"]}
@@ -96,12 +113,15 @@ def _azure(endpoint: Endpoint) -> Put:
         endpoint.url, load_recipe("azure").target, credential=key, retry_total=0, permit_redirects=False,
         use_env_settings=False,
     )  # fmt: skip
-    return lambda path: client.get_blob_client(path[1:]).upload_blob(
-        BODY, overwrite=True, length=len(BODY), max_concurrency=1
+    return Bare(
+        lambda path: client.get_blob_client(path[1:]).upload_blob(
+            BODY, overwrite=True, length=len(BODY), max_concurrency=1
+        ),
+        lambda path: client.get_blob_client(path[1:]).download_blob(max_concurrency=1).readall(),
     )
 
 
-def _gcs(endpoint: Endpoint) -> Put:
+def _gcs(endpoint: Endpoint) -> Bare:
     storage: Any = import_module("google.cloud.storage")
     anonymous = import_module("google.auth.credentials").AnonymousCredentials()
     session = import_module("google.auth.transport.requests").AuthorizedSession(anonymous)
@@ -109,12 +129,16 @@ def _gcs(endpoint: Endpoint) -> Put:
     client = storage.Client("none", anonymous, session, client_options={"api_endpoint": endpoint.url})
     client._bucket_metadata_cache = None  # else a thread asks for the bucket meanwhile
     bucket = client.bucket(load_recipe("gcs").target)
-    return lambda path: bucket.blob(path[1:]).upload_from_file(
-        BytesIO(BODY), size=len(BODY), content_type="application/octet-stream", checksum=None, retry=None, timeout=100
+    kind = "application/octet-stream"
+    return Bare(
+        lambda path: bucket.blob(path[1:]).upload_from_file(
+            BytesIO(BODY), size=len(BODY), content_type=kind, checksum=None, retry=None, timeout=100
+        ),
+        lambda path: bucket.blob(path[1:]).download_as_bytes(checksum=None, retry=None, timeout=100),
     )
 
 
-def _gdrive(endpoint: Endpoint) -> Put:
+def _gdrive(endpoint: Endpoint) -> Bare:
     """A search and a new revision each time, as the driver's second put of a path."""
     discovery, http = import_module("googleapiclient.discovery"), import_module("googleapiclient.http")
     credentials = import_module("google.oauth2.credentials").Credentials(endpoint.credentials["access_token"])
@@ -145,10 +169,10 @@ def _gdrive(endpoint: Endpoint) -> Put:
             body = {"name": name, "parents": [folder]}
             files.create(body=body, media_body=media, fields=described, supportsAllDrives=True).execute()
 
-    return put
+    return Bare(put)
 
 
-def _sftp(endpoint: Endpoint) -> Put:
+def _sftp(endpoint: Endpoint) -> Bare:
     """Open, write, close: ``putfo`` would look at no answer to a write, or send a request more to ask for the size."""
     client: Any = import_module("paramiko").SSHClient()
     given, place = endpoint.credentials, urlsplit(endpoint.url)
@@ -162,25 +186,39 @@ def _sftp(endpoint: Endpoint) -> Put:
         with channel.open(path, "wb") as file:
             file.write(BODY)
 
-    return put
+    def get(path: str) -> bytes:
+        content = BytesIO()
+        channel.getfo(path, content)
+        return content.getvalue()
+
+    return Bare(put, get)
 
 
-def _swift(endpoint: Endpoint) -> Put:
+def _swift(endpoint: Endpoint) -> Bare:
     given = endpoint.credentials
     client = import_module("swiftclient").Connection(given["auth_url"], given["user"], given["key"], retries=0)
     container = load_recipe("swift").target
-    return lambda path: client.put_object(container, path[1:], contents=BODY, content_length=len(BODY))
+    return Bare(
+        lambda path: client.put_object(container, path[1:], contents=BODY, content_length=len(BODY)),
+        lambda path: client.get_object(container, path[1:])[1],
+    )
 
 
-def _webdav(endpoint: Endpoint) -> Put:
+def _webdav(endpoint: Endpoint) -> Bare:
     given = endpoint.credentials
     client = import_module("webdav4.client").Client(
         endpoint.url, auth=(given["user"], given["password"]), retry=False, trust_env=False, timeout=100
     )
-    return lambda path: client.upload_fileobj(BytesIO(BODY), path, overwrite=True, size=len(BODY))
+
+    def get(path: str) -> bytes:
+        content = BytesIO()
+        client.download_fileobj(path, content)
+        return content.getvalue()
+
+    return Bare(lambda path: client.upload_fileobj(BytesIO(BODY), path, overwrite=True, size=len(BODY)), get)
 
 
-BARE: Mapping[str, tuple[str, Callable[[Endpoint], Put]]] = {
+BARE: Mapping[str, tuple[str, Callable[[Endpoint], Bare]]] = {
     "azure": ("local:azure", _azure),
     "box": ("emulated:box?profile=ideal", _box),
     "dropbox": ("emulated:ideal", bare_dropbox),

@@ -1,21 +1,21 @@
-"""CPU time of a small put through our driver, over the same put through the bare SDK.
+"""CPU time of small puts and of gets through our driver, over the same through the bare SDK.
 
 Both send the same request to the same server in another process, from one thread and one connection, in turns. The bare
 SDK has the driver's settings (no retries, no hashes that nobody asked for, no look at the environment), so that what is
-left is the driver's own layer: its checks, its counting, its errors and its entry.
+left is the driver's own layer: its checks, its counting, its errors and its entry. Gets are of 5 KiB, 4 MiB and 64 MiB.
 """
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.bare_sdks import BARE, BODY, Put
-from benchmarks.harness import Blocks, Figure, alternating, median
+from benchmarks.bare_sdks import BARE, BODY
+from benchmarks.harness import MIB, Blocks, Figure, alternating, median
 from pytest_cloudbench import drivers, providers
-from pytest_cloudbench.model import UsageError
+from pytest_cloudbench.model import KIB, UsageError
 from pytest_cloudbench.workload.payload.contents import Literal
 
 __all__ = ["compared", "measure"]
@@ -24,26 +24,36 @@ _PUTS = 20
 """Few, so that a pair of blocks meets the same machine, and there are many pairs for the median."""
 _BLOCKS = 80
 _BOUND = 1.05
+_GETS = {5 * KIB: 200, 4 * MIB: 20, 64 * MIB: 3}
+"""The size of a content, and how many pairs of gets are compared for each run."""
 
 
 def measure(names: Sequence[str], runs: int) -> list[Figure]:
-    """``driver_overhead_ratio``: the largest of all drivers."""
+    """``driver_overhead_ratio`` of puts and ``driver_get_ratio``, each the largest of all drivers."""
+    figures = []
+    absent = {scheme: why for scheme in BARE if (why := _absent(scheme))}
+    schemes = [scheme for scheme in BARE if scheme not in absent]
+    if "driver_overhead_ratio" in names:
+        blocks = {scheme: compared(scheme, _BLOCKS * runs) for scheme in schemes}
+        figures.append(_figure("driver_overhead_ratio", "put", blocks, absent))
+    if "driver_get_ratio" in names:
+        blocks = {}
+        for scheme in schemes:
+            blocks |= {f"{scheme}, {size:,} bytes": gets for size, gets in compared_gets(scheme, runs).items()}
+        figures.append(_figure("driver_get_ratio", "get", blocks, absent))
+    return figures
+
+
+def _figure(name: str, verb: str, blocks: Mapping[str, Blocks], absent: Mapping[str, str]) -> Figure:
     ratios: dict[str, Any] = {}
-    absent: dict[str, str] = {}
     absolute: dict[str, float] = {}
-    for scheme in BARE:
-        if told := _absent(scheme):
-            absent[scheme] = told
-            continue
-        blocks = compared(scheme, _BLOCKS * runs)
-        ratios[scheme] = {"ratio": blocks.ratio, "interval_95": blocks.interval95, "pairs": len(blocks.ours)}
-        absolute[f"{scheme}, ms CPU / put"] = median(blocks.ours)
-        absolute[f"{scheme}, bare SDK, ms CPU / put"] = median(blocks.reference)
-    worst = max((each["ratio"] for each in ratios.values()), default=float("nan"))
+    for label, pairs in blocks.items():
+        ratios[label] = {"ratio": pairs.ratio, "interval_95": pairs.interval95, "pairs": len(pairs.ours)}
+        absolute[f"{label}, ms CPU / {verb}"] = median(pairs.ours)
+        absolute[f"{label}, bare SDK, ms CPU / {verb}"] = median(pairs.reference)
+    worst = max((pairs.ratio for pairs in blocks.values()), default=float("nan"))
     details = {**ratios, "absent": absent}
-    return [
-        Figure("driver_overhead_ratio", worst, "CPU / CPU of the bare SDK", _BOUND, details=details, absolute=absolute)
-    ]
+    return Figure(name, worst, "CPU / CPU of the bare SDK", _BOUND, details=details, absolute=absolute)
 
 
 def compared(scheme: str, blocks: int) -> Blocks:
@@ -52,7 +62,32 @@ def compared(scheme: str, blocks: int) -> Blocks:
     with providers.provided(spec) as provider:
         endpoint, content, put = provider.endpoint, Literal(BODY), provider.driver.put
         assert endpoint is not None
-        return alternating(_timed(lambda path: put(path, content)), _timed(bare(endpoint)), blocks)
+        return alternating(_timed(lambda path: put(path, content)), _timed(bare(endpoint).put), blocks)
+
+
+def compared_gets(scheme: str, runs: int) -> dict[int, Blocks]:
+    """One driver and its bare SDK in turns by size, milliseconds of CPU per get. Empty where a client needs ids."""
+    spec, connect_bare = BARE[scheme]
+    blocks = {}
+    with providers.provided(spec) as provider:
+        endpoint, driver = provider.endpoint, provider.driver
+        assert endpoint is not None
+        if (get := connect_bare(endpoint).get) is None:
+            return {}
+        for size_bytes, pairs in _GETS.items():
+            path = f"/bench/{size_bytes}.bin"
+            driver.put(path, Literal(bytes(size_bytes)))
+
+            def ours(path: str = path) -> int:
+                return sum(map(len, driver.get(path)))
+
+            def bare(path: str = path) -> int:
+                return len(get(path))
+
+            if not ours() == bare() == size_bytes:
+                raise RuntimeError(f"{scheme}: {ours()} and {bare()} of {size_bytes} bytes")
+            blocks[size_bytes] = alternating(_timed_call(ours), _timed_call(bare), pairs * runs)
+    return blocks
 
 
 def _absent(scheme: str) -> str:
@@ -66,7 +101,18 @@ def _absent(scheme: str) -> str:
     return ""
 
 
-def _timed(put: Put) -> Callable[[], float]:
+def _timed_call(get: Callable[[], object]) -> Callable[[], float]:
+    """CPU of this process for one call, milliseconds; the server's is not in it."""
+
+    def block() -> float:
+        before_s = time.process_time()
+        get()
+        return (time.process_time() - before_s) * 1e3
+
+    return block
+
+
+def _timed(put: Callable[[str], object]) -> Callable[[], float]:
     """CPU of this process per put, milliseconds; the server's is not in it."""
     numbers = itertools.count()
 

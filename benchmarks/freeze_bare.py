@@ -27,7 +27,7 @@ _MARGIN_NS = 50_000_000
 def main(profile: str, seed: str) -> None:
     schedule = plan(ARRIVAL, range(SENSORS), OPS_PER_SENSOR, seed)
     with EmulatorService(profile) as emulator:
-        put = bare_dropbox(emulator.start(), connections=_THREADS)
+        put = bare_dropbox(emulator.start(), connections=_THREADS).put
         emulator.refill()
         begun_ns = now_ns() + _MARGIN_NS
         json.dump(_uploaded(put, [begun_ns + due_ns for due_ns in schedule.due_ns]), sys.stdout)

@@ -52,7 +52,7 @@ GROUPS: Mapping[str, Group] = {
         ("engine_over_executor", "engine_closed_over_executor", "lateness_over_sleep"),
         ("load/engine", "results/oplog.py", "workload"),
     ),
-    "bench_drivers": Group(("driver_overhead_ratio",), ("drivers",)),
+    "bench_drivers": Group(("driver_overhead_ratio", "driver_get_ratio"), ("drivers",)),
     "bench_plugin": Group(
         ("unused_plugin_ratio", "ordinary_session_ratio", "percentiles_exact"), ("plugin", "__init__.py")
     ),

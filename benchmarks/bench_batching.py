@@ -49,7 +49,7 @@ _QUIET_S, _ECHO_S = 0.05, 0.5
 _HANG_S = 60.0
 _OVER_RSYNC = "CPU time over rsync's"
 _BOUNDS = {"savingbox_first_ratio": 2.0, "savingbox_again_ratio": 2.0, "savingbox_append_ratio": 0.2,
-           "savingbox_compare_ratio": 0.5}  # fmt: skip
+           "savingbox_compare_ratio": 1.0}  # fmt: skip
 
 
 def measure(names: Sequence[str], runs: int) -> list[Figure]:

@@ -39,6 +39,9 @@ _SERVERS_OWN = (
 )  # fmt: skip
 """What is below a lab's folder and not the client's: its server's files, and the lab's own records."""
 _UNLED = "it is not known how to lead it to another server"
+_NO_DEVICE = (
+    "it has no second device in its definition: what its other side gets passes on the link, of which TLS tells"
+)
 _PEER = "readable on its other side, which is a device of the same user and has no operator"
 
 
@@ -150,16 +153,35 @@ def find_in_processes(pids: Sequence[int], secrets: Mapping[str, str]) -> list[S
 
 
 def judge_transit(observed: Observed) -> Ruling:
-    """Judge whether everything that passed was encrypted."""
-    overheard = observed.overheard
+    """Judge whether everything that passed on the link was encrypted."""
+    ruling = _judge_flows(observed.overheard, observed.bait, transit.judge_transit)
+    if ruling.answer == "no" and observed.is_plain_here:
+        return unknown("plain, because this package starts its server without encryption", [ruling.how])
+    return ruling
+
+
+def judge_device(observed: Observed) -> Ruling:
+    """Judge whether everything that a second device exchanged was encrypted."""
+    if observed.is_peer:
+        ruling = judge_transit(observed)
+        return replace(ruling, evidence=["its other side is the second device", *ruling.evidence])
+    device = observed.overheard.device
+    if device is None:
+        return unknown(_NO_DEVICE)
+    if not device.reasons and sum(len(flow.down) for flow in device.flows) < observed.bait.least_bytes:
+        return unknown("what the second device received was not seen")
+    return _judge_flows(device, observed.bait, transit.judge_protection)
+
+
+def _judge_flows(
+    overheard: Overheard, bait: transit.Bait, judge: Callable[[Sequence[TappedFlow], transit.Bait], Ruling]
+) -> Ruling:
     if overheard.reasons:
         return unknown("; ".join(overheard.reasons))
     flows = [
         TappedFlow(flow.server, bytearray(flow.up), bytearray(flow.down), flow.protocol) for flow in overheard.flows
     ]
-    ruling = transit.judge_transit(flows, observed.bait)
-    if ruling.answer == "no" and observed.is_plain_here:
-        return unknown("plain, because this package starts its server without encryption", [ruling.how])
+    ruling = judge(flows, bait)
     is_cut = not all(flow.is_whole for flow in overheard.flows)
     return unknown("bytes are missing in the capture") if ruling.answer == "yes" and is_cut else ruling
 

@@ -42,6 +42,7 @@ QUESTIONS = {
     question.title: question
     for question in (
         ClientQuestion("tls", "TLS", clients.judge_transit),
+        ClientQuestion("device_tls", "TLS to a second device", clients.judge_device),
         ClientQuestion(
             "certificate", "Certificate checked", None, certificates.judge_certificates, (GOOD, *CERTIFICATE_FAULTS)
         ),

@@ -212,6 +212,11 @@ def judge_transit(flows: Sequence[TappedFlow], bait: Bait) -> Ruling:
     """Judge recorded connections, which were not opened."""
     if sum(len(flow.up) for flow in flows) < bait.least_bytes:
         return unknown("the upload did not pass the tap")
+    return judge_protection(flows, bait)
+
+
+def judge_protection(flows: Sequence[TappedFlow], bait: Bait) -> Ruling:
+    """Judge whether each of the connections, through which files passed, is encrypted."""
     evidence, plain, unrecognised = list[str](), list[str](), list[str]()
     for flow in flows:
         sightings = [*find_needles(bytes(flow.up), bait.needles), *find_needles(bytes(flow.down), bait.needles)]

@@ -47,10 +47,29 @@ def test_the_reference_client_without_a_flaw(lab: Lab) -> None:
         ("any-certificate", "certificate"),
         ("open-token", "secrets"),
         ("argument-token", "secrets"),
+        ("plain&pull_s=0.2", "device_tls"),
+        ("device-telemetry&pull_s=0.2", "device_tls"),
     ],
 )
 def test_a_flaw_is_found(lab: Lab, flaw: str, question: str) -> None:
     assert ask(lab, f"reference?flaw={flaw}", question)[question] == "no"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("can_link", "can_capture")
+@pytest.mark.parametrize(
+    ("client", "on_the_link", "to_the_device"),
+    [
+        ("reference?pull_s=0.2", "yes", "yes"),
+        ("reference?pull_s=0.2&flaw=telemetry", "no", "yes"),
+        ("reference?pull_s=0.2&flaw=device-telemetry", "yes", "no"),
+        ("savingbox?over=reference&pull_s=0.2&flaw=device-telemetry", "yes", "no"),
+    ],
+)
+def test_traffic_of_a_second_device_is_told_from_that_on_the_link(
+    lab: Lab, client: str, on_the_link: str, to_the_device: str
+) -> None:
+    assert ask(lab, client, "tls and not old") == {"tls": on_the_link, "device_tls": to_the_device}
 
 
 @pytest.mark.slow
@@ -60,6 +79,7 @@ def test_a_client_that_encrypts_is_found_in_the_lab(lab: Lab) -> None:
     assert sorted(answers.values()) == ["no", "yes", "yes", "yes"]
 
 
+NO_DEVICE = {"device_tls": "unknown"}
 UNASKED = {"certificate": "unknown", "revocation": "unknown", "old_tls": "unknown", "redirect": "unknown"}
 READABLE = {"content": "no", "names": "no", "operator": "yes", "at_rest": "no", "equal": "unknown"}
 ENCRYPTED = {"content": "yes", "names": "yes", "operator": "no", "at_rest": "yes", "equal": "yes"}
@@ -68,7 +88,7 @@ GO_TLS = {"certificate": "yes", "revocation": "no", "old_tls": "yes"}
 PLAIN_HERE = {"tls": "unknown"}
 SUBJECTS = {
     # Certificates are compared with the device's id. Both sides are the same user's devices.
-    "syncthing": {"tls": "yes", **UNASKED, **dict.fromkeys(READABLE, "unknown"), "secrets": "yes"},
+    "syncthing": {"tls": "yes", "device_tls": "yes", **UNASKED, **dict.fromkeys(READABLE, "unknown"), "secrets": "yes"},
     "lsyncd": {**PLAIN_HERE, **UNASKED, **READABLE, "secrets": "unknown"},
     "lsyncd?over=ssh": {"tls": "yes", **UNASKED, **READABLE, "secrets": "yes"},
     "unison": {**PLAIN_HERE, **UNASKED, **READABLE, "secrets": "unknown"},
@@ -98,7 +118,7 @@ SUBJECTS = {
 @pytest.mark.usefixtures("can_link", "can_capture")
 @pytest.mark.parametrize("client", SUBJECTS)
 def test_what_is_true_of_a_client_is_answered(lab: Lab, client: str) -> None:
-    assert ask(lab, client) == SUBJECTS[client]
+    assert ask(lab, client) == {**NO_DEVICE, **SUBJECTS[client]}
 
 
 def test_a_client_that_asks_no_authority_or_is_never_led_elsewhere_says_so() -> None:
@@ -246,6 +266,22 @@ def test_what_a_server_sends_to_a_device_is_searched_too() -> None:
     ruling = clients.judge_transit(overheard(encrypted, news))
     assert (ruling.answer, ruling.how) == ("no", "server:9: plain, with a name")
     assert clients.judge_transit(overheard(encrypted, other)).answer == "unknown"
+
+
+def test_only_what_a_second_device_received_tells_whether_its_traffic_is_encrypted() -> None:
+    link = [OverheardFlow("server:443", "TLSv1.3 X", bytes(len(RANDOM) * 2), b"", True)]
+
+    def judge(*flows: OverheardFlow, reasons: tuple[str, ...] = ()) -> str:
+        return clients.judge_device(Observed(BAIT, Overheard(link, device=Overheard(flows, reasons)))).answer
+
+    encrypted = OverheardFlow("server:443", "TLSv1.3 X", b"asks", bytes(len(RANDOM) * 2), True)
+    polls = OverheardFlow("server:443", "TLSv1.3 X", bytes(len(RANDOM) * 2), b"nothing new", True)
+    plain = OverheardFlow("server:80", "", b"GET /new HTTP/1.1\r\n\r\n", RANDOM + TEXT, True)
+    assert [judge(encrypted), judge(encrypted, plain), judge(plain)] == ["yes", "no", "no"]
+    assert [judge(polls), judge(), judge(encrypted, reasons=("it came late",))] == ["unknown"] * 3
+    without = clients.judge_device(Observed(BAIT, Overheard(link)))
+    assert (without.answer, without.how[:43]) == ("unknown", "it has no second device in its definition: ")
+    assert clients.judge_device(Observed(BAIT, Overheard(link), is_peer=True)).answer == "yes"
 
 
 def test_plain_by_our_own_set_up_is_unknown() -> None:

@@ -150,7 +150,7 @@ class OwnLink:
         self, capture: CaptureResult, read: Callable[[Analysis], _Result]
     ) -> tuple[_Result | None, tuple[str, ...]]:
         """Read every packet there: all are the client's."""
-        return _analyze_capture(capture, read, client=(self.link.address("client"),))
+        return analyze_capture(capture, read, client=(self.link.address("client"),))
 
     def congestion_control(self) -> str:
         """Return it from the link's namespaces."""
@@ -260,7 +260,7 @@ class UsersInterface:
             self._count_flows(analysis)
             return read(analysis)
 
-        return _analyze_capture(capture, count_and_see, client=self._addresses, whose=self._whose)
+        return analyze_capture(capture, count_and_see, client=self._addresses, whose=self._whose)
 
     def congestion_control(self) -> str:
         """Return that of this machine."""
@@ -351,15 +351,16 @@ def _flow_key(flow: Flow) -> tuple[object, ...]:
     return flow.protocol, flow.client, flow.client_port, flow.server, flow.server_port
 
 
-def _analyze_capture(
-    capture: CaptureResult, read: Callable[[Analysis], _Result], *, client: Sequence[str], whose: Whose | None = None
+def analyze_capture(
+    capture: CaptureResult, read: Callable[[Analysis], _Result], *, client: Sequence[str] = (),
+    whose: Whose | None = None,
 ) -> tuple[_Result | None, tuple[str, ...]]:  # fmt: skip
     """Return what ``read`` returns for a capture's packets, or None and the reasons.
 
     Args:
         capture: one that has ended.
         read: called with the analysis. It must keep no columns, which are valid only while the file is mapped.
-        client: the client's addresses.
+        client: the client's addresses. If omitted, the client of each flow is the end that opened it.
         whose: tells the client's flows, if other programs use the same addresses.
     """
     if capture.reasons:

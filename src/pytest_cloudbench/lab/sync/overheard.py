@@ -1,16 +1,28 @@
-"""What passes between a sync client and its server, as an eavesdropper on the link sees it."""
+"""What passes between a sync client and its server, as an eavesdropper on the link sees it.
+
+A second device that runs beside the server meets it on the loopback interface there, which is captured, too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
 
+from pytest_cloudbench.lab.clients.base import Receiver
+from pytest_cloudbench.lab.clients.trees import FolderTree
 from pytest_cloudbench.lab.sync.activity import Act
+from pytest_cloudbench.lab.sync.lab import Lab
+from pytest_cloudbench.lab.sync.network import analyze_capture
 from pytest_cloudbench.lab.sync.session import SyncSession
+from pytest_cloudbench.net.capture import Capture
 from pytest_cloudbench.net.traffic import Analysis, FlowFacts
+from pytest_cloudbench.support.clock import wait_for
 
 _DNS_PORT = 53
 _SSH = b"SSH-"
+_POLL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +46,15 @@ class OverheardFlow:
 
 @dataclass(frozen=True, slots=True)
 class Overheard:
-    """All flows of a capture but DNS, and the reasons why some may be missing."""
+    """All flows of a capture but DNS, and the reasons why some may be missing.
+
+    Attributes:
+        device: what passed between the server and a second device beside it, or None if the client has no such device.
+    """
 
     flows: Sequence[OverheardFlow]
     reasons: Sequence[str] = ()
+    device: Overheard | None = None
 
 
 def overhear(session: SyncSession, acts: Sequence[Act]) -> Overheard:
@@ -47,6 +64,19 @@ def overhear(session: SyncSession, acts: Sequence[Act]) -> Overheard:
     """
     lab = session.lab
     session.try_out()
+    receiver = lab.client.receiver()
+    if receiver is None or receiver.side != "device":
+        return _overhear_link(lab, acts)
+    with _capture_beside_server(lab) as capture:
+        overheard = _overhear_link(lab, acts)
+        has_arrived = _wait_for_device(lab, receiver)
+    assert capture.result is not None
+    flows, reasons = analyze_capture(capture.result, read_flows)
+    late = [] if has_arrived else [f"the second device did not have everything after {lab.timeout_s:g} s"]
+    return replace(overheard, device=Overheard(flows or (), [*reasons, *late]))
+
+
+def _overhear_link(lab: Lab, acts: Sequence[Act]) -> Overheard:
     with lab.capture(acts=[act.label for act in acts]):
         lab.start()
         errors = []
@@ -58,6 +88,21 @@ def overhear(session: SyncSession, acts: Sequence[Act]) -> Overheard:
         lab.wait_quiet()
     flows, reasons = lab.read_capture(read_flows)
     return Overheard(flows or (), [*reasons, *filter(None, errors)])
+
+
+@contextmanager
+def _capture_beside_server(lab: Lab) -> Iterator[Capture]:
+    """Capture what processes at the server's end of the link send to each other."""
+    path: Path = lab.workdir / "captures" / f"{len(lab.captures)}-device.pcapng"
+    about = {"client": lab.client.facts.name, "side": "server"}
+    with Capture("lo", path, netns=lab.link.enter("server", as_root=True), comment=about) as capture:
+        yield capture
+
+
+def _wait_for_device(lab: Lab, receiver: Receiver) -> bool:
+    """Wait until a second device has the content of the client's folder. Returns whether it has."""
+    expected, received = FolderTree(lab.client.folder).digests(), FolderTree(receiver.folder)
+    return wait_for(lambda: received.digests() == expected, lab.timeout_s, poll_s=_POLL_S)
 
 
 def read_flows(analysis: Analysis) -> list[OverheardFlow]:

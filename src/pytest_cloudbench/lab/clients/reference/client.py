@@ -5,17 +5,15 @@ It decides when the folder is scanned, when batches are sent and when the server
 
 from __future__ import annotations
 
-import base64
 import json
-import socket
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from pytest_cloudbench.lab.clients.reference.connection import Connection
 from pytest_cloudbench.lab.clients.reference.process import READY, log_line, run_until_failure
 from pytest_cloudbench.lab.clients.reference.settings import Settings
+from pytest_cloudbench.lab.clients.reference.telemetry import tell_everybody
 from pytest_cloudbench.lab.clients.reference.upload import Known, Uploader
 from pytest_cloudbench.lab.clients.reference.watch import Watch
 
@@ -73,22 +71,12 @@ class Client:
         changed = [(path, mark) for path, mark in files.items() if path not in known or known[path].mark != mark]
         deleted = [path for path in known if path not in files]
         if self._settings.flaw == "telemetry":
-            self._tell_everybody([path for path, _ in changed])
+            tell_everybody(self._server, Path(self._folder), [path for path, _ in changed])
         self._uploader.sync(changed, deleted)
         self._busy.unlink()
         return self._uploader.is_incomplete or any(
             known_file.mark is None for known_file in self._uploader.known.values()
         )
-
-    def _tell_everybody(self, paths: list[str]) -> None:
-        """Send the name of each changed file, and how it begins, without encryption: a flaw, for detectors."""
-        address, port = self._server
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        with socket.socket(family, socket.SOCK_DGRAM) as telemetry:
-            for path in paths:
-                with suppress(OSError):  # nobody listens there
-                    beginning = base64.b64encode((Path(self._folder) / path).read_bytes()[:256]).decode()
-                    telemetry.sendto(f"X-Changed: {path}; {beginning}".encode(), (address, port))
 
     def _poll_if_due(self) -> None:
         now_s = time.monotonic()

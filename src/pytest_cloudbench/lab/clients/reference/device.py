@@ -17,6 +17,7 @@ from pytest_cloudbench.lab.clients.reference.connection import Connection
 from pytest_cloudbench.lab.clients.reference.process import READY, log_line, run_until_failure
 from pytest_cloudbench.lab.clients.reference.protocol import PIECE_BYTES, Part
 from pytest_cloudbench.lab.clients.reference.settings import Settings
+from pytest_cloudbench.lab.clients.reference.telemetry import tell_everybody
 from pytest_cloudbench.support.clock import due_ns, sleep_until_ns
 
 
@@ -30,6 +31,7 @@ class Device:
     def __init__(self, config: dict[str, Any]) -> None:
         self._settings = Settings(**config["settings"])
         self._folder, self._arriving = Path(config["folder"]), Path(config["private"]) / "arriving"
+        self._server: tuple[str, int] = (config["address"], config["port"])
         self._connection = Connection(config, self._settings.retries)
         self._has: dict[str, str] = {}
         self._changes = 0
@@ -54,6 +56,8 @@ class Device:
             self._delete(path)
         changed = [(path, sha256) for path, sha256 in files.items() if sha256 and self._has.get(path) != sha256]
         failed = [path for path, sha256 in changed if not self._fetch_file(path, sha256)]
+        if self._settings.flaw == "device-telemetry":
+            tell_everybody(self._server, self._folder, [path for path, _ in changed if path not in failed])
         if not failed:
             self._changes = news["changes"]
         if self._settings.connections == "per-file":

@@ -28,7 +28,7 @@ _NUMBERS: Mapping[str, tuple[float, float, float]] = {
     "retry": (0, 0, 100),
     "settle_s": (0.1, 0.01, 60),
 }
-FLAWS = ("none", "plain", "any-certificate", "telemetry", "open-token", "argument-token")
+FLAWS = ("none", "plain", "any-certificate", "telemetry", "device-telemetry", "open-token", "argument-token")
 """Security flaws, one at a time: detectors must find each, and none where there is none."""
 OPTIONS = frozenset({*_SWITCHES, *_NUMBERS, "deduplicate_deleted", "connections", "server_name", "flaw"})
 """Names of all options."""
@@ -56,8 +56,9 @@ class Settings:
         settle_s: seconds without a change after which changes are sent as one batch.
         server_name: the server's name in the TLS hello, or empty if it has only an address.
         flaw: a security flaw. ``plain``: no TLS. ``any-certificate``: the server's is not checked. ``telemetry``: the
-            name of each changed file and how it begins, in a datagram without encryption. ``open-token``: others may
-            read the file with the token. ``argument-token``: the token is on the command line.
+            name of each changed file and how it begins, in a datagram without encryption. ``device-telemetry``: the
+            same of each file that a second device has received. ``open-token``: others may read the file with the
+            token. ``argument-token``: the token is on the command line.
     """
 
     chunking: bool = False

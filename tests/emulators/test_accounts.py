@@ -24,6 +24,7 @@ from pytest_cloudbench import (
 
 from .box_wire import BoxWire
 from .drive_wire import DriveWire
+from .graph_wire import GraphWire
 
 LARGE = RandomContent("large", 9 * 1024 * 1024).read(0, 9 * 1024 * 1024)
 """More than one request carries, so that an upload session is used."""
@@ -233,3 +234,37 @@ def test_owners_of_files_on_box_are_the_accounts_themselves() -> None:
             assert people[0][name] != people[1][name]
         for wire in wires:
             wire.close()
+
+
+@pytest.mark.parametrize("kind", ["personal", "business"])
+def test_owners_of_files_on_onedrive_are_the_accounts_themselves(kind: str) -> None:
+    with start_emulator("ideal", api="onedrive") as service:
+        service.control(set={"account.type": kind})
+        wires = [GraphWire(service.open_account(number)) for number in (1, 2)]
+        people = []
+        for wire in wires:
+            me = wire("GET", "/v1.0/me").value
+            person = {"email": me["mail"], "id": me["id"], "displayName": me["displayName"]}
+            people.append(person)
+            item = wire.put("a.txt")
+            assert item["createdBy"]["user"] == item["lastModifiedBy"]["user"] == person
+            assert wire("GET", "/v1.0/me/drive").value["owner"]["user"] == person
+            [owner] = wire("GET", f"/v1.0/me/drive/items/{item['id']}/permissions").value["value"]
+            assert owner["grantedToV2"]["user"].items() >= person.items()
+        for name in ("email", "id", "displayName"):
+            assert people[0][name] != people[1][name]
+        for wire in wires:
+            wire.connection.close()
+
+
+def test_people_of_dropbox_have_names_of_their_own() -> None:
+    with start_emulator("ideal", api="dropbox") as service:
+        drivers = [connect(service, "dropbox", number) for number in (1, 2)]
+        names = []
+        for driver in drivers:
+            account = driver._client.users_get_current_account()
+            names.append((account.name.display_name, account.account_id, account.team_member_id))
+        assert names[0][0] == "Emulated User"
+        assert all(first != second for first, second in zip(*names, strict=True))
+        for driver in drivers:
+            driver.close()

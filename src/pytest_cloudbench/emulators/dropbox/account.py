@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pytest_cloudbench.emulators.accounts import number_of
 from pytest_cloudbench.emulators.dropbox.answers import ApiError, answer_json, answer_text
 from pytest_cloudbench.emulators.dropbox.args import array, string, struct, union
 from pytest_cloudbench.emulators.dropbox.scopes import SCOPES
@@ -15,7 +16,7 @@ from pytest_cloudbench.emulators.skin import Answer, Call, Kind
 
 ACCOUNT_ID = "dbid:AAemulatedAccountOfPytestCloudbench"
 TEAM = {"id": "dbtid:AAemulatedTeamOfPytestCloudbench000", "name": "Emulated Team"}
-TEAM_MEMBER_ID = "dbmid:AAemulatedMemberOfPytestCloudbench"
+_FIRST_MEMBER_ID = "dbmid:AAemulatedMemberOfPytestCloudbench"
 _UNLIMITED_BYTES = 2**50
 _get_account = struct(account_id=string(minimum=40, maximum=40))
 _get_accounts = struct(account_ids=array(string(minimum=40, maximum=40), minimum=1, maximum=300))
@@ -27,27 +28,46 @@ _get_features = struct(
 _echo = struct(query=(string(maximum=500), ""))
 
 
-_PERSON: Mapping[str, Any] = {
-    "name": {
-        "given_name": "Emulated",
-        "surname": "User",
-        "familiar_name": "Emulated",
-        "display_name": "Emulated User",
-        "abbreviated_name": "EU",
-    },
-    "email_verified": True,
-    "disabled": False,
-}
-
-
 def person_id(state: State) -> str:
     """Return the id of an account: that of the first one, or one that follows from the address of another."""
+    return _replace_end(ACCOUNT_ID, state)
+
+
+def member_id(state: State) -> str:
+    """Return the id that an account has in its team."""
+    return _replace_end(_FIRST_MEMBER_ID, state)
+
+
+def _replace_end(first_id: str, state: State) -> str:
     number, _, _ = state.address.partition(".")
-    return ACCOUNT_ID if "@" in number else f"{ACCOUNT_ID[: -len(number)]}{number}"
+    return first_id if "@" in number else f"{first_id[: -len(number)]}{number}"
+
+
+def display_name(state: State) -> str:
+    """Return the name of the person whose account this is."""
+    return " ".join(_find_names(state))
+
+
+def _find_names(state: State) -> tuple[str, str]:
+    number = number_of(state.address)
+    return "Emulated", "User" if number == 1 else f"User {number}"
 
 
 def _describe_person(state: State) -> dict[str, Any]:
-    return {"account_id": person_id(state), "email": state.address, **_PERSON}
+    given, surname = _find_names(state)
+    return {
+        "account_id": person_id(state),
+        "email": state.address,
+        "name": {
+            "given_name": given,
+            "surname": surname,
+            "familiar_name": given,
+            "display_name": display_name(state),
+            "abbreviated_name": given[0] + surname[0],
+        },
+        "email_verified": True,
+        "disabled": False,
+    }
 
 
 def _run_get_account(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
@@ -92,7 +112,7 @@ def _run_get_current_account(state: State, arg: dict[str, Any], call: Call) -> d
             "office_addin_policy": {".tag": "disabled"},
             "top_level_content_policy": {".tag": "everyone"},
         }
-        account["team_member_id"] = TEAM_MEMBER_ID
+        account["team_member_id"] = member_id(state)
     return account
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from pytest_cloudbench.emulators.dropbox.account import TEAM, TEAM_MEMBER_ID
+from pytest_cloudbench.emulators.dropbox.account import TEAM, display_name, member_id
 from pytest_cloudbench.emulators.dropbox.answers import ApiError, answer_text, lookup_error, timestamp
 from pytest_cloudbench.emulators.dropbox.args import (
     boolean,
@@ -125,7 +125,8 @@ def _describe_link(state: State, link: SharedLink, node: Node) -> dict[str, Any]
     if link.expires_s is not None:
         result["expires"] = timestamp(link.expires_s)
     if state.account.type == "business":
-        result["team_member_info"] = {"team_info": TEAM, "display_name": "Emulated User", "member_id": TEAM_MEMBER_ID}
+        person = {"display_name": display_name(state), "member_id": member_id(state)}
+        result["team_member_info"] = {"team_info": TEAM, **person}
     if version is not None:
         result |= {
             "client_modified": timestamp(version.client_s),

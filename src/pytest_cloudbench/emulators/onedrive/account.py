@@ -17,7 +17,6 @@ from pytest_cloudbench.emulators.http import parse_form
 from pytest_cloudbench.emulators.oauth import Dialect, Grant, Renewal, credentials_of, is_plausible
 from pytest_cloudbench.emulators.onedrive.address import GraphAddress
 from pytest_cloudbench.emulators.onedrive.answers import GraphError
-from pytest_cloudbench.emulators.onedrive.items import PERSON
 from pytest_cloudbench.emulators.onedrive.scopes import DriveReach, drive_reach, scopes_cover
 from pytest_cloudbench.emulators.onedrive.state import GraphState, WaitingDevice
 from pytest_cloudbench.emulators.skin import Answer, Call
@@ -135,7 +134,8 @@ def grant_token(state: GraphState, call: Call) -> Answer:
         renewed = value.setdefault("refresh_token", f"M.C5_BAY.{state.tree.random_token(80)}")
         if kind != _REFRESH_TOKEN or granted_scope:  # a token that a test invented has every scope
             state.scopes[renewed] = granted_scope or scope
-    return _answer_uncached(200, value | _identity_fields(call, client, scope, form, state.nonces.pop(proof, "")))
+    identity = _identity_fields(state.person, call, client, scope, form, state.nonces.pop(proof, ""))
+    return _answer_uncached(200, value | identity)
 
 
 def _refuse_device(state: GraphState, code: str, client: str, now_s: float) -> str:
@@ -148,18 +148,20 @@ def _refuse_device(state: GraphState, code: str, client: str, now_s: float) -> s
     return "" if device.is_agreed else "authorization_pending"
 
 
-def _identity_fields(call: Call, client: str, scope: str, form: Mapping[str, str], nonce: str) -> dict[str, str]:
+def _identity_fields(
+    person: Mapping[str, str], call: Call, client: str, scope: str, form: Mapping[str, str], nonce: str
+) -> dict[str, str]:
     """Return OpenID's token (unsigned) and ``client_info`` about the user, as far as the application asks for them."""
     identity: dict[str, str] = {}
     if "openid" in scope.split():
         claims = {
             "aud": client, "iss": f"{_origin(call)}/{_TENANT}/v2.0", "iat": int(call.now_s), "nbf": int(call.now_s),
-            "exp": int(call.now_s) + 3600, "sub": PERSON["id"], "oid": PERSON["id"], "tid": _TENANT, "ver": "2.0",
-            "name": PERSON["displayName"], "preferred_username": PERSON["email"], **({"nonce": nonce} if nonce else {}),
+            "exp": int(call.now_s) + 3600, "sub": person["id"], "oid": person["id"], "tid": _TENANT, "ver": "2.0",
+            "name": person["displayName"], "preferred_username": person["email"], **({"nonce": nonce} if nonce else {}),
         }  # fmt: skip
         identity["id_token"] = f"{_encode_json({'typ': 'JWT', 'alg': 'none'})}.{_encode_json(claims)}."
     if form.get("client_info"):
-        identity["client_info"] = _encode_json({"uid": PERSON["id"], "utid": _TENANT})
+        identity["client_info"] = _encode_json({"uid": person["id"], "utid": _TENANT})
     return identity
 
 

@@ -13,14 +13,9 @@ from urllib.parse import quote
 
 from pytest_cloudbench.emulators.nodes import File, Folder, Node
 from pytest_cloudbench.emulators.onedrive.answers import GRAPH, format_time
-from pytest_cloudbench.emulators.onedrive.state import GraphRequest, GraphState, etag
+from pytest_cloudbench.emulators.onedrive.state import GraphRequest, GraphState, describe_person, etag
 from pytest_cloudbench.emulators.onedrive.tree import ItemDetails, item_details
 
-PERSON: Mapping[str, str] = {
-    "email": "emulated@example.com",
-    "id": "3f0c4d2e-7f1a-4c56-9a3b-0e5d6c7b8a90",
-    "displayName": "Emulated User",
-}
 APP: Mapping[str, str] = {"id": "5b1c2d3e-0000-4a4b-8c8d-9e0f1a2b3c4d", "displayName": "pytest-cloudbench"}
 GROUP: Mapping[str, str] = {
     "email": "emulated-team@example.com",
@@ -37,8 +32,6 @@ _LIST = {
     "webId": "b2c3d4e5-2222-4333-8444-555566667777",
 }
 _VIEW = json.dumps({"sortBy": "name", "sortOrder": "ascending", "viewType": "thumbnails"})
-_BY = json.dumps({"application": dict(APP), "user": dict(PERSON)})
-_USER = quote(PERSON["email"], "")
 _SPECIAL = {"Documents": "documents", "Pictures": "photos", "Music": "music", "Desktop": "desktop"}
 _ALWAYS = ("@odata.etag", "createdBy", "file", "fileSystemInfo", "folder", "lastModifiedBy", "parentReference",
            "shared")  # fmt: skip
@@ -76,7 +69,7 @@ def odata_context(request: GraphRequest, tail: str) -> str:
     address = request.address
     kind = address.drive.partition("/")[0]
     if kind in ("me", "users", "drive"):
-        start = f"users('{_USER}')/drive"
+        start = f"users('{quote(request.state.address, '')}')/drive"
     elif (address.base == "root" and address.path is None) or kind == "sites":
         start = f"drives('{quote(request.state.drive_id)}')"
     else:
@@ -161,13 +154,20 @@ def format_item(request: GraphRequest, node: Node, *, is_listed: bool = False, h
         tail += ', "shared": {"scope": "users"}'  # the members share everything in a library
     elif state.permissions_by_item and (links := state.active_links(node, now_s)):
         tail += f', "shared": {{"scope": "{links[0].scope}"}}'
+    author = _format_author(state.address)
     return (
-        f'{{"createdBy": {_BY}, "lastModifiedBy": {_BY}, "isAuthoritative": false, "id": "{node.id}", '
+        f'{{"createdBy": {author}, "lastModifiedBy": {author}, "isAuthoritative": false, "id": "{node.id}", '
         f'"name": {_quote_json(node.name)}, "size": {size}, "createdDateTime": "{created}", '
         f'"lastModifiedDateTime": "{changed}", "eTag": "\\"{{{details.guid}}},{details.tag}\\"", '
         f'"cTag": "\\"c:{{{details.guid}}},{count}\\"", "webUrl": "{web_url(state, node)}", '
         f'"fileSystemInfo": {{"createdDateTime": "{first}", "lastModifiedDateTime": "{last}"}}, {tail}}}'
     )
+
+
+@lru_cache(maxsize=128)
+def _format_author(address: str) -> str:
+    """Return by whom an account's items are made and changed, as JSON."""
+    return json.dumps({"application": dict(APP), "user": dict(describe_person(address))})
 
 
 def _format_parent_reference(request: GraphRequest, parent: Folder) -> str:
@@ -232,8 +232,8 @@ def describe_drive(request: GraphRequest) -> dict[str, Any]:
         "webUrl": url.get(state.account.type, f"{_LIST['siteUrl']}/Documents"),
         "driveType": state.account.type,
         "createdBy": {"user": {"displayName": "System Account"}},
-        "lastModifiedBy": {"user": PERSON},
-        "owner": {"group": GROUP} if state.account.type == "documentLibrary" else {"user": PERSON},
+        "lastModifiedBy": {"user": state.person},
+        "owner": {"group": GROUP} if state.account.type == "documentLibrary" else {"user": state.person},
         "quota": {
             "deleted": item_details(tree.bin).size_bytes,
             "remaining": remaining,

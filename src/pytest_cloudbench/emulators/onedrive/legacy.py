@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from pytest_cloudbench.emulators.onedrive.answers import JSON, format_precise_time
-from pytest_cloudbench.emulators.onedrive.items import PERSON, file_extension
+from pytest_cloudbench.emulators.onedrive.items import file_extension
 from pytest_cloudbench.emulators.onedrive.state import GraphRequest
 from pytest_cloudbench.emulators.skin import Answer
 
@@ -58,11 +58,11 @@ def reword_answer(request: GraphRequest, answer: Answer) -> Answer:
         kind = JSON
     if function in ("", "children", "content") and request.address.base:
         for entry in entries:
-            _reword_item(entry, is_changed=method in ("PATCH", "PUT"))
+            _reword_item(request, entry, is_changed=method in ("PATCH", "PUT"))
     return Answer(status, [(b"content-type", kind)], json.dumps(value).encode())
 
 
-def _reword_item(entry: dict[str, Any], *, is_changed: bool) -> None:
+def _reword_item(request: GraphRequest, entry: dict[str, Any], *, is_changed: bool) -> None:
     if "@microsoft.graph.downloadUrl" in entry:
         entry["@content.downloadUrl"] = entry.pop("@microsoft.graph.downloadUrl")
     if "folder" in entry:
@@ -75,7 +75,7 @@ def _reword_item(entry: dict[str, Any], *, is_changed: bool) -> None:
             "irmEffectivelyEnabled": False,
         }
     if is_changed:
-        entry["shared"] = {"effectiveRoles": ["write"], "owner": {"user": PERSON}, "scope": "users"}
+        entry["shared"] = {"effectiveRoles": ["write"], "owner": {"user": request.state.person}, "scope": "users"}
     ids = entry.get("parentReference", {}).get("sharepointIds")
     if ids is not None:
         ids |= {"@odata.type": "#oneDrive.sharepointIds", "syncResourceId": ids["listItemUniqueId"]}

@@ -11,7 +11,7 @@ from pytest_cloudbench.emulators.http import parse_form
 from pytest_cloudbench.emulators.nodes import File, Folder, Node, StoreError
 from pytest_cloudbench.emulators.onedrive.address import parse_address
 from pytest_cloudbench.emulators.onedrive.answers import GRAPH, GraphError, answer_json, format_time, parse_time
-from pytest_cloudbench.emulators.onedrive.items import GROUP, PERSON, describe_item, odata_context, select_properties
+from pytest_cloudbench.emulators.onedrive.items import GROUP, describe_item, odata_context, select_properties
 from pytest_cloudbench.emulators.onedrive.state import GraphFunction, GraphPermission, GraphRequest, GraphState
 from pytest_cloudbench.emulators.skin import Answer, Call, Kind
 
@@ -142,11 +142,12 @@ def _describe_personal_permission(
     permission_id = (
         permission.id if permission is not None else urlsafe_b64encode(f"{_OWNER}.{node.id}".encode()).decode()
     )
+    person = request.state.person
     properties: dict[str, Any] = {
         "id": permission_id,
         "roles": permission.roles if permission is not None else [_OWNER],
         "shareId": permission_id,
-        **_grantee_fields(PERSON["displayName"], PERSON["email"], PERSON["id"], _OWNER_NUMBER),
+        **_grantee_fields(person["displayName"], person["email"], person["id"], _OWNER_NUMBER),
     }
     if request.state.account.type == "personal":
         properties["link"] = {"webUrl": f"https://1drv.ms/u/c/{request.state.drive_id}/{node.id[-16:]}"}

@@ -30,7 +30,7 @@ from pytest_cloudbench.emulators.onedrive.answers import (
     store_refusal,
     unsupported_feature,
 )
-from pytest_cloudbench.emulators.onedrive.items import PERSON, describe_drive
+from pytest_cloudbench.emulators.onedrive.items import describe_drive
 from pytest_cloudbench.emulators.onedrive.state import GraphFunction, GraphRequest, GraphState
 from pytest_cloudbench.emulators.onedrive.tree import GraphTree
 from pytest_cloudbench.emulators.profile import Profile
@@ -106,7 +106,6 @@ class OneDrive:
         self.state = GraphState(
             tree, clock, profile.account, profile.jobs, drive_id, blake2b(key=key.digest(), digest_size=12), oauth
         )
-        self.state.address = PERSON["email"]
         self.find_member: Callable[[bytes, Mapping[bytes, bytes]], LetsMembersIn | None] = lambda query, headers: None
         oauth.add_token(access_token)
         self.configure(profile)
@@ -343,8 +342,8 @@ class OneDrive:
         return Answer(200, [(b"content-type", b"application/json")], json.dumps(body).encode())
 
     def _describe_user(self, call: Call) -> Answer:
-        email = self.state.address
-        shown = {"id": PERSON["id"], "displayName": PERSON["displayName"], "mail": email, "userPrincipalName": email}
+        person, email = self.state.person, self.state.address
+        shown = {"id": person["id"], "displayName": person["displayName"], "mail": email, "userPrincipalName": email}
         return answer_json({"@odata.context": f"{GRAPH}users/$entity", "businessPhones": [], **shown})
 
     def _list_drives(self, call: Call) -> Answer:

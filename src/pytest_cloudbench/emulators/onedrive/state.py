@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 from urllib.parse import parse_qsl
 
+from pytest_cloudbench.emulators.accounts import number_of
 from pytest_cloudbench.emulators.blob import BytePieces
 from pytest_cloudbench.emulators.jobs import Jobs
 from pytest_cloudbench.emulators.nodes import File, Folder, Node, StoreError, Version
@@ -21,6 +22,7 @@ from pytest_cloudbench.emulators.skin import Answer, Call, Clock, Kind
 _DOWNLOAD_S = 3600.0
 """The lifetime of an address for content. The description of driveItem says "short-lived", about an hour."""
 _APP_ROOT, _APP_FOLDER = "approot", ["Apps", "pytest-cloudbench"]
+_FIRST_ADDRESS = "emulated@example.com"
 _REAL_HOSTS = (b"graph.microsoft.com", b"api.onedrive.com")
 
 
@@ -72,6 +74,14 @@ class WaitingDevice:
     is_agreed: bool = False
 
 
+def describe_person(address: str) -> Mapping[str, str]:
+    """Return the person of the account with an address."""
+    number = number_of(address)
+    name = "Emulated User" if number == 1 else f"Emulated User {number}"
+    person_id = f"3f0c4d2e-7f1a-4c56-9a3b-{0x0E5D6C7B8A90 + number - 1:012x}"
+    return {"email": address, "id": person_id, "displayName": name}
+
+
 @dataclass(slots=True)
 class GraphState:
     """The state of one account."""
@@ -96,8 +106,17 @@ class GraphState:
     copies: dict[str, int] = field(default_factory=dict)
     """The number of entries of each copy, by the id of its job."""
     jobs: Jobs = field(default_factory=Jobs)
-    address: str = ""
-    """The address by which others share with this account."""
+    person: Mapping[str, str] = field(default_factory=lambda: describe_person(_FIRST_ADDRESS))
+    """The person whose account this is."""
+
+    @property
+    def address(self) -> str:
+        """The address by which others share with this account."""
+        return self.person["email"]
+
+    @address.setter
+    def address(self, address: str) -> None:
+        self.person = describe_person(address)
 
     def add_permission(self, permission: GraphPermission) -> None:
         """Add a permission."""

@@ -236,6 +236,66 @@ def test_owners_of_files_on_box_are_the_accounts_themselves() -> None:
             wire.close()
 
 
+def test_only_the_owner_of_a_file_on_drive_gives_its_ownership_away() -> None:
+    with start_emulator("ideal", api="gdrive") as service:
+        owner, writer = wires = [DriveWire(service.open_account(number)) for number in (2, 1)]
+        file = owner.upload("a")
+        owned, me = (wire("GET", "about?fields=user").value["user"] for wire in wires)
+        invited = {"type": "user", "role": "writer", "emailAddress": me["emailAddress"]}
+        mine = owner("POST", f"files/{file}/permissions", invited).value["id"]
+        before = owner("GET", f"files/{file}/permissions?fields=*").value["permissions"]
+        permissions = f"files/{file}/permissions"
+        for method, path, body in (
+            ("POST", f"{permissions}?transferOwnership=true", {**invited, "role": "owner"}),
+            ("PATCH", f"{permissions}/{mine}?transferOwnership=true", {"role": "owner"}),
+            ("PATCH", f"{permissions}/{owned['permissionId']}", {"role": "reader"}),
+        ):
+            refused = writer(method, path, body)
+            assert (refused.status, refused.reason) == (403, "insufficientFilePermissions")
+        assert owner("GET", f"{permissions}?fields=*").value["permissions"] == before
+        assert writer("PATCH", f"{permissions}/{mine}", {"role": "reader"}).status == 200
+        assert owner("PATCH", f"{permissions}/{mine}", {"role": "owner"}).status == 403
+        given = owner("PATCH", f"{permissions}/{mine}?transferOwnership=true", {"role": "owner"})
+        assert (given.status, given.value["role"]) == (200, "owner")
+        for wire in wires:
+            wire.connection.close()
+
+
+def test_a_box_token_for_one_item_is_of_no_use_for_items_of_another_account() -> None:
+    with start_emulator("ideal", api="box") as service:
+        owner, member, third = wires = [BoxWire(service.open_account(number)) for number in (2, 1, 3)]
+        file, own = owner.file("a.txt"), member.file("own.txt")
+        item = {"type": "file", "id": file["id"]}
+        admitted, invited = (
+            {
+                "item": item, "role": "editor",
+                "accessible_by": {"type": "user", "login": wire("GET", "/users/me").value["login"]},
+            } for wire in (member, third)
+        )  # fmt: skip
+        assert owner("POST", "/collaborations", admitted).status == 201
+        limited = [
+            wire("POST", "/oauth2/token", urlencode({
+                "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange", "subject_token": wire.token,
+                "scope": "base_explorer item_rename", "resource": f"https://api.box.com/2.0/files/{own_file['id']}",
+            }).encode(), token="").value["access_token"]
+            for wire, own_file in ((member, own), (owner, owner.file("other.txt")))
+        ]  # fmt: skip
+
+        def use(token: str) -> list[int]:
+            return [
+                member("GET", f"/files/{file['id']}", token=token).status,
+                member("PUT", f"/files/{file['id']}", {"description": "x"}, token=token).status,
+            ]
+
+        assert [use(token) for token in (limited[0], member.token)] == [[403, 403], [200, 200]]
+        assert member("GET", f"/files/{own['id']}", token=limited[0]).status == 200
+        # The owner's own smaller token does not limit what the member does afterwards.
+        assert owner("GET", f"/files/{file['id']}", token=limited[1]).status == 403
+        assert member("POST", "/collaborations", invited).status == 201
+        for wire in wires:
+            wire.close()
+
+
 @pytest.mark.parametrize("kind", ["personal", "business"])
 def test_owners_of_files_on_onedrive_are_the_accounts_themselves(kind: str) -> None:
     with start_emulator("ideal", api="onedrive") as service:

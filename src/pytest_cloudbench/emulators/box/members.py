@@ -49,6 +49,7 @@ def find_inviting(state: BoxState, item: dict[str, Any]) -> BoxState:
         if peer is not state and (role := _find_role(peer, path, state.address)):
             if not peer.account.lets_member("share", by_role=role in _WRITERS):
                 raise BoxError(403, "access_denied_insufficient_permissions")
+            peer.current_bounds = state.current_bounds  # the token is still that of this account
             return peer
     return state
 

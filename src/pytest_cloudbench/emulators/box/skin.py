@@ -21,6 +21,7 @@ from pytest_cloudbench.emulators.box import (
     uploads,
 )
 from pytest_cloudbench.emulators.box.answers import BoxError, insufficient_scope, missing_feature, unauthorized
+from pytest_cloudbench.emulators.box.scopes import Bounds
 from pytest_cloudbench.emulators.box.state import BoxFunction, BoxState
 from pytest_cloudbench.emulators.core import NodeStore
 from pytest_cloudbench.emulators.http import parse_form
@@ -163,9 +164,7 @@ class Box:
 
     def _make_route(self, function: BoxFunction) -> Route:
         def handler(call: Call) -> Answer | Awaitable[Answer]:
-            self.state.current_bounds = (
-                None if function.is_open else self.state.bounds.get(_read_token(call.headers, call.query))
-            )
+            self.state.current_bounds = None if function.is_open else self._find_bounds(call)
             try:
                 answer: Answer | Awaitable[Answer] = function.run(self.state, call)
             except BoxError as error:
@@ -184,6 +183,13 @@ class Box:
         if until_s is None or until_s <= call.now_s:
             return unauthorized(bool(token) or b"authorization" in call.headers)
         return self.refuse_by_scope(call)
+
+    def _find_bounds(self, call: Call) -> Bounds | None:
+        """Return the limits of a call's token, which may be one of another account."""
+        token = _read_token(call.headers, call.query)
+        is_own = f"Bearer {token}".encode() in self.state.oauth.tokens
+        skin = self if is_own else self.find_member(call.query, call.headers)
+        return skin.state.bounds.get(token) if isinstance(skin, Box) else None
 
     def refuse_by_scope(self, call: Call) -> Answer | None:
         """Return the refusal of a call that its token's scopes do not allow, or None."""

@@ -24,6 +24,8 @@ _ROLES = frozenset({"owner", "organizer", "fileOrganizer", "writer", "commenter"
 _WRITING_ROLES = frozenset({"organizer", "fileOrganizer", "writer"})
 _TRASHING_ROLES, _DELETING_ROLES = frozenset({"organizer", "fileOrganizer"}), frozenset({"organizer"})
 """Roles that may trash and delete ("Roles and permissions"). Those of My Drive may not: its files are their owners'."""
+READS_BODY = frozenset({"files.update", "permissions.create", "permissions.update"})
+"""Functions of which the body decides whether another account may use them, see ``check_member``."""
 _FILE_IN_PATH = re.compile(r"/files/([^/]+)")
 _PERMISSION_FIELDS: Selection = {"kind": None, "id": None, "type": None, "role": None}
 _PUBLIC_PERMISSION_FIELDS: Selection = {**_PERMISSION_FIELDS, "allowFileDiscovery": None}
@@ -84,12 +86,16 @@ def create_permission(state: DriveState, call: Call) -> Answer:
             400, "required" if kind is None else "invalid", "The permission type field is required.", "permission.type"
         )
     _set_expiry(permission, body)
-    if role == "owner" and not read_flag(query_params(call), "transferOwnership"):
-        message = "The transferOwnership parameter must be enabled when the permission role is 'owner'."
-        raise DriveError(403, "forbidden", message, "transferOwnership")
+    _check_acknowledged(call, role)
     drive_meta(node).permissions[permission["id"]] = permission
     state.log_change(node, call.now_s)
     return _answer_permission(call, permission)
+
+
+def _check_acknowledged(call: Call, role: str) -> None:
+    if role == "owner" and not read_flag(query_params(call), "transferOwnership"):
+        message = "The transferOwnership parameter must be enabled when the permission role is 'owner'."
+        raise DriveError(403, "forbidden", message, "transferOwnership")
 
 
 def _set_expiry(permission: dict[str, Any], body: dict[str, Any]) -> None:
@@ -115,6 +121,8 @@ def update_permission(state: DriveState, call: Call) -> Answer:
     (node, permission), body = _find_permission(state, call), read_json_body(call)
     if body.keys() - {"role", "expirationTime", "view", "pendingOwner", "kind", "id", "inheritedPermissionsDisabled"}:
         raise DriveError(403, "fieldNotWritable", "The resource body includes fields which are not directly writable.")
+    if "role" in body:
+        _check_acknowledged(call, _read_role(body))
     permission = drive_meta(node).permissions[permission["id"]] = dict(permission)
     if "role" in body:
         permission["role"] = _read_role(body)
@@ -163,10 +171,19 @@ def refuse_member(state: DriveState, call: Call, address: str) -> Answer | None:
     return None if state.account.lets_member(deed, by_role=role in roles) else _insufficient_permissions().answer()
 
 
-def check_trashing(state: DriveState, call: Call, address: str) -> None:
-    """Raise DriveError if another account trashes or restores a file, and its role on the file does not allow that."""
-    role = find_role(state, call.path, address, call.now_s)
-    if role not in _TRASHING_ROLES and "trashed" in read_json_body(call):
+def check_member(state: DriveState, call: Call, address: str) -> None:
+    """Raise DriveError if another account does with the file what only more than a writing role allows.
+
+    These are trashing and restoring, and giving or changing ownership, which only the owner may.
+    """
+    body = read_json_body(call)
+    if call.route.name == "files.update":
+        role = find_role(state, call.path, address, call.now_s)
+        is_refused = "trashed" in body and role not in _TRASHING_ROLES
+    else:
+        is_owners = call.route.name == "permissions.update" and _find_permission(state, call)[1]["role"] == "owner"
+        is_refused = is_owners or body.get("role") == "owner"
+    if is_refused:
         raise _insufficient_permissions()
 
 

@@ -199,8 +199,8 @@ class GoogleDrive:
             try:
                 if b"x-http-method-override" in call.headers and call.method == "POST":
                     return self._handle_override(call)
-                if name == "files.update" and (member := self._find_other(call)) is not None:
-                    sharing.check_trashing(self.state, call, member.state.address)
+                if name in sharing.READS_BODY and (member := self._find_other(call)) is not None:
+                    sharing.check_member(self.state, call, member.state.address)
                 return function(self.state, call)
             except DriveError as error:
                 return error.answer()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
@@ -263,35 +264,29 @@ def test_only_the_owner_of_a_file_on_drive_gives_its_ownership_away() -> None:
 
 def test_a_box_token_for_one_item_is_of_no_use_for_items_of_another_account() -> None:
     with start_emulator("ideal", api="box") as service:
-        owner, member, third = wires = [BoxWire(service.open_account(number)) for number in (2, 1, 3)]
-        file, own = owner.file("a.txt"), member.file("own.txt")
-        item = {"type": "file", "id": file["id"]}
-        admitted, invited = (
-            {
-                "item": item, "role": "editor",
-                "accessible_by": {"type": "user", "login": wire("GET", "/users/me").value["login"]},
-            } for wire in (member, third)
-        )  # fmt: skip
-        assert owner("POST", "/collaborations", admitted).status == 201
-        limited = [
-            wire("POST", "/oauth2/token", urlencode({
-                "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange", "subject_token": wire.token,
-                "scope": "base_explorer item_rename", "resource": f"https://api.box.com/2.0/files/{own_file['id']}",
-            }).encode(), token="").value["access_token"]
-            for wire, own_file in ((member, own), (owner, owner.file("other.txt")))
-        ]  # fmt: skip
+        first, second, *_ = wires = [BoxWire(service.open_account(number)) for number in (1, 2, 3)]
+        logins = [wire("GET", "/users/me").value["login"] for wire in wires]
+        own, shared, others = first.file("own.txt"), first.file("shared.txt"), second.file("others.txt")
 
-        def use(token: str) -> list[int]:
-            return [
-                member("GET", f"/files/{file['id']}", token=token).status,
-                member("PUT", f"/files/{file['id']}", {"description": "x"}, token=token).status,
-            ]
+        def invite(wire: BoxWire, file: Mapping[str, Any], login: str) -> int:
+            people = {"accessible_by": {"type": "user", "login": login}, "role": "editor"}
+            return wire("POST", "/collaborations", {"item": {"type": "file", "id": file["id"]}, **people}).status
 
-        assert [use(token) for token in (limited[0], member.token)] == [[403, 403], [200, 200]]
-        assert member("GET", f"/files/{own['id']}", token=limited[0]).status == 200
-        # The owner's own smaller token does not limit what the member does afterwards.
-        assert owner("GET", f"/files/{file['id']}", token=limited[1]).status == 403
-        assert member("POST", "/collaborations", invited).status == 201
+        assert (invite(second, others, logins[0]), invite(first, shared, logins[1])) == (201, 201)
+        form = {
+            "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange", "subject_token": first.token,
+            "scope": "base_explorer item_rename", "resource": f"https://api.box.com/2.0/files/{own['id']}",
+        }  # fmt: skip
+        limited = first("POST", "/oauth2/token", urlencode(form).encode(), token="").value["access_token"]
+        for token, statuses in ((limited, [200, 403, 403]), (first.token, [200, 200, 200])):
+            assert [
+                first("GET", f"/files/{own['id']}", token=token).status,
+                first("GET", f"/files/{others['id']}", token=token).status,
+                first("PUT", f"/files/{others['id']}", {"description": "x"}, token=token).status,
+            ] == statuses
+        # The limits of the owner's last token are not those of whom it shares with.
+        assert first("GET", f"/files/{shared['id']}", token=limited).status == 403
+        assert invite(second, shared, logins[2]) == 201
         for wire in wires:
             wire.close()
 

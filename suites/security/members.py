@@ -1,4 +1,4 @@
-"""What another account may do with files that are shared with it: each deed is tried, and its effect looked for."""
+"""The actions of a member on shared files: each is tried, and its effect looked for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from pytest_cloudbench import CloudError, ErrorKind, Inquiry, LiteralContent, RandomContent, UsageError, wait_for
 
-WRITE, DELETE, SHARE = DEEDS = ("write", "delete", "share")
+WRITE, DELETE, SHARE = ACTIONS = ("write", "delete", "share")
 """What a member may try, in this order: Dropbox shares the whole folder on."""
 DONE, REFUSED, WITHOUT_EFFECT = "done", "refused", "accepted, without effect"
 ADMITTED_S = 30.0
@@ -17,11 +17,11 @@ _BYTES = 3000
 _REFUSALS = frozenset({ErrorKind.NOT_FOUND, ErrorKind.AUTH})
 
 
-class Circle(NamedTuple):
-    """The accounts that a question about members takes.
+class SharedFolder(NamedTuple):
+    """A folder that one account shares with another one, and the accounts that a question about members takes.
 
     Attributes:
-        owner: the account that shares a folder, with a file for each deed.
+        owner: the account that shares a folder, with a file for each action.
         member: the account with which it shares the folder.
         third: the account with which the member may share on, or None if there is none.
     """
@@ -36,28 +36,28 @@ class Circle(NamedTuple):
         return f"{self.owner.folder}/shared"
 
     @property
-    def deeds(self) -> list[str]:
+    def actions(self) -> list[str]:
         """What the member can try: sharing on takes a third account."""
-        return [deed for deed in DEEDS if deed != SHARE or self.third is not None]
+        return [action for action in ACTIONS if action != SHARE or self.third is not None]
 
-    def refer(self, deed: str) -> str:
-        """Return by what members find the file for a deed."""
-        return str(self.owner.driver.refer(f"{self.folder}/{deed}"))
+    def refer(self, action: str) -> str:
+        """Return by what members find the file for an action."""
+        return str(self.owner.driver.refer(f"{self.folder}/{action}"))
 
     def store_files(self) -> None:
-        """Make the folder, and a file for each deed."""
+        """Make the folder, and a file for each action."""
         self.owner.driver.mkdir(self.folder)
-        for deed in DEEDS:
-            self.owner.driver.put(f"{self.folder}/{deed}", LiteralContent(self.make_content(deed)))
+        for action in ACTIONS:
+            self.owner.driver.put(f"{self.folder}/{action}", LiteralContent(self.make_content(action)))
 
     def make_content(self, name: str) -> bytes:
         """Return content that nothing else has."""
         return RandomContent(f"{self.owner.seed}/shared-{name}", _BYTES).read(0, _BYTES)
 
-    def read_own(self, deed: str) -> bytes | None:
+    def read_own(self, action: str) -> bytes | None:
         """Return what the owner reads, or None if the file is gone."""
         try:
-            return b"".join(self.owner.driver.get(f"{self.folder}/{deed}"))
+            return b"".join(self.owner.driver.get(f"{self.folder}/{action}"))
         except CloudError as error:
             if error.kind is not ErrorKind.NOT_FOUND:
                 raise
@@ -68,31 +68,30 @@ class Circle(NamedTuple):
         reference, content = self.refer(WRITE), self.make_content(WRITE)
         return wait_for(lambda: read(self.member, reference) == content, ADMITTED_S, poll_s=POLL_S)
 
-    def try_deed(self, deed: str, *, patience_s: float = 0.0) -> str:
-        """Let the member try a deed, and again until it is not refused. Return what came of it."""
-        act, is_done = self._prepare(deed)
+    def try_action(self, action: str, *, patience_s: float = 0.0) -> str:
+        """Let the member try a action, and again until it is not refused. Return what came of it."""
+        act, is_done = self._prepare(action)
         if not is_accepted(act) and not wait_for(lambda: is_accepted(act), patience_s, poll_s=POLL_S):
             return REFUSED
         return DONE if wait_for(is_done, ADMITTED_S, poll_s=POLL_S) else WITHOUT_EFFECT
 
-    def _prepare(self, deed: str) -> tuple[Callable[[], object], Callable[[], bool]]:
-        """Return what does a deed, and what looks whether it is done."""
-        driver, reference = self.member.driver, self.refer(deed)
-        if deed == WRITE:
+    def _prepare(self, action: str) -> tuple[Callable[[], object], Callable[[], bool]]:
+        """Return what does a action, and what looks whether it is done."""
+        driver, reference = self.member.driver, self.refer(action)
+        if action == WRITE:
             changed = self.make_content("changed")
-            return lambda: driver.write_shared(
-                reference, LiteralContent(changed)
-            ), lambda: self.read_own(deed) == changed
-        if deed == DELETE:
-            return lambda: driver.delete_shared(reference), lambda: self.read_own(deed) is None
-        third, content = self.third, self.make_content(deed)
+            content = LiteralContent(changed)
+            return lambda: driver.write_shared(reference, content), lambda: self.read_own(action) == changed
+        if action == DELETE:
+            return lambda: driver.delete_shared(reference), lambda: self.read_own(action) is None
+        third, own_content = self.third, self.make_content(action)
         assert third is not None
         address = third.driver.address()
-        return lambda: driver.share_on(reference, address), lambda: read(third, reference) == content
+        return lambda: driver.share_on(reference, address), lambda: read(third, reference) == own_content
 
 
 @contextmanager
-def open_circle(inquiry: Inquiry) -> Iterator[Circle]:
+def open_shared_folder(inquiry: Inquiry) -> Iterator[SharedFolder]:
     """Open a second account, and a third one if there is one. Raises UsageError if there is no second account."""
     with ExitStack() as stack:
         member = stack.enter_context(inquiry.other_account(2))
@@ -103,7 +102,7 @@ def open_circle(inquiry: Inquiry) -> Iterator[Circle]:
             third = stack.enter_context(inquiry.other_account(3))
         except UsageError:
             third = None
-        yield Circle(inquiry, member, None if third is None or third.driver.address() in addresses else third)
+        yield SharedFolder(inquiry, member, None if third is None or third.driver.address() in addresses else third)
 
 
 def is_accepted(act: Callable[[], object]) -> bool:

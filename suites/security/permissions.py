@@ -12,7 +12,7 @@ from typing import Any
 from pytest_cloudbench import Inquiry, LiteralContent, UsageError, now_ns, wait_for
 
 from . import members
-from .members import DELETE, DONE, POLL_S, REFUSED, SHARE, WRITE, Circle, open_circle, read
+from .members import DELETE, DONE, POLL_S, REFUSED, SHARE, WRITE, SharedFolder, open_shared_folder, read
 from .rulings import Ruling, no, unknown, yes
 
 _REMOVED_S = 60.0
@@ -21,20 +21,20 @@ _PAST = {WRITE: "written", DELETE: "deleted", SHARE: "shared on"}
 
 def ask_permissions(inquiry: Inquiry) -> Ruling:
     """Answer whether a reader can neither write, delete nor share on, and a removed member cannot read, since when."""
-    return _ask_circle(inquiry, _try_levels)
+    return _ask_shared_folder(inquiry, _try_levels)
 
 
 def ask_full_access(inquiry: Inquiry) -> Ruling:
     """Answer whether a member at the highest level may do what the service's documents promise, and no more."""
-    return _ask_circle(inquiry, _compare_with_promise)
+    return _ask_shared_folder(inquiry, _compare_with_promise)
 
 
-def _ask_circle(inquiry: Inquiry, ask: Callable[[Circle], Ruling]) -> Ruling:
+def _ask_shared_folder(inquiry: Inquiry, ask: Callable[[SharedFolder], Ruling]) -> Ruling:
     if not inquiry.admits_members:
         return unknown("the driver does not share folders with other accounts")
     try:
-        with open_circle(inquiry) as circle:
-            return ask(circle)
+        with open_shared_folder(inquiry) as shared:
+            return ask(shared)
     except UsageError as error:
         return unknown(f"it takes a second account: {error}")
 
@@ -42,31 +42,31 @@ def _ask_circle(inquiry: Inquiry, ask: Callable[[Circle], Ruling]) -> Ruling:
 # --- read-only, read-write and removed ------------------------------------------------------------
 
 
-def _try_levels(circle: Circle) -> Ruling:
-    owner, address = circle.owner.driver, circle.member.driver.address()
-    circle.store_files()
-    if any(read(stranger, circle.refer(SHARE)) is not None for stranger in circle[1:] if stranger is not None):
+def _try_levels(shared: SharedFolder) -> Ruling:
+    owner, address = shared.owner.driver, shared.member.driver.address()
+    shared.store_files()
+    if any(read(stranger, shared.refer(SHARE)) is not None for stranger in shared[1:] if stranger is not None):
         return no("another account reads a file that is not shared with it")
-    owner.admit(circle.folder, address, "read")
-    if not circle.may_read():
+    owner.admit(shared.folder, address, "read")
+    if not shared.may_read():
         return unknown("a reader could not read, so nothing follows from what it cannot do")
-    for deed in circle.deeds:
-        outcome = circle.try_deed(deed)
+    for action in shared.actions:
+        outcome = shared.try_action(action)
         if outcome == DONE:
-            return no(f"a member that may only read has {_PAST[deed]}")
+            return no(f"a member that may only read has {_PAST[action]}")
         if outcome != REFUSED:
-            return unknown(f"a reader's {deed} was not refused, but had no effect")
-    refused = " and ".join(f"{deed}{' on' * (deed == SHARE)}" for deed in circle.deeds)
+            return unknown(f"a reader's {action} was not refused, but had no effect")
+    refused = " and ".join(f"{action}{' on' * (action == SHARE)}" for action in shared.actions)
     evidence = [*_describe_roles(owner), f"read-only: reads, and cannot {refused}"]
-    owner.admit(circle.folder, address, "write")
-    outcome = circle.try_deed(WRITE, patience_s=members.ADMITTED_S)
+    owner.admit(shared.folder, address, "write")
+    outcome = shared.try_action(WRITE, patience_s=members.ADMITTED_S)
     if outcome == REFUSED:
         return unknown("a member that may write could not, so the refusals before show nothing", evidence)
     if outcome != DONE:
         return unknown("what a member wrote did not appear", evidence)
     evidence.append("read-write: writes, and its owner reads that")
-    owner.dismiss(circle.folder, address)
-    return _watch_removal(circle, evidence)
+    owner.dismiss(shared.folder, address)
+    return _watch_removal(shared, evidence)
 
 
 def _describe_roles(driver: Any) -> list[str]:
@@ -77,13 +77,13 @@ def _describe_roles(driver: Any) -> list[str]:
     return [f"roles that are asked: {', '.join(asked)}; not asked: {', '.join(others)}"] if roles else []
 
 
-def _watch_removal(circle: Circle, evidence: list[str]) -> Ruling:
+def _watch_removal(shared: SharedFolder, evidence: list[str]) -> Ruling:
     """Let a removed member read until it is refused."""
-    other, reference, removed_ns = circle.member, circle.refer(WRITE), now_ns()
+    other, reference, removed_ns = shared.member, shared.refer(WRITE), now_ns()
     if not wait_for(lambda: read(other, reference) is None, _REMOVED_S, poll_s=POLL_S):
         return no(f"a removed member still reads {_REMOVED_S:g} s later", evidence)
     refused_s = (now_ns() - removed_ns) / 1e9
-    again = LiteralContent(circle.make_content("again"))
+    again = LiteralContent(shared.make_content("again"))
     if members.is_accepted(lambda: other.driver.write_shared(reference, again)):
         return no("a removed member has written", evidence)
     other.driver.stat(other.folder)  # raises if the whole account is refused, which would show nothing
@@ -95,28 +95,28 @@ def _watch_removal(circle: Circle, evidence: list[str]) -> Ruling:
 # --- full access ----------------------------------------------------------------------------------
 
 
-def _compare_with_promise(circle: Circle) -> Ruling:
-    driver = circle.owner.driver
+def _compare_with_promise(shared: SharedFolder) -> Ruling:
+    driver = shared.owner.driver
     roles: Mapping[str, str] = driver.member_roles
     level = "full" if "full" in roles.values() else "write"
     role = next(name for name, own_level in roles.items() if own_level == level)
-    promised = [deed for deed in members.DEEDS if deed in driver.full_promises]
+    promised = [action for action in members.ACTIONS if action in driver.full_promises]
     evidence = [f"the highest role that can be given is {role}; it promises: {', '.join(promised)}"]
-    circle.store_files()
-    driver.admit(circle.folder, circle.member.driver.address(), level)
-    if not circle.may_read():
+    shared.store_files()
+    driver.admit(shared.folder, shared.member.driver.address(), level)
+    if not shared.may_read():
         return unknown("the member could not read, so nothing follows from what it cannot do", evidence)
-    if circle.third is not None and read(circle.third, circle.refer(SHARE)) is not None:
+    if shared.third is not None and read(shared.third, shared.refer(SHARE)) is not None:
         return unknown("a third account reads already, so nothing follows about sharing on", evidence)
     outcomes = {
-        deed: circle.try_deed(deed, patience_s=members.ADMITTED_S if deed in promised else 0.0)
-        for deed in circle.deeds
+        action: shared.try_action(action, patience_s=members.ADMITTED_S if action in promised else 0.0)
+        for action in shared.actions
     }  # fmt: skip
-    evidence += [f"{deed}: {outcome}" for deed, outcome in outcomes.items()]
-    if missing := [deed for deed in promised if outcomes.get(deed, DONE) != DONE]:
+    evidence += [f"{action}: {outcome}" for action, outcome in outcomes.items()]
+    if missing := [action for action in promised if outcomes.get(action, DONE) != DONE]:
         return no(f"{role} is promised, but cannot: {', '.join(missing)}", evidence)
-    if extra := [deed for deed, outcome in outcomes.items() if outcome == DONE and deed not in promised]:
+    if extra := [action for action, outcome in outcomes.items() if outcome == DONE and action not in promised]:
         return no(f"{role} can do what is not promised: {', '.join(extra)}", evidence)
-    if circle.third is None:
+    if shared.third is None:
         return unknown("the rest is as promised, but sharing on takes a third account", evidence)
     return yes(f"{role} can do what is promised: {', '.join(promised)}", evidence)

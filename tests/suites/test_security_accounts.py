@@ -324,7 +324,7 @@ def test_full_access_to_more_than_is_promised_is_found(drive: Inquiry, switch_on
     assert ruling.how.endswith(" can do what is not promised: delete") is is_drive
 
 
-def test_a_deed_that_is_accepted_and_not_done_is_found(drive: Inquiry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_action_that_is_accepted_and_not_done_is_found(drive: Inquiry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(get_driver(drive, 2), "write_shared", lambda reference, content: None)
     ruling = permissions.ask_full_access(drive)
     assert (ruling.answer, ruling.evidence[1]) == ("no", "write: accepted, without effect"), ruling
@@ -335,7 +335,7 @@ def test_full_access_that_is_read_only_is_found(drive: Inquiry, monkeypatch: pyt
     admit = driver.admit
     monkeypatch.setattr(driver, "admit", lambda path, address, level: admit(path, address, "read"))
     ruling = permissions.ask_full_access(drive)
-    missing = [deed for deed in members.DEEDS if deed in driver.full_promises]
+    missing = [action for action in members.ACTIONS if action in driver.full_promises]
     assert ruling.how.endswith(f" is promised, but cannot: {', '.join(missing)}"), ruling
 
 

@@ -182,14 +182,14 @@ class Account:
     readers_delete: int = 0
     no_sharing_on: int = 0
 
-    def lets_member(self, deed: str, *, by_role: bool, may_read: bool = True) -> bool:
+    def lets_member(self, action: str, *, by_role: bool, may_read: bool = True) -> bool:
         """Return whether a member may ``write``, ``delete`` or ``share`` on: by its role, or by a flaw of the account.
 
         ``may_read`` says whether the role lets it read.
         """
-        if deed == "share" and self.no_sharing_on:
+        if action == "share" and self.no_sharing_on:
             return False
-        return by_role or (deed == "delete" and may_read and self.readers_delete > 0)
+        return by_role or (action == "delete" and may_read and self.readers_delete > 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,15 +52,15 @@ def lead_to_owner(state: State, function: str, arg: dict[str, Any], now_s: float
     folder_id, slash, rest = arg["path"].removeprefix("ns:").partition("/")
     if folder_id == state.tree.namespace:
         return state, arg
-    deed, subject = _WRITES.get(function, ""), "path_write" if function == "files/delete_v2" else "path"
+    action, subject = _WRITES.get(function, ""), "path_write" if function == "files/delete_v2" else "path"
     owner = _find_owner(state, folder_id)
     member = owner.shared_folders[folder_id].members.get(state.address) if owner is not None else None
     if owner is None or member is None or not member.is_mounted:
-        raise _refuse_writing(state, subject) if deed else ApiError("path", "not_found")
+        raise _refuse_writing(state, subject) if action else ApiError("path", "not_found")
     owner.jobs.advance(now_s)
     if state.address not in owner.shared_folders[folder_id].members:
-        raise _refuse_writing(state, subject) if deed else ApiError("path", "not_found")
-    if deed and not owner.account.lets_member(deed, by_role=member.level == "editor"):
+        raise _refuse_writing(state, subject) if action else ApiError("path", "not_found")
+    if action and not owner.account.lets_member(action, by_role=member.level == "editor"):
         raise _refuse_writing(state, subject)
     _, node = find_shared(owner, folder_id, "path")
     return owner, {**arg, "path": owner.tree.paths.path(node) + slash + rest}

@@ -166,9 +166,9 @@ def refuse_member(state: DriveState, call: Call, address: str) -> Answer | None:
     if call.method == "GET":
         return None
     is_deletion = call.route.name == "files.delete"
-    deed = "delete" if is_deletion else "share" if call.route.name.startswith("permissions.") else "write"
+    action = "delete" if is_deletion else "share" if call.route.name.startswith("permissions.") else "write"
     roles = _DELETING_ROLES if is_deletion else _WRITING_ROLES
-    return None if state.account.lets_member(deed, by_role=role in roles) else _insufficient_permissions().answer()
+    return None if state.account.lets_member(action, by_role=role in roles) else _insufficient_permissions().answer()
 
 
 def check_member(state: DriveState, call: Call, address: str) -> None:

@@ -71,8 +71,8 @@ def refuse_member(state: GraphState, call: Call, email: str) -> GraphError | Non
     if call.method == "GET":
         return None
     shares = call.route.name in ("POST invite", "POST createLink") or "permissions" in call.route.name
-    deed = "share" if shares else "delete" if call.route.name == "DELETE item" else "write"
-    is_allowed = state.account.lets_member(deed, by_role="write" in roles)
+    action = "share" if shares else "delete" if call.route.name == "DELETE item" else "write"
+    is_allowed = state.account.lets_member(action, by_role="write" in roles)
     return None if is_allowed else GraphError(403, "accessDenied", "Access denied")
 
 

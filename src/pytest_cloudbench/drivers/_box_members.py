@@ -20,6 +20,8 @@ class SharesBoxFolders(SdkDriver):
         "editor": "write", "co-owner": "full",
     }  # fmt: skip
     full_promises = frozenset({"write", "delete", "share"})
+    """A co-owner edits and deletes files and invites people (support.box.com, article 360044196413, "Understanding
+    Collaborator Permission Levels"). The role takes a Business or Enterprise plan, and a folder."""
     _sdk: Any
     _files: Any
     _users: Any

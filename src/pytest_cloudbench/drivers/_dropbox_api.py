@@ -52,6 +52,8 @@ MEMBER_ROLES: Mapping[str, str] = {"viewer_no_comment": "", "viewer": "read", "e
 """The service's names for what members of a shared folder may do."""
 
 EDITORS_MAY = frozenset({"write", "delete", "share"})
+"""An editor adds, edits, deletes and shares files (help.dropbox.com, "set-file-folder-permissions"). An owner can keep
+inviting for itself (``AclUpdatePolicy``), which nobody else can widen: viewers never invite."""
 
 # A refusal (409, some 403 and 404) is a path of tags, such as path/conflict/file: the last known one counts.
 TAG_KINDS: Mapping[str, ErrorKind] = {

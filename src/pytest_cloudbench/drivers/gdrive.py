@@ -172,7 +172,8 @@ class GoogleDriveDriver(FindsInDriveTrash):
     member_roles: Mapping[str, str] = {
         "reader": "read", "commenter": "", "writer": "write", "fileOrganizer": "", "organizer": "", "owner": "",
     }  # fmt: skip
-    full_promises: ClassVar[frozenset[str]] = frozenset({"write", "share"})  # only the owner may delete
+    full_promises: ClassVar[frozenset[str]] = frozenset({"write", "share"})
+    """Only the owner deletes what is in My Drive (developers.google.com, "Roles and permissions")."""
     elsewhere = staticmethod(google_credentials)
     clock_url: ClassVar[str] = f"{_HOST}drive/v3/about"
     oauth: ClassVar[OAuthLogin] = OAuthLogin(

@@ -144,6 +144,8 @@ class OneDriveDriver(WebDriver):
     capabilities: ClassVar[Capabilities] = _CAPABILITIES
     member_roles: Mapping[str, str] = {"read": "read", "write": "write", "owner": ""}
     full_promises: ClassVar[frozenset[str]] = frozenset({"write", "delete", "share"})
+    """Who may edit a folder adds and deletes files, and invites others (support.office.com, article 9fcc2f7d, "Share
+    files and folders and change permissions"). Organizations can forbid sharing on."""
     credential_sets: ClassVar[tuple[CredentialSet, ...]] = (
         CredentialSet(("access_token",)),
         CredentialSet(("refresh_token", "client_id"), ("client_secret",), public=("client_id",)),

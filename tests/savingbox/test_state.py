@@ -15,6 +15,7 @@ import pytest
 
 from pytest_cloudbench.model import ResultsError, UsageError
 from pytest_cloudbench.savingbox.agreements import Agreed
+from pytest_cloudbench.savingbox.records import Record, RecordFile
 from pytest_cloudbench.savingbox.store import SCHEMA, AgreementStore, Patching, WrittenPiece
 from pytest_cloudbench.support.watching import FileMark
 from tests.savingbox.loop import own_file_system
@@ -33,6 +34,29 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
     yield made
     assert not made.left_over()
     made.end()
+
+
+# --- records ---
+
+
+def test_a_removal_that_was_rolled_back_is_repeated(tmp_path: Path) -> None:
+    def convert(database: sqlite3.Connection) -> list[Record]:
+        return []
+
+    records = RecordFile(tmp_path / "state.sqlite", convert)
+    records.write([("agreed", "a", 1), ("agreed", "b", 2)])
+    records._db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1000)
+    with pytest.raises(OSError, match="too big"):
+        records.write([("agreed", "a", None), ("agreed", "c", "long" * 1000)])
+    records.write([("agreed", "a", None), ("agreed", "c", None)])
+    records.close()
+    records = RecordFile(tmp_path / "state.sqlite", convert)
+    assert records.found == {"agreed": {"b": 2}}
+    records.write([("agreed", "b", None)])  # written by an earlier process
+    records.close()
+    records = RecordFile(tmp_path / "state.sqlite", convert)
+    assert records.found == {}
+    records.close()
 
 
 # --- damage ---

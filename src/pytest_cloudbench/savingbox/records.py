@@ -54,6 +54,7 @@ class RecordFile:
 
     def __init__(self, path: Path, convert: Callable[[sqlite3.Connection], Iterable[Record]]) -> None:
         self.path, self.problem, self._convert = path, "", convert
+        self._keys: set[tuple[str, bytes]] = set()  # of all records in the file, and perhaps of more
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             try:
@@ -84,8 +85,9 @@ class RecordFile:
         try:
             self._db.execute("BEGIN IMMEDIATE")
             try:
-                self._write_rows(records)
+                removed = self._write_rows(records)
                 self._db.execute("COMMIT")
+                self._keys -= removed  # not before: after a rollback they have their records still
             except BaseException:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
@@ -97,12 +99,17 @@ class RecordFile:
         """Close the file."""
         self._db.close()
 
-    def _write_rows(self, records: Iterable[Record]) -> None:
-        rows = [(about, os.fsencode(path), value) for about, path, value in records]
-        removed = [(about, path) for about, path, value in rows if value is None]
-        stored = [(about, path, _pack_value(about, path, value)) for about, path, value in rows if value is not None]
+    def _write_rows(self, records: Iterable[Record]) -> set[tuple[str, bytes]]:
+        """Store and remove records in the open transaction, and return the keys that have no record after it."""
+        rows = [((about, os.fsencode(path)), value) for about, path, value in records]
+        stored = [(*key, _pack_value(*key, value)) for key, value in rows if value is not None]
+        # Most removed records were never written, which SQLite needs several microseconds to find out.
+        removed = {key for key, value in rows if value is None and key in self._keys}
         self._db.executemany("DELETE FROM record WHERE about = ? AND path = ?", removed)
         self._db.executemany("INSERT OR REPLACE INTO record VALUES (?, ?, ?)", stored)
+        stored_keys = {(about, path) for about, path, _ in stored}
+        self._keys |= stored_keys
+        return removed - stored_keys
 
     def _open(self) -> None:
         """Open, check and read the file. Raises DamagedError, and sqlite3.Error for any other trouble."""
@@ -136,6 +143,7 @@ class RecordFile:
         values: dict[str, dict[str, Any]] = {}
         for about, path, value in self._db.execute("SELECT about, path, value FROM record"):
             values.setdefault(about, {})[os.fsdecode(path)] = _unpack_value(about, path, value)
+            self._keys.add((about, path))
         return values
 
     def _is_damage(self, error: sqlite3.Error) -> bool:

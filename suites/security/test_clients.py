@@ -13,7 +13,7 @@ import pytest
 
 from pytest_cloudbench import now_ns
 
-from . import certificates, clients
+from . import certificates, clients, shared_server
 from .authority import CERTIFICATE_FAULTS, GOOD, NOT_REVOKED, REVOCATION_FAULTS
 from .clients import Observed
 from .doors import OLD_TLS, TO_PLAIN
@@ -61,6 +61,9 @@ QUESTIONS = {
             is_good="no",
         ),
         ClientQuestion("equal", "Equal files look different", clients.ask_equal),
+        ClientQuestion(
+            "deduplication", "Deduplication across users leaks", shared_server.ask_deduplication, is_good="no"
+        ),
         ClientQuestion("at_rest", "Unreadable where stored", clients.judge_at_rest),
         ClientQuestion("secrets", "Credentials kept private", clients.judge_secrets),
     )

@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from pytest_cloudbench import ClientFacts, LocalClient, Overheard, OverheardFlow, RandomContent
+from pytest_cloudbench import ClientFacts, LocalClient, Overheard, OverheardFlow, RandomContent, make_client
 from pytest_cloudbench.lab.clients.base import Proof
-from suites.security import authority, clients, convergence, transit
+from suites.security import authority, clients, convergence, shared_server, transit
 from suites.security.clients import Observed, Secret
 from tests.fleet.harness import Lab
 
@@ -79,8 +80,9 @@ def test_a_client_that_encrypts_is_found_in_the_lab(lab: Lab) -> None:
     assert sorted(answers.values()) == ["no", "yes", "yes", "yes"]
 
 
-NO_DEVICE = {"device_tls": "unknown"}
+NO_DEVICE, ONE_ACCOUNT = {"device_tls": "unknown"}, {"deduplication": "unknown"}
 UNASKED = {"certificate": "unknown", "revocation": "unknown", "old_tls": "unknown", "redirect": "unknown"}
+SHARED_SERVER = {"deduplication": "no"}
 READABLE = {"content": "no", "names": "no", "operator": "yes", "at_rest": "no", "equal": "unknown"}
 ENCRYPTED = {"content": "yes", "names": "yes", "operator": "no", "at_rest": "yes", "equal": "yes"}
 GO_TLS = {"certificate": "yes", "revocation": "no", "old_tls": "yes"}
@@ -93,10 +95,24 @@ SUBJECTS = {
     "lsyncd?over=ssh": {"tls": "yes", **UNASKED, **READABLE, "secrets": "yes"},
     "unison": {**PLAIN_HERE, **UNASKED, **READABLE, "secrets": "unknown"},
     "unison?over=ssh": {"tls": "yes", **UNASKED, **READABLE, "secrets": "yes"},
-    "rclone": {**PLAIN_HERE, **GO_TLS, "redirect": "yes", **READABLE, "secrets": "unknown"},
-    "rclone?remote=compress": {**PLAIN_HERE, **GO_TLS, "redirect": "yes", **READABLE, "secrets": "unknown"},
-    "rclone?remote=crypt": {**PLAIN_HERE, **GO_TLS, "redirect": "yes", **ENCRYPTED, "secrets": "unknown"},
-    "restic": {**PLAIN_HERE, **GO_TLS, "redirect": "no", **ENCRYPTED, "secrets": "unknown"},
+    "rclone": {**SHARED_SERVER, **PLAIN_HERE, **GO_TLS, "redirect": "yes", **READABLE, "secrets": "unknown"},
+    "rclone?remote=compress": {
+        **SHARED_SERVER,
+        **PLAIN_HERE,
+        **GO_TLS,
+        "redirect": "yes",
+        **READABLE,
+        "secrets": "unknown",
+    },
+    "rclone?remote=crypt": {
+        **SHARED_SERVER,
+        **PLAIN_HERE,
+        **GO_TLS,
+        "redirect": "yes",
+        **ENCRYPTED,
+        "secrets": "unknown",
+    },
+    "restic": {**SHARED_SERVER, **PLAIN_HERE, **GO_TLS, "redirect": "no", **ENCRYPTED, "secrets": "unknown"},
     "restic?server=s3": {**PLAIN_HERE, **GO_TLS, "redirect": "yes", **ENCRYPTED, "secrets": "unknown"},
     # In front of another client, the savingbox shows nothing of its server's disk.
     "savingbox?over=rclone": {
@@ -109,7 +125,7 @@ SUBJECTS = {
         "at_rest": "unknown",
         "secrets": "unknown",
     },
-    "reference": {"tls": "yes", **GO_TLS, "redirect": "yes", **READABLE, "secrets": "yes"},
+    "reference": {**SHARED_SERVER, "tls": "yes", **GO_TLS, "redirect": "yes", **READABLE, "secrets": "yes"},
 }
 """What is true of clients, by their documentation and by how this package sets them up, or why it cannot be known."""
 
@@ -118,7 +134,7 @@ SUBJECTS = {
 @pytest.mark.usefixtures("can_link", "can_capture")
 @pytest.mark.parametrize("client", SUBJECTS)
 def test_what_is_true_of_a_client_is_answered(lab: Lab, client: str) -> None:
-    assert ask(lab, client) == {**NO_DEVICE, **SUBJECTS[client]}
+    assert ask(lab, client) == {**NO_DEVICE, **ONE_ACCOUNT, **SUBJECTS[client]}
 
 
 def test_a_client_that_asks_no_authority_or_is_never_led_elsewhere_says_so() -> None:
@@ -191,6 +207,34 @@ def test_a_key_that_follows_from_the_content_is_found_by_two_accounts() -> None:
     assert convergent.answer == "no"
     own_keys = clients.compare_accounts(lambda: FolderClient(next(keys), is_convergent=False), "seed")
     assert own_keys.answer == "yes"
+
+
+@pytest.mark.parametrize(
+    ("client", "answer"),
+    [
+        ("reference?deduplication=file", "no"),
+        ("reference?deduplication=file&deduplicate_accounts=1", "yes"),
+        ("reference?deduplication=block&chunk_bytes=65536&deduplicate_accounts=1", "yes"),
+        # Without deduplication, nothing is known to the server.
+        ("reference?deduplicate_accounts=1", "no"),
+    ],
+)
+def test_deduplication_across_accounts_of_one_server_is_found(
+    client: str, answer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_server, "PAIRS", 2)
+    ruling = shared_server.share_server(lambda: make_client(client), client)
+    assert (ruling.answer, len(ruling.evidence)) == (answer, 2), ruling
+
+
+def test_clients_whose_servers_have_one_account_say_why_they_are_not_asked() -> None:
+    for spec, reason in (
+        ("syncthing", "two accounts cannot share a server: its other side is a device of the same user"),
+        ("unison", "two accounts cannot share a server: as it is set up here, its server has one account"),
+        ("savingbox", "there is no second account of this client"),
+    ):
+        ruling = shared_server.share_server(partial(make_client, spec), spec)
+        assert (ruling.answer, ruling.how[: len(reason)]) == ("unknown", reason)
 
 
 def test_equal_stores_of_accounts_that_may_have_the_same_secret_say_nothing() -> None:

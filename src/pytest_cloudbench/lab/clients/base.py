@@ -15,12 +15,13 @@ when an idle pair is in sync. A client is used from one thread.
 from __future__ import annotations
 
 import os
+import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, NamedTuple, Protocol
 
 from pytest_cloudbench.lab.clients.processes import (
     Loopback,
@@ -198,6 +199,20 @@ class SyncClient(Protocol):
         ...
 
 
+class HostedAccount(NamedTuple):
+    """One of several accounts of a server.
+
+    Attributes:
+        host: the client whose server it is.
+        name: of the account.
+        port: at which the server is reached on loopback.
+    """
+
+    host: LocalClient
+    name: str
+    port: int
+
+
 class LocalClient(ABC):
     """The parts shared by clients that this package starts.
 
@@ -211,6 +226,10 @@ class LocalClient(ABC):
     """Seconds a half may take to come up."""
     search_path: tuple[str, ...] = ()
     """Folders searched first for programs."""
+    accounts: Mapping[str, str] = {}
+    """The secrets of the accounts that its server has besides its own, by their names."""
+    account: HostedAccount | None = None
+    """The account that it has on the server of another client, in place of a server of its own."""
 
     # --- what a client implements -----------------------------------------------------------------
 
@@ -257,8 +276,8 @@ class LocalClient(ABC):
 
     @property
     def stored(self) -> Path:
-        """The server's own folder."""
-        return self.workdir / "stored"
+        """The server's own folder, or what the server keeps of an account there."""
+        return self.workdir / "stored" if self.account is None else self.account.host.stored / self.account.name
 
     def prepare(
         self,
@@ -273,7 +292,7 @@ class LocalClient(ABC):
         self.programs = self._find_programs()
         self.workdir = workdir.resolve()
         self.server_address, self.client_address = server_address, client_address
-        self.server_port = free_port(server_address)
+        self.server_port = free_port(server_address) if self.account is None else self.account.port
         for folder in (self.workdir, self.folder, self.stored):
             folder.mkdir(parents=True, exist_ok=True)
         self.processes = Processes(self.workdir, runner or Loopback())
@@ -288,7 +307,8 @@ class LocalClient(ABC):
     def start(self) -> None:
         """Bring both halves up. Raises ClientError, leaving nothing running."""
         try:
-            self._start_server()
+            if self.account is None:
+                self._start_server()
             self._start_client()
         except BaseException:
             self.stop()
@@ -353,6 +373,23 @@ class LocalClient(ABC):
     def receiver(self) -> Receiver:
         """Return the server's half. For some clients it is a second device, for some it keeps no plain files."""
         return Receiver(self.stored, "server")
+
+    def why_one_account(self) -> str:
+        """Return why its server cannot have several accounts. Empty if it can."""
+        return "as it is set up here, its server has one account"
+
+    def serve_accounts(self, workdir: Path, names: Collection[str]) -> None:
+        """Start only its server, on loopback, with accounts for others to ``join``. Raises what ``prepare`` does."""
+        self.accounts = {name: secrets.token_hex(16) for name in names}
+        self.prepare(workdir)
+        for name in names:  # before the start, because a server may remember what it has
+            (self.stored / name).mkdir()
+        self._start_server()
+
+    def join(self, host: LocalClient, name: str, port: int, workdir: Path) -> None:
+        """Prepare as an account of the running server of a client of the same kind, see ``HostedAccount``."""
+        self.account = HostedAccount(host, name, port)
+        self.prepare(workdir)
 
     def secrets(self) -> Mapping[str, str]:
         """Return the secrets that the client was given, by name, after ``prepare``. Empty if none is known."""

@@ -67,9 +67,10 @@ class RcloneClient(LocalClient):
             chunk_size=self._chunk_size, password=self._secrets.get("obscured password", "")
         )
         vendor = "rclone" if self._knows_own_server() else "other"
-        self._write_config(
-            "client", f"type = webdav\nurl = http://{self.server_host}:{self.server_port}\nvendor = {vendor}\n", overlay
-        )
+        url = f"http://{self.server_host}:{self.server_port}"
+        if self.account is not None:
+            url += f"/{self.account.name}"
+        self._write_config("client", f"type = webdav\nurl = {url}\nvendor = {vendor}\n", overlay)
         # The server reads what it stores through the same overlay, over its own disk.
         self._write_config("server", f"type = alias\nremote = {self.stored}\n", overlay)
 
@@ -85,6 +86,10 @@ class RcloneClient(LocalClient):
         argv = [self.programs["rclone"], "obscure", password]
         obscured = self.processes.run("client", "rclone-obscure", argv, timeout_s=self.start_s, counted=False).strip()
         return {"password": password, "obscured password": obscured}
+
+    def why_one_account(self) -> str:
+        """Return nothing: each account has a folder of one WebDAV server."""
+        return ""
 
     def secrets(self) -> Mapping[str, str]:
         """Return the password of ``crypt``. Other remotes have none."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import secrets
 import shutil
 from collections.abc import Mapping
@@ -45,13 +47,29 @@ class ResticClient(LocalClient):
         self._address = f"{self.server_host}:{self.server_port}"
         url = f"http://{self._address}"
         self._repository = f"rest:{url}/" if self._server == "rest" else f"s3:{url}/bucket"
+        if self.account is not None:
+            name = self.account.name
+            self._repository = f"rest:http://{name}:{self.account.host.accounts[name]}@{self._address}/{name}/"
 
     def _start_server(self) -> None:
         kind = "restic" if self._server == "rest" else "s3"
         key = [f"--auth-key={_USER},{self._key}"] if self._server == "s3" else []
-        argv = [self.programs["rclone"], "serve", kind, f"--addr={self._address}", *key, str(self.stored)]
+        argv = [self.programs["rclone"], "serve", kind, f"--addr={self._address}", *key, *self._admit_accounts()]
+        argv.append(str(self.stored))
         process = self.processes.start("server", "rclone-serve", argv)
         self.processes.wait_listening(process, self.server_port, self.start_s)
+
+    def _admit_accounts(self) -> list[str]:
+        """Return the options by which each account has a repository below its name, and no other."""
+        if not self.accounts:
+            return []
+        digests = {
+            name: base64.b64encode(hashlib.sha1(secret.encode(), usedforsecurity=False).digest()).decode()
+            for name, secret in self.accounts.items()
+        }
+        path = self.workdir / "htpasswd"
+        path.write_text("".join(f"{name}:{{SHA}}{digest}\n" for name, digest in digests.items()), "ascii")
+        return [f"--htpasswd={path}", "--private-repos"]
 
     def _start_client(self) -> None:
         self._run_restic("client", "restic-init", "-r", self._repository, "init")
@@ -65,6 +83,10 @@ class ResticClient(LocalClient):
         """Run ``restic backup``, which refuses a folder without files."""
         self._run_restic("client", "restic-backup", "-r", self._repository, "backup", ".")
         self._has_snapshot = True
+
+    def why_one_account(self) -> str:
+        """Return nothing for the REST server, which has users."""
+        return "" if self._server == "rest" else "as it is set up here, its S3 server has one key and one bucket"
 
     def secrets(self) -> Mapping[str, str]:
         """Return the password of the repository."""

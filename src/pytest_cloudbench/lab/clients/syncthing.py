@@ -144,6 +144,10 @@ class SyncthingClient(LocalClient):
             )
         self._ids = ids
 
+    def why_one_account(self) -> str:
+        """Return that no server is between its devices."""
+        return "its other side is a device of the same user, which has no accounts"
+
     def secrets(self) -> Mapping[str, str]:
         """Return the device's private key, and what opens its REST interface."""
         key = (self._homes["client"] / "key.pem").read_text("utf-8")

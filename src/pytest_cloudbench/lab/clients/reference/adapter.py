@@ -67,6 +67,10 @@ class ReferenceClient(LocalClient):
         except (OSError, ValueError) as error:
             raise ClientError(f"the reference server's counters cannot be read: {error}") from error
 
+    def why_one_account(self) -> str:
+        """Return nothing: its server has as many accounts as tokens."""
+        return ""
+
     def secrets(self) -> Mapping[str, str]:
         """Return the token by which the server knows the client."""
         return {"token": self._token}
@@ -96,24 +100,27 @@ class ReferenceClient(LocalClient):
         return Receiver(self.workdir / "device", "device", bytes_moved)
 
     def _configure(self) -> None:
-        sides: tuple[Side, ...] = ("server", "client", "device")
+        host = self.account.host if self.account is not None else None
+        assert host is None or isinstance(host, ReferenceClient)
+        sides: tuple[Side, ...] = ("server", "client", "device") if host is None else ("client",)
         for side in sides:
             mode = 0o755 if side == "client" and self.settings.flaw == "open-token" else 0o700
             self._private_folder(side).mkdir(mode=mode, exist_ok=True)
-        certificate, authority = self._make_certificate()
+        certificate, authority = self._make_certificate() if host is None else ("", str(host.trusted_path()))
         shared = {
             "address": self.server_address,
             "port": self.server_port,
             "settings": asdict(self.settings),
         }
         token, device_token = secrets.token_hex(16), secrets.token_hex(16)
-        self._token = token
-        own: dict[Side, dict[str, str]] = {
+        self._token = token = token if self.account is None else self.account.host.accounts[self.account.name]
+        own: dict[Side, dict[str, Any]] = {
             "server": {
                 "stored": str(self.stored),
                 "certificate": certificate,
                 "token": token,
                 "device_token": device_token,
+                "accounts": self.accounts,
             },
             "client": {
                 "folder": str(self.folder),
@@ -137,7 +144,7 @@ class ReferenceClient(LocalClient):
 
     def _start_client(self) -> None:
         self.processes.wait_logged(self._start_process("client"), READY, self.start_s)
-        if self.settings.pull_s:
+        if self.settings.pull_s and self.account is None:
             self.processes.wait_logged(self._start_process("device"), READY, self.start_s)
 
     def _is_settled(self) -> bool:
@@ -145,6 +152,10 @@ class ReferenceClient(LocalClient):
         return not (self._private_folder("client") / client.BUSY).exists()
 
     # --- inside -----------------------------------------------------------------------------------
+
+    def trusted_path(self) -> Path:
+        """Return the file of the authority that clients of its server trust."""
+        return self._private_folder("client") / "authority.pem"
 
     def _private_folder(self, side: Side) -> Path:
         return self.workdir / f"reference-{side}"
@@ -165,7 +176,7 @@ class ReferenceClient(LocalClient):
         authority = trustme.CA(organization_name="pytest-cloudbench reference", key_type=trustme.KeyType.ECDSA)
         issued = authority.issue_cert(self.settings.server_name or self.server_address, key_type=trustme.KeyType.ECDSA)
         certificate = self._private_folder("server") / "server.pem"
-        trusted = self._private_folder("client") / "authority.pem"
+        trusted = self.trusted_path()
         issued.private_key_and_cert_chain_pem.write_to_path(certificate)
         authority.cert_pem.write_to_path(trusted)
         return str(certificate), str(trusted)

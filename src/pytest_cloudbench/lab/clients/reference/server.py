@@ -83,12 +83,18 @@ class Server:
 
     Args:
         config: ``address``, ``port``, ``certificate`` (path of key and chain), ``token``, ``device_token``,
-            ``stored``, ``private`` (paths) and ``settings``.
+            ``stored``, ``private`` (paths), ``settings``, and ``accounts``: maps names to tokens of further clients,
+            each with a folder of its own below both paths.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
         settings = Settings(**config["settings"])
-        self._store = Store(Path(config["stored"]), Path(config["private"]), settings)
+        stored, private = Path(config["stored"]), Path(config["private"])
+        store = Store(stored, private, settings)
+        self._stores = {f"Bearer {config[name]}": store for name in ("token", "device_token")}
+        for name, token in config["accounts"].items():
+            beside = store if settings.deduplicate_accounts else None
+            self._stores[f"Bearer {token}"] = Store(stored / name, private / name, settings, beside)
         self._tallies = {f"Bearer {config['token']}": _Tally(), f"Bearer {config['device_token']}": _Tally()}
         self._client, self._device = self._tallies.values()
         self._tls = None if settings.flaw == "plain" else ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -165,9 +171,10 @@ class Server:
             tally.body_bytes += length_bytes
         body = Limited(file, length_bytes)
         try:
-            if token not in self._tallies:
+            if (store := self._stores.get(token)) is None:
                 raise _RefusedError(HTTPStatus.UNAUTHORIZED, "the token is wrong")
-            status, answer_body = HTTPStatus.OK, self._answer_request(f"{method} {path}", dict(parse_qsl(query)), body)
+            answer_body = _answer_request(store, f"{method} {path}", dict(parse_qsl(query)), body)
+            status = HTTPStatus.OK
         except _RefusedError as refused:
             status, answer_body = refused.status, str(refused).encode()
         except ConflictError as error:
@@ -181,30 +188,31 @@ class Server:
         connection.sendall(format_answer(status, answer_body))
         return True
 
-    def _answer_request(self, request: str, query: dict[str, str], body: Limited) -> bytes:
-        if request == "GET /list":
-            return json.dumps(self._store.files()).encode()
-        if request == "GET /poll":
-            return json.dumps({"changes": self._store.changes}).encode()
-        if request == "GET /news":
-            changes, files = self._store.news(int(query.get("since", "0")))
-            return json.dumps({"changes": changes, "files": files}).encode()
-        if request == "POST /content":
-            return self._store.read_piece(*json.loads(body.read(body.left_bytes)))
-        if request == "POST /have":
-            digests = body.read(body.left_bytes)
-            return self._store.check_digests([digests[offset : offset + 32] for offset in range(0, len(digests), 32)])
-        if request == "POST /signatures":
-            return b"".join(self._store.pack_signature(path) for path in json.loads(body.read(body.left_bytes)))
-        if request == "POST /chunk":
-            self._store.add_chunk(query.get("session", ""), int(query.get("at", "0")), body, query.get("encoding", ""))
-            return b"null"
-        if request == "POST /files":
-            reasons = []
-            while body.left_bytes:
-                reasons.append(self._store.apply_entry(UploadEntry.read(body), body))
-            return json.dumps(reasons).encode()
-        raise _RefusedError(HTTPStatus.NOT_FOUND, f"there is no {request}")
+
+def _answer_request(store: Store, request: str, query: dict[str, str], body: Limited) -> bytes:
+    if request == "GET /list":
+        return json.dumps(store.files()).encode()
+    if request == "GET /poll":
+        return json.dumps({"changes": store.changes}).encode()
+    if request == "GET /news":
+        changes, files = store.news(int(query.get("since", "0")))
+        return json.dumps({"changes": changes, "files": files}).encode()
+    if request == "POST /content":
+        return store.read_piece(*json.loads(body.read(body.left_bytes)))
+    if request == "POST /have":
+        digests = body.read(body.left_bytes)
+        return store.check_digests([digests[offset : offset + 32] for offset in range(0, len(digests), 32)])
+    if request == "POST /signatures":
+        return b"".join(store.pack_signature(path) for path in json.loads(body.read(body.left_bytes)))
+    if request == "POST /chunk":
+        store.add_chunk(query.get("session", ""), int(query.get("at", "0")), body, query.get("encoding", ""))
+        return b"null"
+    if request == "POST /files":
+        reasons = []
+        while body.left_bytes:
+            reasons.append(store.apply_entry(UploadEntry.read(body), body))
+        return json.dumps(reasons).encode()
+    raise _RefusedError(HTTPStatus.NOT_FOUND, f"there is no {request}")
 
 
 def _payload_bytes(connection: socket.socket) -> tuple[int, int]:

@@ -30,7 +30,9 @@ _NUMBERS: Mapping[str, tuple[float, float, float]] = {
 }
 FLAWS = ("none", "plain", "any-certificate", "telemetry", "device-telemetry", "open-token", "argument-token")
 """Security flaws, one at a time: detectors must find each, and none where there is none."""
-OPTIONS = frozenset({*_SWITCHES, *_NUMBERS, "deduplicate_deleted", "connections", "server_name", "flaw"})
+OPTIONS = frozenset(
+    {*_SWITCHES, *_NUMBERS, "deduplicate_deleted", "deduplicate_accounts", "connections", "server_name", "flaw"}
+)
 """Names of all options."""
 
 
@@ -49,6 +51,7 @@ class Settings:
         chunk_bytes: bytes of content per chunk, and per block of deduplication.
         delta_bytes: bytes of content per block of delta.
         deduplicate_deleted: whether content that no file contains any longer counts as known to the server.
+        deduplicate_accounts: whether content of other accounts of the server counts as known to it.
         polling_s: seconds between two polls of the server for news, or 0 if it never asks.
         pull_s: seconds that a second device waits between two polls for news, or 0 if there is no second device.
         connections: ``one`` that stays open, or one ``per-file``.
@@ -69,6 +72,7 @@ class Settings:
     chunk_bytes: int = 1 << 20
     delta_bytes: int = 1 << 12
     deduplicate_deleted: bool = True
+    deduplicate_accounts: bool = False
     polling_s: float = 0
     pull_s: float = 0
     connections: str = "one"
@@ -92,6 +96,7 @@ class Settings:
             chunk_bytes=int(numbers["chunk_bytes"]),
             delta_bytes=int(numbers["delta_bytes"]),
             deduplicate_deleted=_read_choice(options, "deduplicate_deleted", ("1", "0")) == "1",
+            deduplicate_accounts=_read_choice(options, "deduplicate_accounts", ("0", "1")) == "1",
             polling_s=numbers["polling"],
             pull_s=numbers["pull_s"],
             connections=_read_choice(options, "connections", ("one", "per-file")),

@@ -36,17 +36,24 @@ class Store:
 
     One lock guards everything in memory. It is never held while bytes come from the network, so a hanging connection
     does not block others.
+
+    Args:
+        stored, private: the folders.
+        settings: say what can be referred to.
+        beside: the store of another account whose content can be referred to here, and the other way round.
     """
 
-    def __init__(self, stored: Path, private: Path, settings: Settings) -> None:
+    def __init__(self, stored: Path, private: Path, settings: Settings, beside: Store | None = None) -> None:
         self._stored, self._settings = stored, settings
         self._partial, self._old = private / "partial", private / "old"
         for folder in (self._stored, self._partial, self._old):
             folder.mkdir(parents=True, exist_ok=True)
-        self._lock = threading.Lock()
+        self._lock: threading.Lock = threading.Lock() if beside is None else beside._lock
         self._count = 0
         self._versions: dict[str, _StoredVersion] = {}
-        self._content_places: dict[bytes, list[tuple[_StoredVersion, int]]] = {}
+        self._content_places: dict[bytes, list[tuple[_StoredVersion, int]]] = (
+            {} if beside is None else beside._content_places
+        )
         self._leaving_versions: list[_StoredVersion] = []
         self._changed_paths: list[str] = []
         for path in sorted(stored.rglob("*")):

@@ -184,6 +184,25 @@ def test_what_was_written_between_the_note_and_the_push_is_known_as_pushed(
     assert not pair.troubles("conflict")
 
 
+@pytest.mark.parametrize("content", ["mine", "else"])
+def test_what_the_client_brought_between_the_note_and_the_push_is_compared(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    write(pair.box / "a", "mine")
+    begin, left = pair.store.begin_intents, [content]
+
+    def begin_and_write(intents: Mapping[str, Intent]) -> None:
+        begin(intents)
+        if left:
+            write(pair.sync / "a", left.pop())
+
+    monkeypatch.setattr(pair.store, "begin_intents", begin_and_write)
+    pair.settle()
+    assert set(pair.both().values()) == {"mine", content}
+    assert len(pair.troubles("conflict")) == (content == "else")
+    assert not pair.troubles("failed")
+
+
 @NEW_AND_PATCHED
 def test_what_the_client_made_of_it_is_one(pair: Pair, old: bytes | None) -> None:
     changed(pair, old, PAGES)

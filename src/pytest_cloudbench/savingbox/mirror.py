@@ -112,6 +112,8 @@ class Mirror:
     again: set[str] = field(default_factory=set)
     _copies: dict[int, str] = field(default_factory=dict)
     """The name, by inode of the box, of the copy that lacks the file's writes since the last time they were taken."""
+    _new_files: dict[str, FoundEntry] = field(default_factory=dict)
+    """Files of the box that the sync folder did not have when their intents were noted."""
 
     def box_change(self, path: str) -> tuple[Change, FoundEntry | None]:
         """Return whether the box's entry has changed since the agreement, and the entry now. Raises OSError."""
@@ -133,7 +135,11 @@ class Mirror:
             return self._reconcile(path)
 
     def _reconcile(self, path: str) -> Deed:
-        was = self.store.get(path)
+        was, new_file = self.store.get(path), self._new_files.pop(path, None)
+        if was is None and new_file is not None and new_file == self.box.find_entry(path):
+            with contextlib.suppress(FileExistsError):  # the client has brought one: both are compared
+                self.sync.must_be_there()
+                return self._follow_change(path, new_file, None, push=True)
         (in_box, ours), (in_sync, theirs) = self.box_change(path), self.sync_change(path)
         # An entry may be missing because the whole folder is: check the root before believing in a deletion.
         if ours is None:
@@ -187,7 +193,7 @@ class Mirror:
 
     def note_intents(self, paths: Iterable[str]) -> None:
         """Note all at once that these are about to be pushed. Raises OSError."""
-        intents = {}
+        intents, self._new_files = {}, {}
         with self.box.remembering_folder(), self.sync.remembering_folder():
             for path in paths:
                 try:
@@ -196,6 +202,8 @@ class Mirror:
                     continue  # the push itself reports the error
                 if ours is not None:
                     intents[path] = Intent.for_entry("theirs", ours, theirs)
+                    if theirs is None and ours.kind == "file":
+                        self._new_files[path] = ours
         self.store.begin_intents(intents)
 
     def _note_intent(
@@ -206,7 +214,11 @@ class Mirror:
 
         ``taken`` is the mark of the content that was read, if it differs from the one first seen.
         """
-        source_entry = source_entry if taken is None else source_entry._replace(mark=taken)
+        if taken is not None and taken != source_entry.mark:
+            source_entry = source_entry._replace(mark=taken)
+        noted_intent = self.store.unfinished_intent(path)
+        if noted_intent is not None and noted_intent.is_for_new_entry(side, source_entry, present):
+            return
         with contextlib.suppress(OSError):  # as in ``note_intents``: the note only helps after a kill
             self.store.begin_intents({path: Intent.for_entry(side, source_entry, present)})
 

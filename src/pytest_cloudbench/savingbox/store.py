@@ -74,6 +74,19 @@ class Intent(NamedTuple):
             return intent
         return intent._replace(was_inode=present.mark.inode, was_changed_ns=intent._changed_ns(present))
 
+    def is_for_new_entry(
+        self, side: Literal["ours", "theirs"], source_entry: FoundEntry, present: FoundEntry | None
+    ) -> bool:
+        """Return whether this is the note before an entry is made as ``source_entry`` where nothing is now."""
+        kind, mode, mark, _, target = source_entry
+        return (
+            present is None
+            and not self.was_inode
+            and self[:4] == (side, kind, mode, target)
+            and self.source[:3] == mark[:3]
+            and self.source.changed_ns in (0, mark.changed_ns)  # 0 has the file compared, which is never wrong
+        )
+
     def is_done(self, present: FoundEntry | None) -> bool:
         """Return whether we made ``present``: it is as intended, and not what was there before."""
         return (
@@ -260,6 +273,10 @@ class AgreementStore:
     def unfinished_intents(self) -> dict[str, Intent]:
         """Return the entries that have begun and were not noted as done."""
         return dict(self._begun)
+
+    def unfinished_intent(self, path: str) -> Intent | None:
+        """Return the note of one entry that has begun and was not noted as done."""
+        return self._begun.get(path)
 
     def begin_patch(self, path: str, patch: Patching) -> None:
         """Note a patch that is about to be written. Raises OSError."""

@@ -30,12 +30,12 @@ from .tap import Tap, sent_bytes
 _SYNCED_S = 60.0
 
 
-def ask_deduplication(observed: Observed) -> Ruling:
-    """Answer whether an account of the client sends less for a file that another account of the server has."""
-    return share_server(lambda: make_client(observed.spec), observed.spec)
+def ask_deduplication(observed: Observed, copies: int = 1) -> Ruling:
+    """Answer whether an account of the client sends less for a file that another one has, in so many copies."""
+    return share_server(lambda: make_client(observed.spec), observed.spec, copies)
 
 
-def share_server(make_account: Callable[[], SyncClient], seed: str) -> Ruling:
+def share_server(make_account: Callable[[], SyncClient], seed: str, copies: int = 1) -> Ruling:
     """Let two accounts of one server store files, and judge what the second sends."""
     host = make_account()
     if not isinstance(host, LocalClient):
@@ -43,12 +43,12 @@ def share_server(make_account: Callable[[], SyncClient], seed: str) -> Ruling:
     if why := host.why_one_account():
         return unknown(f"two accounts cannot share a server: {why}")
     try:
-        return judge_deduplication(_count_pairs(host, make_account, seed))
+        return judge_deduplication(_count_pairs(host, make_account, seed, copies), copies=copies)
     except (CloudbenchError, OSError) as error:
         return unknown(str(error).partition("\n")[0])
 
 
-def _count_pairs(host: LocalClient, make_account: Callable[[], SyncClient], seed: str) -> list[Pair]:
+def _count_pairs(host: LocalClient, make_account: Callable[[], SyncClient], seed: str, copies: int) -> list[Pair]:
     with TemporaryDirectory(prefix="cloudbench-shared-") as name, ExitStack() as stack:
         folder = Path(name)
         stack.callback(host.stop)
@@ -64,7 +64,8 @@ def _count_pairs(host: LocalClient, make_account: Callable[[], SyncClient], seed
             known, fresh = (
                 RandomContent(f"{seed}/{kind}-{number}", SIZE_BYTES).read(0, SIZE_BYTES) for kind in ("known", "fresh")
             )
-            _store(accounts["first"], f"known-{number}", known)
+            for copy in range(copies):
+                _store(accounts["first"], f"known-{number}-{copy}", known)
             counts = {}
             for kind, content in (("seen", known), ("new", fresh))[:: -1 if number % 2 else 1]:
                 before_bytes = len(sent_bytes(tap.flows))

@@ -32,10 +32,11 @@ class ClientQuestion(NamedTuple):
 
     name: str
     title: str
-    judge: Callable[[Observed], Ruling] | None = None
+    judge: Callable[..., Ruling] | None = None
     judge_visits: Callable[..., Ruling] | None = None
     faults: tuple[str, ...] = ()
     is_good: str = "yes"
+    option: str = ""
 
 
 QUESTIONS = {
@@ -62,7 +63,8 @@ QUESTIONS = {
         ),
         ClientQuestion("equal", "Equal files look different", clients.ask_equal),
         ClientQuestion(
-            "deduplication", "Deduplication across users leaks", shared_server.ask_deduplication, is_good="no"
+            "deduplication", "Deduplication across users leaks", shared_server.ask_deduplication, is_good="no",
+            option="copies",
         ),
         ClientQuestion("at_rest", "Unreadable where stored", clients.judge_at_rest),
         ClientQuestion("secrets", "Credentials kept private", clients.judge_secrets),
@@ -71,7 +73,7 @@ QUESTIONS = {
 
 
 @pytest.mark.parametrize("question", [pytest.param(title, id=asked.name) for title, asked in QUESTIONS.items()])
-def test_table_2_1(lab: LabItem, question: str) -> None:
+def test_table_2_1(lab: LabItem, question: str, pytestconfig: pytest.Config) -> None:
     """Table 2.1 as measured, for a sync client."""
     asked, began_ns = QUESTIONS[question], now_ns()
     if asked.judge_visits is not None:
@@ -80,7 +82,9 @@ def test_table_2_1(lab: LabItem, question: str) -> None:
         assert asked.judge is not None
         if lab.spec not in _OBSERVED:
             _OBSERVED[lab.spec] = clients.observe(lab)
-        ruling = asked.judge(_OBSERVED[lab.spec])
+        option = asked.option
+        options = {option: pytestconfig.getoption(f"cloudbench_security_{option}")} if option else {}
+        ruling = asked.judge(_OBSERVED[lab.spec], **options)
     is_secure = None if ruling.answer == "unknown" else int(ruling.answer == asked.is_good)
     lab.conclude(
         {"is_secure": is_secure},

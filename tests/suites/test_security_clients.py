@@ -227,6 +227,13 @@ def test_deduplication_across_accounts_of_one_server_is_found(
     assert (ruling.answer, len(ruling.evidence)) == (answer, 2), ruling
 
 
+def test_the_first_account_of_a_server_stores_as_many_copies_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_server, "PAIRS", 1)
+    observed = Observed(BAIT, Overheard([]), spec="reference?deduplication=file")
+    ruling = shared_server.ask_deduplication(observed, copies=3)
+    assert (ruling.answer, ruling.how) == ("no", "not seen when one other account has the file 3 times")
+
+
 def test_clients_whose_servers_have_one_account_say_why_they_are_not_asked() -> None:
     for spec, reason in (
         ("syncthing", "two accounts cannot share a server: its other side is a device of the same user"),

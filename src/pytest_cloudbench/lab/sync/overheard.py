@@ -71,6 +71,7 @@ def overhear(session: SyncSession, acts: Sequence[Act]) -> Overheard:
         overheard = _overhear_link(lab, acts)
         has_arrived = _wait_for_device(lab, receiver)
     assert capture.result is not None
+    lab.captures.append(capture.result)
     flows, reasons = analyze_capture(capture.result, read_flows)
     late = [] if has_arrived else [f"the second device did not have everything after {lab.timeout_s:g} s"]
     return replace(overheard, device=Overheard(flows or (), [*reasons, *late]))

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from pytest_cloudbench.model import CloudbenchError
@@ -131,7 +132,7 @@ class BoxEngine:
             self._say_once("failed", f"{folder or '.'!r} cannot be read ({error.strerror}) and is left alone")
         changed = self._find_differing(box, "ours"), self._find_differing(sync, "theirs")
         ours, theirs = ([path for path in paths if box.is_known(path) and sync.is_known(path)] for paths in changed)
-        self.box_changed(sorted(ours), now_ns)
+        self.box_changed(sorted(ours), now_ns, seen=box.entries)
         self.sync_changed(theirs, now_ns)
 
     def _find_differing(self, found: FoundAll, side: Side) -> Iterator[str]:
@@ -144,7 +145,14 @@ class BoxEngine:
                 path for path in agreed.paths_in(folder) if path not in found.entries and path not in found.gone
             )
 
-    def box_changed(self, paths: Iterable[str], now_ns: int, *, is_event: bool = False) -> None:
+    def box_changed(
+        self,
+        paths: Iterable[str],
+        now_ns: int,
+        *,
+        is_event: bool = False,
+        seen: Mapping[str, FoundEntry] = MappingProxyType({}),
+    ) -> None:
         """Note that these entries of the box may have changed just now.
 
         Args:
@@ -152,13 +160,14 @@ class BoxEngine:
             now_ns: the time.
             is_event: whether an event reported them. Then even a file with an unchanged mark is compared: a file gets
                 its new time when a write begins, so a long write can continue unnoticed.
+            seen: entries that a scan has just seen, which are not looked at again.
         """
         linked: set[int] = set()
         paths = list(paths)
         self._gone_inodes = self._find_gone_inodes(paths)
         with self.mirror.box.remembering_folder():
             for path in paths:
-                self._take_box_change(path, now_ns, linked)
+                self._take_box_change(path, now_ns, linked, seen.get(path))
                 if is_event and not self._is_waiting(path):
                     self._compare_content(path, now_ns)
         self._gone_inodes = {}
@@ -251,9 +260,9 @@ class BoxEngine:
             now.kind == "file" and mark != now.mark
         )  # fmt: skip
 
-    def _take_box_change(self, path: str, now_ns: int, linked: set[int]) -> None:
+    def _take_box_change(self, path: str, now_ns: int, linked: set[int], seen: FoundEntry | None = None) -> None:
         try:
-            change, now = self.mirror.box_change(path)
+            change, now = self.mirror.box_change(path, seen)
             if now is not None and now.names > 1 and now.kind == "file":
                 linked.add(now.mark.inode)
             if change == "no":

@@ -46,8 +46,8 @@ class FoundEntry(NamedTuple):
 
 def encode_row(name: str, kind: Kind, mode: int, mark: FileMark, target: str = "") -> bytes:
     """Return the row of an entry. Of a folder's mark it has the inode only: the rest changes with its entries."""
-    numbers = (mark.inode, 0, 0, 0) if kind == "folder" else tuple(mark)
-    head, rest = os.fsencode(name) + b"\0", os.fsencode(target)
+    numbers = (mark.inode, 0, 0, 0) if kind == "folder" else mark
+    head, rest = os.fsencode(name) + b"\0", os.fsencode(target) if target else b""
     try:
         return head + NUMBERS.pack(_FORMATS[kind] | mode, *numbers, len(rest)) + rest
     except struct.error:

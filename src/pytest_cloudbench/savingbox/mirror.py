@@ -115,9 +115,12 @@ class Mirror:
     _new_files: dict[str, FoundEntry] = field(default_factory=dict)
     """Files of the box that the sync folder did not have when their intents were noted."""
 
-    def box_change(self, path: str) -> tuple[Change, FoundEntry | None]:
-        """Return whether the box's entry has changed since the agreement, and the entry now. Raises OSError."""
-        was, now = self.store.get(path), self.box.find_entry(path)
+    def box_change(self, path: str, seen: FoundEntry | None = None) -> tuple[Change, FoundEntry | None]:
+        """Return whether the box's entry has changed since the agreement, and the entry now. Raises OSError.
+
+        ``seen`` is the entry if it was just looked at.
+        """
+        was, now = self.store.get(path), seen or self.box.find_entry(path)
         return change_of(was, was and was.box, now), now
 
     def sync_change(self, path: str) -> tuple[Change, FoundEntry | None]:

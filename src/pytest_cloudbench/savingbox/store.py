@@ -231,7 +231,9 @@ class AgreementStore:
         for path in self._pending:
             if path.rpartition("/")[0] not in due:
                 changed_records.append(("agreed", path, self.get(path) or _GONE))
-            changed_records += [(about, path, None) for about, notes in self._notes() if path in notes]
+        changed_records += [
+            (about, path, None) for about, notes in self._notes() for path in self._pending & notes.keys()
+        ]
         split_groups = [number for number, paths in self._groups.items() if not paths.isdisjoint(self._pending)]
         for number in split_groups:
             changed_records.append(("begun together", number, None))
@@ -240,9 +242,9 @@ class AgreementStore:
         self._write_folders(due, changed_records)
         for number in split_groups:
             del self._groups[number]
-        for path in self._pending:
-            for _, notes in self._notes():
-                notes.pop(path, None)
+        for _, notes in self._notes():
+            for path in self._pending & notes.keys():
+                del notes[path]
         self._pending.clear()
 
     def _write_folders(self, folders: Iterable[str], others: Iterable[Record] = ()) -> None:

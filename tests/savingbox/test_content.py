@@ -108,7 +108,7 @@ def test_holes_are_neither_read_nor_filled(tmp_path: Path) -> None:
     assert files.patch() <= PAGE
     assert content.are_equal(files.new, files.old)
     copy = os.open(tmp_path / "copy", os.O_RDWR | os.O_CREAT)
-    content.copy_data(files.new, copy)
+    content.copy_data(files.new, copy, os.fstat(files.new))
     assert content.are_equal(files.new, copy)
     assert content.compressed_bytes(files.new, None, enough_bytes=10**9) < 5000
     assert time.thread_time() - began_s < 1, "a terabyte was read"

@@ -33,9 +33,8 @@ class Page(NamedTuple):
     old: bytes
 
 
-def copy_data(source: int, target: int) -> None:
-    """Copy a file into an empty one, holes included."""
-    status = os.fstat(source)
+def copy_data(source: int, target: int, status: os.stat_result) -> None:
+    """Copy a file, which had this status just now, into an empty one, holes included."""
     if status.st_size <= min(_CHUNK_BYTES - 1, 512 * getattr(status, "st_blocks", 0)):  # a small file without holes
         piece = os.pread(source, _CHUNK_BYTES, 0)
         if len(piece) < _CHUNK_BYTES:

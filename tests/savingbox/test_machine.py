@@ -59,9 +59,10 @@ class Folders(RuleBasedStateMachine):
         return self.home / side
 
     def path(self, side: str, name: str) -> Path:
-        path = self.root(side) / name
-        for parent in reversed(path.relative_to(self.root(side)).parents[:-1]):
-            folder = self.root(side) / parent
+        root = self.root(side)  # asked once: the actor may change with each folder that is made
+        path = root / name
+        for parent in reversed(path.relative_to(root).parents[:-1]):
+            folder = root / parent
             if folder.is_symlink() or folder.is_file():
                 self.remove(folder)
             folder.mkdir(exist_ok=True)

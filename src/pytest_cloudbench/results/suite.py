@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 _CONCLUSION_FIELDS = ("unit", "better", "time_like", "gated")
 """The fields of a metric that a conclusion has. All others are about single runs."""
 _FORMER_FIELDS = {"told": "caption", "calls_told": "calls_caption"}
-"""Names of fields in entries that were stored before 1.0.0rc1, and their names now."""
+"""Names of fields in entries that were stored before the first release, and their names now."""
 _EMPTY: Mapping[str, Any] = MappingProxyType({})
 
 # Figures are named tuples, because each of fifty agents imports them, and dataclasses would take twice the time.

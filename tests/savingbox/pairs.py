@@ -31,7 +31,7 @@ class KilledError(BaseException):
 
 def certain_marks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Marks are reliable at once, not after some milliseconds: here every change gives a file a new time."""
-    monkeypatch.setattr(FileMark, "is_reliable", lambda mark: True)
+    monkeypatch.setattr(FileMark, "is_reliable", lambda mark, taken_ns=None: True)
 
 
 def stamp(path: Path) -> None:

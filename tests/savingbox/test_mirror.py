@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -358,7 +359,7 @@ def test_quick_changes_by_the_client_alone_never_conflict(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, act: Callable[[Path], None], is_restarted: bool
 ) -> None:
     """No mark is old enough here to show a change with certainty."""
-    monkeypatch.setattr(FileMark, "is_reliable", lambda mark: False)
+    monkeypatch.setattr(FileMark, "is_reliable", lambda mark, taken_ns=None: False)
     write(pair.sync / "a", "first")
     pair.advance(1)
     act(pair.sync / "a")
@@ -371,6 +372,28 @@ def test_quick_changes_by_the_client_alone_never_conflict(
     pair.engine.pull_all(pair.now_ns)
     assert pair.both() == {"a": "second"}
     assert not pair.troubles("conflict")
+
+
+@pytest.mark.parametrize(("age_ms", "is_compared_again"), [(1, True), (60, False)])
+def test_a_mark_is_as_old_as_it_was_when_taken_however_slow_the_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, age_ms: int, is_compared_again: bool
+) -> None:
+    """The box may change in the same step of the clock, after its mark was taken and before the copy has ended."""
+    pair = Pair(tmp_path)
+    file, copy_data = pair.box / "a", content.copy_data
+    file.write_text("first")
+    now_ns = file.stat().st_ctime_ns + age_ms * 1_000_000
+
+    def copy_slowly(source: int, target: int, status: os.stat_result) -> None:
+        nonlocal now_ns
+        copy_data(source, target, status)
+        now_ns += 1_000_000_000
+
+    monkeypatch.setattr(content, "copy_data", copy_slowly)
+    monkeypatch.setattr(time, "time_ns", lambda: now_ns)
+    assert pair.mirror.reconcile("a") == "pushed"
+    assert ("a" in pair.mirror.again) is is_compared_again
+    pair.end()
 
 
 def test_a_change_by_the_client_during_a_comparison_is_not_taken_for_one_of_the_box(

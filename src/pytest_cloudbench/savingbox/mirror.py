@@ -138,11 +138,11 @@ class Mirror:
             return self._reconcile(path)
 
     def _reconcile(self, path: str) -> Deed:
-        was, new_file = self.store.get(path), self._new_files.pop(path, None)
+        was, new_file, seen_ns = self.store.get(path), self._new_files.pop(path, None), time.time_ns()
         if was is None and new_file is not None and new_file == self.box.find_entry(path):
             with contextlib.suppress(FileExistsError):  # the client has brought one: both are compared
                 self.sync.must_be_there()
-                return self._follow_change(path, new_file, None, push=True)
+                return self._follow_change(path, new_file, None, seen_ns, push=True)
         (in_box, ours), (in_sync, theirs) = self.box_change(path), self.sync_change(path)
         # An entry may be missing because the whole folder is: check the root before believing in a deletion.
         if ours is None:
@@ -161,13 +161,13 @@ class Mirror:
                 ours = self.box.find_entry(path)
             in_sync = "no"
         if in_sync == "no":
-            return self._follow_change(path, ours, theirs, push=True)
+            return self._follow_change(path, ours, theirs, seen_ns, push=True)
         if in_box == "no" or (in_box == "time" and in_sync == "yes" and ours is not None):
-            return self._follow_change(path, ours, theirs, push=False)
+            return self._follow_change(path, ours, theirs, seen_ns, push=False)
         if ours is None or theirs is None:
-            return self._follow_change(path, ours, theirs, push=theirs is None)
+            return self._follow_change(path, ours, theirs, seen_ns, push=theirs is None)
         if self._is_same(path, ours, theirs):
-            return self._agree_on(path, ours, theirs, was)
+            return self._agree_on(path, ours, theirs, was, seen_ns)
         return self._keep_both(path)
 
     def repeat_renames(self, paths: Iterable[str]) -> int:
@@ -196,7 +196,7 @@ class Mirror:
 
     def note_intents(self, paths: Iterable[str]) -> None:
         """Note all at once that these are about to be pushed. Raises OSError."""
-        intents, self._new_files = {}, {}
+        intents, self._new_files, seen_ns = {}, {}, time.time_ns()
         with self.box.remembering_folder(), self.sync.remembering_folder():
             for path in paths:
                 try:
@@ -204,18 +204,19 @@ class Mirror:
                 except OSError:
                     continue  # the push itself reports the error
                 if ours is not None:
-                    intents[path] = Intent.for_entry("theirs", ours, theirs)
+                    intents[path] = Intent.for_entry("theirs", ours, theirs, seen_ns)
                     if theirs is None and ours.kind == "file":
                         self._new_files[path] = ours
         self.store.begin_intents(intents)
 
     def _note_intent(
         self, path: str, source_entry: FoundEntry, present: FoundEntry | None, side: Literal["ours", "theirs"],
-        taken: FileMark | None = None,
+        seen_ns: int, taken: FileMark | None = None,
     ) -> None:  # fmt: skip
         """Note an entry that is about to be made on one side as it is on the other, unless it is noted already.
 
-        ``taken`` is the mark of the content that was read, if it differs from the one first seen.
+        ``seen_ns`` is a time before both were looked at. ``taken`` is the mark of the content that was read, if it
+        differs from the one first seen.
         """
         if taken is not None and taken != source_entry.mark:
             source_entry = source_entry._replace(mark=taken)
@@ -223,7 +224,7 @@ class Mirror:
         if noted_intent is not None and noted_intent.is_for_new_entry(side, source_entry, present):
             return
         with contextlib.suppress(OSError):  # as in ``note_intents``: the note only helps after a kill
-            self.store.begin_intents({path: Intent.for_entry(side, source_entry, present)})
+            self.store.begin_intents({path: Intent.for_entry(side, source_entry, present, seen_ns)})
 
     def _begin_patch(
         self, path: str, present: FoundEntry, pages: Sequence[content.Page], was_bytes: int, to_bytes: int
@@ -263,7 +264,10 @@ class Mirror:
 
     # --- one entry ---
 
-    def _follow_change(self, path: str, ours: FoundEntry | None, theirs: FoundEntry | None, *, push: bool) -> Deed:
+    def _follow_change(
+        self, path: str, ours: FoundEntry | None, theirs: FoundEntry | None, seen_ns: int, *, push: bool
+    ) -> Deed:
+        """Make one side as the other is. ``seen_ns`` is a time before both were looked at."""
         source, target = (self.box, self.sync) if push else (self.sync, self.box)
         source_entry, present = (ours, theirs) if push else (theirs, ours)
         deed: Deed = "pushed" if push else "pulled"
@@ -277,7 +281,7 @@ class Mirror:
                 return self._keep_both(path)
             present = None
         if source_entry.kind != "file":
-            self._note_intent(path, source_entry, present, "theirs" if push else "ours")
+            self._note_intent(path, source_entry, present, "theirs" if push else "ours", seen_ns)
         if source_entry.kind == "folder":
             if present is None:
                 target.make_folder(path, source_entry.mode)
@@ -291,12 +295,14 @@ class Mirror:
             target.make_link(path, source_entry.target)
             self._record_made(path, source_entry, target)
             return deed
-        return self._copy_file(path, source_entry, present, push=push)
+        return self._copy_file(path, source_entry, present, seen_ns, push=push)
 
-    def _copy_file(self, path: str, source_entry: FoundEntry, present: FoundEntry | None, *, push: bool) -> Deed:
+    def _copy_file(
+        self, path: str, source_entry: FoundEntry, present: FoundEntry | None, seen_ns: int, *, push: bool
+    ) -> Deed:
         if not push:
-            return self._pull_file(path, source_entry, present)
-        note = partial(self._note_intent, path, source_entry, present, "theirs")
+            return self._pull_file(path, source_entry, present, seen_ns)
+        note = partial(self._note_intent, path, source_entry, present, "theirs", seen_ns)
         with self.box.reading(path) as fd:
             if may_be_written(fd):
                 content.notice_stores(fd)
@@ -319,7 +325,7 @@ class Mirror:
                     raise
             after = mark_file(os.fstat(fd))
         self.written_bytes += written_bytes
-        self._record_copy(path, after, source_mark, new_entry, push=True)
+        self._record_copy(path, after, source_mark, new_entry, seen_ns, push=True)
         return "agreed" if new_entry == present else "pushed"
 
     def is_as_agreed(self, path: str) -> bool:
@@ -362,40 +368,36 @@ class Mirror:
             self.writes.follow_file(fd)  # it is about to be compared, and its writes are seen from now on
         return ranges
 
-    def _pull_file(self, path: str, source_entry: FoundEntry, present: FoundEntry | None) -> Deed:
+    def _pull_file(self, path: str, source_entry: FoundEntry, present: FoundEntry | None, seen_ns: int) -> Deed:
         with self.sync.hold_entry(path, source_entry):
             pass  # raises unless the client has finished it
         if present is not None:
             with self.box.hold_entry(path, present):
                 pass  # raises if a program is writing it, which is checked again when it is replaced
             if self._is_same(path, present, source_entry):
-                return self._agree_on(path, present, source_entry, self.store.get(path))
+                return self._agree_on(path, present, source_entry, self.store.get(path), seen_ns)
         with self.sync.reading(path) as fd:
-            note = partial(self._note_intent, path, source_entry, present, "ours")
+            note = partial(self._note_intent, path, source_entry, present, "ours", seen_ns)
             new_entry, source_mark = self.box.put_file(path, fd, source_entry.mode, present, note)
             after = mark_file(os.fstat(fd))
-        self._record_copy(path, after, source_mark, new_entry, push=False)
+        self._record_copy(path, after, source_mark, new_entry, seen_ns, push=False)
         return "pulled"
 
     def _record_copy(
-        self,
-        path: str,
-        after: FileMark,
-        taken: FileMark,
-        new_entry: FoundEntry,
-        *,
-        push: bool,
+        self, path: str, after: FileMark, taken: FileMark, new_entry: FoundEntry, seen_ns: int, *, push: bool,
         is_certain: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Note that the target is now a copy of the source, which had these marks after and before it was read.
 
-        ``is_certain`` says that the mark shows any change, however recent it is.
+        ``seen_ns`` is a time before the first of them: asked after a slow copy, a mark would seem older than it was
+        when the source could still change without a sign. ``is_certain`` says that the mark shows any change, however
+        recent it is.
         """
         # The mark is of the file that was read. Its name may be another file's by now, or its folder may have vanished.
         mark = taken
         if after != taken:
             mark = NEVER  # it was written while it was read: compare it next time
-        elif not (is_certain or taken.is_reliable()):
+        elif not (is_certain or taken.is_reliable(seen_ns)):
             mark = taken._replace(changed_ns=0)
         if mark != taken:
             self.again.add(path)
@@ -477,8 +479,10 @@ class Mirror:
                 return content.are_equal(one, other)
         return ours.kind == "folder" or ours.target == theirs.target
 
-    def _agree_on(self, path: str, ours: FoundEntry, theirs: FoundEntry, was: Agreed | None) -> Deed:
-        """Agree on an entry whose content is the same on both sides.
+    def _agree_on(
+        self, path: str, ours: FoundEntry, theirs: FoundEntry, was: Agreed | None, seen_ns: int
+    ) -> Deed:  # fmt: skip
+        """Agree on an entry whose content is the same on both sides. ``seen_ns`` is a time before both were looked at.
 
         Permissions follow the side that changed them, or the box if both did.
         """
@@ -495,7 +499,8 @@ class Mirror:
         # A pulled file's mark is young, and yet shows any write: its time is the client's. Made unsure, it would
         # conflict with the client's next change.
         is_certain = was is not None and was.box == was_ours
-        self._record_copy(path, NEVER if now is None else now.mark, taken, sync_entry, push=True, is_certain=is_certain)
+        after = NEVER if now is None else now.mark
+        self._record_copy(path, after, taken, sync_entry, seen_ns, push=True, is_certain=is_certain)
         return "agreed"
 
     def _follow_mode(

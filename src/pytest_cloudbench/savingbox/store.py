@@ -64,11 +64,14 @@ class Intent(NamedTuple):
         return cls(side, kind, mode, target, FileMark(*source), *was)
 
     @classmethod
-    def for_entry(cls, side: Literal["ours", "theirs"], source_entry: FoundEntry, present: FoundEntry | None) -> Intent:
+    def for_entry(
+        cls, side: Literal["ours", "theirs"], source_entry: FoundEntry, present: FoundEntry | None, seen_ns: int
+    ) -> Intent:
         """Return the note before an entry is made as ``source_entry``, which the other side has, where ``present`` is
-        now.
+        now. ``seen_ns`` is a time before both were looked at.
         """
-        mark = source_entry.mark if source_entry.mark.is_reliable() else source_entry.mark._replace(changed_ns=0)
+        mark = source_entry.mark
+        mark = mark if mark.is_reliable(seen_ns) else mark._replace(changed_ns=0)
         intent = cls(side, source_entry.kind, source_entry.mode, source_entry.target, mark)
         if present is None or not intent._is_like(present):
             return intent

@@ -37,9 +37,12 @@ class FileMark(NamedTuple):
     modified_ns: int
     changed_ns: int
 
-    def is_reliable(self) -> bool:
-        """Return whether the mark will show any change from now on."""
-        return time.time_ns() - self.changed_ns > _CLOCK_STEP_NS
+    def is_reliable(self, taken_ns: int | None = None) -> bool:
+        """Return whether the mark shows any change that came after it.
+
+        ``taken_ns`` is when the mark was taken, or a time before that. Without it the mark was taken just now.
+        """
+        return (time.time_ns() if taken_ns is None else taken_ns) - self.changed_ns > _CLOCK_STEP_NS
 
 
 def mark_file(status: os.stat_result) -> FileMark:

@@ -200,6 +200,22 @@ def test_quoted_texts_are_not_compared() -> None:
     )
 
 
+def test_long_texts_are_wrapped_and_empty_columns_left_out() -> None:
+    reason = "it sends its requests to a server whose certificate was revoked by CRL or by OCSP, and asks neither"
+    findings = [
+        replace(found(name, None, answer=answer, how=how, advertised="-"), columns=("answer", "how", "advertised"))
+        for name, answer, how in (("a", "no", reason), ("b", "unknown", "it makes no connections"))
+    ]
+    lines = [line.rstrip() for line in render_comparison(findings, 60)]
+    assert max(map(len, lines)) <= 60
+    assert "advertised" not in "\n".join(lines)
+    table = lines[next(number for number, line in enumerate(lines) if line.endswith("how")) + 3 :]
+    second = next(number for number, line in enumerate(table) if line.startswith("  b "))
+    assert second > 1
+    assert " ".join(line[10:].strip() for line in table[:second]) == reason
+    assert table[second].split() == ["b", *"it makes no connections".split()]
+
+
 def by_host(p50_s: Mapping[str, float], agents: Sequence[int] = (2, 2), provider: str = "dropbox") -> Finding:
     """An experiment that several hosts measured, by their medians."""
     hosts = {}

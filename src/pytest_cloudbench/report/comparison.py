@@ -250,10 +250,13 @@ def _render_groups(groups: Sequence[_Group], head_title: str, width: int) -> lis
             for index, key in enumerate(keys)
         ]
         name_width = max(len(head_title), *(len(name) + 2 for name in names.values()))
+        room = max(_SHORTEST_NAME, width - name_width - len(_GAP))
+        aligns = [str.ljust if column_width > room else str.rjust for column_width in widths]
+        widths = [min(column_width, room) for column_width in widths]
         for indexes in _split_columns(widths, width - name_width):
             lines += [""] if former is not None else []
             former = kind
-            heads = [f"{_column_title(keys[index], titles)} ".rjust(widths[index]) for index in indexes]
+            heads = [aligns[index](f"{_column_title(keys[index], titles)} ", widths[index]) for index in indexes]
             head = head_title.ljust(name_width) + "".join(_GAP + text for text in heads)
             table_width = name_width + sum(widths[index] + len(_GAP) for index in indexes) - 1
             lines += [head.rstrip(), "-" * min(width, table_width)]
@@ -261,15 +264,30 @@ def _render_groups(groups: Sequence[_Group], head_title: str, width: int) -> lis
                 lines += textwrap.wrap(group.label, width, subsequent_indent="  ", break_on_hyphens=False)
                 for row, texts in zip(group.rows, rows, strict=True):
                     name = names[row.name] + (_DOUBTED if row.has_doubts else "")
-                    line = f"  {name}".ljust(name_width)
-                    line += "".join(_GAP + texts[index].rjust(widths[index]) for index in indexes)
-                    lines.append(line.rstrip())
-                    marks += line[name_width:] + (_DOUBTED if row.has_doubts else "")
+                    row_lines = _render_row([(texts[index], widths[index], aligns[index]) for index in indexes])
+                    marks += "".join(row_lines) + (_DOUBTED if row.has_doubts else "")
+                    labels = [f"  {name}", *[""] * len(row_lines)]
+                    lines += [
+                        (label.ljust(name_width) + line).rstrip()
+                        for label, line in zip(labels, row_lines, strict=False)
+                    ]
                 for line in remarks if indexes[-1] == len(keys) - 1 else ():
                     lines += textwrap.wrap(line, width, initial_indent="  ", subsequent_indent="    ")
     if any(mark in marks for mark in (BEST, _CLOSE_TO_BEST, _DOUBTED)):
         lines += ["", *textwrap.wrap(_LEGEND, width, subsequent_indent="  ")]
     return lines
+
+
+def _render_row(row_cells: Sequence[tuple[str, int, Callable[[str, int], str]]]) -> list[str]:
+    """Return the lines of a row. Each cell is its text, its width and its alignment. Longer texts are wrapped."""
+    columns = []
+    for text, width, align in row_cells:
+        lines = textwrap.wrap(text, width) if len(text) > width else [text]
+        columns.append([align(line, width) for line in lines])
+    height = max(map(len, columns))
+    for lines, (_, width, _) in zip(columns, row_cells, strict=True):
+        lines.extend([" " * width] * (height - len(lines)))
+    return ["".join(_GAP + part for part in parts) for parts in zip(*columns, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,7 +381,12 @@ def _measured_keys(rows: Sequence[_Row]) -> list[str]:
     columns = rows[0].findings[-1].columns
     if columns:
         metrics = [key for key in columns if key in METRICS]
-        return metrics or [key for key in columns if not all(_is_quoted(row, key) for row in rows)] or list(columns)
+        measured = [key for key in columns if not all(_is_quoted(row, key) for row in rows)]
+        return (
+            metrics
+            or [key for key in measured if any(_format_cell(row, key) != UNKNOWN for row in rows)]
+            or list(columns)
+        )
     keys = [key for key in _RUN_KEYS if any(row.value(key) is not None for row in rows)]
     if "loss_rate" in keys:
         keys.remove("ok_rate")
@@ -393,7 +416,7 @@ def _cell_texts(group: _Group, keys: Sequence[str]) -> tuple[list[list[str]], li
             mark, ranking = " ", ranked.get(key)
             if ranking and row.name in ranking.leaders and ranking.verdict in ("best", "among the best"):
                 mark = BEST if ranking.verdict == "best" else _CLOSE_TO_BEST
-            texts.append(column_of(key)[2](row.value(key)) + mark)
+            texts.append(_format_cell(row, key) + mark)
         cells.append(texts)
     close, unjudged = dict[str, list[str]](), dict[str, list[str]]()
     for key, judged in ranked.items():
@@ -404,6 +427,10 @@ def _cell_texts(group: _Group, keys: Sequence[str]) -> tuple[list[list[str]], li
     remarks = [f"{reason}: {', '.join(titles)}" for reason, titles in close.items()]
     remarks += [f"not judged: {', '.join(titles)} ({_explain_reason(reason)})" for reason, titles in unjudged.items()]
     return cells, remarks
+
+
+def _format_cell(row: _Row, key: str) -> str:
+    return column_of(key)[2](row.value(key))
 
 
 def _explain_reason(reason: str) -> str:

@@ -604,7 +604,7 @@ def test_modules_import_each_other_in_no_circle() -> None:
     assert import_circles({module: source for module, source in sources().items() if module not in FACES}) == []
 
 
-def test_what_is_done_leaves_the_tables() -> None:
+def test_tables_hold_no_resolved_exceptions() -> None:
     touched = {
         (module, name.rpartition(".")[2])
         for module in {module for module, _ in PRIVATES}

@@ -29,7 +29,7 @@ from tests.limits import HANG_S
 
 
 @pytest.mark.parametrize("slowdown", [1.0, 1.1, 2.0])
-def test_what_drifts_cancels_out_of_a_ratio(slowdown: float) -> None:
+def test_drift_cancels_out_of_a_ratio(slowdown: float) -> None:
     """Each block is slower than the one before by a tenth of this machine's slowdown."""
     speed = (slowdown ** (number / 10) for number in itertools.count())
     found = alternating(lambda: 3.0 * next(speed), lambda: 2.0 * next(speed), 8)
@@ -173,7 +173,7 @@ def test_every_module_of_figures_is_measured_and_its_code_is_there() -> None:
 
 
 @pytest.mark.parametrize("power", [0.0, 1.0, 2.0])
-def test_growth_finds_the_power_of_the_size_whatever_a_start_costs(power: float) -> None:
+def test_growth_exponent_is_independent_of_startup_cost(power: float) -> None:
     growth = measure_growth("files", 1000, lambda size: 0.1 + 0.001 * size**power)
     assert growth.sizes == (1000, 10_000, 100_000)
     assert growth.exponent == pytest.approx(power, abs=0.02)
@@ -245,7 +245,7 @@ def test_the_reader_sees_the_payload_of_each_kind_of_capture(kind: str, tmp_path
     assert summary["payload_up_bytes"] + summary["payload_down_bytes"] == payload_bytes > 0
 
 
-def test_stored_figures_are_of_commits_without_changes_and_of_what_is_measured() -> None:
+def test_stored_figures_belong_to_clean_commits_and_existing_measurements() -> None:
     figures = json.loads(run.RESULTS.read_text("utf-8"))["figures"]
     assert [name for name, figure in figures.items() if figure["commit"].endswith("-dirty")] == []
     assert [name for name, figure in figures.items() if "gone" in run.describe_age(name, figure["commit"])] == []
@@ -253,7 +253,7 @@ def test_stored_figures_are_of_commits_without_changes_and_of_what_is_measured()
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="an emulator and a server beside busy processes")
-def test_a_record_has_runs_of_each_kind_with_what_the_gate_watches(tmp_path: Path) -> None:
+def test_record_holds_gate_figures_of_each_kind_of_run(tmp_path: Path) -> None:
     path = gate_recorded.record("bursts", 0, tmp_path, ops=60, rounds=2)
     record = gate_recorded.read_record("bursts", tmp_path)
     assert record is not None

@@ -32,7 +32,7 @@ def test_the_trace_that_ships_is_made_again_from_its_seed(
     assert capsys.readouterr().out.splitlines()[-1] == "other.csv: differs"
 
 
-def test_the_trace_that_ships_is_what_its_tool_says() -> None:
+def test_shipped_trace_has_the_properties_its_tool_declares() -> None:
     text = read_trace("iot-hour")
     assert text.startswith("# Synthetic: every number is a choice, none was measured.")
     trace = parse_trace(text)

@@ -82,7 +82,7 @@ def test_the_gate_of_a_team_holds_and_bites(project: Path) -> None:
 
 
 @pytest.mark.parametrize("project", ["iot-gate"], indirect=True)
-def test_what_its_workflow_runs_is_what_the_readme_shows(project: Path) -> None:
+def test_workflow_runs_the_commands_of_the_readme(project: Path) -> None:
     steps = re.findall(r"- run: (.*)", (project / ".github" / "workflows" / "storage.yml").read_text("utf-8"))
     assert steps == [INSTALLS, told(project)[0]]
 
@@ -115,7 +115,7 @@ def test_a_client_is_tested_against_a_service_that_misbehaves(project: Path) -> 
 UNIT = EXAMPLES / "savingbox" / "savingbox@.service"
 
 
-def test_the_unit_of_a_batching_folder_runs_what_its_head_says(tmp_path: Path) -> None:
+def test_batching_folder_unit_works_with_options_of_its_head(tmp_path: Path) -> None:
     text = UNIT.read_text("utf-8")
     (command,) = re.findall(r"^ExecStart=/usr/bin/env (.+)$", text, re.MULTILINE)
     (options,) = re.findall(r"^#\s+OPTIONS=(.+)$", text, re.MULTILINE)

@@ -271,7 +271,7 @@ def test_a_baseline_goes_from_the_default_branch_to_a_merge_request_on_gitlab(tm
     assert len(cases(runner.text("junit.xml"))) == 2
 
 
-def test_what_the_readme_shows_is_what_the_jobs_run() -> None:
+def test_gate_job_runs_the_commands_of_the_readme() -> None:
     first, *told = commands((PROJECT / "README.md").read_text("utf-8"))
     assert first == INSTALLS
     measured = next(

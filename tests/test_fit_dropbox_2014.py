@@ -81,7 +81,7 @@ def test_simulation_is_deterministic_and_uses_the_policy(fit: ModuleType) -> Non
     assert fit.simulate(together, in_flight, latency, draws) == 50.0
 
 
-def test_noise_tells_apart_only_what_one_run_can(fit: ModuleType) -> None:
+def test_losses_differ_only_beyond_the_noise_of_one_run(fit: ModuleType) -> None:
     def row(lost: int, files: int) -> object:
         return fit.Row("x", 10, 1.0, 0.0, files, lost)
 

@@ -82,13 +82,13 @@ def size(printed: str) -> float:
 # --- the files are what the data say ---
 
 
-def test_committed_files_are_what_the_tool_makes(tool: ModuleType) -> None:
+def test_committed_files_match_output_of_the_tool(tool: ModuleType) -> None:
     made = tool.documents(PUBLISHED)
     assert sorted(made) == sorted(f"{name}.json" for name in COUNTS)
     assert {path.name: path.read_text("utf-8") for path in PUBLISHED.glob("*.json")} == made
 
 
-def test_check_names_what_differs(
+def test_check_names_differing_file(
     tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = Path(shutil.copytree(PUBLISHED, tmp_path / "published"))
@@ -128,7 +128,7 @@ def test_files_have_the_keys_of_an_ordinary_file_and_entries_too(pytester: pytes
     assert made["commit_info"].keys() <= document["commit_info"].keys() | {"author_time", "branch"}
 
 
-def test_every_entry_says_what_its_round_is_and_where_it_comes_from() -> None:
+def test_every_entry_states_its_statistic_and_source() -> None:
     found = every()
     assert len({entry["fullname"] for entry in found}) == len(found) == sum(COUNTS.values())
     for entry in found:
@@ -295,7 +295,7 @@ def test_quoted_figures_agree_with_each_other() -> None:
     assert value["Cloud Drive", "background traffic", "idle"] * 86_400 / 8 == pytest.approx(65e6, rel=0.01)
 
 
-def test_what_uds_saves_is_what_the_text_says_of_it() -> None:
+def test_savings_of_uds_agree_with_the_text() -> None:
     traffic = {info["condition"]: info["value"] for info in infos("uds-2013-download") if info["quantity"] == "traffic"}
     overhead = {info["condition"]: info["value"] for info in infos("uds-2013-download") if info["unit"] == "share"}
     assert traffic["with UDS"] / 5e6 - 1 < overhead["with UDS"]

@@ -58,7 +58,7 @@ def test_malformed_spec(text: str) -> None:
         ProviderSpec.parse(text)
 
 
-def test_cloud_error_says_what_happened_to_what() -> None:
+def test_cloud_error_names_verb_path_and_kind() -> None:
     error = CloudError(ErrorKind.THROTTLED, "put", "/a", retry_after_s=1.5, detail="slow down")
     assert str(error) == "put /a: throttled (slow down)"
     assert (error.kind, error.retry_after_s) == (ErrorKind.THROTTLED, 1.5)

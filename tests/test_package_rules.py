@@ -25,6 +25,6 @@ def test_an_import_for_types_closes_a_circle_too() -> None:
     assert import_circles({"a": FIRST, "b": LAZY, "c": for_types}) == [["a", "b", "c"]]
 
 
-def test_what_is_no_circle() -> None:
+def test_lazy_and_own_imports_are_no_circle() -> None:
     assert import_circles({"a": FIRST, "b": LAZY, "c": ""}) == []
     assert import_circles({"a": "from pytest_cloudbench.a import x"}) == []

@@ -172,7 +172,7 @@ def test_wheel_carries_package_suites_data_and_licence(wheel: Path) -> None:
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
 
 
-def test_sdist_carries_what_its_own_tests_need(built: Path) -> None:
+def test_sdist_contains_all_files_its_tests_need(built: Path) -> None:
     (sdist,) = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
@@ -264,7 +264,7 @@ def test_the_command_works_without_any_extra(command: list[str], bare: dict[str,
 
 
 @pytest.mark.slow
-def test_what_needs_an_extra_says_which_in_one_line(bare: dict[str, str], tmp_path: Path) -> None:
+def test_missing_extra_is_named_in_one_line(bare: dict[str, str], tmp_path: Path) -> None:
     done = bare_run(
         bare, "-m", "pytest_cloudbench.commands.cli", "analyze", str(ROOT / "fixtures/captures/vlan.pcap"), cwd=tmp_path
     )
@@ -280,7 +280,7 @@ def test_what_needs_an_extra_says_which_in_one_line(bare: dict[str, str], tmp_pa
     assert f"(keyring is not installed: run {install_command('keyring')})" in token
 
 
-def test_the_conformance_suite_says_what_random_order_needs(bare: dict[str, str], tmp_path: Path) -> None:
+def test_conformance_suite_names_extra_for_random_order(bare: dict[str, str], tmp_path: Path) -> None:
     suite = str(ROOT / "suites" / "conformance" / "test_any_order.py")
     # Without a cache, because this checkout may be another user's.
     plugins = ("-p", "no:hypothesispytest", "-p", "no:cacheprovider")
@@ -293,7 +293,7 @@ def test_the_conformance_suite_says_what_random_order_needs(bare: dict[str, str]
 
 
 @pytest.mark.slow
-def test_extras_are_what_the_features_ask_for() -> None:
+def test_extras_match_packages_of_their_features() -> None:
     declared = PROJECT["optional-dependencies"]
     for extra, modules in BRINGS.items():
         brought = {canonicalize_name(name) for module in modules for name in packages_distributions()[module]}

@@ -103,7 +103,7 @@ def test_cases_after_the_quick_ones_are_slow(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_which_part_does_not_depend_on_the_other_tests(project: Path) -> None:
+def test_part_of_a_test_is_independent_of_other_tests(project: Path) -> None:
     whole = collect(project, "--part", "2/4", "-m", "not slow")
     alone = collect(project, "--part", "2/4", "test_large.py")
     assert [test for test in whole if test.startswith("test_large.py")] == alone

@@ -309,7 +309,7 @@ It knows syncthing, lsyncd, unison, rclone, restic, your desktop client, and any
     tests/lab/clients/test_command.py::test_the_example_of_the_documents_runs
 
 Both need `pip install '.[capture]'`.
-    tests/test_packaging.py::test_what_needs_an_extra_says_which_in_one_line
+    tests/test_packaging.py::test_missing_extra_is_named_in_one_line
 
 [`cloudbench savingbox`](docs/reference/savingbox.md) puts a folder in front of a client's, and batches changes on
 the way, so that it sends less.
@@ -339,14 +339,14 @@ survives.
     tests/suites/test_cloudraid.py::test_suites_of_providers_measure_an_array
 
 A driver is one class; [this page](docs/extending/driver.md) has a whole one.
-    tests/drivers/test_adding_a_driver.py::test_the_copy_is_what_is_tested
+    tests/drivers/test_adding_a_driver.py::test_driver_is_tested_in_the_copied_checkout
     tests/drivers/test_adding_a_driver.py::test_code_of_the_page_is_well_formed
 
 The plugin finds it by entry point, and `pytest --pyargs pytest_cloudbench.suites.conformance --provider SPEC`
 checks that it does what it declares, in any order of operations.
     tests/drivers/test_third_party.py::test_it_is_found_in_every_process_after_an_installation_by_pip
     tests/test_packaging.py::test_the_wheel_checks_a_driver
-    tests/drivers/test_wrong_drivers.py::test_a_wrong_driver_fails_for_what_is_wrong
+    tests/drivers/test_wrong_drivers.py::test_wrong_driver_fails_exactly_the_expected_tests
 
 There are pages for an [emulator](docs/extending/emulator.md), a [sync client](docs/extending/sync-client.md), a
 [suite](docs/extending/suite.md) and a [metric](docs/extending/metric.md), too.

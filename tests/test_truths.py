@@ -43,7 +43,7 @@ def test_a_run_in_doubt_is_left_out_when_it_says_so(request: pytest.FixtureReque
     request.node.user_properties.clear()
 
 
-def test_the_session_counts_what_was_left_out() -> None:
+def test_session_summary_counts_omitted_truths() -> None:
     def report(name: str, against: str) -> pytest.TestReport:
         properties: list[tuple[str, object]] = [(JUDGED, against)]
         return pytest.TestReport(name, ("", 0, ""), {}, "passed", None, "call", user_properties=properties)

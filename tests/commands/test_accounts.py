@@ -347,7 +347,7 @@ def renewals(box_app: Application, monkeypatch: pytest.MonkeyPatch) -> list[str]
 
 
 @pytest.mark.parametrize("spec", ["box", "emulated:box?profile=ideal"])
-def test_a_login_to_box_keeps_what_a_renewal_needs(
+def test_login_to_box_stores_only_the_secrets_for_renewal(
     spec: str, box_app: Application, box: EmulatorService, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str], file: Path, renewals: list[str],
 ) -> None:  # fmt: skip
@@ -399,7 +399,7 @@ def test_each_refresh_token_of_box_is_used_once(
     assert renewal.load_usable(credentials.ProviderAccount.named("box")) == {"access_token": "of-the-environment"}
 
 
-def test_a_login_to_box_that_has_ended_says_what_to_do(renewals: list[str]) -> None:
+def test_ended_login_to_box_is_reported_with_the_providers_reason(renewals: list[str]) -> None:
     credentials.store(credentials.ProviderAccount.named("box-2"), {**BOX, "refresh_token": "invalid"})
     with pytest.raises(CredentialsError, match=r"^box-2: the provider renewed no token: Invalid refresh token; "):
         renewal.load_usable(credentials.ProviderAccount.named("box-2"))

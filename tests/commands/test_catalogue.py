@@ -37,7 +37,7 @@ def test_an_example_is_in_the_help_and_is_accepted(words: str, monkeypatch: pyte
     assert callable(options.run)
 
 
-def test_all_commands_are_listed_by_what_they_are_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_lists_all_commands_in_their_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     shown = help_of()
     assert max(map(len, shown.splitlines())) <= 80

@@ -45,7 +45,7 @@ def test_version_and_help() -> None:
     assert {"emulate", "clean", "new", "schema"} <= set(run("--help").stdout.split())
 
 
-def test_without_arguments_it_says_what_people_do() -> None:
+def test_cli_without_arguments_shows_common_commands() -> None:
     """Each command in it exists, and all of it fits 80 columns."""
     done = run()
     assert done.returncode == 0
@@ -107,7 +107,7 @@ def _left(store: Path, run: str = "x", marker: str | None = journal.MARKER, said
 
 
 @pytest.mark.parametrize("marker", [journal.MARKER, f"..{journal.marker_beside('/cloudbench-x')}"])
-def test_clean_removes_what_a_killed_run_left(
+def test_clean_removes_folder_of_killed_run(
     store: Path, marker: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = _left(store, marker=marker)
@@ -223,7 +223,7 @@ def test_a_run_leaves_the_folder_as_it_was(tmp_path: Path, store: Path, spread: 
         ("/cloudbench-file", "has no marker of run file: left alone, since it may not be a run's"),
     ],
 )
-def test_clean_removes_only_what_has_name_and_marker(
+def test_clean_keeps_folders_without_valid_name_and_marker(
     store: Path, folder: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (store / "keep").mkdir()
@@ -300,7 +300,9 @@ _NOT_ENTRIES = [
 
 
 @pytest.mark.parametrize("line", _NOT_ENTRIES, ids=range(len(_NOT_ENTRIES)))
-def test_what_is_no_entry_is_one_line(store: Path, line: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+def test_malformed_journal_entry_is_reported_in_one_line(
+    store: Path, line: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
     journal.journal_path().write_bytes(line)
     folder = _left(store)
     assert cli.main(["clean"]) == 1
@@ -310,7 +312,7 @@ def test_what_is_no_entry_is_one_line(store: Path, line: bytes, capsys: pytest.C
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "device", "huge"])
-def test_what_is_no_journal_is_one_line(
+def test_unusable_journal_is_reported_in_one_line(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = make_odd_file(tmp_path, kind)
@@ -352,7 +354,7 @@ def test_new_leaves_an_existing_file_as_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "words"), [("mine.toml", "ends in .bench.toml"), ("no/x.bench.toml", "cannot be written")]
 )
-def test_new_says_what_is_wrong_in_one_line(name: str, words: str, tmp_path: Path) -> None:
+def test_new_refuses_unusable_path_in_one_line(name: str, words: str, tmp_path: Path) -> None:
     done = run("new", str(tmp_path / name))
     assert (done.returncode, done.stdout) == (4, "")
     assert words in done.stderr
@@ -390,7 +392,7 @@ def test_a_reader_that_goes_early_gets_no_traceback(tmp_path: Path, words: list[
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes of a shell")
-def test_what_was_read_before_it_went_is_right(tmp_path: Path) -> None:
+def test_analyze_ends_quietly_when_its_reader_leaves(tmp_path: Path) -> None:
     path = many_flows(tmp_path / "many.pcap")
     command = [sys.executable, "-m", "pytest_cloudbench.commands.cli", "analyze", str(path), "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

@@ -62,7 +62,7 @@ def estimate(tmp_path: Path, *words: str, **environment: str) -> dict[str, dict[
     return found
 
 
-def test_it_says_what_a_run_would_do_without_credentials(tmp_path: Path) -> None:
+def test_estimate_needs_no_credentials_and_writes_nothing(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TESTS)
     before = sorted(tmp_path.rglob("*"))
     found = estimate(tmp_path, "test_it.py", "--provider", "s3://my-bucket")
@@ -78,7 +78,7 @@ def test_it_says_what_a_run_would_do_without_credentials(tmp_path: Path) -> None
     assert [path for path in sorted(tmp_path.rglob("*")) if "__pycache__" not in path.parts] == before
 
 
-def test_it_knows_what_depends_on_a_measurement(tmp_path: Path) -> None:
+def test_estimate_marks_figures_that_depend_on_measurement(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TESTS)
     found = estimate(tmp_path, "test_it.py", "--provider", "folder:nowhere", "-n", "4")
     assert found["test_closed"]["operations"] == "31 (10 put, 1 list, 20 get)"

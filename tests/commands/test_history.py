@@ -457,7 +457,9 @@ def test_records_outside_of_the_results_are_not_opened(storage: Path, tmp_path: 
         assert "give their folder with --records" in run("ops", str(number), "--sql", "FROM ops", status=1)[1]
 
 
-def test_ops_without_its_extra_say_what_to_install(recorded: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ops_without_duckdb_names_command_to_install_it(
+    recorded: Path, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "duckdb", None)
     err = run("ops", "1", "--sql", "FROM ops", status=4)[1]
     assert err == f"cloudbench: ops: duckdb is not installed: run {install_command('sql')}\n"

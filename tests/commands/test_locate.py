@@ -89,7 +89,7 @@ def test_a_name_of_which_nothing_is_known_hides_no_earlier_location(
     assert not (home / "results").exists()
 
 
-def test_what_was_stored_is_judged_again_without_asking_anybody(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_saved_survey_is_judged_again_without_queries(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     saved = home / "seen.json"
     with internet(home, ["127.0.0.1"]) as net:
         cli.main(["locate", NAME, "--here", "59.91,10.75", "--save", str(saved), *net.options])
@@ -188,7 +188,7 @@ def test_content_from_a_storage_comes_within_a_round_trip(home: Path, capsys: py
         (b"content", "Connection: close", "it ends the connection after each answer"),
     ],
 )
-def test_content_that_proves_nothing_leaves_unknown_what_answers(
+def test_inconclusive_content_leaves_server_layer_unknown(
     home: Path, capsys: pytest.CaptureFixture[str], answer: bytes, header: str, reason: str
 ) -> None:
     with serve_file(answer, header) as (url, _):
@@ -207,7 +207,7 @@ def test_content_of_others_is_not_read_unless_the_user_agrees(
 
 
 @pytest.mark.parametrize("url", ["new.bin", "ftp://a.example/x", "https://user@a.example/x", "https://[/x"])
-def test_what_is_no_url_of_content_is_said(home: Path, capsys: pytest.CaptureFixture[str], url: str) -> None:
+def test_locate_refuses_invalid_content_url(home: Path, capsys: pytest.CaptureFixture[str], url: str) -> None:
     assert cli.main(["locate", "--content", url]) == 4
     assert "--content: expected URLs such as" in capsys.readouterr().err
 

@@ -118,12 +118,12 @@ def test_the_page_names_every_place_and_no_other_one_changes(original: Path, che
     assert difference(original, checkout) == set(listed_paths(page))
 
 
-def test_the_page_says_what_a_driver_may_import() -> None:
+def test_page_lists_imports_allowed_in_drivers() -> None:
     page = PAGE.read_text("utf-8")
     assert [name for name in DRIVER_IMPORTS if f"`{name}`" not in page] == []
 
 
-def test_the_copy_is_what_is_tested(checkout: Path, environment: Mapping[str, str]) -> None:
+def test_driver_is_tested_in_the_copied_checkout(checkout: Path, environment: Mapping[str, str]) -> None:
     code = "from pytest_cloudbench import drivers; print(drivers.schemes(), drivers.__file__)"
     done = run_in(checkout, "-c", code, environment=environment)
     assert "'pail'" in done.stdout

@@ -37,7 +37,7 @@ PATH = "/run/a b/s00001-000001.bin"
         ("one\n line", "one line"),
     ],
 )
-def test_detail_omits_what_differs_between_requests(words: str, expected: str) -> None:
+def test_detail_omits_values_of_a_single_request(words: str, expected: str) -> None:
     assert detail_of(words, PATH) == expected
 
 
@@ -55,7 +55,7 @@ def test_detail_omits_what_differs_between_requests(words: str, expected: str) -
     ],
 )
 @pytest.mark.parametrize("path", [PATH, "/a", "/folder", "/path/reset", "/"])
-def test_detail_keeps_what_tells_kinds_apart(words: str, path: str) -> None:
+def test_detail_keeps_words_that_distinguish_errors(words: str, path: str) -> None:
     assert detail_of(words, path) == words
 
 

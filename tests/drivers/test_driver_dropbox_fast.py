@@ -37,7 +37,7 @@ def routes_of(emulator: EmulatorService) -> Counter[str]:
     return Counter({name: sum(counts.values()) for name, counts in routes["routes"].items()})
 
 
-def test_fast_driver_sends_what_the_sdk_sends(emulator: EmulatorService) -> None:
+def test_fast_driver_sends_same_requests_as_sdk(emulator: EmulatorService) -> None:
     """Each verb calls the same API functions equally often; otherwise a comparison would say nothing about the SDK."""
     seen = []
     for scheme in ("dropbox", "dropbox+fast"):

@@ -118,9 +118,7 @@ def failure(action: Any) -> CloudError:
 # --- requests ---
 
 
-def test_each_verb_takes_what_is_declared_and_the_emulator_counts_the_same(
-    emulator: EmulatorService, driver: Any
-) -> None:
+def test_each_verb_sends_its_declared_number_of_requests(emulator: EmulatorService, driver: Any) -> None:
     driver.mkdir("/f")
     driver.prepare("/f")
     url = ""

@@ -165,7 +165,7 @@ def test_each_thread_counts_its_own(driver: Any) -> None:
 # --- the tree, and what others do to it ---
 
 
-def test_what_another_client_changes_is_seen(emulator: EmulatorService, driver: Any) -> None:
+def test_changes_of_another_client_are_seen(emulator: EmulatorService, driver: Any) -> None:
     other = connected(emulator.endpoint)
     driver.put("/x/a", Literal(b"first"))
     assert other.stat("/x/a").size_bytes == 5

@@ -290,6 +290,6 @@ def test_unusable_specs_and_credentials_are_refused_on_connecting() -> None:
         drivers.connect(ProviderSpec.parse("onedrive?colour=red"), None, {"access_token": "x"})
 
 
-def test_versions_say_what_is_off(driver: Any) -> None:
+def test_versions_show_disabled_redirects_and_retries(driver: Any) -> None:
     told = driver.versions()
     assert (told["httpx.redirects"], told["httpx.retries"]) == ("off", "off")

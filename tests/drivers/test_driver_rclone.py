@@ -237,7 +237,7 @@ def test_a_folder_that_goes_while_it_is_listed_is_left_out() -> None:
         assert any(path.startswith("/top/sub") for _, path in told.asked)
 
 
-def test_versions_tell_what_is_off_and_what_is_on(driver: Any) -> None:
+def test_versions_show_disabled_retries_and_enabled_pacers(driver: Any) -> None:
     versions = driver.versions()
     assert "--retries 1 --low-level-retries 1" in versions["rclone.flags"]
     assert versions["rclone.pacers"] == "on"

@@ -31,7 +31,7 @@ def test_unknown_scheme_names_the_known_ones(scheme: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", drivers.schemes())
-def test_what_is_declared_is_there(scheme: str) -> None:
+def test_driver_implements_exactly_its_declared_verbs(scheme: str) -> None:
     driver: Any = drivers.driver_class(scheme)
     assert driver.capabilities.digest in {None, *DIGESTS}
     assert {Verb.PUT, Verb.GET, Verb.STAT, Verb.LIST, Verb.DELETE} <= driver.capabilities.verbs

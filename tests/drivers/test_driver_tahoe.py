@@ -77,7 +77,7 @@ def test_lost_shares_are_made_anew(grid: Any) -> None:
         assert driver.repair("/repaired")
 
 
-def test_what_a_check_says_is_read(odd: tuple[Answering, Any]) -> None:
+def test_check_results_and_server_status_are_parsed(odd: tuple[Answering, Any]) -> None:
     told, driver = odd
     for is_healthy in (True, False):
         told.body = b'{"post-repair-results": {"results": {"healthy": %s}}}' % str(is_healthy).lower().encode()

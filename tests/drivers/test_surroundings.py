@@ -252,7 +252,7 @@ class _Declared(_Stranger):
     surroundings = (Surrounding("STRANGE_PLACE", closed="not seen"), Surrounding("STRANGE_*", passed="its own files"))
 
 
-def test_third_party_driver_sees_what_its_rows_pass_through(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_third_party_driver_sees_variables_its_rows_pass_through(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STRANGE_PLACE", "hostile")
     monkeypatch.setenv("STRANGE_CONFIG", "file")
     with closed(rows_of("strange", _Stranger)):

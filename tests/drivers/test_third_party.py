@@ -146,7 +146,7 @@ def test_remains_of_a_killed_run_can_be_cleaned(lab: Lab) -> None:
     assert list((lab.folder / "objects").iterdir()) == []
 
 
-def test_a_driver_of_the_package_needs_no_look_at_what_is_installed(site: Path) -> None:
+def test_builtin_driver_loads_without_scanning_entry_points(site: Path) -> None:
     install(site, "loud", {"folder": "loud:Folder"}, {"loud": LOUD})
     code = f"""
     import sys

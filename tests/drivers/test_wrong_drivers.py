@@ -103,7 +103,7 @@ def test_every_mistake_is_listed() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FOUND)
-def test_a_wrong_driver_fails_for_what_is_wrong(run: Ended, name: str) -> None:
+def test_wrong_driver_fails_exactly_the_expected_tests(run: Ended, name: str) -> None:
     assert failures(run)[name] == set(sure(name))
 
 
@@ -166,7 +166,7 @@ def test_content_that_differs_is_told_by_its_first_byte(lab: Lab, brought: dict[
         "1025 bytes took 0 requests, and one byte 0",
     ],
 )
-def test_report_says_in_words_what_is_wrong(run: Ended, told: str) -> None:
+def test_report_explains_faults_of_a_driver_in_words(run: Ended, told: str) -> None:
     assert run.lines_with(told)
 
 

@@ -80,7 +80,7 @@ def test_a_needle_is_found_in_each_encoding(name: str) -> None:
     assert [sighting.needle for sighting in find_needles(data, [NEEDLE])] == [NEEDLE]
 
 
-def test_the_form_says_what_was_around_it() -> None:
+def test_sighting_names_encodings_around_the_needle() -> None:
     (sighting,) = find_needles(gzip.compress(base64.b64encode(NEEDLE.data)), [NEEDLE])
     assert sighting.form == "gzip, base64"
 
@@ -125,7 +125,7 @@ def test_random_content_is_readable_through_deflate_without_a_header() -> None:
     assert len(find_needles(packed, needles)) >= 14
 
 
-def test_what_deflate_shortens_does_not_look_random() -> None:
+def test_compressible_data_does_not_look_random() -> None:
     assert looks_random(NOISE) is True
     assert looks_random(NOISE.hex().encode()) is False
     assert looks_random(NOISE[:100]) is None

@@ -88,7 +88,7 @@ def refusal() -> str:
     return str(caught.value)
 
 
-def test_nothing_found_says_exactly_what_to_set(tmp_path: Path) -> None:
+def test_missing_credentials_error_lists_every_way_to_set_them(tmp_path: Path) -> None:
     assert refusal() == (
         "dropbox: no credentials found: run 'cloudbench login dropbox'; "
         "or set CLOUDBENCH_DROPBOX_ACCESS_TOKEN, or CLOUDBENCH_DROPBOX_REFRESH_TOKEN "
@@ -166,7 +166,7 @@ def test_without_a_keyring_the_file_counts(ring: Ring, file: Any, error: Excepti
     assert ring.asked == 1
 
 
-def test_what_a_killed_process_of_the_same_number_left_is_in_nobodys_way(file: Any) -> None:
+def test_file_of_killed_process_does_not_block_storing(file: Any) -> None:
     path = file("")
     left = path.with_name(f"{path.name}.{os.getpid()}.new")
     left.touch()
@@ -239,7 +239,7 @@ def test_nothing_heavy_is_imported_for_the_environment() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-def test_whoever_reads_while_others_store_finds_the_former_or_the_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reader_during_store_sees_former_or_new_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also in the moment before the file is replaced."""
     credentials.store(ProviderAccount.named("dropbox"), {"access_token": "former"})
     found: list[str] = []

@@ -48,7 +48,7 @@ def test_a_profile_is_of_an_api_and_other_parameters_are_the_drivers(spec: str) 
         ("served:x", "expected served:RECIPE.toml"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_in_one_line(spec: str, told: str) -> None:
+def test_impossible_spec_is_refused_in_one_line(spec: str, told: str) -> None:
     with pytest.raises(UsageError, match=told) as refused:
         providers.resolve(spec)
     assert "\n" not in str(refused.value)

@@ -94,7 +94,7 @@ NAMES = st.sampled_from(["a", "folder:/x", "b?k=v", "c?k=v,w", "m:a,b"])
 
 @given(st.recursive(NAMES, lambda inner: st.lists(inner, min_size=1, max_size=3).map(lambda all_: "m:" + ",".join(
     f"({each})" for each in all_)), max_leaves=8))  # fmt: skip
-def test_what_stands_in_parentheses_comes_out_as_it_was(text: str) -> None:
+def test_children_in_parentheses_keep_their_text(text: str) -> None:
     spec = ProviderSpec.parse(f"m:({text}),({text})?own=1")
     assert [child.text for child in spec.children()] == [text, text]
     assert spec.params == {"own": "1"}
@@ -154,7 +154,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.usefixtures("files")
 @pytest.mark.parametrize("case", BAD)
 @pytest.mark.parametrize("ask", [resolve, lambda text: check(text, 1.0), lambda text: Providers("x").provide("", text)])
-def test_what_is_wrong_is_one_line(case: str, ask: Callable[[str], object]) -> None:
+def test_wrong_spec_is_refused_in_one_line(case: str, ask: Callable[[str], object]) -> None:
     text, message = BAD[case]
     with pytest.raises(UsageError) as caught:
         ask(text)
@@ -224,7 +224,7 @@ def test_a_tree_is_told_as_plain_data_and_each_child_is_its_own_account(run: Pro
     assert len({each.credentials["access_token"] for each in endpoints if each}) == 3
 
 
-def test_equal_children_do_not_share_what_is_written(run: Providers, content: Content) -> None:
+def test_equal_children_store_separate_files(run: Providers, content: Content) -> None:
     driver: Any = connect(run.provide("", TWO))
     driver.put("/both", content)
     first, second = driver.children
@@ -259,7 +259,7 @@ def test_digests_tell_trees_apart(run: Providers, tmp_path: Path) -> None:
         ("mirror:folder:{0}/y,folder:{0}/x", "none", True),
     ],
 )
-def test_what_is_known_is_known_of_the_whole_tree(
+def test_tree_combines_emulated_and_kept_state_of_its_children(
     run: Providers, tmp_path: Path, text: str, emulated: str, is_kept: bool
 ) -> None:
     found = run.provide("", text.format(tmp_path))
@@ -282,7 +282,7 @@ def test_the_services_of_one_provider_are_all_started_or_none(files: Path) -> No
     own.close()
 
 
-def test_who_has_died_is_named(files: Path) -> None:
+def test_dead_server_is_named(files: Path) -> None:
     own = Providers("seed", logs=files / "logs")
     text = "mirror:served:tiny.toml,served:tiny.toml"
     own.provide("", text)
@@ -329,7 +329,7 @@ def test_a_child_may_be_a_file_of_its_own(files: Path) -> None:
     assert part.absolute() == f"mirror:(emulated:{files}/mine.toml),(emulated:{files}/mine.toml)"
 
 
-def test_what_a_killed_run_left_on_a_tree_is_removed_with_services_of_its_own(files: Path, content: Content) -> None:
+def test_folder_of_killed_run_on_a_tree_is_removed_with_new_services(files: Path, content: Content) -> None:
     """As ``cloudbench clean`` does it: the emulated part is gone, and a new one is started."""
     (files / "kept").mkdir()
     place = providers.resolve("mirror:folder:kept,served:tiny.toml").absolute()

@@ -83,7 +83,7 @@ def test_segment_curve_uses_medians_of_repeats(tmp_path: Path) -> None:
     assert {row[3] for row in published.rows} == {1.2}
 
 
-def test_many_questions_are_below_each_other_beside_what_was_advertised(tmp_path: Path) -> None:
+def test_many_questions_are_listed_beside_advertised_answers(tmp_path: Path) -> None:
     test = "suites/security/test_security.py::test_table_2_1"
     titles = ["TLS", "File encryption", *(f"a question of number {number}" for number in range(8))]
     entries = [

@@ -38,7 +38,7 @@ def draw(*members: Measurement) -> tuple[Figure, str]:
 OSLO = Cap(Position(59.9, 10.7), 180.0)
 
 
-def test_a_region_and_its_numbers_are_shown_and_what_has_none_is_counted() -> None:
+def test_map_draws_region_and_counts_servers_without_one() -> None:
     figure, svg = draw(listed("a", [place("files.example", OSLO), place("lost.example", None)]))
     assert svg.count('class="reach') == 1
     assert 'class="land"' in svg

@@ -70,7 +70,7 @@ def test_table_of_one_experiment() -> None:
         ),
     ],
 )
-def test_result_is_one_line_of_what_fits(changes: dict[str, Any], width: int, line: str) -> None:
+def test_result_is_one_line_cut_to_the_width(changes: dict[str, Any], width: int, line: str) -> None:
     assert render_result(Finding(info(**changes)), width) == line
     assert len(line) <= width
 

@@ -56,7 +56,7 @@ def test_a_question_is_asked_until_it_is_answered() -> None:
     assert len(asked) == 3
 
 
-def test_what_holds_is_not_waited_for() -> None:
+def test_wait_returns_at_once_for_a_true_condition() -> None:
     given = threading.Event()
     given.set()
     assert wait_for(given, 0)
@@ -65,7 +65,7 @@ def test_what_holds_is_not_waited_for() -> None:
     assert wait_for(given, FOR_EVER_S, poll_s=1, stop=given), "what is wanted counts more than the stop"
 
 
-def test_what_never_comes_is_given_up() -> None:
+def test_wait_gives_up_at_its_limit() -> None:
     answers = iter([False, False, True])
     assert not wait_for(threading.Event(), 0.01)
     assert not wait_for(lambda: next(answers), 0.01, poll_s=FOR_EVER_S)
@@ -96,6 +96,6 @@ def test_durations(text: str, truth_s: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "s", "soon", "6 h", "-1s", "1h-2m", "1e3s", "6hh", "h6", "1s2", "٣s"])
-def test_what_is_no_duration_is_refused(text: str) -> None:
+def test_invalid_duration_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected a number with ms, s, m, h or d"):
         parse_duration_s(text)

@@ -123,7 +123,7 @@ def test_short_and_odd_secrets(redactor: redact._Redactor, secret: str, text: st
     assert redactor.clean(text) == cleaned
 
 
-def test_what_stands_for_a_secret_is_none(redactor: redact._Redactor) -> None:
+def test_placeholder_of_secrets_is_not_redacted(redactor: redact._Redactor) -> None:
     """A replay is given it as a token; whatever it records or says afterwards holds the word."""
     assert redactor.learn(["scrubbed"]) == []
     assert redactor.clean("bodies are scrubbed") == "bodies are scrubbed"
@@ -162,7 +162,7 @@ def test_an_error_is_cleaned_with_all_that_hangs_on_it(redactor: redact._Redacto
     assert error.__traceback__ is None
 
 
-def test_who_listens_is_told_each_secret_once(redactor: redact._Redactor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listener_receives_each_secret_once(redactor: redact._Redactor, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     monkeypatch.setattr(redact, "_LISTENERS", [told.extend])
     redact.learn(["first-secret", "first-secret", "", "abc"])
@@ -203,11 +203,11 @@ def test_names_of_secrets(name: str) -> None:
     key_field public_key max_tokens password_file PASSWORD_STORE_DIR COMPASS BYPASS SSH_AUTH_SOCK KEYBOARD MONKEY
     encryption_algorithm auth_url region key_size secret_name""".split(),
 )
-def test_names_of_what_is_public(name: str) -> None:
+def test_public_names_do_not_name_secrets(name: str) -> None:
     assert not redact.names_secret(name)
 
 
-def test_what_a_scope_has_learned_ends_with_it(redactor: redact._Redactor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_of_a_scope_end_with_it(redactor: redact._Redactor, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     monkeypatch.setattr(redact, "_LISTENERS", [])
     redact.learn(["outer-secret"])
@@ -242,7 +242,7 @@ def test_it(experiment):
 
 
 @pytest.mark.slow
-def test_what_a_session_has_learned_ends_with_it(tmp_path: Path) -> None:
+def test_secrets_of_a_session_end_with_it(tmp_path: Path) -> None:
     """Two sessions in one process, with and without agents: the second one shows what was secret in the first."""
     (tmp_path / "in_turns.py").write_text(IN_TURNS)
     (tmp_path / "here").mkdir()

@@ -234,7 +234,7 @@ def test_a_missing_interface_is_named(tmp_path: Path) -> None:
         pytest.fail("captured")
 
 
-def test_missing_dumpcap_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_dumpcap_error_advises_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(CaptureUnavailable, match="install"):
         check()

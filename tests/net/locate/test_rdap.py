@@ -55,7 +55,7 @@ def test_a_refusal_is_unknown_and_is_named(status: int) -> None:
 
 
 @pytest.mark.parametrize("answer", [b"<html>", b"[]", b""])
-def test_what_is_no_answer_is_unknown(answer: bytes) -> None:
+def test_malformed_rdap_answer_leaves_owner_unknown(answer: bytes) -> None:
     with client_of({"192.0.2.0/24": answer}) as (client, _):
         assert "answer is no" in client.find_owner("192.0.2.7").problem
 

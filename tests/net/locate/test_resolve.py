@@ -166,7 +166,7 @@ def test_a_bad_line_is_named(read: object, text: str, words: str) -> None:
         "https://example.com",
     ],
 )
-def test_what_is_no_host_name_is_said(name: str) -> None:
+def test_invalid_host_name_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="is no host name"):
         resolve.check_name(name)
 

@@ -32,7 +32,7 @@ def test_servers_that_differ_are_named_one_after_the_other() -> None:
     assert (told["place"], told["operator"], told["servers"]) == ("Oslo or Rome", "Fjord AS", 3)
 
 
-def test_what_nobody_measured_is_no_location_and_what_was_measured_in_vain_is_one() -> None:
+def test_location_is_absent_without_measurement_and_unknown_after_failed_ones() -> None:
     assert summarize_location(["a.example"], [server("unknown", None, 0)], None, "2026-11-27") is None
     in_vain = summarize_location(["a.example"], [server("unknown", None, 2)], None, "2026-11-27")
     assert in_vain is not None

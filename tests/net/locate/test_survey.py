@@ -114,7 +114,7 @@ def test_one_name_at_two_places_is_two_vantage_points() -> None:
         ('{"taken": "x", "names": {}, "vantages": [{"name": "v", "latitude_deg": 99}]}', "v is at 99,0 within 0 km"),
     ],
 )
-def test_what_is_no_survey_is_said_in_one_line(text: str, words: str) -> None:
+def test_invalid_survey_is_refused_in_one_line(text: str, words: str) -> None:
     with pytest.raises(UsageError, match=words) as error:
         survey.decode_survey(text.encode(), "file")
     assert "\n" not in str(error.value)

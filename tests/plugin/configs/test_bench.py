@@ -366,7 +366,7 @@ WRONG: list[tuple[str, dict[str, Any], list[tuple[str, Any]], str]] = [
 
 
 @pytest.mark.parametrize(("key", "experiment", "changes", "words"), WRONG, ids=[f"{each[0]}" for each in WRONG])
-def test_an_error_names_key_and_what_was_expected(
+def test_config_error_names_key_and_expected_value(
     key: str, experiment: dict[str, Any], changes: list[tuple[str, Any]], words: str
 ) -> None:
     error = refused(document(changed(experiment, *changes)))
@@ -494,7 +494,7 @@ def test_arrivals_and_their_keys_are_the_registrys() -> None:
 
 @pytest.mark.parametrize("process", [each for each in ARRIVALS if each != "trace"])
 @pytest.mark.parametrize("value", [-1, 0, 0.5, 10, 11, True, "1", [1], [], [-1], ["a"], {}])
-def test_the_schema_of_an_arrivals_key_accepts_what_the_process_accepts(process: str, value: Any) -> None:
+def test_schema_accepts_every_valid_arrivals_parameter(process: str, value: Any) -> None:
     right = next(each for each in documents.ARRIVALS if each["process"] == process)
     params = {key: each for key, each in right.items() if key != "process"}
     for name, key in ARRIVALS[process].items():
@@ -508,7 +508,7 @@ def test_the_schema_of_an_arrivals_key_accepts_what_the_process_accepts(process:
 @pytest.mark.parametrize(
     "value", [-1, 0, 1, 2, 0.5, 1.5, 5000, True, "", "x", "front", "text", [1], [], [-1], ["a"], {}]
 )
-def test_the_schema_of_a_generators_parameter_accepts_what_it_accepts(value: Any) -> None:
+def test_schema_accepts_exactly_the_valid_generator_parameters(value: Any) -> None:
     for params in (*PAYLOADS.values(), *MIXED.values()):
         for name, param in params.items():
             assert matches_schema(value, param_schema(param)) == param.accepts(value), (name, value)

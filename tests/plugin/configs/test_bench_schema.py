@@ -60,7 +60,7 @@ def accepts(text: str) -> bool:
     return bool(validator().is_valid(tomllib.loads(text)))
 
 
-def test_the_schema_is_what_the_tables_say(
+def test_committed_schema_matches_the_tables(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tool = load_tool("make_bench_schema")
@@ -95,7 +95,7 @@ def test_the_schema_accepts_the_example_and_all_valid_experiments() -> None:
 
 
 @pytest.mark.parametrize(("key", "experiment", "changes", "words"), WRONG, ids=[f"{each[0]}" for each in WRONG])
-def test_the_schema_refuses_what_the_parser_refuses(
+def test_schema_refuses_documents_refused_by_the_parser(
     key: str, experiment: dict[str, Any], changes: list[tuple[str, Any]], words: str
 ) -> None:
     text = document(changed(experiment, *changes))
@@ -106,7 +106,9 @@ def test_the_schema_refuses_what_the_parser_refuses(
 
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(VALID), CHANGES)
-def test_the_schema_accepts_what_the_parser_accepts(experiment: dict[str, Any], changes: list[tuple[str, Any]]) -> None:
+def test_schema_accepts_documents_accepted_by_the_parser(
+    experiment: dict[str, Any], changes: list[tuple[str, Any]]
+) -> None:
     text = document(try_changed(experiment, changes))
     try:
         parse_bench(text, "x", read_file)

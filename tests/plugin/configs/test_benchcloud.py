@@ -209,7 +209,7 @@ def test_a_key_sets_its_field(change: Change, field: str, value: Any) -> None:
         ({}, "benchmarking-x"),
     ],
 )
-def test_where_a_file_goes_below_the_runs_folder(given: dict[str, str], path: str) -> None:
+def test_remote_names_become_a_path_below_the_runs_folder(given: dict[str, str], path: str) -> None:
     assert parse(changed(params(**given))).path("x") == path
 
 
@@ -262,7 +262,7 @@ def test_an_overwritten_file_is_one_file() -> None:
         (params(remote_dir="/c"), "operator.operation_method_params: remote_dir: /c is below this run's own folder"),
     ],
 )
-def test_what_no_longer_applies_is_noted(change: Change, note: str) -> None:
+def test_ignored_and_changed_settings_are_noted(change: Change, note: str) -> None:
     notes = parse(changed(change)).notes
     assert [each for each in notes if each.startswith(note)], notes
 
@@ -272,7 +272,7 @@ def test_a_log_beside_the_file_and_the_top_folder_need_no_note() -> None:
     assert [place(note) for note in notes] == ["driver.class"]
 
 
-def test_a_download_says_what_it_does_with_each_folder() -> None:
+def test_download_notes_its_use_of_each_folder() -> None:
     notes = parse(changed(("test", "times", "4"), ("test", "remote_dir", "/"), listing="A.2")).notes
     assert "test.local_dir: /tmp/benchcloud-junk is not used: downloads are checked and not kept" in notes
     assert "test.remote_dir: / is below this run's own folder, and is filled first" in notes
@@ -398,7 +398,7 @@ def test_a_download_needs_both_folders(change: Change, message: str) -> None:
     assert str(caught.value).startswith(f"old.conf: {message}")
 
 
-def test_a_file_that_is_neither_upload_nor_download_says_what_it_lacks() -> None:
+def test_file_without_upload_or_download_is_refused_with_missing_sections() -> None:
     text = changed(("test", "local_dir", None), ("test", "remote_dir", None), listing="A.2")
     with pytest.raises(
         ConfigError, match=r"^old\.conf: expected \[operator\] and \[file_generator\] \(upload\), or test"

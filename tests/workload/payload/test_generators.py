@@ -206,7 +206,7 @@ def test_the_dictionary_is_one_of_common_words() -> None:
 
 
 @pytest.mark.parametrize("compress", [zlib.compress, bz2.compress, lzma.compress])
-def test_compressors_find_in_text_what_they_find_in_words_drawn_one_by_one(compress: Callable[[bytes], bytes]) -> None:
+def test_text_compresses_like_words_drawn_one_by_one(compress: Callable[[bytes], bytes]) -> None:
     """Near and far: zlib looks back 32 KiB, lzma 8 MiB, and bz2 sorts 900 kB."""
     words = Random(1).choices(WORDS, k=MIB // 6)
     drawn_text = "\n".join(" ".join(words[at : at + 12]) for at in range(0, len(words), 12)).encode()[:MIB]

@@ -194,23 +194,30 @@ def test_many_threads_share_few_connections(server: Any) -> None:
 
 def test_few_connections_are_opened_at_a_time() -> None:
     """OpenSSH refuses some of more than ten that have not logged in: 16 of 60 simultaneous puts failed."""
-    opened, most, lock = 0, 0, threading.Lock()
-
-    def hold(connection: socket.socket) -> None:
-        nonlocal opened, most
-        with lock:
-            opened += 1
-            most = max(most, opened)
-        with connection, suppress(OSError):
-            while connection.recv(4096):
-                pass
-        with lock:
-            opened -= 1
+    most = 0
 
     def serve(listener: socket.socket) -> None:
+        nonlocal most
+        opened: list[socket.socket] = []
         with suppress(OSError):
             while True:
-                threading.Thread(target=hold, args=(listener.accept()[0],), daemon=True).start()
+                opened = [connection for connection in [*opened, listener.accept()[0]] if not has_ended(connection)]
+                most = max(most, len(opened))
+        for connection in opened:
+            connection.close()
+
+    def has_ended(connection: socket.socket) -> bool:
+        """Read what has arrived, and tell whether the end has."""
+        connection.setblocking(False)
+        try:
+            while connection.recv(4096):
+                pass
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass
+        connection.close()
+        return True
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=serve, args=(listener,), daemon=True).start()

@@ -25,6 +25,12 @@ def number_of(address: str) -> int:
     return int(first.removeprefix(_PREFIX)) if first.startswith(_PREFIX) else 1
 
 
+def display_name_of(address: str) -> str:
+    """Return the name of the person whose account has an address."""
+    number = number_of(address)
+    return "Emulated User" if number == 1 else f"Emulated User {number}"
+
+
 @runtime_checkable
 class RecognisesRequests(Protocol):
     """A skin of which one service can have several, one for each account."""

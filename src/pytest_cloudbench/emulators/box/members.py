@@ -34,8 +34,8 @@ def refuse_member(state: BoxState, call: Call, address: str) -> Answer | None:
     if not role:
         return BoxError(404, "not_found").answer()
     roles = _WRITERS if call.method != "GET" else _READERS if call.route.name == "download" else _VIEWERS
-    deed = "delete" if call.method == "DELETE" else "write"
-    is_allowed = state.account.lets_member(deed, by_role=role in roles, may_read=role in _READERS)
+    action = "delete" if call.method == "DELETE" else "write"
+    is_allowed = state.account.lets_member(action, by_role=role in roles, may_read=role in _READERS)
     return None if is_allowed else BoxError(403, "access_denied_insufficient_permissions").answer()
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from pytest_cloudbench.emulators.accounts import number_of
+from pytest_cloudbench.emulators.accounts import display_name_of, number_of
 from pytest_cloudbench.emulators.blob import Blob
 from pytest_cloudbench.emulators.box.answers import BoxError, bad_parameter, store_error
 from pytest_cloudbench.emulators.box.scopes import Bounds
@@ -122,8 +122,7 @@ class BoxFunction:
 def describe_user(login: str) -> dict[str, str]:
     """Return the person of the account with a login."""
     number = number_of(login)
-    name = "Emulated User" if number == 1 else f"Emulated User {number}"
-    return {"type": "user", "id": str(_FIRST_USER_ID + number - 1), "name": name, "login": login}
+    return {"type": "user", "id": str(_FIRST_USER_ID + number - 1), "name": display_name_of(login), "login": login}
 
 
 class BoxState:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pytest_cloudbench.emulators.accounts import number_of
+from pytest_cloudbench.emulators.accounts import display_name_of
 from pytest_cloudbench.emulators.dropbox.answers import ApiError, answer_json, answer_text
 from pytest_cloudbench.emulators.dropbox.args import array, string, struct, union
 from pytest_cloudbench.emulators.dropbox.scopes import SCOPES
@@ -43,18 +43,9 @@ def _replace_end(first_id: str, state: State) -> str:
     return first_id if "@" in number else f"{first_id[: -len(number)]}{number}"
 
 
-def display_name(state: State) -> str:
-    """Return the name of the person whose account this is."""
-    return " ".join(_find_names(state))
-
-
-def _find_names(state: State) -> tuple[str, str]:
-    number = number_of(state.address)
-    return "Emulated", "User" if number == 1 else f"User {number}"
-
-
 def _describe_person(state: State) -> dict[str, Any]:
-    given, surname = _find_names(state)
+    name = display_name_of(state.address)
+    given, _, surname = name.partition(" ")
     return {
         "account_id": person_id(state),
         "email": state.address,
@@ -62,7 +53,7 @@ def _describe_person(state: State) -> dict[str, Any]:
             "given_name": given,
             "surname": surname,
             "familiar_name": given,
-            "display_name": display_name(state),
+            "display_name": name,
             "abbreviated_name": given[0] + surname[0],
         },
         "email_verified": True,

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pytest_cloudbench.emulators.dropbox.account import display_name, person_id
+from pytest_cloudbench.emulators.accounts import display_name_of
+from pytest_cloudbench.emulators.dropbox.account import person_id
 from pytest_cloudbench.emulators.dropbox.answers import ApiError
 from pytest_cloudbench.emulators.dropbox.args import array, boolean, integer, optional, string, struct, union
 from pytest_cloudbench.emulators.dropbox.shared_folders import (
@@ -176,7 +177,7 @@ def _run_list(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
 
 
 def _describe_person(person: State) -> dict[str, Any]:
-    name = {"email": person.address, "display_name": display_name(person)}
+    name = {"email": person.address, "display_name": display_name_of(person.address)}
     return {"account_id": person_id(person), **name, "same_team": person.account.type == "business"}
 
 

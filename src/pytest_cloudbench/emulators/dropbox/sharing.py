@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from pytest_cloudbench.emulators.dropbox.account import TEAM, display_name, member_id
+from pytest_cloudbench.emulators.accounts import display_name_of
+from pytest_cloudbench.emulators.dropbox.account import TEAM, member_id
 from pytest_cloudbench.emulators.dropbox.answers import ApiError, answer_text, lookup_error, timestamp
 from pytest_cloudbench.emulators.dropbox.args import (
     boolean,
@@ -125,7 +126,7 @@ def _describe_link(state: State, link: SharedLink, node: Node) -> dict[str, Any]
     if link.expires_s is not None:
         result["expires"] = timestamp(link.expires_s)
     if state.account.type == "business":
-        person = {"display_name": display_name(state), "member_id": member_id(state)}
+        person = {"display_name": display_name_of(state.address), "member_id": member_id(state)}
         result["team_member_info"] = {"team_info": TEAM, **person}
     if version is not None:
         result |= {

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_cloudbench.emulators.accounts import number_of
+from pytest_cloudbench.emulators.accounts import display_name_of, number_of
 from pytest_cloudbench.emulators.blob import Blob
 from pytest_cloudbench.emulators.core import NodeStore, Tokens
 from pytest_cloudbench.emulators.gdrive.answers import DriveError, file_not_found, store_refusal
@@ -80,7 +80,7 @@ def _describe_user(address: str) -> Mapping[str, Any]:
     """Return the person of the account with an address."""
     number = number_of(address)
     return {
-        "kind": "drive#user", "displayName": "Emulated User" if number == 1 else f"Emulated User {number}", "me": True,
+        "kind": "drive#user", "displayName": display_name_of(address), "me": True,
         "permissionId": f"{1234567890123456788 + number:020}", "emailAddress": address,
         "photoLink": "https://lh3.googleusercontent.com/a/emulated=s64",
     }  # fmt: skip

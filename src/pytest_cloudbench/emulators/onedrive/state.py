@@ -8,7 +8,7 @@ from hashlib import blake2b
 from typing import Any
 from urllib.parse import parse_qsl
 
-from pytest_cloudbench.emulators.accounts import number_of
+from pytest_cloudbench.emulators.accounts import display_name_of, number_of
 from pytest_cloudbench.emulators.blob import BytePieces
 from pytest_cloudbench.emulators.jobs import Jobs
 from pytest_cloudbench.emulators.nodes import File, Folder, Node, StoreError, Version
@@ -77,9 +77,8 @@ class WaitingDevice:
 def describe_person(address: str) -> Mapping[str, str]:
     """Return the person of the account with an address."""
     number = number_of(address)
-    name = "Emulated User" if number == 1 else f"Emulated User {number}"
     person_id = f"3f0c4d2e-7f1a-4c56-9a3b-{0x0E5D6C7B8A90 + number - 1:012x}"
-    return {"email": address, "id": person_id, "displayName": name}
+    return {"email": address, "id": person_id, "displayName": display_name_of(address)}
 
 
 @dataclass(slots=True)

@@ -198,6 +198,38 @@ def test_objects_unreadable_after_metadata_loss_are_reported(make_array: MakeArr
         assert_healthy(driver)
 
 
+@pytest.mark.parametrize("left", [0, 1, 2])
+def test_an_object_half_deleted_after_a_backup_is_reported(make_array: MakeArray, left: int) -> None:
+    """As many of its three packages are left as a process that was killed while it deleted them may leave."""
+    array_folder = make_array()
+    with array_folder.opened() as driver:
+        write_all(driver, deleted="1", kept="1")
+        copy = back_up_metadata(array_folder)
+        row = driver.array.metadata.find("/deleted")
+        assert row is not None
+        packages = [
+            child.packages[name]
+            for number, child in enumerate(array_folder.children)
+            for name in driver.array.package_names(row.version, number, row.segments)
+        ]
+        contents = {path: path.read_bytes() for path in packages[:left]}
+        driver.delete("/deleted")
+        assert driver.settle(HANG_S)
+    for path, data in contents.items():
+        path.write_bytes(data)
+    restore_metadata(array_folder, copy)
+    for _ in range(2):
+        with array_folder.opened() as driver:
+            is_readable = left == 2
+            assert contents_of(driver) == {"kept": "1", **({"deleted": "1"} if is_readable else {})}
+            assert survey_array(driver.array).unknown_paths == ["/deleted"] * (left == 1)
+            assert all(path.exists() for path in contents), "what is left is not deleted unasked"
+    with array_folder.opened() as driver:
+        assert set(contents_of(driver)) >= {"kept"}
+        assert discard_incomplete_versions(driver.array) == (left == 1)
+        assert_healthy(driver)
+
+
 @pytest.mark.slow
 def test_backups_and_kills_at_any_time_lose_nothing(make_array: MakeArray) -> None:
     """An object that was overwritten and deleted may come back, if the kill came before its packages were deleted."""

@@ -187,7 +187,7 @@ def prepare_array(array: Array, verb: str, path: str, say: Callable[[str], objec
     elif recovery.is_old:
         say(
             f"{array.file.metadata} was older than what the children hold: {recovery.objects} objects were taken in, "
-            f"and {recovery.dropped} that are gone from all children were removed"
+            f"and {recovery.dropped} that were deleted meanwhile were removed"
         )
     return array
 

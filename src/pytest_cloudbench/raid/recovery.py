@@ -12,6 +12,7 @@ user asks for a recovery.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
@@ -64,7 +65,8 @@ class Recovery:
         silent: children that did not answer, and why.
         unknown: versions that were not taken in, of objects of which the metadata has no newer version.
         is_old: whether the metadata was older than the children.
-        dropped: objects of an old copy of the metadata that were deleted since, so that no child has a package of them.
+        dropped: objects of an old copy of the metadata that were deleted since, so that children have none of their
+            packages, or too few to read them.
     """
 
     objects: int
@@ -89,7 +91,7 @@ class _Comparison:
         is_unchanged: whether the metadata did not change while the children were listed.
         ended: processes that have ended, with unfinished work.
         unfinished: versions that these had begun, or that this process had begun and does not write now.
-        held: known versions of which some child has a package.
+        held: how many packages of each known version the children have.
         rows: versions to take in, oldest first, with what children lack of them.
         versions: all that children hold and the metadata does not know as written.
         deleted: the highest generation at which a process deleted anything.
@@ -104,7 +106,7 @@ class _Comparison:
     is_unchanged: bool
     ended: frozenset[str]
     unfinished: set[bytes]
-    held: set[bytes]
+    held: Mapping[bytes, int]
     rows: list[tuple[ObjectRow, Sequence[MissingPackage]]]
     versions: Sequence[FoundVersion]
     deleted: int
@@ -153,14 +155,15 @@ def _agree_with_retries(array: Array, verb: str, path: str, *, everything: bool)
     for _ in range(_MOST_ATTEMPTS):
         comparison = _compare(array, verb, path, everything=everything)
         try:
-            dropped = _write_comparison(array, comparison)
+            deleted, remains = _find_deleted_objects(array, comparison)
+            _write_comparison(array, comparison, deleted)
         except _MetadataChanged:
             continue
         return replace(
             comparison.recovery,
-            unknown=_find_unknown(array, comparison.versions),
+            unknown=_find_unknown(array, [*comparison.versions, *remains]),
             is_old=comparison.is_old,
-            dropped=dropped,
+            dropped=len(deleted),
         )
     detail = (
         f"{len(comparison.rows)} objects of the children are to be taken in, but other processes keep writing: "
@@ -217,17 +220,17 @@ def _compare(array: Array, verb: str, path: str, *, everything: bool) -> _Compar
 
 def _remove_known_packages(
     array: Array, snapshot: Snapshot, unfinished: set[bytes], unexplained: Mapping[int, dict[str, int]]
-) -> set[bytes]:
+) -> Counter[bytes]:
     """Remove the packages of known versions from ``unexplained``, except unfinished ones.
 
-    Returns the current versions of which some child has a package.
+    Returns how many packages of each current version the children have.
     """
-    held = set[bytes]()
+    held = Counter[bytes]()
     for version, segments in snapshot.objects:
         for child, names in unexplained.items():
             for name in array.package_names(version, child, segments):
                 if names.pop(name, None) is not None:
-                    held.add(version)
+                    held[version] += 1
     others = [
         (write.version, write.segments, unexplained) for write in snapshot.begun if write.version not in unfinished
     ]
@@ -252,8 +255,8 @@ def _find_unknown(array: Array, versions: Sequence[FoundVersion]) -> list[Unknow
     return unknown
 
 
-def _write_comparison(array: Array, comparison: _Comparison) -> int:
-    """Write the result of a comparison into the metadata, in one transaction. Returns how many objects were dropped.
+def _write_comparison(array: Array, comparison: _Comparison, deleted: Sequence[bytes]) -> None:
+    """Write the result of a comparison into the metadata, without deleted objects, in one transaction.
 
     Raises _MetadataChanged.
     """
@@ -275,14 +278,13 @@ def _write_comparison(array: Array, comparison: _Comparison) -> int:
     )
     if is_done and is_certain == (metadata.setting(_UNVERIFIED) is None):
         metadata.expect_children(json.dumps(specs))
-        return 0
+        return
     with metadata.transaction():
         is_unchanged = comparison.is_unchanged and metadata.number_setting("changes") == comparison.snapshot.changes
         if (comparison.rows or comparison.is_old) and not is_unchanged:
             raise _MetadataChanged
-        dropped = _find_deleted_objects(comparison)
         metadata.take_in_versions(comparison.rows, count, comparison.highest)
-        metadata.drop_objects(dropped)
+        metadata.drop_objects(deleted)
         for version in incomplete:
             if _is_replaced(array, version):  # nobody needs what is left of it
                 metadata.abandon_write(version.manifest.version, len(version.manifest.segments), count)
@@ -300,7 +302,6 @@ def _write_comparison(array: Array, comparison: _Comparison) -> int:
         else:
             metadata.put_setting(_UNVERIFIED, str(comparison.compared))
         metadata.note_prepared()
-    return len(dropped)
 
 
 def _is_replaced(array: Array, version: FoundVersion) -> bool:
@@ -309,15 +310,31 @@ def _is_replaced(array: Array, version: FoundVersion) -> bool:
     return current is not None and current.generation >= version.manifest.generation
 
 
-def _find_deleted_objects(comparison: _Comparison) -> list[bytes]:
-    """Return the objects that were deleted after the copy of the metadata was made.
+def _find_deleted_objects(array: Array, comparison: _Comparison) -> tuple[list[bytes], list[FoundVersion]]:
+    """Return the objects that were deleted after the copy of the metadata was made, and what is left of their packages.
+
+    A process that was killed while it deleted packages leaves some of them. An object with too few of them was deleted,
+    or has lost them: nobody can read it, and the rest is kept, as where the metadata is lost.
 
     The result is empty unless the metadata certainly is an old copy and every child still has packages, because
     packages that a child has lost do not mean that their objects were deleted.
     """
     if not comparison.is_old or comparison.silent or not all(comparison.names.values()):
-        return []
-    return [version for version, _ in comparison.snapshot.objects if version not in comparison.held]
+        return [], []
+    deleted, remains = list[bytes](), list[FoundVersion]()
+    listings = {child: dict(listing) for child, listing in comparison.names.items()}
+    for version, segments in comparison.snapshot.objects:
+        if not comparison.held.get(version):
+            deleted.append(version)
+        elif comparison.held[version] < segments * len(array.children):
+            row = array.metadata.find_version(version)
+            if row is None:
+                raise _MetadataChanged
+            rest = _assemble_version(array, array.manifest_of("recover", row), listings)
+            if not rest.is_readable:
+                deleted.append(version)
+                remains.append(rest)
+    return deleted, remains
 
 
 def _replaced_children(before: Sequence[str], specs: Sequence[str]) -> list[int]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import resource
 import shutil
 import subprocess
 import tempfile
@@ -104,15 +103,12 @@ def _cost_twice(source: Path, sync: Callable[[Path, Path, Path], float]) -> tupl
 
 def _run_savingbox(source: Path, target: Path, state: Path) -> float:
     command = cloudbench("savingbox", str(source), str(target), "--once", "--state", str(state))
-    return run_tree(command, source.parent, environment(), sampled=False).require().cpu_s
+    return run_tree(command, source.parent, sampled=False).require().cpu_s
 
 
 def _run_rsync(source: Path, target: Path, state: Path) -> float:
-    return (
-        run_tree(["rsync", "-a", f"{source}/", f"{target}/"], source.parent, environment(), sampled=False)
-        .require()
-        .cpu_s
-    )
+    command = ["rsync", "-a", f"{source}/", f"{target}/"]
+    return run_tree(command, source.parent, sampled=False).require().cpu_s
 
 
 def _measure_appends(name: str, ranges: str, folder: Path, blocks: int) -> Figure:
@@ -208,15 +204,10 @@ def _rsynced_file(folder: Path, size_mib: int) -> Iterator[Callable[[], float]]:
         subprocess.run(command, check=True)
 
         def sync() -> float:
-            before_s = _children_cpu_s()
+            costs_s = []
             for _ in range(_CHANGES):
                 _append(file)
-                subprocess.run(command, check=True)
-            return (_children_cpu_s() - before_s) / _CHANGES
+                costs_s.append(run_tree(command, file.parent, sampled=False).require().cpu_s)
+            return sum(costs_s) / _CHANGES
 
         yield sync
-
-
-def _children_cpu_s() -> float:
-    children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return children.ru_utime + children.ru_stime

@@ -62,7 +62,10 @@ def compared(scheme: str, blocks: int) -> Blocks:
     with providers.provided(spec) as provider:
         endpoint, content, put = provider.endpoint, Literal(BODY), provider.driver.put
         assert endpoint is not None
-        return alternating(_timed(lambda path: put(path, content)), _timed(bare(endpoint).put), blocks)
+        paths = itertools.cycle([f"/bench/{number}.bin" for number in range(50)])
+        bare_put = bare(endpoint).put
+        ours, theirs = _timed(lambda: put(next(paths), content), _PUTS), _timed(lambda: bare_put(next(paths)), _PUTS)
+        return alternating(ours, theirs, blocks)
 
 
 def compared_gets(scheme: str, runs: int) -> dict[int, Blocks]:
@@ -86,7 +89,7 @@ def compared_gets(scheme: str, runs: int) -> dict[int, Blocks]:
 
             if not ours() == bare() == size_bytes:
                 raise RuntimeError(f"{scheme}: {ours()} and {bare()} of {size_bytes} bytes")
-            blocks[size_bytes] = alternating(_timed_call(ours), _timed_call(bare), pairs * runs)
+            blocks[size_bytes] = alternating(_timed(ours), _timed(bare), pairs * runs)
     return blocks
 
 
@@ -101,26 +104,13 @@ def _absent(scheme: str) -> str:
     return ""
 
 
-def _timed_call(get: Callable[[], object]) -> Callable[[], float]:
-    """CPU of this process for one call, milliseconds; the server's is not in it."""
+def _timed(call: Callable[[], object], count: int = 1) -> Callable[[], float]:
+    """Return what measures this process's CPU for one of ``count`` calls, milliseconds; the server's is not in it."""
 
     def block() -> float:
         before_s = time.process_time()
-        get()
-        return (time.process_time() - before_s) * 1e3
-
-    return block
-
-
-def _timed(put: Callable[[str], object]) -> Callable[[], float]:
-    """CPU of this process per put, milliseconds; the server's is not in it."""
-    numbers = itertools.count()
-
-    def block() -> float:
-        paths = [f"/bench/{number % 50}.bin" for number in itertools.islice(numbers, _PUTS)]
-        before_s = time.process_time()
-        for path in paths:
-            put(path)
-        return (time.process_time() - before_s) / _PUTS * 1e3
+        for _ in range(count):
+            call()
+        return (time.process_time() - before_s) / count * 1e3
 
     return block

@@ -104,7 +104,9 @@ def _run_until_first_operation(folder: Path, agents: int, *more: str) -> Usage:
     ready = at(usage.samples, first_ns)
     wall_s = (first_ns - usage.samples[0].at_ns) / 1e9
     before = [sample for sample in usage.samples if sample.at_ns <= first_ns]
-    return Usage(usage.status, ready.cpu_s, wall_s, "", [*before[-1:], ready], usage.pss_bytes)
+    # Agents grow until the moment of the first operation, and the size is read every half second: the next one counts.
+    next_size = next((sample for sample in usage.samples[len(before) :] if sample.pss_bytes), ready)
+    return Usage(usage.status, ready.cpu_s, wall_s, "", [*before, ready, next_size])
 
 
 def _ratios(name: str, ours: Sequence[Usage], bare: Sequence[Usage], growth: Growth) -> list[Figure]:

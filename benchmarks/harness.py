@@ -113,11 +113,19 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The state of a process tree at one time of the monotonic clock."""
+    """The state of a process tree at one time of the monotonic clock.
+
+    Attributes:
+        at_ns: the time.
+        cpu_s: the CPU-seconds so far.
+        rss_bytes: the sum over the tree; pages that processes share count once for each.
+        pss_bytes: the proportional size of the tree, 0 in most samples, because reading it is costly.
+    """
 
     at_ns: int
     cpu_s: float
     rss_bytes: int
+    pss_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -129,12 +137,16 @@ class Usage:
     wall_s: float
     output: str
     samples: list[Sample]
-    pss_bytes: int
 
     @property
     def rss_bytes(self) -> int:
-        """The peak of the sum over the tree; pages that processes share count once for each."""
+        """Return the peak of the sum over the tree."""
         return max((sample.rss_bytes for sample in self.samples), default=0)
+
+    @property
+    def pss_bytes(self) -> int:
+        """Return the peak of the tree's proportional size."""
+        return max((sample.pss_bytes for sample in self.samples), default=0)
 
     def require(self, *statuses: int) -> Usage:
         """Raise RuntimeError unless it ended as expected."""
@@ -223,7 +235,6 @@ def run_tree(
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so would all
     began = time.monotonic()
     samples: list[Sample] = []
-    pss_bytes = 0
     with tempfile.TemporaryFile() as out:
         process = subprocess.Popen(
             command, cwd=folder, env=environment() if env is None else env, stdin=subprocess.DEVNULL, stdout=out,
@@ -239,9 +250,7 @@ def run_tree(
                     raise RuntimeError(f"{' '.join(command)} took longer than {_HANG_S:g} s")
                 if sampled:
                     tree = _tree(process.pid)
-                    samples.append(_sample(tree))
-                    if len(samples) % _PSS_EVERY == 0:
-                        pss_bytes = max(pss_bytes, sum(map(_pss_bytes, tree)))
+                    samples.append(_sample(tree, has_pss=len(samples) % _PSS_EVERY == _PSS_EVERY - 1))
                 if enough is not None and not asked and enough():
                     asked = True
                     os.kill(process.pid, signal.SIGINT)
@@ -255,7 +264,7 @@ def run_tree(
         out.seek(0)
         output = out.read().decode(errors="replace")
     cpu_s = usage.ru_utime + usage.ru_stime
-    return Usage(process.returncode, cpu_s, time.monotonic() - began, output, samples, pss_bytes)
+    return Usage(process.returncode, cpu_s, time.monotonic() - began, output, samples)
 
 
 def children_cpu_s(is_wanted: Callable[[str], bool]) -> float:
@@ -303,7 +312,7 @@ def _tree(root: int) -> dict[int, list[str]]:
     return found
 
 
-def _sample(tree: Mapping[int, list[str]]) -> Sample:
+def _sample(tree: Mapping[int, list[str]], *, has_pss: bool) -> Sample:
     cpu_s, rss_bytes = 0.0, 0
     for pid, fields in tree.items():
         try:
@@ -312,7 +321,7 @@ def _sample(tree: Mapping[int, list[str]]) -> Sample:
             cpu_s += (int(fields[11]) + int(fields[12])) / _TICKS
         cpu_s += (int(fields[13]) + int(fields[14])) / _TICKS
         rss_bytes += int(fields[21]) * _PAGE_BYTES
-    return Sample(time.monotonic_ns(), cpu_s, rss_bytes)
+    return Sample(time.monotonic_ns(), cpu_s, rss_bytes, sum(map(_pss_bytes, tree)) if has_pss else 0)
 
 
 def _pss_bytes(pid: int) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import functools
 import importlib
 import json
 import math
@@ -276,10 +277,16 @@ def describe_age(name: str, commit: str) -> str:
         return "of a checkout with changes"
     for module, group in GROUPS.items():
         if any(name == figure or name.startswith(f"{figure.removesuffix('_ratio')}_") for figure in group.figures):
-            code = [f"src/pytest_cloudbench/{path}" for path in group.code]
-            changed = _git("diff", "--quiet", commit, "--", *code, f"benchmarks/{module}.py").returncode
-            return {0: "", 1: "older than the code that it measures"}.get(changed, "of a commit that is not here")
+            code = tuple(f"src/pytest_cloudbench/{path}" for path in group.code)
+            return _describe_changes(commit, (*code, f"benchmarks/{module}.py"))
     return "of a benchmark that is gone"
+
+
+@functools.cache
+def _describe_changes(commit: str, paths: tuple[str, ...]) -> str:
+    """Return whether files have changed since a commit, or nothing. Cached, since figures of a group share theirs."""
+    status = _git("diff", "--quiet", commit, "--", *paths).returncode
+    return {0: "", 1: "older than the code that it measures"}.get(status, "of a commit that is not here")
 
 
 def _stored() -> dict[str, dict[str, Any]]:

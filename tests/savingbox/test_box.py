@@ -76,7 +76,7 @@ def test_both_ways_while_it_runs(running: Running, home: Path) -> None:
     assert status.trouble == ()
 
 
-def test_a_stop_pushes_what_waits(home: Path) -> None:
+def test_stop_pushes_waiting_changes(home: Path) -> None:
     running = Running(home, BatchRules(quiet_ns=3600 * S, at_most_ns=3600 * S))
     running.box.start()
     write(home / "box/a", "1")
@@ -182,7 +182,7 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 
 @pytest.mark.slow
-def test_it_says_what_it_does_as_json_and_ends_at_sigterm(home: Path) -> None:
+def test_command_reports_events_as_json_and_ends_at_sigterm(home: Path) -> None:
     process = command(home, "--json")
     told = lines(process)
     ready = next(told)
@@ -305,7 +305,7 @@ def test_bad_input_is_one_line(
     assert message in line
 
 
-def test_a_folder_is_inside_another_wherever_that_is_mounted(home: Path) -> None:
+def test_nested_folders_are_refused_through_a_bind_mount(home: Path) -> None:
     (home / "box/inner").mkdir()
     (home / "mounted").mkdir()
     done = subprocess.run(["mount", "--bind", home / "box", home / "mounted"], capture_output=True, check=False)

@@ -60,12 +60,12 @@ def test_the_pages_that_differ_make_the_old_file_the_new_one(files: Files, new: 
 
 @settings(max_examples=40, deadline=None)
 @given(DATA, DATA)
-def test_files_are_equal_where_their_bytes_are(files: Files, new: bytes, old: bytes) -> None:
+def test_files_are_equal_exactly_if_their_bytes_are(files: Files, new: bytes, old: bytes) -> None:
     files.fill(new, old)
     assert content.are_equal(files.new, files.old) == (new == old)
 
 
-def test_ranges_say_where_to_look(files: Files) -> None:
+def test_patch_copies_only_pages_of_the_ranges(files: Files) -> None:
     files.fill(b"x" * 5 * PAGE, b"y" * 5 * PAGE)
     files.patch([(PAGE + 10, PAGE + 11), (3 * PAGE - 1, 3 * PAGE + 1), (100 * PAGE, 100 * PAGE + 5)])
     assert os.pread(files.old, 5 * PAGE, 0) == b"y" * PAGE + b"x" * 3 * PAGE + b"y" * PAGE

@@ -87,7 +87,7 @@ def test_a_disk_that_stays_full_is_tried_ever_more_seldom(pair: Pair) -> None:
     assert pair.both() == {"a": "1"}
 
 
-def test_what_fails_holds_up_nothing_else(pair: Pair) -> None:
+def test_failing_file_does_not_delay_others(pair: Pair) -> None:
     def fault(step: str, path: str) -> None:
         if path == "bad":
             no_room()
@@ -179,9 +179,7 @@ def test_unfinished_files_of_a_killed_process_are_removed(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize(("side", "other"), [("box", "sync"), ("sync", "box")])
-def test_a_deleted_folder_does_not_come_back_where_a_file_in_it_could_not_be_removed(
-    pair: Pair, side: str, other: str
-) -> None:
+def test_deleted_folder_stays_deleted_after_a_failed_file_removal(pair: Pair, side: str, other: str) -> None:
     write(pair.box / "d/e/a", "1")
     write(pair.box / "d/e/b", "2")
     pair.settle()
@@ -192,9 +190,7 @@ def test_a_deleted_folder_does_not_come_back_where_a_file_in_it_could_not_be_rem
 
 
 @pytest.mark.parametrize("side", ["box", "sync"])
-def test_a_folder_that_becomes_a_file_is_no_conflict_where_a_file_in_it_could_not_be_removed(
-    pair: Pair, side: str
-) -> None:
+def test_folder_replaced_by_file_is_no_conflict_after_failed_removal(pair: Pair, side: str) -> None:
     write(pair.box / "d/a", "1")
     pair.settle()
     shutil.rmtree(pair.home / side / "d")
@@ -438,7 +434,7 @@ def test_lost_events_are_noticed(tmp_path: Path) -> None:
     watcher.close()
 
 
-def test_new_folders_are_watched_with_what_is_in_them_already(tmp_path: Path) -> None:
+def test_new_folders_are_watched_with_their_existing_content(tmp_path: Path) -> None:
     side = FolderSide(str(tmp_path), "savingbox")
     side.open()
     watcher = EventWatcher(side)

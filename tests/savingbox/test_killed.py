@@ -85,7 +85,7 @@ def test_a_half_patched_file_that_the_client_changed_is_kept(pair: Pair, page: i
     assert any("client" in text for text in pair.both().values())
 
 
-def test_a_half_patched_file_is_ours_whatever_the_box_has_now(pair: Pair) -> None:
+def test_half_patched_file_is_not_taken_for_a_change_of_the_client(pair: Pair) -> None:
     half_patched(pair)
     write(pair.box / "a", PAGES[::-1])
     pair.restart()
@@ -94,7 +94,7 @@ def test_a_half_patched_file_is_ours_whatever_the_box_has_now(pair: Pair) -> Non
 
 
 @SMALL_AND_LARGE
-def test_what_the_client_wrote_beside_a_patched_byte_of_a_page_is_kept(pair: Pair, summed_bytes: None) -> None:
+def test_client_bytes_beside_a_patched_byte_are_kept(pair: Pair, summed_bytes: None) -> None:
     changed(pair, PAGES, b"A" + PAGES[1:4096] + b"B" + PAGES[4097:])
     killed_at(pair, "write", 2)
     with (pair.sync / "a").open("r+b") as file:
@@ -138,7 +138,7 @@ def killed_before_the_push_is_noted(pair: Pair) -> None:
             pair.advance(6)
 
 
-def test_what_was_renamed_by_a_killed_process_is_no_change_of_the_clients(pair: Pair) -> None:
+def test_rename_by_killed_process_is_not_taken_for_a_client_change(pair: Pair) -> None:
     write(pair.box / "a", PAGES)
     pair.settle()
     (pair.box / "a").rename(pair.box / "b")
@@ -151,7 +151,7 @@ def test_what_was_renamed_by_a_killed_process_is_no_change_of_the_clients(pair: 
 
 
 @NEW_AND_PATCHED
-def test_what_was_pushed_by_a_killed_process_is_no_change_of_the_clients(pair: Pair, old: bytes | None) -> None:
+def test_push_by_killed_process_is_not_taken_for_a_client_change(pair: Pair, old: bytes | None) -> None:
     changed(pair, old, PAGES)
     killed_before_the_push_is_noted(pair)
     assert (pair.sync / "a").read_bytes() == PAGES
@@ -163,7 +163,7 @@ def test_what_was_pushed_by_a_killed_process_is_no_change_of_the_clients(pair: P
 
 
 @NEW_AND_PATCHED
-def test_what_was_written_between_the_note_and_the_push_is_known_as_pushed(
+def test_write_between_note_and_push_is_recognized_as_pushed(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, old: bytes | None
 ) -> None:
     changed(pair, old, PAGES)
@@ -185,7 +185,7 @@ def test_what_was_written_between_the_note_and_the_push_is_known_as_pushed(
 
 
 @pytest.mark.parametrize("content", ["mine", "else"])
-def test_what_the_client_brought_between_the_note_and_the_push_is_compared(
+def test_client_file_arriving_between_note_and_push_is_compared(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, content: str
 ) -> None:
     write(pair.box / "a", "mine")
@@ -204,7 +204,7 @@ def test_what_the_client_brought_between_the_note_and_the_push_is_compared(
 
 
 @NEW_AND_PATCHED
-def test_what_the_client_made_of_it_is_one(pair: Pair, old: bytes | None) -> None:
+def test_client_change_after_a_killed_push_is_a_conflict(pair: Pair, old: bytes | None) -> None:
     changed(pair, old, PAGES)
     killed_before_the_push_is_noted(pair)
     write(pair.box / "a", "mine")
@@ -269,7 +269,7 @@ def assert_followed(pair: Pair, side: str) -> None:
 @LATER_ACTS
 @pytest.mark.parametrize("kind", ["file", "folder", "link"])
 @pytest.mark.parametrize("side", ["box", "sync"])
-def test_what_was_carried_by_a_killed_process_is_known(
+def test_entries_copied_by_killed_process_are_recognized(
     pair: Pair, side: str, kind: str, act: Callable[[Path], None]
 ) -> None:
     make(pair.home / side / "x", kind)
@@ -283,7 +283,7 @@ def test_what_was_carried_by_a_killed_process_is_known(
 @pytest.mark.parametrize(
     ("old", "new"), [("file", "folder"), ("file", "link"), ("file", "file"), ("link", "folder"), ("link", "file")]
 )
-def test_what_a_killed_process_made_of_an_older_entry_is_known(pair: Pair, side: str, old: str, new: str) -> None:
+def test_entry_replaced_by_killed_process_is_recognized(pair: Pair, side: str, old: str, new: str) -> None:
     make(pair.home / side / "x", old)
     pair.settle()
     delete(pair.home / side / "x")
@@ -309,7 +309,7 @@ def test_a_pulled_file_that_the_client_writes_again_is_pulled_again(
 @pytest.mark.parametrize("first", ["box", "sync"])
 @pytest.mark.parametrize("then", ["box", "sync"])
 @pytest.mark.parametrize("act", [delete, rename, become_a_file])
-def test_what_was_carried_is_noted_before_the_next_entry_is(
+def test_copied_entry_is_noted_before_the_next_one(
     pair: Pair, first: str, then: str, act: Callable[[Path], None]
 ) -> None:
     """After a kill at the next entry, the result for the previous entry is known, whichever side acts on it then."""

@@ -44,7 +44,7 @@ def encode(name: str, entry: FoundEntry) -> bytes:
     return encode_row(name, entry.kind, entry.mode, entry.mark, entry.target)
 
 
-def test_a_listing_has_what_was_put_into_it() -> None:
+def test_listing_returns_the_encoded_entries() -> None:
     rows = [encode(name, entry) for name, entry in ENTRIES.items()]
     listing = FolderListing(b"".join(sorted(rows)))
     assert {name_of(row): decode_row(row) for row in split_listing(listing.data)} == ENTRIES
@@ -69,7 +69,7 @@ def test_an_agreed_folder_has_its_newer_agreements_after_it_was_packed() -> None
         assert set(now.names()) == wanted.keys()
 
 
-def test_a_scan_yields_only_what_is_not_as_agreed(pair: Pair) -> None:
+def test_scan_yields_only_differences_from_the_agreed_state(pair: Pair) -> None:
     for name in ("a", "b", "d/a", "d/b", "e/a"):
         write(pair.box / name, name)
     pair.settle()

@@ -163,7 +163,7 @@ def test_an_entry_that_becomes_another_kind(pair: Pair, kinds: tuple[str, str]) 
     assert not pair.troubles("conflict")
 
 
-def test_what_the_client_brings_is_taken_in(pair: Pair) -> None:
+def test_client_changes_are_copied_into_the_box(pair: Pair) -> None:
     agreed(pair, a="1", b="2")
     write(pair.sync / "new/file", "theirs")
     save(pair.sync / "a", "from afar")
@@ -305,7 +305,7 @@ def test_folders_that_were_filled_before_the_first_start_are_merged(pair: Pair) 
     assert [push.files for push in pair.pushes()] == [1]
 
 
-def test_a_change_of_permissions_is_kept_where_contents_are_compared(pair: Pair) -> None:
+def test_permission_change_survives_a_comparison_of_contents(pair: Pair) -> None:
     agreed(pair, a="1")
     (pair.sync / "a").chmod(0o600)
     stamp(pair.box / "a")

@@ -117,7 +117,7 @@ def test_every_way_to_write_is_seen_with_its_place(pair: Pair, box: Path) -> Non
             assert pair.seen() == wanted
 
 
-def test_what_goes_around_the_cache_is_seen(pair: Pair) -> None:
+def test_direct_writes_are_seen(pair: Pair) -> None:
     block = mmap.mmap(-1, BLOCK)
     block.write(b"d" * BLOCK)
     direct = os.open(pair.path, os.O_RDWR | os.O_DIRECT)
@@ -135,7 +135,9 @@ def test_what_goes_around_the_cache_is_seen(pair: Pair) -> None:
         (lambda fd: os.posix_fallocate(fd, 0, 200_000), "space in it was allocated or freed"),
     ],
 )
-def test_what_has_no_place_is_unknown_once(pair: Pair, deed: Callable[[int], object], why: str) -> None:
+def test_change_without_byte_range_is_reported_once_as_unknown(
+    pair: Pair, deed: Callable[[int], object], why: str
+) -> None:
     deed(pair.file.fileno())
     assert str(pair.seen()).startswith(why)
     pair.file.close()
@@ -171,7 +173,7 @@ def test_a_mapping_that_was_there_before_is_unknown(writes: TracedWrites, box: P
     later.close()
 
 
-def test_whatever_is_done_the_copy_is_equal(writes: TracedWrites, box: Path) -> None:
+def test_copy_by_traced_ranges_equals_the_file_after_any_writes(writes: TracedWrites, box: Path) -> None:
     """The property of ranges, with a real file: truncated, lengthened, written to in any order."""
     random, known = Random(11), 0
     for number in range(20):
@@ -211,7 +213,7 @@ CLONE = 0x40049409  # FICLONE of linux/fs.h
 EXCHANGE = 0x40285881  # XFS_IOC_EXCHANGE_RANGE of xfs_fs.h
 
 
-def test_what_another_file_gave_is_unknown_once(pair: Pair, box: Path, mounted: Path) -> None:
+def test_cloned_and_exchanged_blocks_are_unknown_once(pair: Pair, box: Path, mounted: Path) -> None:
     if mounted.name != "xfs":
         pytest.skip("ext4 clones nothing")
     (box / "other").write_bytes(b"o" * 100_000)
@@ -389,7 +391,7 @@ def instance_of(writes: TracedWrites) -> Path:
     return writes._trace._folder
 
 
-def test_what_a_killed_run_left_is_removed_and_nothing_else(box: Path) -> None:
+def test_only_trace_of_killed_run_is_removed(box: Path) -> None:
     code = f"""
 import os, signal
 from pathlib import Path
@@ -439,7 +441,7 @@ def test_a_mechanism_that_does_not_work_is_refused_when_asked_for() -> None:
         find_writes(Path("/dev/shm"), "trace")
 
 
-def test_where_it_is_not_possible_the_reason_is_said() -> None:
+def test_unsupported_file_system_is_named_as_the_reason() -> None:
     found = find_writes(Path("/dev/shm"))
     assert isinstance(found, NoWrites)
     assert found.name == "compare"

@@ -45,7 +45,7 @@ def test_the_number_of_pushes_is_the_analytic_one(changes: Iterator[Change], exp
     assert number(RULES, changes) == expected
 
 
-def test_the_limit_alone_decides_where_writes_are_fast() -> None:
+def test_fast_writes_are_pushed_only_by_the_byte_limit() -> None:
     found = list(pushes(RULES, load(1000, 4 * KIB, 1)))
     assert [batch.why for batch in found] == ["bytes"] * 15 + ["quiet"]
     assert {batch.unpushed_bytes for batch in found[:-1]} == {63 * 4 * KIB}
@@ -127,7 +127,7 @@ def test_a_renamed_file_takes_its_bytes_and_its_waiting_along() -> None:
     }
 
 
-def test_what_is_as_before_is_forgotten() -> None:
+def test_reverted_file_is_forgotten() -> None:
     batcher = Batcher(RULES)
     batcher.add_change("a", 100, 0)
     batcher.add_change("b", 1, 1 * S)
@@ -146,7 +146,7 @@ def test_an_early_push_is_asked_for() -> None:
     assert batcher.take_batch(2) == PushBatch({}, "asked", 2)
 
 
-def test_what_could_not_be_pushed_waits_since_its_first_change() -> None:
+def test_failed_push_keeps_times_of_its_first_changes() -> None:
     batcher = Batcher(RULES)
     batcher.add_change("a", 10, 0)
     batcher.add_change("b", 20, 1 * S)

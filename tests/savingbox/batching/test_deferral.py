@@ -47,7 +47,7 @@ def test_appends_that_come_faster_than_t_wait_for_the_bound_and_not_for_the_fail
     assert (len(found), max(waited_s for _, waited_s in found)) == (4, 300)
 
 
-def test_what_is_large_is_pushed_at_once_whatever_the_rhythm() -> None:
+def test_large_changes_are_pushed_at_once_despite_a_rhythm() -> None:
     assert [waited_s for _, waited_s in adaptive(every(10, 9), size_bytes=100_000)][2:] == [20, 20, 12.5]
 
 
@@ -55,7 +55,7 @@ def test_a_change_that_comes_alone_waits_no_longer_than_with_uds() -> None:
     assert adaptive([(0, "letter"), (1000, "photo")]) == [(5, 5), (1005, 5)]
 
 
-def test_what_comes_after_the_bound_is_not_waited_for() -> None:
+def test_deferral_does_not_wait_beyond_its_bound() -> None:
     assert [waited_s for _, waited_s in adaptive(every(90, 20))] == [5] * 20
 
 
@@ -98,7 +98,7 @@ def test_a_bound_below_the_fail_safe_takes_its_place() -> None:
     assert [waited_s for _, waited_s in adaptive(every(1, 12), bound_s=6)] == [6, 6]
 
 
-def test_what_is_remembered_has_a_limit() -> None:
+def test_deferral_remembers_a_limited_number_of_paths() -> None:
     deferral = Deferral(5, 60, most_paths=4)
     for number in range(100):
         for at in range(3):

@@ -52,7 +52,7 @@ def test_replayed_ranges_equal_the_file(before: bytes, deeds: list[tuple[str, in
 
 
 @given(st.lists(st.tuples(PLACES, st.integers(1, 40)), max_size=40))
-def test_ranges_hold_what_was_added_and_nothing_else(added: list[tuple[int, int]]) -> None:
+def test_ranges_hold_exactly_the_added_bytes(added: list[tuple[int, int]]) -> None:
     ranges = ByteRanges((begin, begin + size) for begin, size in added)
     wanted = {place for begin, size in added for place in range(begin, begin + size)}
     assert {place for each in ranges for place in range(*each)} == wanted
@@ -67,20 +67,20 @@ def test_those_that_touch_are_one() -> None:
     assert list(ranges) == [ByteRange(10, 40)]
 
 
-def test_too_many_are_joined_where_the_gaps_are_smallest() -> None:
+def test_excess_ranges_are_joined_at_the_smallest_gaps() -> None:
     ranges = ByteRanges([(0, 1), (2, 3), (100, 101), (1000, 1001)], most=4)
     ranges.add(5000, 1)
     assert list(ranges) == [(0, 1001), (5000, 5001)]
 
 
-def test_what_lies_behind_the_end_is_split_off() -> None:
+def test_ranges_beyond_the_end_are_split_off() -> None:
     ranges = ByteRanges([(0, 10), (20, 30), (40, 50)])
     assert list(ranges.split(25)) == [(25, 30), (40, 50)]
     assert list(ranges) == [(0, 10), (20, 25)]
     assert list(ranges.split(25)) == []
 
 
-def test_a_file_that_was_cut_and_grew_again_has_zeros_where_nothing_was_written() -> None:
+def test_file_that_shrank_and_grew_has_zeros_in_its_gaps() -> None:
     copy, ranges = File(b"old old old"), ByteRanges()
     ranges.cut(2)
     ranges.add(6, 1)
@@ -88,7 +88,7 @@ def test_a_file_that_was_cut_and_grew_again_has_zeros_where_nothing_was_written(
     assert copy.data == b"ol\0\0\0\0!"
 
 
-def test_without_the_cut_the_copy_keeps_what_is_gone() -> None:
+def test_replay_without_the_cut_keeps_stale_bytes() -> None:
     """What makes the property above more than a repetition: leave out what it needs, and the files differ."""
     copy = File(b"old old old")
     replay(ByteRanges([(6, 7)]), File(b"ol\0\0\0\0!"), 7, copy)

@@ -64,7 +64,7 @@ SHOWN = {"ms": "50", "%": "5.00 %", "MB/s": "0.00000005", "B to GB": "0.05 B", "
 """How 0.05 is shown in each."""
 
 
-def test_it_says_how_numbers_are_shown() -> None:
+def test_page_documents_how_metrics_are_shown() -> None:
     rows = re.findall(r"^\| (.*?) \| (.*?)\s*\| (ms|%|MB/s|B to GB|its own unit) \|$", PAGE, re.MULTILINE)
     assert [shown for _, _, shown in rows] == [*SHOWN]
     for units, ends, shown in rows:
@@ -80,7 +80,7 @@ def command(start: str) -> list[str]:
     return found.removeprefix(f"$ {start}").split()
 
 
-def test_what_the_page_adds_passes_its_own_test_and_ruff(copy: Path) -> None:
+def test_metric_of_the_page_passes_its_test_and_ruff(copy: Path) -> None:
     where = run(copy, "-c", "import pytest_cloudbench; print(pytest_cloudbench.__file__)")
     assert Path(where.strip()).is_relative_to(copy)
     assert "1 passed" in run(

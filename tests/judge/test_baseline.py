@@ -162,7 +162,7 @@ def test_any_stored_entry_is_judged(infos: list[dict[str, Any]], named: str) -> 
     assert "\n" not in found.remark
 
 
-def test_a_run_that_had_zero_is_no_baseline_where_higher_is_better() -> None:
+def test_zero_is_no_baseline_for_metrics_where_higher_is_better() -> None:
     reason = "held 0 for response_p99, to which no percentage applies"
     assert choose_baseline([stored(0.0)], NOW, "response_p99") == BaselineValue(0.0)
     assert choose_baseline([stored(0.0)], NOW, "response_p99", higher=True) == BaselineValue(

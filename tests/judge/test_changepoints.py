@@ -103,7 +103,7 @@ def test_a_change_has_four_runs_on_each_side() -> None:
     assert LEAST_RUNS == 4
 
 
-def test_where_nothing_varies_a_percent_is_enough() -> None:
+def test_one_percent_is_a_change_in_a_constant_series() -> None:
     (found,) = find_changes([1000.0] * 20 + [1010.0] * 5)
     assert (found.first, found.p_value, found.confidence) == (20, 0.0, 1.0)
     assert (found.before, found.after, found.ratio) == pytest.approx((1000, 1010, 0.01))
@@ -119,7 +119,7 @@ def test_a_rate_that_is_zero_has_a_change_in_points() -> None:
     assert find_changes([0.0] * 30 + [0.001] * 3 + [0.0] * 10) == []
 
 
-def test_what_is_not_looked_at_closely_has_no_change(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quick_check_skips_only_series_without_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check whether any split could pass only saves time: it does not change the answer."""
     source = random.Random("quick")
     series = [

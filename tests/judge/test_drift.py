@@ -216,7 +216,7 @@ def test_a_series_as_it_was_is_not_changed_by_later_runs() -> None:
     assert [fresh.preview(value) for value in (0.0, 0.2)] == told
 
 
-def test_asking_how_a_series_would_stand_takes_no_run() -> None:
+def test_preview_does_not_add_a_run() -> None:
     drift = SeriesDrift(log1p(MARGIN))
     for value in noise_of("normal", 0.01, "asked", 40):
         for _ in range(3):

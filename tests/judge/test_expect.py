@@ -207,7 +207,7 @@ def test_every_right_document_is_read(table: dict[str, Any]) -> None:
 # --- choosing and judging ---
 
 
-def test_select_takes_claims_of_the_provider_whose_conditions_all_hold() -> None:
+def test_select_takes_claims_of_the_provider_with_all_conditions_met() -> None:
     anywhere, here, there = claim(), claim(sensors=50, test="test_it"), claim(sensors=500)
     other = Expectation("real", "loss_rate", None, 0.1, "us", DATE)
     names = ["emulated:one", "folder:/x"]
@@ -367,7 +367,7 @@ def test_a_compared_run_that_differs_is_said() -> None:
     assert judged.line.endswith("of the compared run (0001_a.json differed in agents (4, here 50))")
 
 
-def test_a_gate_on_what_is_doubted_or_not_known_is_unknown() -> None:
+def test_gate_on_doubtful_or_unknown_value_is_unknown() -> None:
     assert status("loss_rate:0.01", None) == "unknown"
     assert status("loss_rate:0.01", 0.0, doubts=("engine saturated",)) == "unknown"
     assert status("response_p99:10%", None, former=1.0) == "unknown"
@@ -400,7 +400,7 @@ def test_a_mistyped_metric_gets_the_nearest_one(word: str, meant: str) -> None:
     assert str(refused.value).endswith(f"unknown metric '{word}'; did you mean {meant}?")
 
 
-def test_an_unknown_metric_gets_the_list_and_how_a_suite_is_named() -> None:
+def test_unknown_metric_error_lists_metrics_and_explains_suites() -> None:
     with pytest.raises(UsageError, match=r"expected METRIC:BOUND with one of loss_rate, .*names its folder$"):
         parse_gate("xyzzy:1")
     with pytest.raises(ConfigError, match=r"unknown key 'metrik'; did you mean metric\?"):

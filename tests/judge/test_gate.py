@@ -79,7 +79,7 @@ def test_a_run_that_is_worse_is_a_suspect_until_it_was_measured_three_times() ->
     assert verdict(level(1.12, (1.11, 1.13, 1.10))).answer == "broken"
 
 
-def test_a_suspect_is_cleared_by_what_is_measured_again() -> None:
+def test_repetitions_clear_a_suspect() -> None:
     assert verdict(level(1.12, (1.0, 1.01, 1.12))).answer == "met"
 
 
@@ -100,7 +100,7 @@ def test_a_spread_of_zero_is_taken_as_half_a_percent() -> None:
     assert not is_suspect(same)
 
 
-def test_a_noisy_baseline_is_inconclusive_and_says_what_would_be_seen() -> None:
+def test_noisy_baseline_is_inconclusive_with_its_detectable_change() -> None:
     found = verdict(level(1.05, spread=0.1))
     assert found.answer == "inconclusive"
     assert found.why.startswith("only changes of ")
@@ -110,7 +110,7 @@ def test_a_noisy_baseline_is_inconclusive_and_says_what_would_be_seen() -> None:
     )
 
 
-def test_what_would_be_seen_is_seen_in_nine_of_ten_cases() -> None:
+def test_detectable_change_is_found_in_nine_of_ten_cases() -> None:
     """The claim is about the power of the rule, so it is simulated."""
     check, source = level(1.0, spread=0.03), random.Random("power")
     change = detectable(check, 1)
@@ -215,7 +215,7 @@ def test_failures_that_stay_are_broken() -> None:
     assert verdict(rate((3, 300), ((0, 300), (0, 300), (0, 300)))).answer == "met"
 
 
-def test_what_fails_as_often_as_ever_is_met() -> None:
+def test_unchanged_failure_rate_is_met() -> None:
     before = tuple((30 + number % 3, 3000) for number in range(20))
     assert verdict(rate((31, 3000), before=before)).answer == "met"
 
@@ -279,9 +279,7 @@ def test_holm_rejects_in_steps_until_one_holds() -> None:
 
 
 @pytest.mark.parametrize(("counted", "tests", "answer"), [(0, 1, "broken"), (1, 301, "inconclusive")])
-def test_a_rate_of_which_nothing_was_ever_counted_makes_no_other_check_stricter(
-    counted: int, tests: int, answer: str
-) -> None:
+def test_rates_that_were_always_zero_do_not_tighten_other_checks(counted: int, tests: int, answer: str) -> None:
     worse = level(1.09, (1.09,) * 3, spread=0.02)
     rates = [replace(rate((0, 300), before=((counted, 300),) * 20), experiment=f"e{number}") for number in range(300)]
     assert sum(map(is_test, [worse, *rates])) == tests
@@ -326,7 +324,7 @@ def test_changes_in_sessions_drawn_from_recorded_runs_are_found(load: str) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("load", ["busy4", "busy16", "bursts"])
-def test_sessions_drawn_from_runs_of_a_busy_machine_alarm_for_what_has_changed_alone(load: str) -> None:
+def test_sessions_on_a_busy_machine_alarm_only_for_changed_tests(load: str) -> None:
     """Where four or more other processes compute, too few operations may be quiet: then times are not judged."""
 
     def answers(change: Change, ops: int = 0) -> list[list[Answered]]:
@@ -355,7 +353,7 @@ def test_sessions_drawn_from_runs_of_a_busy_machine_alarm_for_what_has_changed_a
 @pytest.mark.parametrize(
     ("load", "least"), [("calm", 50), ("beside", 50), ("busy4", 30), ("busy16", 15), ("bursts", 30)]
 )
-def test_recorded_runs_are_what_the_figures_are_said_to_be_of(load: str, least: int) -> None:
+def test_recorded_runs_are_as_many_as_documented(load: str, least: int) -> None:
     record = read_record(load)
     assert record is not None
     runs = [run for of_round in record.rounds for run in of_round.values()]

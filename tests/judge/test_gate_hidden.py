@@ -66,7 +66,7 @@ def test_no_doubt_undoes_a_loss() -> None:
         ({"requests_per_op": None}, "requests_per_op"),
     ],
 )
-def test_a_run_that_does_not_say_what_most_others_said_is_not_met(unknown: dict[str, Any], metric: str) -> None:
+def test_run_lacking_a_metric_of_most_others_is_inconclusive(unknown: dict[str, Any], metric: str) -> None:
     found = rulings(CLEAN | unknown, [CLEAN] * 20)
     assert found[metric].answer == "inconclusive"
     assert answer(CLEAN | unknown, [CLEAN] * 20) == "inconclusive"
@@ -135,7 +135,7 @@ def improved(slope: float, runs: int) -> list[dict[str, Any]]:
             for run, level in enumerate(levels)]  # fmt: skip
 
 
-def test_what_was_gained_is_not_lost_again_slowly() -> None:
+def test_slow_loss_of_an_old_improvement_breaks_the_gate() -> None:
     """However long ago: 120 runs later, the first runs would still allow all of it."""
     runs = improved(0.001, 146)
     found = rulings(runs[-1], runs[:-1], *[runs[-1]] * 3)["quiet_p50"]

@@ -59,7 +59,7 @@ def test_a_run_by_hand() -> None:
     ("waits_s", "median_s", "elsewhere"),
     [((0.0, 0.0, 0.0), 0.4, 0.1 / 1.2), ((0.1, 0.5, 0.0), 0.2, 0.1 / 0.6), ((0.1, None, 0.0), None, None)],
 )
-def test_the_time_without_waits_lacks_what_the_own_thread_waited(
+def test_unstarved_time_subtracts_waits_of_the_own_thread(
     waits_s: tuple[float | None, ...], median_s: float | None, elsewhere: float | None
 ) -> None:
     """Three operations one after the other, of 0.4, 0.6 and 0.2 s. A server waited for 0.1 s in all."""

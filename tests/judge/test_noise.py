@@ -22,7 +22,7 @@ def normal(seed: object, count: int) -> list[float]:
     return [source.gauss(0, 1) for _ in range(count)]
 
 
-def test_qn_of_a_data_set_of_the_literature_is_what_other_programs_say() -> None:
+def test_qn_matches_other_programs_on_published_data() -> None:
     assert qn(COPPER) == pytest.approx(0.73231, abs=1e-5), "statsmodels.robust.scale.qn_scale, R's robustbase::Qn"
 
 

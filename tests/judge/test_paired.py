@@ -67,7 +67,7 @@ def test_equal_sides_with_enough_pairs_have_no_difference_above_the_margin() -> 
     assert -0.1 < found.low < 0 < found.high < 0.1
 
 
-def test_an_inconclusive_answer_says_how_many_pairs_are_enough() -> None:
+def test_inconclusive_answer_names_a_sufficient_number_of_pairs() -> None:
     random, enough = Random(7), 0
     for _ in range(20):
         pairs = made(random, 400, ratio=1.1, sd=0.1)

@@ -36,7 +36,7 @@ def test_a_late_operation_disturbs_five_before_and_five_after_it() -> None:
     assert (LATE_NS, NEIGHBOURS) == (20 * MS, 5), "what docs/method.md says"
 
 
-def test_neighbours_are_those_in_the_order_of_due_times_whoever_recorded_them() -> None:
+def test_neighbours_follow_due_times_across_agents() -> None:
     """The rows of two agents, one after the other: the second's late operation was due amid the first's."""
     due, start, end, waits = rows(*[0.0] * 12, 50.0, *[0.0] * 11)
     order = [*range(0, 24, 2), *range(1, 24, 2)]
@@ -45,7 +45,7 @@ def test_neighbours_are_those_in_the_order_of_due_times_whoever_recorded_them() 
     assert {row for place, row in enumerate(order) if not quiet[place]} == set(range(7, 18))
 
 
-def test_nothing_is_quiet_where_everything_is_late_and_no_operations_are_no_error() -> None:
+def test_late_operations_are_never_quiet_and_none_are_no_error() -> None:
     assert quiet_rows(*rows(*[30.0] * 40)) == bytearray(40)
     assert quiet_rows(array("q"), array("q"), array("q"), []) == bytearray()
 
@@ -70,7 +70,7 @@ def test_waits_while_nothing_is_in_flight_belong_to_no_operation() -> None:
     assert sum(waits([0, 150], [10, 160], [0, 0], [(0, 0), (100, 40), (200, 80)])) == pytest.approx(8.0)
 
 
-def test_only_the_own_wait_counts_where_nothing_else_was_sampled() -> None:
+def test_only_own_wait_counts_without_samples() -> None:
     assert list(waits_of(array("q", [0]), array("q", [9]), array("q", [3]), WaitSeries())) == [3.0]
     assert list(waits_of(array("q", [0]), array("q", [9]), array("q", [-1]), WaitSeries())) == [0.0]
 

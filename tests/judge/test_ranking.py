@@ -57,7 +57,7 @@ def test_leaders_that_do_not_differ_are_named_together() -> None:
     assert set(found.leaders) == {"a", "b"}
 
 
-def test_more_is_better_where_the_metric_says_so() -> None:
+def test_ranking_prefers_more_if_the_metric_does() -> None:
     many = {
         name: Candidate(rate, [rate * (1 + step / 50) for step in range(10)]) for name, rate in (("a", 5), ("b", 9))
     }
@@ -80,7 +80,7 @@ def test_refusals_are_found_and_a_percentage_point_is_not() -> None:
         ({"exclusion": "all others have doubts"}, "all others have doubts"),
     ],
 )  # fmt: skip
-def test_nobody_is_best_where_one_cannot_be_judged(changes: dict[str, Any], why: str) -> None:
+def test_ranking_has_no_leader_if_one_candidate_cannot_be_judged(changes: dict[str, Any], why: str) -> None:
     fast, slow = candidate(1, 0.1), candidate(2, 0.4)
     found = rank("response_p50", {"fast": fast, "slow": replace(slow, **changes)})
     assert (found.verdict, found.leaders, found.why) == ("not judged", (), why)
@@ -168,11 +168,11 @@ def test_a_distance_of_shares_is_in_points() -> None:
         (Candidate(0.0, [0.0] * 8), Candidate(0.2, [0.2] * 8)),  # no ratio to nothing
     ],
 )
-def test_there_is_no_distance_where_nothing_can_be_said(one: Candidate, other: Candidate) -> None:
+def test_candidates_that_cannot_be_judged_have_no_distance(one: Candidate, other: Candidate) -> None:
     assert distance("response_p50", one, other) is None
 
 
-def test_times_to_the_first_byte_have_a_spread_where_they_are_known() -> None:
+def test_known_first_byte_times_have_a_spread() -> None:
     ops = [
         Op(Verb.GET, 0, seq, 0, seq, seq + 10, seq + 10 + 2_000_000 * (1 + seq // 5), seq + 90_000_000, 9,
            Outcome.OK if seq % 5 else Outcome.FAILED)

@@ -40,7 +40,7 @@ def test_runs_that_differ_by_chance_all_count(share: float) -> None:
         assert BaselineRates(tuple(runs)).left_out == frozenset(), runs
 
 
-def test_one_failure_where_there_never_was_one_is_no_incident_though_it_is_far_from_the_others() -> None:
+def test_first_single_failure_is_no_incident() -> None:
     runs = (*((0, 400),) * 19, (1, 400))
     assert outliers_of([count / ops for count, ops in runs]) == {19}
     assert BaselineRates(runs).left_out == frozenset()
@@ -54,7 +54,7 @@ def test_runs_of_different_lengths_that_differ_by_chance_all_count(ops: tuple[in
         assert BaselineRates(tuple(runs)).left_out == frozenset(), runs
 
 
-def test_what_one_cause_touches_together_is_counted_as_one() -> None:
+def test_clustered_failures_count_as_one() -> None:
     """Eleven operations beside one late one are not quiet: a run with three late ones is no incident."""
     runs = (*((0, 400),) * 19, (33, 400))
     assert BaselineRates(runs, cluster_ops=11).left_out == frozenset()

@@ -272,7 +272,7 @@ def test_a_sharp_threshold_is_bracketed(truth: float, start: float) -> None:
     assert (found.is_bounded, found.is_monotonic, found.ended, found.inconclusive) == (True, True, "resolution", "")
 
 
-def test_whole_numbers_are_bracketed_to_the_next_one() -> None:
+def test_integer_search_ends_at_adjacent_levels() -> None:
     found = probe(BracketSearch(1, 1000, 1e-9, integer=True), lambda level: level <= 137)
     assert (found.passes_at, found.fails_at) == (137, 138)
     assert all(isinstance(each.level, int) for each in found.probes)

@@ -168,7 +168,7 @@ def test_four_sizes_name_the_one_that_is_off_or_say_that_they_cannot() -> None:
     assert outcomes["wrong"] <= 1
 
 
-def test_three_sizes_cannot_say_which_one_is_off() -> None:
+def test_three_sizes_do_not_reveal_the_outlier() -> None:
     line = fit_line({KB: [0.1, 0.1], MB: [0.7, 0.71], 10 * MB: [2.6, 2.6]})
     assert line.is_known
     assert {point.off for point in line.sizes.values()} == {None}
@@ -299,7 +299,7 @@ def test_wild_conditions_leave_the_category_open_rather_than_make_it_up(levels: 
 
 
 @pytest.mark.parametrize("capacity", [20, 50, 75])
-def test_the_level_above_which_it_degrades_is_found(capacity: int) -> None:
+def test_level_of_degradation_is_found(capacity: int) -> None:
     found = [constancy(transfers(shared(capacity), PAPER_LEVELS, 0.1, seed)) for seed in SEEDS]
     assert sum(each.above_level == pytest.approx(capacity, abs=5) for each in found) >= 95
     inside = [each.above_interval for each in found if each.above_interval is not None]

@@ -125,7 +125,7 @@ def test_errors_shrink_with_the_number_of_values_but_not_below_the_levels_own() 
     assert many == pytest.approx(0.03, rel=0.01)
 
 
-def test_weighted_line_passes_through_what_weighs_most() -> None:
+def test_weighted_line_passes_through_the_heaviest_points() -> None:
     fit = weighted_line([0, 1, 2], [1.0, 3.0, 50.0], [1e9, 1e9, 1.0])
     assert fit.level == pytest.approx(1.0, abs=1e-5)
     assert fit.slope == pytest.approx(2.0, abs=1e-5)

@@ -115,7 +115,7 @@ def followed(
     ("lasts_s", "every_s"),
     [(lasts_s, every_s) for lasts_s in LASTS_S for every_s in EVERY_S if every_s < lasts_s],
 )
-def test_the_interval_holds_the_time_at_which_replicas_agree(pattern: str, lasts_s: float, every_s: float) -> None:
+def test_interval_contains_the_time_of_agreement_of_replicas(pattern: str, lasts_s: float, every_s: float) -> None:
     draws = random.Random(f"{pattern} {lasts_s} {every_s}")
     trials = [
         followed(lambda count, now_s: now_s < lasts_s and FLAPPING[pattern](count, now_s, draws), every_s)
@@ -172,7 +172,7 @@ def test_a_flip_is_a_read_that_went_back(seen: list[str], flips: int) -> None:
     assert summarize_trials([trial(*seen), trial("")])["metrics"]["flips"] == flips
 
 
-def test_where_files_flap_the_first_right_read_of_another_file_bounds_nothing() -> None:
+def test_flapping_files_invalidate_first_right_reads_as_bounds() -> None:
     lucky, flapping = trial("old", "", "", "", ""), trial("old", "", "old", "", "")
     alone = summarize_trials([lucky])["extra"]
     assert alone["high_s"] == pytest.approx([0.11])

@@ -148,7 +148,7 @@ def test_tables_of_tables_join_the_records(left: list[Op], right: list[Op]) -> N
     assert len(table) == len(left) + len(right)
 
 
-def test_records_since_a_time_are_those_due_then_or_later_with_what_was_corrected() -> None:
+def test_records_since_a_time_include_corrections() -> None:
     table = OpTable(*(table_of(*(op(seq=seq, scheduled_ns=seq) for seq in part)) for part in ([0, 1], [2, 5], [3, 7])))
     table.correct(bytes([0, 1, 2, 0, 1, 2]), bytes(6))
     later = table.since(2)
@@ -210,7 +210,7 @@ def test_a_silent_loss_is_found_and_corrected_in_place(
 
 
 @pytest.mark.parametrize("outcome", [Outcome.THROTTLED, Outcome.FAILED, Outcome.CORRUPT])
-def test_a_file_whose_upload_was_refused_and_is_not_listed_is_lost_but_not_silently(outcome: Outcome) -> None:
+def test_missing_file_of_refused_upload_is_not_lost_silently(outcome: Outcome) -> None:
     table = table_of(op(outcome=outcome, kind=ErrorKind.SERVER))
     assert verified(table, {}, name_of) == Verification(1, 1, 0, 0, True)
     assert (table.outcome, table.kind) == ([outcome], [ErrorKind.SERVER])

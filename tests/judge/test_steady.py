@@ -115,7 +115,7 @@ def test_only_a_drift_is_reported() -> None:
     assert silent == [""] * len(SEEDS)
 
 
-def test_a_run_whose_times_are_steady_does_not_drift() -> None:
+def test_run_with_steady_times_does_not_drift() -> None:
     """However much its operations resemble each other: a doubt would take it out of every baseline."""
     told = [alarms(steady(kind, ops, seed) for seed in range(300)) for kind in STEADY for ops in (200, 300)]
     assert sum(count for count, _ in told) <= 0.001 * sum(of for _, of in told)
@@ -127,7 +127,7 @@ def test_a_recorded_run_does_not_drift() -> None:
 
 
 @pytest.mark.parametrize(("ops", "rise"), [(300, 3.0), (1000, 1.0)])
-def test_a_run_whose_times_rise_steadily_drifts(ops: int, rise: float) -> None:
+def test_run_with_rising_times_drifts(ops: int, rise: float) -> None:
     count, of = alarms(steady("independent", ops, seed, rise) for seed in range(50))
     assert count >= 0.9 * of
 
@@ -223,7 +223,7 @@ def test_invalid_conditions_are_refused(given: dict[str, object], words: str) ->
         Stable(**given)  # type: ignore[arg-type]  # that is what is tested
 
 
-def test_the_block_error_is_that_of_independent_operations_where_they_are() -> None:
+def test_block_error_of_independent_operations_matches_theory() -> None:
     """A median of n lognormal values has a relative standard error of 1.25 sigma / sqrt(n)."""
     errors = []
     for seed in SEEDS:

@@ -101,7 +101,7 @@ def test_fewer_quiet_operations_count_only_if_threads_did_not_wait_more(
 
 
 @pytest.mark.parametrize(("lost", "answer"), [(0, "met"), (1, "broken"), (60, "broken")])
-def test_a_file_that_was_lost_silently_is_broken_whatever_repetitions_say(lost: int, answer: str) -> None:
+def test_silent_loss_breaks_gate_despite_clean_repetitions(lost: int, answer: str) -> None:
     now = RUN | {"silently_lost": lost, "silent_loss_rate": lost / 400}
     clean = RUN | {"silently_lost": 0, "silent_loss_rate": 0.0}
     for baseline in ([clean] * 20, []):
@@ -202,7 +202,7 @@ def test_the_waits_of_a_server_explain_some_of_a_rise(starved: float, answer: st
 
 
 @pytest.mark.parametrize("unknown", [{}, {"starved_elsewhere_share": None}])
-def test_where_a_server_is_unknown_it_may_have_waited_as_the_client_did(unknown: dict[str, None]) -> None:
+def test_unknown_wait_of_the_server_leaves_the_answer_inconclusive(unknown: dict[str, None]) -> None:
     """The client waited for 35 % of the time, up from 5 %: how long its server did is known in one of the cases."""
     calm = BUSY | {"starved_share": 0.05} | unknown
     now = calm | {"starved_share": 0.35, "unstarved_p50": 0.122}

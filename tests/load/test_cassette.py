@@ -210,7 +210,7 @@ def test_scrub_text_removes_values_with_secret_names(text: str, scrubbed: str) -
     assert scrub_text(text) == scrubbed
 
 
-def test_select_headers_keeps_only_what_drivers_read() -> None:
+def test_select_headers_keeps_only_headers_read_by_drivers() -> None:
     read = {"x-ms-error-code": ["BlobNotFound"], "content-md5": "Zm9v", "x-goog-hash": ["md5=Zm9v"], "etag": '"1"'}
     assert select_headers(read) == read
     assert select_headers({"X-Auth-Token": ["abc"], "X-Subject-Token": "abc"}) == {

@@ -105,7 +105,7 @@ OSLO = {
 
 
 @pytest.mark.parametrize("located", ["", "A", "AB"])
-def test_where_the_servers_of_each_side_are_stands_beside_the_answers(located: str) -> None:
+def test_comparison_shows_server_location_of_each_side(located: str) -> None:
     show_times = times(1, 1.1)
 
     def show_block(turn: Turn) -> Shown:

@@ -43,7 +43,7 @@ def test_provider_messages_are_recorded() -> None:
     assert [op.detail for op in run_operations(counts=False)] == ["", "429 number 1", "", "429 number 3"] * 3
 
 
-def test_requests_are_those_of_the_operation_whichever_thread_does_it() -> None:
+def test_requests_are_counted_per_operation_across_threads() -> None:
     assert [op.requests for op in run_operations(counts=True)] == [0, 1, 2, 3] * 3
 
 

@@ -292,7 +292,7 @@ def test_run_fails_when_the_system_has_no_thread(limit_threads: Callable[[int], 
 # --- closed loop ---
 
 
-def test_a_closed_loop_without_a_thread_for_each_sensor_is_refused_and_what_ran_is_kept(
+def test_closed_loop_short_of_threads_is_refused_and_keeps_its_records(
     limit_threads: Callable[[int], None],
 ) -> None:
     limit_threads(4)

@@ -109,7 +109,7 @@ def test_a_run_without_a_name_is_a_run() -> None:
     assert line.endswith(": a run (+400 %)")
 
 
-def test_remark_on_an_improvement_where_the_baseline_begins() -> None:
+def test_remark_names_improvement_at_the_start_of_the_baseline() -> None:
     improved = replace(level(1.01), since="0041", improved=-0.3)
     assert lines(improved) == ["p50: improved by 30 % at 0041, where the baseline begins"]
     assert lines(replace(improved, is_before=True)) == []

@@ -35,7 +35,7 @@ def test_the_label_ends_the_full_name_and_belongs_to_the_function_in_the_name() 
         assert parse_label("t.py::test_it[a]", entry_names("t.py::test_it[a]", "test_it[a]", label)[0]) == label
 
 
-def test_a_label_is_read_whatever_path_the_test_is_stored_under() -> None:
+def test_label_is_parsed_under_any_stored_path() -> None:
     fullname, _ = entry_names("suites/iot/test_iot.py::test_it[a]", "test_it[a]", "up")
     assert parse_label("test_iot.py::test_it[a]", fullname) == "up"
     assert parse_label("load.bench.toml", "load.bench.toml#up") == "up"

@@ -171,7 +171,7 @@ def test_a_digest_is_expected_of_files_that_have_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("streams", [False, True])
-def test_the_first_byte_is_known_where_a_download_streams(tmp_path: Path, streams: bool) -> None:
+def test_first_byte_is_timed_only_for_streaming_downloads(tmp_path: Path, streams: bool) -> None:
     capabilities = replace(FlatDriver.capabilities, streams=streams)
     driver = FlatDriver(tmp_path, capabilities)
     driver.put("/a", Literal(b"abc"))

@@ -215,7 +215,7 @@ def overwritten(array_folder: ArrayFolder, fails: int) -> Sequence[Moment]:
 
 @pytest.mark.parametrize("number", [0, 1], ids=["undone", "begun"])
 @pytest.mark.parametrize("fails", [0, 2])
-def test_what_a_silent_child_may_lack_of_a_write_that_was_undone_is_rebuilt(
+def test_parts_missing_on_a_silent_child_after_an_undone_write_are_rebuilt(
     make_array: MakeArray, number: int, fails: int
 ) -> None:
     array_folder = make_array(2, 1, durability="k+0")

@@ -169,7 +169,7 @@ def test_six_providers_fit_the_terminal(width: int) -> None:
         ),
     ],
 )
-def test_long_names_are_cut_where_they_are_equal(specs: list[str], shown: list[str]) -> None:
+def test_long_names_are_cut_at_their_equal_parts(specs: list[str], shown: list[str]) -> None:
     lines = render_comparison([found(spec, 0.1 * number) for number, spec in enumerate(specs, 1)], 80)
     assert [line.split()[0] for line in lines if line.startswith("  ") and ":" in line.split()[0]] == shown
 
@@ -290,7 +290,7 @@ OSLO = {
 }
 
 
-def test_how_far_the_servers_are_stands_beside_providers() -> None:
+def test_comparison_shows_distance_of_servers() -> None:
     lines = render_comparison([found("folder:/x", 0.3), found("dropbox", 0.1, location=OSLO)], 80)
     assert lines[1].split() == ["provider", "km", "away", "loss", "rate", "p50", "ms"]
     assert rows(lines)["dropbox"][0] == "390-450"

@@ -52,7 +52,7 @@ def drawn(figure: Figure | str | None) -> Figure:
     return figure
 
 
-def test_change_is_drawn_where_the_command_finds_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_figure_draws_change_at_the_run_found_by_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = slower_from(tmp_path, 0.2)
     figure = drawn(history_of(tmp_path, paths[27]))
     assert main(["history", TEST, "--metric", "quiet_p50", "--storage", str(tmp_path)]) == 0

@@ -48,5 +48,5 @@ def test_result_is_printed_when_its_test_ends(tmp_path: Path, args: tuple[str, .
 
 
 @pytest.mark.parametrize("args", [("-qq",), ("-p", "no:terminal")])
-def test_no_result_is_printed_where_no_table_is(tmp_path: Path, args: tuple[str, ...]) -> None:
+def test_no_result_line_is_printed_without_a_table(tmp_path: Path, args: tuple[str, ...]) -> None:
     assert "lost" not in run_two_tests(tmp_path, *args)

@@ -18,7 +18,7 @@ from pytest_cloudbench.results.acceptance import (
 )
 
 
-def test_what_is_accepted_is_read_again_the_latest_run_last(tmp_path: Path) -> None:
+def test_acceptances_are_read_back_in_order_of_runs(tmp_path: Path) -> None:
     later, earlier = Accepted("b", 20, "t::a", "stronger", 30), Accepted("a", 10)
     write_acceptance(tmp_path, later)
     write_acceptance(tmp_path, earlier)

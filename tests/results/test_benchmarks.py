@@ -67,13 +67,13 @@ def test_the_session_has_every_name_that_the_adapter_uses(config: pytest.Config)
     assert list(session.storage.query()) == []
 
 
-def test_the_machine_id_is_where_the_results_folder_takes_it_from(config: pytest.Config) -> None:
+def test_machine_id_comes_from_pytest_benchmark(config: pytest.Config) -> None:
     from pytest_benchmark.utils import get_machine_id
 
     assert get_machine_id() == session_of(config).machine_id
 
 
-def test_metadata_takes_from_its_fixture_what_the_adapter_gives() -> None:
+def test_adapter_provides_attributes_read_by_benchmark_metadata() -> None:
     from pytest_benchmark.stats import Metadata
 
     assert list(inspect.signature(Metadata).parameters) == ["fixture", "iterations", "options"]
@@ -193,7 +193,7 @@ def test_a_run_is_saved_under_its_name_and_only_once(pytester: pytest.Pytester, 
     assert entry["stats"]["rounds"] == 3
 
 
-def test_what_the_user_asked_for_goes_before_the_default_name(pytester: pytest.Pytester) -> None:
+def test_name_given_by_the_user_replaces_the_default_name(pytester: pytest.Pytester) -> None:
     config = configured(pytester, "--benchmark-save=mine", "--benchmark-json=out.json")
     benchmarks.add_entry(config, **ENTRY)
     benchmarks.save_entries(config, "r1")

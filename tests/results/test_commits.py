@@ -38,7 +38,7 @@ def work(tmp_path: Path) -> tuple[Path, dict[str, str]]:
     return tmp_path, made
 
 
-def test_what_came_before_the_merge_base_is_before(work: tuple[Path, dict[str, str]]) -> None:
+def test_commits_up_to_the_merge_base_are_before(work: tuple[Path, dict[str, str]]) -> None:
     folder, made = work
     found = Commits(folder)
     assert (found.head, found.base, found.branch) == (made["last"], made["base"], "main")

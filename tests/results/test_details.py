@@ -103,9 +103,7 @@ def test_details_are_one_short_line(tmp_path: Path, detail: str, kept: str) -> N
     assert logged(tmp_path / "gw0.oplog", [op(0, detail)]).detail == [kept]
 
 
-def test_what_a_terminal_obeys_in_somebody_elses_log_is_not_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_escape_sequences_in_foreign_logs_are_escaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(oplog, "_format_detail", str)
     table = logged(tmp_path / "gw0.oplog", [op(0, "\x1b[2J")])
     monkeypatch.undo()
@@ -146,7 +144,7 @@ def test_every_torn_end_of_a_log_gives_whole_operations(tmp_path: Path) -> None:
     assert seen >= {0, 1, 2, 3}
 
 
-def test_a_log_whose_record_has_a_text_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_log_with_missing_detail_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "gw0.oplog"
     logged(path, [op(0, "a")])
     data = path.read_bytes()
@@ -155,7 +153,7 @@ def test_a_log_whose_record_has_a_text_that_is_not_there_is_refused(tmp_path: Pa
         read_log(path)
 
 
-def test_an_entry_has_the_first_texts_of_each_kind_and_how_often_each_was_said() -> None:
+def test_entry_counts_the_first_error_texts_of_each_kind() -> None:
     busy = [op(seq, f"busy {seq % 9}") for seq in range(20)]
     others = [op(30, "gone", ErrorKind.NETWORK), op(31, "", ErrorKind.SERVER), op(32, kind=None)]
     summary = summarize(OpTable.of([*reversed(busy), *others]), None)

@@ -74,7 +74,7 @@ def test_new_claims_stand_at_the_end(file: Path) -> None:
     assert expectations.read_claims(file)[2:] == added
 
 
-def test_line_ends_and_a_link_stay_what_they_are(file: Path, tmp_path: Path) -> None:
+def test_rewriting_keeps_line_ends_and_symlink(file: Path, tmp_path: Path) -> None:
     file.write_bytes(FILE.replace("\n", "\r\n").encode())
     link = tmp_path / "link.toml"
     link.symlink_to(file)

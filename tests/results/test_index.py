@@ -37,7 +37,7 @@ def storage(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_series_is_what_the_files_say_in_the_order_of_time(storage: Path) -> None:
+def test_series_lists_stored_values_in_order_of_time(storage: Path) -> None:
     points = Index.open(storage).series(TEST, "response_p50")
     assert [point.value for point in points] == [0.1, 0.2, 0.3]
     assert [point.commit for point in points] == ["c001", "c002", "c003"]
@@ -49,7 +49,7 @@ def test_a_series_is_what_the_files_say_in_the_order_of_time(storage: Path) -> N
     assert points[0].time_ms - START_MS == 86_400_000
 
 
-def test_a_run_says_what_it_was_made_of(storage: Path) -> None:
+def test_run_summarizes_its_entries(storage: Path) -> None:
     store(storage, 4, {
         TEST: info(start_wall_ms=START_MS, doubts=["engine saturated"]),
         f"{TEST}#upload": info(provider="folder:x", emulated=False, outcome="failed", ops=None),
@@ -90,7 +90,7 @@ def test_a_late_engine_makes_no_baseline_of_a_run_that_is_none_for_another_reaso
         assert not any(point.counts for point in points), "its time is not what the history is to show"
 
 
-def test_an_accepted_run_replaces_late_ones_and_pardons_what_only_the_gate_said(storage: Path) -> None:
+def test_accepted_run_supersedes_earlier_ones_and_pardons_gate_failures(storage: Path) -> None:
     for number, given in enumerate([LATE, OUTLIER, BROKEN, LATE | BROKEN, OUTLIER], 4):
         store(storage, number, {TEST: info(**{"start_wall_ms": START_MS * 2 + number, **given})})
     accepted = Index.open(storage).find("6")
@@ -154,7 +154,7 @@ def test_the_file_is_read_again_and_says_the_same(storage: Path, monkeypatch: py
     assert opened == []
 
 
-def test_only_what_changed_is_read_again(storage: Path) -> None:
+def test_index_rereads_only_changed_files(storage: Path) -> None:
     Index.open(storage)
     store(storage, 2, {TEST: info(response_p50=0.7, start_wall_ms=START_MS + 2 * 86_400_000)}, commit="changed")
     (storage / MACHINE / "0001_run.json").unlink()
@@ -182,7 +182,7 @@ def test_few_new_runs_are_read_without_writing_many_old_ones_again(tmp_path: Pat
     assert len(parquet.read((tmp_path / INDEX_NAME).read_bytes())[0]["place"]) == 41
 
 
-def test_what_cannot_be_read_is_one_line_and_left_out(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_runs_are_reported_in_one_line_and_left_out(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = storage / MACHINE
     (folder / "0010_torn.json").write_text('{"benchmarks": [{"full')
     (folder / "0011_foreign.json").write_text("[1, 2]")
@@ -302,7 +302,7 @@ def test_recovered_entries_of_a_killed_run_are_one_interrupted_run(tmp_path: Pat
     assert recovery._NOTE == "run.json"
 
 
-def test_a_run_is_found_by_what_a_user_calls_it(storage: Path) -> None:
+def test_run_is_found_by_number_name_or_path(storage: Path) -> None:
     index = Index.open(storage)
     third = index.runs()[2]
     for text in ("last", "3", "0003", "0003_run", "0003_run.json", third.place, str(storage / third.place)):

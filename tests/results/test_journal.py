@@ -45,7 +45,7 @@ class Meanwhile:
         self._driver.delete(path)
 
 
-def test_what_another_one_removes_meanwhile_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_removed_by_another_process_counts_as_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = left(tmp_path / "store", monkeypatch)
     driver = drivers.connect(ProviderSpec.parse(found.provider), None, None)
     assert journal.remove_folder(Meanwhile(driver), found) == ""  # type: ignore[arg-type]  # it passes the rest on
@@ -68,7 +68,7 @@ def test_a_second_clean_waits_for_the_first_and_finds_nothing_left(
     assert (second.returncode, out, errors) == (0, "0 folders removed\n", "")
 
 
-def test_where_there_is_no_journal_nothing_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_without_a_journal_creates_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOUDBENCH_JOURNAL", str(tmp_path / "journal.jsonl"))
     with journal.wait_to_clean(lambda: pytest.fail("nobody else is at work")):
         assert journal.pending_folders() == ([], [])

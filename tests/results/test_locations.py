@@ -44,7 +44,7 @@ def test_a_name_of_loopback_says_nothing_of_another_provider(tmp_path: Path, nam
     assert stored.find("emulated:ideal", name)["place"] == "Oslo"
 
 
-def test_what_another_machine_saw_and_what_is_no_location_are_left_out(tmp_path: Path) -> None:
+def test_foreign_and_malformed_locations_are_left_out(tmp_path: Path) -> None:
     rows = [{**place("Rome", NAME), "provider": "box", "key": "another"}, {"names": 7}, [], "text"]
     text = "\n".join([*map(json.dumps, rows), '{"torn'])
     (tmp_path / LOCATIONS).write_text(text, "utf-8")

@@ -138,7 +138,7 @@ def test_the_log_counts_and_tells_its_progress(tmp_path: Path) -> None:
     assert max(each for each in late if each is not None) == 0.002, "the detail's text is not an operation"
 
 
-def test_what_is_recorded_last_is_told_before_the_log_is_closed(tmp_path: Path) -> None:
+def test_last_records_are_reported_before_the_log_is_closed(tmp_path: Path) -> None:
     told: list[tuple[int, list[float]]] = []
     with OpLog(tmp_path / "a.oplog", HEADER, lambda done, _t, _f, sample_s, _l: told.append((done, sample_s))) as log:
         log.record(Op(Verb.PUT, 0, 0, 0, 1, 1, 0, 1 + 5_000_000, 9, Outcome.OK))
@@ -192,7 +192,7 @@ def test_a_log_torn_anywhere_gives_all_whole_records(records: list[Op], data: st
     assert read_log(path) == table_of(records[: max(0, cut - first) // size])
 
 
-def test_a_log_says_whose_it_is_before_its_first_record(tmp_path: Path) -> None:
+def test_log_header_is_written_before_its_first_record(tmp_path: Path) -> None:
     """Otherwise a log without records could not be told from that of a killed run."""
     with OpLog(tmp_path / "a.oplog", HEADER) as log:
         assert json.loads(log.path.read_bytes()) == {"schema": LOG_SCHEMA, **HEADER}
@@ -219,7 +219,7 @@ def test_a_log_of_an_agent_that_was_killed_before_its_first_flush_is_empty(tmp_p
         (b'{"schema": 1}\n' + b"\xff" * 4096, "holds records that no version has written"),
     ],
 )
-def test_what_is_no_log_of_this_schema_is_one_line(tmp_path: Path, content: bytes, line: str) -> None:
+def test_log_of_unknown_schema_is_refused_in_one_line(tmp_path: Path, content: bytes, line: str) -> None:
     path = tmp_path / "a.oplog"
     path.write_bytes(content)
     with pytest.raises(ResultsError) as caught:
@@ -580,7 +580,7 @@ def test_a_warm_up_is_told_apart_and_read_back(tmp_path: Path) -> None:
     assert read_parquet(path) == table
 
 
-def test_what_is_no_parquet_of_this_schema_is_one_line(tmp_path: Path) -> None:
+def test_parquet_of_unknown_schema_is_refused_in_one_line(tmp_path: Path) -> None:
     import pyarrow
     from pyarrow import parquet as arrow
 

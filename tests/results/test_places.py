@@ -99,7 +99,7 @@ def test_experiments_are_stored_in_the_project_from_any_of_its_folders(
     assert "0002_" in capfd.readouterr().out
 
 
-def test_stock_benchmarks_stay_where_pytest_benchmark_stores_them(folder: Path) -> None:
+def test_stock_benchmarks_stay_in_the_storage_of_pytest_benchmark(folder: Path) -> None:
     (folder / "test_stock.py").write_text("def test_stock(benchmark):\n    benchmark(int)\n", "utf-8")
     run_pytest("--benchmark-autosave", "--benchmark-columns=min", cwd=folder)
     compared = run_pytest("--benchmark-autosave", "--benchmark-compare=0001", cwd=folder)
@@ -122,7 +122,7 @@ def test_the_last_run_is_the_last_of_all_folders(folder: Path, capfd: pytest.Cap
     assert latest.name in capfd.readouterr().out
 
 
-def test_a_results_folder_starts_where_it_was_named(folder: Path) -> None:
+def test_results_folder_is_relative_to_its_option_or_configuration(folder: Path) -> None:
     (folder / "pytest.ini").write_text("[pytest]\n", "utf-8")
     (inner := folder / "inner").mkdir()
     assert find_results_folder(inner, None, ()) == folder / "results"
@@ -131,7 +131,7 @@ def test_a_results_folder_starts_where_it_was_named(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("sign", [".git", "setup.py", "pyproject.toml"])
-def test_a_project_begins_where_its_signs_are(sign: str, folder: Path) -> None:
+def test_project_folder_is_the_one_with_a_sign(sign: str, folder: Path) -> None:
     (inner := folder / "a" / "b").mkdir(parents=True)
     assert project_folder(inner) == inner
     (folder / sign).touch()
@@ -144,7 +144,7 @@ def test_stored_runs_make_a_folder_a_project(folder: Path) -> None:
     assert project_folder(inner) == folder
 
 
-def test_what_is_imported_goes_where_the_gate_looks(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_import_stores_runs_in_the_folder_read_by_the_gate(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     store_series(folder / "there", [0.1])
     assert cli.main(["baseline", "export", "carried.zip", "--storage", "there"]) == 0
     (folder / "pytest.ini").write_text(FILES["pytest.ini"], "utf-8")

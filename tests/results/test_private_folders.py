@@ -19,7 +19,7 @@ sys.stdin.read()
 """
 
 
-def test_what_a_killed_process_leaves_goes_with_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_of_killed_process_is_removed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     (unknown := tmp_path / "cloudbench-test-unknown").mkdir()

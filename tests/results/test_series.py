@@ -32,7 +32,7 @@ def made(path: Path, *lines: dict[str, Any]) -> Path:
     return path
 
 
-def test_what_was_added_is_there_again_and_counts_go_on(tmp_path: Path) -> None:
+def test_resumed_series_returns_its_lines_and_continues_counts(tmp_path: Path) -> None:
     added = [session(100.0), a_round(0, 110.0), a_round(1, 130.0), session(500.0), a_round(2, 507.0)]
     path = made(tmp_path / "deep" / "a.jsonl", *added)
     file = series.resume_series(path, KEY, SETUP)
@@ -74,7 +74,7 @@ def test_damage_in_the_middle_is_no_torn_end(tmp_path: Path) -> None:
             series.SeriesFile(path)
 
 
-def test_another_schema_and_what_is_no_series_are_refused(tmp_path: Path) -> None:
+def test_series_of_unknown_schema_or_format_are_refused(tmp_path: Path) -> None:
     path = made(tmp_path / "a.jsonl", session(0.0))
     path.write_text(path.read_text().replace('"schema":1', '"schema":2'))
     with pytest.raises(ResultsError, match="schema 2; this version reads 1"):
@@ -89,7 +89,7 @@ def test_another_schema_and_what_is_no_series_are_refused(tmp_path: Path) -> Non
         series.SeriesFile(tmp_path / "none.jsonl")
 
 
-def test_a_series_of_something_else_is_refused_and_says_what_differs(tmp_path: Path) -> None:
+def test_series_of_another_setup_is_refused_with_the_difference(tmp_path: Path) -> None:
     path = made(tmp_path / "a.jsonl", session(0.0))
     with pytest.raises(ResultsError, match="files was 3 and is 4"):
         series.resume_series(path, KEY, {"files": 4})

@@ -72,13 +72,13 @@ def test_captions_of_entries_from_before_the_first_release_are_read() -> None:
     assert read_declared(plain) == declared
 
 
-def test_what_is_about_one_test_is_chosen_by_its_name() -> None:
+def test_declarations_apply_to_tests_by_name() -> None:
     assert [figure.test for figure in ALL.about("test_other").figures] == ["test_*", "test_other"]
     assert ALL.about("test_other").published == ()
     assert ALL.about("testing").figures == ()
 
 
-def test_an_entry_carries_what_is_about_it() -> None:
+def test_entry_carries_declarations_about_its_test() -> None:
     declared = ALL.about("test_photo").of_entry({"size": 2, "photo_cost": 0.1})
     assert declared.conclusions.keys() == {"photo_cost"}
     assert [*declared.published[0].rows] == [({"size": 2}, 3.5)]

@@ -179,7 +179,7 @@ SEEDS = st.text(max_size=5)
 
 @FEW
 @given(process=PROCESSES, seed=SEEDS, sensor=st.integers(0, 99), count=st.integers(0, 20), more=st.integers(0, 20))
-def test_due_times_ascend_are_complete_and_the_first_do_not_depend_on_how_many_follow(
+def test_due_times_ascend_and_do_not_depend_on_their_number(
     process: Arrival, seed: str, sensor: int, count: int, more: int
 ) -> None:
     due, steps = process.due_s(seed, sensor, count), process.steps(sensor, count)

@@ -130,7 +130,7 @@ HTTP_DRIVERS = {
 
 
 @pytest.mark.parametrize("spec", HTTP_DRIVERS)
-def test_every_driver_that_speaks_http_knows_where_to_read_a_clock(spec: str) -> None:
+def test_every_http_driver_has_a_clock_url(spec: str) -> None:
     parsed = ProviderSpec.parse(spec)
     if missing := drivers.missing_library(parsed.scheme):
         pytest.skip(missing)
@@ -185,7 +185,7 @@ def test_the_clock_is_compared_with_the_date_of_an_answer(
     assert (found[0], message in found[1]) == (is_good, True), found
 
 
-def test_connect_fails_where_nothing_listens(
+def test_doctor_reports_refused_connection(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("CLOUDBENCH_JOURNAL", str(tmp_path / "journal.jsonl"))

@@ -64,7 +64,7 @@ def test_power_writes_large_changes_without_an_exponent(folder: Path, run: Run) 
     assert " % would be seen (margin 10 %)" in line
 
 
-def test_power_says_how_many_operations_would_find_a_rise_of_a_rate(folder: Path, run: Run) -> None:
+def test_power_names_operations_needed_to_find_a_rise_of_a_rate(folder: Path, run: Run) -> None:
     store_runs(folder, 1, 12, ops=60)
     (line,) = [line for line in run("power") if "failed_rate" in line]
     assert " points would be seen (margin 1 point): about " in line

@@ -342,7 +342,7 @@ def test_runs_elsewhere_are_compared_and_shown_by_their_files(storage: Path, tmp
     assert [each.place for each in Index.open(storage).runs()] == [f"{MACHINE}/0001_run.json"], "it was only looked at"
 
 
-def test_files_are_compared_where_nothing_is_stored(
+def test_files_are_compared_without_any_stored_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -70,7 +70,7 @@ def test_a_recovered_run_does_not_hide_the_others(run: Run) -> None:
     assert f"{KILLED}" in run("baseline", "list", "--storage", "results")
 
 
-def test_a_recovered_run_is_found_where_it_is_the_only_one(folder: Path, run: Run) -> None:
+def test_baseline_list_shows_a_single_recovered_run(folder: Path, run: Run) -> None:
     run("recover", "--force")
     shutil.rmtree(folder / ".benchmarks")
     assert KILLED in run("baseline", "list")
@@ -119,7 +119,7 @@ def test_recover_looks_among_stored_runs_too_and_takes_each_run_once(folder: Pat
     assert run("recover", "--force").count("recovered: ") == 1
 
 
-def test_recover_says_where_it_looked(
+def test_recover_names_the_missing_results_folders(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "empty").mkdir()

@@ -77,7 +77,7 @@ def test_this_machine_has_a_line_of_its_own_and_leaves_no_file(
     assert stored(folder)[0]["host"] == "this machine"
 
 
-def test_a_line_of_which_nothing_is_known_hides_no_earlier_one(
+def test_failed_line_measurement_stores_nothing(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:  # fmt: skip
     (folder / "objects").mkdir()  # a host has another working folder

@@ -80,9 +80,7 @@ def test_a_saved_location_is_stated_by_runs_of_providers_at_that_name(
     assert 0 < stated["farthest_km"] < 500
 
 
-def test_a_name_of_which_nothing_is_known_hides_no_earlier_location(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unknown_location_stores_nothing(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with internet(home, ["203.0.113.9"]) as net:  # a network for documentation: nobody publishes where it is
         cli.main(["locate", NAME, "--save", "seen.json", *net.options])
     assert "stored in" not in capsys.readouterr().out

@@ -39,7 +39,7 @@ def test_an_option_that_others_have_is_set_by_its_long_name(project: Project, sp
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("given", [("--provider", "folder:objects"), ("--provider=folder:objects",), ("@options",)])
-def test_short_names_are_ours_where_nobody_else_has_them(project: Project, given: tuple[str, ...]) -> None:
+def test_unclaimed_short_option_names_are_ours(project: Project, given: tuple[str, ...]) -> None:
     """Also if conftest files and tests are found by ``testpaths``, and if the options are in a configuration file."""
     project.write({
         "t/test_ours.py": EXPERIMENT, "options": "--provider=folder:objects\n-v\n",

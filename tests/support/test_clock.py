@@ -27,7 +27,7 @@ def test_a_signal_ends_the_wait_at_once(soon: threading.Event) -> None:
     assert wait_for(soon, FOR_EVER_S)
 
 
-def test_a_signal_ends_the_wait_at_once_where_there_is_a_stop_too(soon: threading.Event) -> None:
+def test_signal_ends_a_wait_with_a_stop_at_once(soon: threading.Event) -> None:
     assert wait_for(soon, FOR_EVER_S, poll_s=FOR_EVER_S, stop=threading.Event())
 
 

@@ -35,7 +35,7 @@ from pytest_cloudbench.support import extras
     ],
     ids=["index", "folder", "editable", "wheel", "repository", "download"],
 )
-def test_an_extra_comes_from_where_the_package_came(
+def test_install_command_of_an_extra_repeats_origin_of_the_package(
     monkeypatch: pytest.MonkeyPatch, origin: dict[str, Any] | None, command: str
 ) -> None:
     class Installed:

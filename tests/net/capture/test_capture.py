@@ -242,7 +242,7 @@ def test_missing_dumpcap_error_advises_installation(tmp_path: Path, monkeypatch:
 
 @needs_root
 @pytest.mark.skipif(not (shutil.which("dumpcap") and shutil.which("setcap")), reason="needs dumpcap and setcap")
-def test_missing_rights_say_how_to_get_them() -> None:
+def test_missing_capture_rights_error_names_working_command() -> None:
     script = (
         "from pytest_cloudbench.net.capture import CaptureUnavailable, check\n"
         "try: check()\nexcept CaptureUnavailable as error: print(error)\nelse: print('captured')"

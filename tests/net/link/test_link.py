@@ -270,7 +270,7 @@ def test_unknown_modes_are_named() -> None:
         Link(mode="netem", interruptible=True)
 
 
-def test_an_unavailable_mode_says_how_to_enable_it() -> None:
+def test_unavailable_link_mode_names_its_kernel_module() -> None:
     try:
         with Link(mode="netem") as link:
             assert link.mode == "netem"

@@ -59,7 +59,7 @@ def test_more_vantage_points_make_the_answer_smaller() -> None:
     assert distance_km(together.cap.center, BERLIN) < together.cap.radius_km
 
 
-def test_discs_that_exclude_each_other_are_anycast_where_no_proxy_is() -> None:
+def test_disjoint_discs_without_proxy_are_anycast() -> None:
     placed = place_server([Disc("oslo", OSLO, 2.0, has_proxy=False), Disc("rome", ROME, 3.0, has_proxy=False)])
     assert placed.cap is None
     assert placed.reason == "anycast"
@@ -121,7 +121,7 @@ def test_repeated_vantage_points_count_once_with_their_shortest_round_trip() -> 
     assert (placed.cap, placed.vantages) == (Cap(OSLO, 100.0), 1)
 
 
-def test_a_region_is_possible_where_round_trips_reach_it() -> None:
+def test_region_is_possible_only_within_round_trips() -> None:
     discs = [Disc("oslo", OSLO, 10.0)]
     assert is_possible(Cap(BERLIN, 30.0), discs)
     assert not is_possible(Cap(TOKYO, 30.0), discs)

@@ -48,7 +48,7 @@ NEAR_LONDON = discs(LONDON, ("paris", PARIS), ("berlin", BERLIN))
 GOOGLE_LONDON = "lhr25s34-in-f14.1e100.net"
 
 
-def test_an_operators_name_counts_where_round_trips_allow_it() -> None:
+def test_operator_name_counts_if_round_trips_allow_its_place() -> None:
     location = judge().locate(AddressEvidence("192.0.2.1", NEAR_LONDON, (GOOGLE_LONDON,)))
     assert (location.operator, location.place) == ("Google", "London")
     assert location.by == "operator's name of the server, allowed by 2 vantage points"

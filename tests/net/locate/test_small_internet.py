@@ -144,5 +144,5 @@ def test_an_edge_in_front_of_a_storage_is_no_storage(world: World) -> None:
     assert judge_layer(rtt_ms, first_bytes_ms)[0] == "unknown"
 
 
-def test_a_storage_is_where_its_connections_end(world: World) -> None:
+def test_storage_server_is_recognized_by_its_first_bytes(world: World) -> None:
     assert judge_layer(*world.read_first_bytes(STORAGE))[0] == "storage"

@@ -47,7 +47,7 @@ def test_an_answer_for_an_address_of_nobody_is_a_proxy() -> None:
     assert answer["has_proxy"] is True
 
 
-def test_the_file_runs_where_nothing_of_the_package_is() -> None:
+def test_round_trip_script_runs_without_the_package() -> None:
     source = inspect.getsource(rtt) + "\nmain()\n"
     request = json.dumps({**REQUEST, "port": closed_port()}) + "\n"
     process = subprocess.run(

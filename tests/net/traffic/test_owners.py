@@ -87,7 +87,7 @@ def test_names_of_one_capture_hold_in_the_next() -> None:
     assert sorts(again) == ([], 1, 0), "a new connection from the same port is another one"
 
 
-def test_a_servers_name_is_used_wherever_known() -> None:
+def test_known_server_name_is_used_for_later_connections() -> None:
     """Also for the rest of a connection whose hello is in an earlier capture, and one whose hello is in none."""
 
     def called(*records: Iterable[craft.Record]) -> list[str]:

@@ -312,7 +312,7 @@ def test_an_expectation_that_cannot_be_judged_is_inconclusive(lab: Lab) -> None:
     assert strict.counts() == {"passed": 1, "failed": 1}, "a gate that cannot be judged fails"
 
 
-def test_expectations_apply_only_where_they_are_limited_to(lab: Lab) -> None:
+def test_expectations_apply_only_to_their_provider_and_grid_point(lab: Lab) -> None:
     def limited(provider: str, where: dict[str, int]) -> dict[str, Any]:
         return {"metric": "ok_rate", "at_most": 0.5, "provider": provider, "where": where}
 

@@ -164,7 +164,7 @@ def test_appendix_a_runs_against_a_folder(lab: Lab) -> None:
 
 
 @pytest.mark.slow
-def test_the_drivers_that_need_no_option_say_where_they_run_and_a_folder_is_asked_for(lab: Lab) -> None:
+def test_drivers_note_their_emulator_and_local_driver_asks_for_a_folder(lab: Lab) -> None:
     put(lab, changed(*SMALL), "up.conf")
     put(lab, changed(("file_generator", "size", "1000"), listing="A.7"), "local.ini")
     run = lab.run()
@@ -247,7 +247,7 @@ def test_nobody_waits_for_the_sleep_after_the_last_operation(lab: Lab) -> None:
     assert run.info("old[folder:objects]")["elapsed"] < 50
 
 
-def test_all_times_are_on_the_terminal_where_no_log_has_them(lab: Lab) -> None:
+def test_terminal_lists_all_times_without_a_log(lab: Lab) -> None:
     many: Change = ("test", "times", "150")
     put(lab, changed(*SMALL, many), "logged.conf")
     put(lab, changed(*SMALL, many, ("logging", "enabled", "False")), "bare.conf")

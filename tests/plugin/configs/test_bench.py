@@ -99,7 +99,7 @@ def test_an_experiment_with_threads() -> None:
     assert one({**THREADS, "pause_s": 2}).cases[0].load == Load(arrival=Threads(4, 2.0), files=10)
 
 
-def test_a_trace_says_how_many_sensors_and_which_operations_there_are() -> None:
+def test_trace_decides_number_of_sensors_and_operations() -> None:
     read = one(TRACE)
     load = read.cases[0].load
     assert isinstance(load.arrival, Replay)

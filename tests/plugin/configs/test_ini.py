@@ -111,7 +111,7 @@ def test_a_key_that_is_missing_is_named() -> None:
         ini.text("s", "b", "the path of a file")
 
 
-def test_a_percent_sign_alone_says_how_to_write_it() -> None:
+def test_single_percent_sign_error_explains_its_escape() -> None:
     with pytest.raises(
         ConfigError, match=r"^f: s\.k: expected %% or %\(name\)s, found '% of it'; %% is a percent sign$"
     ):

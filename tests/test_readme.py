@@ -50,11 +50,11 @@ needs no account.
 
 **How many sensors, users or threads does this service carry**, and what happens above that?
     tests/suites/test_capacity.py::test_sensors_that_wait_too_long_are_too_many
-    tests/suites/test_concurrency.py::test_the_knee_is_where_the_provider_has_no_more_slots
+    tests/suites/test_concurrency.py::test_knee_is_at_the_number_of_provider_slots
 
 **Did our storage service get slower, or lose a file?**
     tests/fleet/test_regression_gate.py::test_a_session_that_must_be_red_is_red
-    tests/fleet/test_gate_facts.py::test_the_first_session_of_all_is_red_for_what_happened
+    tests/fleet/test_gate_facts.py::test_loss_breaks_gate_in_the_first_session
 
 One line makes it a gate in CI.
     tests/test_examples_ci.py::test_a_broken_gate_makes_the_job_red_and_is_shown_on_github
@@ -67,15 +67,15 @@ Against an embedded Dropbox, offline.
     tests/test_network_guard.py::test_a_child_gets_nowhere
 
 **What does a sync client really send?**
-    tests/suites/test_sync_capabilities.py::test_table_1_finds_what_the_client_was_told_to_do
+    tests/suites/test_sync_capabilities.py::test_table_1_finds_the_configured_capabilities
 
 Chunks, deltas, compression, idle chatter: read from its packets, with evidence.
     tests/lab/detect/test_verdicts.py::test_every_combination_is_told_apart
     tests/suites/test_idle.py::test_it_finds_a_polling_period_and_that_there_is_none
 
 **Do the papers' results still hold?**
-    tests/suites/test_iot.py::test_tables_are_repeated_where_measured_and_published_agree
-    tests/suites/test_own_suite.py::test_papers_stand_beside_what_an_installed_suite_measured
+    tests/suites/test_iot.py::test_tables_default_to_the_profile_of_their_year
+    tests/suites/test_own_suite.py::test_published_values_are_shown_beside_an_installed_suite
 
 Their experiments, repeated, with the published figures beside yours.
     tests/suites/test_sync_capabilities.py::test_every_published_row_has_a_test_of_its_name
@@ -88,7 +88,7 @@ The first is `pytest suites/iot -n 50`, and takes about 75 seconds: fifty proces
 an embedded service, as in a 2014 thesis on sensors and Dropbox.
     tests/test_readme.py::test_two_commands_set_up_and_run
     tests/test_docs.py::test_command_of_the_documents_runs
-    tests/suites/test_iot.py::test_tables_are_repeated_where_measured_and_published_agree
+    tests/suites/test_iot.py::test_tables_default_to_the_profile_of_their_year
 
 Each result is printed as soon as it is there.
     tests/report/test_result_line.py::test_result_is_printed_when_its_test_ends
@@ -105,7 +105,7 @@ Elsewhere, `pip install .` puts the plugin and its suites into your environment:
     tests/test_readme.py::test_numbers_are_those_of_the_project
 
 The first line is a load without any file: it measures, stores, and shows the test that would do the same.
-    tests/suites/test_load.py::test_a_load_is_what_it_says_and_shows_the_same_test
+    tests/suites/test_load.py::test_load_command_runs_the_described_load_and_prints_its_test
 
 The second prints at its end what arrived, beside what the thesis measured.
     tests/report/test_table.py::test_published_loss_rate_has_a_column
@@ -118,12 +118,12 @@ in ms:
 
 The thesis's two tables run on `emulated:dropbox-2014`, whose six parameters are fitted to the thesis's figures:
 agreement shows that the measurement works, and says nothing about Dropbox today.
-    tests/suites/test_iot.py::test_tables_are_repeated_where_measured_and_published_agree
+    tests/suites/test_iot.py::test_tables_default_to_the_profile_of_their_year
     tests/test_fit_dropbox_2014.py::test_profile_reproduces_the_tables_even_when_bursts_arrive_spread
     tests/test_readme.py::test_numbers_are_those_of_the_project
 
 The suite's other tests run on `emulated:dropbox` and have no published figures to match.
-    tests/suites/test_iot.py::test_tables_are_repeated_where_measured_and_published_agree
+    tests/suites/test_iot.py::test_tables_default_to_the_profile_of_their_year
 
 With several providers the run ends with [one table](docs/comparing.md) that marks the best, if the difference is
 more than noise.
@@ -134,7 +134,7 @@ On a noisy machine, `--cloudbench-versus` [measures two of them in turns](docs/c
 until it knows whether they differ, or its time is up.
     tests/fleet/test_versus.py::test_each_experiment_is_one_entry_of_both_sides
     tests/fleet/test_versus.py::test_the_table_and_junit_give_the_answer
-    tests/fleet/test_versus_gate.py::test_what_the_time_does_not_decide_is_inconclusive
+    tests/fleet/test_versus_gate.py::test_comparison_without_enough_time_is_inconclusive
 
 Without Python, describe it in TOML:
     tests/plugin/collect/test_bench_file.py::test_the_example_runs_as_it_is_written
@@ -165,16 +165,16 @@ A broken gate fails its test with one line.
 
 `--cloudbench-gate` skips a test that it cannot judge, and with `--cloudbench-gate-strict` fails it.
     tests/fleet/test_regression_gate.py::test_without_history_everything_is_inconclusive_and_skipped_and_stored
-    tests/fleet/test_regression_gate.py::test_strict_fails_what_is_inconclusive_with_a_status_of_its_own
+    tests/fleet/test_regression_gate.py::test_strict_gate_fails_inconclusive_tests_with_status_6
 
 A bound that cannot be judged fails its test, too, except a relative one that has no run to compare with yet.
     tests/fleet/test_properties.py::test_a_gate_that_cannot_be_judged_fails_and_is_red
     tests/judge/test_expect.py::test_a_relative_gate_without_a_baseline_is_a_note_unless_the_user_has_named_one
 
 A file lost silently, or changed, breaks every gate, from the first run on, unless a bound of yours allows it.
-    tests/fleet/test_gate_facts.py::test_any_bound_on_the_command_line_is_broken_by_what_happened
-    tests/fleet/test_gate_facts.py::test_the_first_session_of_all_is_red_for_what_happened
-    tests/fleet/test_gate_facts.py::test_what_happened_is_red_without_any_repetition
+    tests/fleet/test_gate_facts.py::test_loss_breaks_any_bound_unless_the_user_allows_it
+    tests/fleet/test_gate_facts.py::test_loss_breaks_gate_in_the_first_session
+    tests/fleet/test_gate_facts.py::test_loss_breaks_gate_without_any_repetition
 
 Metrics, verdicts and doubts are in the JUnit file.
     tests/fleet/test_properties.py::test_junit_has_the_metrics_of_every_experiment
@@ -224,11 +224,11 @@ Retries are switched off, so that nothing is hidden; the requests of an operatio
 
 | `iot`, `capacity` | how many sensors, or operations per second, before files are lost or late? |
     tests/test_readme.py::test_every_suite_has_its_row
-    tests/suites/test_iot.py::test_tables_are_repeated_where_measured_and_published_agree
+    tests/suites/test_iot.py::test_tables_default_to_the_profile_of_their_year
     tests/suites/test_capacity.py::test_the_rate_of_the_throttle_is_bracketed
 
 | `concurrency`, `segmentation`, `constancy` | how many threads, and how many parallel segments, are fastest? |
-    tests/suites/test_concurrency.py::test_the_knee_is_where_the_provider_has_no_more_slots
+    tests/suites/test_concurrency.py::test_knee_is_at_the_number_of_provider_slots
     tests/suites/test_segmentation.py::test_the_best_level_is_the_number_of_slots
     tests/suites/test_constancy.py::test_the_category_of_a_provider_with_so_many_slots
 
@@ -244,12 +244,12 @@ something old? |
 
 | `availability` | how many writes succeed over hours or weeks? It can be stopped and resumed |
     tests/suites/test_availability.py::test_errors_of_the_provider_are_counted_and_make_the_availability
-    tests/suites/test_availability.py::test_a_killed_series_goes_on_where_it_was
+    tests/suites/test_availability.py::test_killed_series_resumes_after_its_last_round
 
 | `sync_capabilities`, `sync_performance`, `idle`, `updates`, `mobile`, `propagation` | what does a sync client
 send, and when is it done? |
-    tests/suites/test_sync_capabilities.py::test_table_1_finds_what_the_client_was_told_to_do
-    tests/suites/test_sync_performance.py::test_what_the_protocol_says_is_measured
+    tests/suites/test_sync_capabilities.py::test_table_1_finds_the_configured_capabilities
+    tests/suites/test_sync_performance.py::test_measured_traffic_and_times_match_the_protocol
     tests/suites/test_idle.py::test_it_finds_a_polling_period_and_that_there_is_none
     tests/suites/test_updates.py::test_updates_that_come_faster_are_batched
     tests/suites/test_mobile.py::test_the_round_trip_is_in_the_completion_of_each_file
@@ -263,14 +263,14 @@ send, and when is it done? |
     tests/suites/test_cloudraid.py::test_one_of_three_may_be_lost_and_two_may_not
 
 | `security` | is what it stores encrypted, and are links and deleted files closed to others? |
-    tests/suites/test_security.py::test_the_table_has_all_questions_beside_what_was_advertised
+    tests/suites/test_security.py::test_table_has_all_questions_beside_advertised_answers
     tests/suites/test_security.py::test_a_revoke_that_does_nothing_is_found
     tests/suites/test_security.py::test_deleted_content_that_can_be_restored_is_found
-    tests/suites/test_security_accounts.py::test_deduplication_across_accounts_is_found_where_it_is
+    tests/suites/test_security_accounts.py::test_deduplication_across_accounts_is_detected
     tests/suites/test_security_accounts.py::test_a_removal_that_does_nothing_is_found
 
 | `datacenters` | who runs its servers, where are they, and is content stored there? |
-    tests/suites/test_datacenters.py::test_a_service_on_this_machine_is_where_this_machine_is
+    tests/suites/test_datacenters.py::test_local_service_is_located_at_this_machine
     tests/net/locate/test_small_internet.py::test_places_owners_and_anycast_are_as_they_were_set
     tests/net/locate/test_placing.py::test_slow_content_proves_no_storage_behind
 
@@ -318,7 +318,7 @@ the way, so that it sends less.
 
 Dropbox's API over TLS, in its own process; the official SDK works with it unchanged.
     tests/emulators/test_emulator_sdk.py::test_upload_then_download
-    tests/emulators/test_emulator_process.py::test_foreground_says_one_line_and_ends_cleanly
+    tests/emulators/test_emulator_process.py::test_foreground_emulator_prints_one_line_and_ends_cleanly
     tests/emulators/test_emulator_process.py::test_certificate_names
 
 Rates, latency, errors, resets, corruption, freezes and quotas are numbers in a
@@ -368,7 +368,7 @@ Response time counts from when an operation was *due*, not from when it could st
 A lost agent, a late schedule or a capture with gaps makes a result *inconclusive*, never green.
     tests/fleet/test_lost_agents.py::test_a_killed_agent_loses_at_most_its_last_second
     tests/fleet/test_claims.py::test_expectations_and_saturation
-    tests/fleet/test_properties.py::test_what_is_in_doubt_is_yellow
+    tests/fleet/test_properties.py::test_doubts_are_yellow
     tests/lab/sync/test_entries.py::test_numbers_with_doubts_are_inconclusive
 
 Percentiles are exact, from every record.
@@ -381,7 +381,7 @@ Percentiles are exact, from every record.
 Each operation's record is in a file within a second, whatever is killed later, and ends up in a Parquet file that
 any tool can read.
     tests/results/test_oplog.py::test_a_process_killed_with_sigkill_has_lost_its_last_second_at_most
-    tests/fleet/test_recover.py::test_what_a_killed_controller_left_is_recovered
+    tests/fleet/test_recover.py::test_records_of_killed_controller_are_recovered
     tests/results/test_parquet.py::test_other_programs_and_we_read_the_same
 
 **Emulated results say so.**
@@ -406,8 +406,8 @@ output.
     tests/load/test_sandbox.py::test_a_folder_without_marker_is_left_alone_also_on_flat_keys
     tests/commands/test_cli.py::test_a_run_leaves_the_folder_as_it_was
     tests/fleet/test_claims.py::test_budgets
-    tests/fleet/test_sessions.py::test_what_was_issued_to_a_run_is_in_no_report
-    tests/fleet/test_sessions.py::test_what_was_issued_is_in_no_log_warning_or_internal_error
+    tests/fleet/test_sessions.py::test_tokens_issued_during_a_run_appear_in_no_report
+    tests/fleet/test_sessions.py::test_issued_tokens_appear_in_no_log_warning_or_internal_error
 
 [Real accounts](docs/accounts.md).
     tests/test_docs.py::test_links_lead_somewhere

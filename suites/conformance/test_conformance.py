@@ -86,7 +86,7 @@ def files_below(driver: Any, folder: str) -> list[Entry]:
 # --- what the driver says of itself ---
 
 
-def test_is_a_driver_and_says_what_it_is(sandbox: Sandbox) -> None:
+def test_driver_has_the_interface_and_names_its_versions(sandbox: Sandbox) -> None:
     driver = sandbox.provider.driver
     assert isinstance(driver, Driver)
     versions = driver.versions()
@@ -173,7 +173,7 @@ def test_round_trip(driver: Any, top: str, size_bytes: int) -> None:
 
 @needs("digest")
 @pytest.mark.parametrize("size_bytes", [0, 1, 4 * MIB, 8 * MIB + 3])
-def test_digest_is_the_declared_one(driver: Any, top: str, size_bytes: int) -> None:
+def test_digest_is_of_the_declared_algorithm(driver: Any, top: str, size_bytes: int) -> None:
     data = RandomContent("digest", size_bytes).read(0, size_bytes)
     algorithm = driver.capabilities.digest_of(size_bytes)
     expected = algorithm and independent_digest(algorithm, data)
@@ -301,7 +301,7 @@ def test_list_is_recursive_and_without_the_folder_itself(driver: Any, top: str) 
     }
 
 
-def test_a_folder_that_goes_while_it_is_listed_is_left_out(driver: Any, top: str) -> None:
+def test_list_omits_folder_removed_meanwhile(driver: Any, top: str) -> None:
     kept, gone = {f"{top}/a", f"{top}/y/b"}, {f"{top}/x/c", f"{top}/x/z/d"}
     for path in kept | gone:
         driver.put(path, LiteralContent(b"1"))
@@ -393,12 +393,12 @@ def test_not_found(driver: Any, top: str, verb: str) -> None:
 
 
 @needs("lists_by_prefix")
-def test_a_folder_that_is_not_there_lists_as_an_empty_one(driver: Any, top: str) -> None:
+def test_missing_folder_lists_as_empty(driver: Any, top: str) -> None:
     assert list(driver.list(f"{top}/no")) == []
 
 
 @needs("deletes_missing")
-def test_what_is_not_there_can_be_deleted(driver: Any, top: str) -> None:
+def test_deleting_a_missing_path_is_no_error(driver: Any, top: str) -> None:
     driver.delete(f"{top}/no")
 
 

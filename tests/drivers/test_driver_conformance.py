@@ -18,8 +18,9 @@ from tests.suites.harness import profile
 from .conformance_table import ALSO, TABLE, WEBDAV_SERVERS
 
 ALWAYS = frozenset(
-    "is_a_driver_and_says_what_it_is capabilities_make_sense_together unknown_parameter_is_refused round_trip names "
-    "malformed_paths_are_invalid the_root_is_listed delete_removes_a_tree not_found sixteen_threads any_order".split()
+    "driver_has_the_interface_and_names_its_versions capabilities_make_sense_together unknown_parameter_is_refused "
+    "round_trip names malformed_paths_are_invalid the_root_is_listed delete_removes_a_tree not_found sixteen_threads "
+    "any_order".split()
 )
 """Tests that are for every driver."""
 

@@ -199,7 +199,7 @@ def test_content_is_only_fetched_from_the_service(server: Scripted, place: str) 
         assert driver.requests() == len(server.requests) == 1
 
 
-def test_the_token_does_not_go_where_a_redirect_leads(server: Scripted) -> None:
+def test_redirected_request_carries_no_token(server: Scripted) -> None:
     said(server, 302, Location=f"{server.endpoint.url}/elsewhere")
     with connected(at(server)) as driver:
         refusal(K.SERVER, lambda: content_of(driver, "/a"))  # the second answer redirects again, which is not followed

@@ -104,7 +104,7 @@ def test_a_bucket_that_is_not_there_is_not_an_empty_one() -> None:
             refusal(ErrorKind.NOT_FOUND, lambda: driver.delete("/no"))
 
 
-def test_a_folder_that_goes_while_it_is_listed_is_left_out() -> None:
+def test_list_omits_folder_removed_meanwhile() -> None:
     """The server is another process: while the library waits for a listing, no thread of this one runs."""
     script = (
         "import sys\n"
@@ -181,7 +181,7 @@ def test_a_refused_spec_shows_no_secret() -> None:
         assert "hunter22" not in str(caught.value)
 
 
-def test_an_error_ends_where_the_librarys_backtrace_begins() -> None:
+def test_error_omits_backtrace_of_the_library() -> None:
     with connected(None, "opendal:webdav?endpoint=http://127.0.0.1:9") as driver:
         error = refusal(ErrorKind.NETWORK, lambda: driver.stat("/a"))
     assert "Connection refused" in error.detail

@@ -229,7 +229,7 @@ def test_missing_remote_folder_is_never_created(mine: Path) -> None:
                 refusal(ErrorKind.NOT_FOUND, lambda driver=driver: driver.put("/run/a", Literal(b"1")))
 
 
-def test_a_folder_that_goes_while_it_is_listed_is_left_out() -> None:
+def test_list_omits_folder_removed_meanwhile() -> None:
     keys = {"user": "alice", "password": "app-password-4711"}
     with answering() as told, connected(Endpoint({"": told.url}, keys, api="webdav"), "rclone") as driver:
         a_folder_that_goes(told)

@@ -150,7 +150,7 @@ def test_page_about_a_folder_is_not_taken_for_a_file(odd: tuple[Answering, Any])
         refusal(ErrorKind.SERVER, lambda: driver.stat("/a"))
 
 
-def test_a_folder_that_goes_while_it_is_listed_is_left_out(odd: tuple[Answering, Any]) -> None:
+def test_list_omits_folder_removed_meanwhile(odd: tuple[Answering, Any]) -> None:
     told, driver = odd
     told.body = b'["dirnode", {"children": {"a": ["filenode", {"size": 1}], "x": ["dirnode", {}]}}]'
     listing = driver.list("/top")

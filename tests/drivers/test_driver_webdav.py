@@ -106,7 +106,7 @@ def test_a_redirect_to_the_final_slash_means_a_folder(status: int, place: str, o
 
 
 @pytest.mark.parametrize("place", ["/elsewhere", "{url}/elsewhere/", "elsewhere?login=1"])
-def test_another_redirect_within_the_server_says_where_it_leads(place: str, odd: tuple[Answering, Any]) -> None:
+def test_unfollowed_redirect_error_names_its_target(place: str, odd: tuple[Answering, Any]) -> None:
     told, driver = odd
     told.status, told.headers = 302, {"Location": place.replace("{url}", told.url)}
     for action in (lambda: driver.put("/a", Literal(b"1")), lambda: driver.stat("/a"), lambda: list(driver.list("/a"))):

@@ -119,7 +119,7 @@ def test_the_entry_names_the_proxy_without_its_password(monkeypatch: pytest.Monk
         ("nonsense nonsense", "no address of a proxy"),
     ],
 )
-def test_unusable_proxy_is_refused_only_where_it_would_be_used(
+def test_unusable_proxy_is_refused_only_if_it_would_be_used(
     monkeypatch: pytest.MonkeyPatch, value: str, told: str
 ) -> None:
     monkeypatch.setenv("HTTPS_PROXY", value)

@@ -138,7 +138,9 @@ def test_an_overloaded_service_is_asked_once(store: Store, driver: Any, server: 
 @pytest.mark.parametrize(
     "body", [b"", b"<html>not what you expect</html>", b"\xff\x00{"], ids=["empty", "page", "noise"]
 )
-def test_status_gives_the_kind_where_words_do_not(store: Store, driver: Any, server: Scripted, body: bytes) -> None:
+def test_http_status_decides_kind_of_error_without_readable_body(
+    store: Store, driver: Any, server: Scripted, body: bytes
+) -> None:
     for status, meant in STATUSES.items():
         server.say(status, body, {"Content-Type": "text/html"})
         for verb in ("stat", "put"):
@@ -162,7 +164,7 @@ def test_an_answer_that_is_cut_is_the_network(driver: Any, server: Scripted) -> 
     assert refusal(actions(driver)["get"]).kind is ErrorKind.NETWORK
 
 
-def test_a_refusal_whose_body_breaks_off_is_the_network() -> None:
+def test_refusal_with_truncated_body_is_a_network_error() -> None:
     """The SDK lets its HTTP library's error through: seen when a server reset the connection."""
     broken = b"HTTP/1.1 404 Not Found\r\nTransfer-Encoding: chunked\r\n\r\nno length\r\n"
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
@@ -255,7 +257,7 @@ def test_login_address_must_be_a_whole_url() -> None:
 @pytest.mark.parametrize(
     ("addressing", "asked"), [("", "http://store.test:9/bench/"), ("&addressing=virtual", "http://bench.store.test:9/")]
 )
-def test_a_bucket_is_in_the_host_where_the_spec_says_so(
+def test_virtual_addressing_puts_the_bucket_into_the_host(
     monkeypatch: pytest.MonkeyPatch, name: str, addressing: str, asked: str
 ) -> None:
     """Some services, such as Alibaba's, refuse a bucket that is in the path. Seen through a proxy: no such host."""

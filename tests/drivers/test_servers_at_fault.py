@@ -117,7 +117,7 @@ def test_a_server_that_is_killed_in_mid_run(name: str, lab: Lab) -> None:
 @pytest.mark.quick_cases(1)
 @pytest.mark.skipif(os.name != "posix" or not can_mount(), reason="needs the right to mount a small disk: run as root")
 @pytest.mark.parametrize("name", servers("azure", "sftp", "webdav"))  # the others hold everything in memory
-def test_a_server_whose_disk_is_full(name: str, lab: Lab) -> None:
+def test_full_disk_fails_only_refused_writes(name: str, lab: Lab) -> None:
     """What it accepted before is stored, what it refused has failed, and nothing else is wrong with the run."""
     skip_without(name)
     lab.write(run_of(TIMES))

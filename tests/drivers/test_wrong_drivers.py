@@ -19,7 +19,8 @@ from .wrong import LIES, WRONGS
 # What has to fail for each mistake; the sequences in random order may find it, too.
 FOUND: Mapping[str, str] = {
     # mistakes
-    "LosesBytes": "round_trip digest_is_the_declared_one overwrite_replaces_content get_from_an_offset names copy move",
+    "LosesBytes": "round_trip digest_is_of_the_declared_algorithm overwrite_replaces_content get_from_an_offset "
+    "names copy move",
     "IgnoresRanges": "get_from_an_offset any_order",
     "ListsStaleSizes": "overwrite_replaces_content any_order",
     "WrongKind": "not_found delete_removes_a_tree sixteen_threads any_order",
@@ -27,7 +28,7 @@ FOUND: Mapping[str, str] = {
     "NoCause": "not_found",
     "Swallows": "not_found any_order",
     "NotRecursive": "list_is_recursive_and_without_the_folder_itself the_root_is_listed any_order",
-    "StopsWhereAFolderGoes": "a_folder_that_goes_while_it_is_listed_is_left_out",
+    "StopsWhereAFolderGoes": "list_omits_folder_removed_meanwhile",
     "MovesOverFiles": "move_onto_a_file_is_refused any_order",
     "CopiesAreLinks": "any_order",
     "SplitsElsewhere": "capabilities_make_sense_together",
@@ -35,12 +36,12 @@ FOUND: Mapping[str, str] = {
     "Whole": "get_gives_pieces_and_can_be_left",
     # lies about capabilities
     "share": "capabilities_make_sense_together",
-    "digest": "digest_is_the_declared_one any_order",
+    "digest": "digest_is_of_the_declared_algorithm any_order",
     "no_digest": "no_digest_is_given any_order",
     "revisions": "each_overwrite_has_a_revision_of_its_own",
     "flat": "list_of_flat_keys_gives_files_alone mkdir_does_nothing any_order",
-    "prefix": "a_folder_that_is_not_there_lists_as_an_empty_one",
-    "deletes_missing": "what_is_not_there_can_be_deleted any_order",
+    "prefix": "missing_folder_lists_as_empty",
+    "deletes_missing": "deleting_a_missing_path_is_no_error any_order",
     "copies_folders": "copy_or_move_of_a_folder_takes_all_it_holds",
     "case": "case_is_one",
     "longest": "longest_name",
@@ -135,8 +136,8 @@ def test_undeclared_abilities_are_not_demanded(run: Ended) -> None:
     assert {
         "list_of_flat_keys_gives_files_alone",
         "mkdir_does_nothing",
-        "a_folder_that_is_not_there_lists_as_an_empty_one",
-        "what_is_not_there_can_be_deleted",
+        "missing_folder_lists_as_empty",
+        "deleting_a_missing_path_is_no_error",
     } <= passed
     assert not {"conflicts", "get_gives_pieces_and_can_be_left", "move"} & passed
 

@@ -175,7 +175,7 @@ def try_out(member: Any, third: Any, owner: Any, folder: str) -> set[str]:
 
 
 @pytest.mark.parametrize("api", ["gdrive", "onedrive", "box", "dropbox"])
-def test_members_do_what_their_level_and_the_flaws_of_the_account_let_them(api: str) -> None:
+def test_level_and_account_flaws_limit_actions_of_members(api: str) -> None:
     with start_emulator("ideal", api=api) as service:
         owner, member, third = drivers = [connect(service, api, number) for number in (1, 2, 3)]
         highest = "full" if "full" in owner.member_roles.values() else "write"

@@ -45,7 +45,7 @@ def names(reply: BoxReply) -> list[str]:
 # --- the checker itself ---
 
 
-def test_the_specification_finds_what_is_wrong() -> None:
+def test_schema_check_finds_broken_rules() -> None:
     schema = {"$ref": "#/schemas/File--Full"}
     assert broken_rules(schema, {"type": "file", "id": "1", "size": 1}) == []
     assert broken_rules(schema, {"type": "file", "id": 1})
@@ -78,7 +78,7 @@ def test_the_life_of_a_file(box: BoxWire) -> None:
     assert said(box("GET", f"/files/{entry['id']}")) == (404, "trashed")
 
 
-def test_fields_choose_what_is_shown(box: BoxWire) -> None:
+def test_fields_parameter_limits_the_shown_fields(box: BoxWire) -> None:
     file = box.file("a.txt")
     assert box("GET", f"/files/{file['id']}?fields=name,size").value == {
         "type": "file", "id": file["id"], "etag": "0", "name": "a.txt", "size": 7,
@@ -89,7 +89,7 @@ def test_fields_choose_what_is_shown(box: BoxWire) -> None:
     assert box("GET", "/folders/0?fields=permissions,allowed_invitee_roles,sync_state").status == 200
 
 
-def test_new_versions_and_what_was_before(box: BoxWire) -> None:
+def test_new_version_keeps_former_versions_restorable(box: BoxWire) -> None:
     file = box.file("a", b"1")
     again = box.upload({"name": "b"}, b"22", file["id"])
     entry = again.value["entries"][0]
@@ -145,7 +145,7 @@ def test_folders_are_made_moved_copied_and_removed(box: BoxWire) -> None:
     assert said(box("DELETE", "/folders/0?recursive=true")) == (403, "access_denied_insufficient_permissions")
 
 
-def test_copies_and_moves_meet_what_is_there(box: BoxWire) -> None:
+def test_copy_and_move_onto_taken_name_are_refused(box: BoxWire) -> None:
     a, b, folder = box.file("a"), box.file("b"), box.folder("f")
     copy = box("POST", f"/files/{a['id']}/copy", {"parent": {"id": folder["id"]}})
     assert (copy.status, copy.value["sha1"], copy.value["etag"]) == (201, a["sha1"], "0")
@@ -175,7 +175,7 @@ def test_names_that_box_refuses(box: BoxWire, name: str, code: str) -> None:
         assert said(reply) == (400, code)
 
 
-def test_a_name_may_begin_with_a_space(box: BoxWire) -> None:
+def test_name_may_begin_with_a_space(box: BoxWire) -> None:
     """rclone keeps such names on Box as they are, and replaces only a space at the end."""
     folder = box.folder(" in")
     assert box.file(" a", parent=folder["id"])["name"] == " a"
@@ -183,7 +183,7 @@ def test_a_name_may_begin_with_a_space(box: BoxWire) -> None:
     assert (folder["name"], [entry["name"] for entry in listed]) == (" in", [" a"])
 
 
-def test_what_is_not_there_and_what_is_no_id(box: BoxWire) -> None:
+def test_unknown_ids_and_malformed_ids_are_refused(box: BoxWire) -> None:
     reply = box("GET", "/folders/4711")
     assert said(reply) == (404, "not_found")
     assert reply.value["context_info"]["errors"][0]["message"].startswith("Invalid value 'd_4711'. 'folder'")
@@ -346,7 +346,7 @@ def test_an_upload_in_parts_goes_on_after_a_cut(box: BoxWire) -> None:
     assert made.value["entries"][0]["etag"] == "1"
 
 
-def test_what_an_upload_session_refuses(box: BoxWire, emulator: EmulatorService) -> None:
+def test_upload_session_refuses_wrong_sizes_digests_and_targets(box: BoxWire, emulator: EmulatorService) -> None:
     start_it = "/files/upload_sessions"
     body = {"folder_id": "0", "file_name": "a", "file_size": 20 * MB}
     assert said(box("POST", start_it, {**body, "file_size": 20 * MB - 1})) == (400, "file_size_too_small")
@@ -419,7 +419,7 @@ def test_a_link_shows_its_item_until_it_is_gone(box: BoxWire) -> None:
     assert box("GET", urlsplit(link["url"]).path, token="").status == 404
 
 
-def test_events_tell_what_happened(box: BoxWire, emulator: EmulatorService) -> None:
+def test_events_list_changes_and_wake_a_long_poll(box: BoxWire, emulator: EmulatorService) -> None:
     now = box("GET", "/events?stream_position=now").value
     assert (now["chunk_size"], now["entries"]) == (0, [])
     file = box.file("a")
@@ -475,7 +475,7 @@ def test_search_comments_and_collaborations(box: BoxWire) -> None:
 # --- who may ask, how often, and what goes wrong ---
 
 
-def test_who_may_not_ask(box: BoxWire, emulator: EmulatorService) -> None:
+def test_unauthorized_requests_are_refused_with_their_realm(box: BoxWire, emulator: EmulatorService) -> None:
     wrong = box("GET", "/users/me", token="wrong")
     assert (wrong.status, wrong.value) == (401, b"")
     assert wrong.headers["www-authenticate"] == (

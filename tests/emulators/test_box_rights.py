@@ -76,7 +76,7 @@ READ = {"read": 200, "list": 200}
         ("root_readonly", {**READ, "download": 302}),
     ],
 )
-def test_a_smaller_token_may_do_what_its_scopes_say(box: BoxWire, scope: str, allowed: dict[str, int]) -> None:
+def test_downscoped_token_allows_only_actions_of_its_scopes(box: BoxWire, scope: str, allowed: dict[str, int]) -> None:
     folder = box.folder("folder")["id"]
     file = box.file("a.txt", parent=folder)["id"]
     granted = smaller(box, scope)
@@ -85,7 +85,7 @@ def test_a_smaller_token_may_do_what_its_scopes_say(box: BoxWire, scope: str, al
     assert found == {name: allowed.get(name, 403) for name in found}
 
 
-def test_a_refusal_says_what_is_missing(box: BoxWire) -> None:
+def test_refused_action_names_insufficient_scope(box: BoxWire) -> None:
     token = smaller(box, "item_preview").value["access_token"]
     told = box("DELETE", f"/files/{box.file('a.txt')['id']}", token=token)
     assert (told.status, told.value["code"]) == (403, "insufficient_scope")
@@ -132,7 +132,7 @@ def test_a_smaller_token_never_grows(box: BoxWire) -> None:
         ({"scope": "item_upload", "resource": "https://api.box.com/2.0/files/4711"}, "invalid_resource"),
     ],
 )
-def test_what_is_exchanged_must_be_right(box: BoxWire, form: dict[str, str], error: str) -> None:
+def test_token_exchange_refuses_wrong_requests(box: BoxWire, form: dict[str, str], error: str) -> None:
     told = ask(box, **{"grant_type": EXCHANGE, "subject_token": box.token, **form})
     assert (told.status, told.value["error"]) == (400, error)
 
@@ -181,7 +181,7 @@ def test_scopes_that_a_user_agreed_to_outlive_a_refresh(box: BoxWire) -> None:
         ("PUT", "/folders/0/watermark", "watermarks"),
     ],
 )
-def test_what_is_not_offered_is_refused_by_one_line(box: BoxWire, method: str, path: str, what: str) -> None:
+def test_unsupported_functions_are_refused_in_one_line(box: BoxWire, method: str, path: str, what: str) -> None:
     told = box(method, path)
     assert (told.status, told.value["message"]) == (400, f"This emulator does not offer {what}.")
 
@@ -214,7 +214,9 @@ def invite(box: BoxWire, other: BoxWire, folder: str, role: str) -> str:
         ("co-owner", {"read": 200, "download": 302, "rename": 200, "delete": 204}),
     ],
 )
-def test_a_member_may_do_what_its_role_says(box: BoxWire, other: BoxWire, role: str, allowed: dict[str, int]) -> None:
+def test_member_may_do_only_the_actions_of_its_role(
+    box: BoxWire, other: BoxWire, role: str, allowed: dict[str, int]
+) -> None:
     folder = box.folder("shared")["id"]
     file = box.file("a.txt", parent=folder)["id"]
     assert other("GET", f"/files/{file}").status == 404

@@ -164,7 +164,7 @@ def test_case(fold: Callable[[str], str], found: list[str]) -> None:
     assert view.file("/Docs/A.txt", 0.0)[1].blob.data == (b"2" if fold is str.lower else b"1")
 
 
-def test_what_is_at_a_path_after_it_is_gone() -> None:
+def test_path_remembers_versions_of_its_removed_file() -> None:
     view = _view()
     first = view.put(view.target("/a/x"), blob_of(b"1"), 0.0)
     view.put(view.target("/a/x"), blob_of(b"2"), 1.0)
@@ -196,7 +196,7 @@ def test_reads_see_a_version_when_it_is_visible() -> None:
     assert view.file("/x", 9.0)[1].blob.data == b"2"
 
 
-def test_what_does_not_fit_makes_no_folders() -> None:
+def test_write_over_quota_creates_no_folders() -> None:
     view = _view()
     view.store.quota_bytes = 1
     with pytest.raises(StoreError, match="insufficient_space"):
@@ -274,7 +274,7 @@ def test_a_removed_file_may_linger_for_reads_and_not_for_writes() -> None:
     assert view.file("/a/x", 12.0)[1].blob.data == b"2"
 
 
-def test_without_a_delay_what_is_removed_is_gone_at_once() -> None:
+def test_removed_file_disappears_at_once_without_delay() -> None:
     view = _view()
     view.remove(view.put(view.target("/x"), blob_of(b"1"), 0.0).node, 1.0)
     with pytest.raises(StoreError, match="not_found"):

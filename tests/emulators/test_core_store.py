@@ -179,7 +179,7 @@ def test_names_fold_as_the_store_says() -> None:
     assert [len(store.named(store.root, "straße")) for store in (exact, alike)] == [0, 1]
 
 
-def test_what_does_not_fit_changes_nothing() -> None:
+def test_write_over_quota_changes_nothing() -> None:
     store = store_of()
     store.quota_bytes = 5
     file = store.add_file(store.root, "a", blob_of(b"123"), 0.0)
@@ -249,7 +249,7 @@ def test_tokens_are_the_same_for_the_same_seed() -> None:
     assert set("".join(lengths)) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
 
 
-def test_what_is_removed_fades_for_reads_and_listings() -> None:
+def test_removed_file_fades_from_reads_and_listings() -> None:
     store = store_of()
     store.delete_delay_s = 5.0
     folder = store.add_folder(store.root, "x", 0.0)
@@ -265,7 +265,7 @@ def test_what_is_removed_fades_for_reads_and_listings() -> None:
     assert [*store.fading(folder, 2.0)] == [], "its name is another file's"
 
 
-def test_what_goes_to_a_trash_fades_and_what_comes_back_does_not() -> None:
+def test_trashed_file_fades_and_restored_file_does_not() -> None:
     store = store_of()
     store.delete_delay_s = 5.0
     trash, folder, other = (store.add_folder(store.root, name, 0.0) for name in ("trash", "x", "y"))

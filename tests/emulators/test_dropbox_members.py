@@ -68,7 +68,7 @@ def test_a_viewer_reads_and_an_editor_writes_until_it_is_removed(wire: Wire, mem
     assert (read(member, folder_id), write(member, folder_id, b"x")) == (gone, refused)
 
 
-def test_members_are_listed_with_who_is_only_invited(wire: Wire, member: Wire) -> None:
+def test_member_list_includes_invited_people(wire: Wire, member: Wire) -> None:
     folder_id, person = share(wire), get_person(member)
     add(wire, folder_id, person["email"], "viewer")
     add(wire, folder_id, "nobody@example.com", "editor")
@@ -99,7 +99,7 @@ def test_a_member_reaches_no_other_folder(wire: Wire, member: Wire) -> None:
         ("sharing/update_folder_member", "stranger@example.com", "member_error/not_a_member/.."),
     ],
 )
-def test_who_is_no_member_is_not_changed(wire: Wire, function: str, member: str, why: str) -> None:
+def test_changing_a_person_without_membership_is_refused(wire: Wire, function: str, member: str, why: str) -> None:
     more = {"leave_a_copy": False} if "remove" in function else {"access_level": "editor"}
     selector = {".tag": "email", "email": member}
     reply = wire(function, {"shared_folder_id": share(wire), "member": selector, **more})

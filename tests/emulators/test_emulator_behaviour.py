@@ -235,7 +235,7 @@ def test_default_profile_carries_ten_sensors_and_throttles_fifty(connect: Connec
             assert low <= statuses[429] / statuses.total() <= high, statuses
 
 
-def test_control_refuses_what_a_file_may_not_say(emulator: EmulatorService) -> None:
+def test_control_refuses_settings_that_are_invalid_in_profiles(emulator: EmulatorService) -> None:
     with pytest.raises(ServiceError, match=r"latency\.median_s: expected a number from 0 to 3600, got 'x'"):
         emulator.control(set={"latency.median_s": "x"})
     with pytest.raises(ServiceError, match=r"latency\.typo: unknown"):
@@ -313,7 +313,7 @@ class SetClock(EmulatorClock):
         return 0.0
 
 
-def test_what_a_freeze_has_held_goes_on_in_order_and_is_not_overtaken() -> None:
+def test_requests_held_by_a_freeze_continue_in_order() -> None:
     profile = replace(load_profile("ideal"), freeze=Freeze(period_s=10.0, duration_s=2.0))
     answered: list[int] = []
 

@@ -191,12 +191,12 @@ def test_an_address_on_loopback_is_saved(sdk: dropbox.Dropbox, site: str, emulat
 @pytest.mark.parametrize(
     "url", ["http://example.com/x", "https://192.0.2.1/", "http://localhost.example.com/", "http://[2001:db8::1]/"]
 )
-def test_no_address_leads_off_the_machine(sdk: dropbox.Dropbox, url: str) -> None:
+def test_save_url_refuses_addresses_off_the_machine(sdk: dropbox.Dropbox, url: str) -> None:
     assert saved(sdk, "/x", url).get_failed().is_download_failed()
     assert sdk.files_list_folder("").entries == []
 
 
-def test_what_is_no_address_is_refused(sdk: dropbox.Dropbox) -> None:
+def test_save_url_refuses_invalid_addresses(sdk: dropbox.Dropbox) -> None:
     for url in ("ftp://127.0.0.1/x", "nothing", "http://[", "file:///etc/passwd"):
         with pytest.raises(ApiError) as caught:
             sdk.files_save_url("/x", url)
@@ -228,7 +228,7 @@ def test_a_redirect_is_not_followed(sdk: dropbox.Dropbox) -> None:
 # --- for good ---
 
 
-def test_what_is_deleted_for_good_has_no_revisions(sdk: dropbox.Dropbox) -> None:
+def test_permanently_deleted_file_has_no_revisions(sdk: dropbox.Dropbox) -> None:
     made = sdk.files_upload(b"x", "/f/a.txt")
     sdk.files_delete_v2("/f/a.txt")
     sdk.files_permanently_delete("/f")

@@ -89,7 +89,7 @@ def _announced(process: subprocess.Popen[str]) -> Path:
 
 
 @pytest.mark.slow
-def test_what_a_killed_one_leaves_holds_no_key_and_goes_with_the_next(
+def test_next_emulator_removes_folder_of_killed_one_without_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -128,7 +128,7 @@ def test_killed_emulator_is_reported() -> None:
 
 
 @pytest.mark.slow
-def test_one_that_is_stopped_for_ever_is_ended_and_a_healthy_one_is_not() -> None:
+def test_only_a_stopped_emulator_is_ended() -> None:
     with start_emulator("ideal") as healthy, start_emulator("ideal") as stopped:
         healthy.watch(0.5)
         stopped.watch(0.5)
@@ -139,7 +139,7 @@ def test_one_that_is_stopped_for_ever_is_ended_and_a_healthy_one_is_not() -> Non
         assert healthy.control(get="stats")["ok"]
 
 
-def test_one_whose_requests_hang_is_ended_though_its_control_socket_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_emulator_with_hanging_requests_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     hang = """
 import asyncio
 import pytest_cloudbench.emulators.server as server
@@ -155,7 +155,7 @@ sys.exit"""
         assert hanging.exit_reason() == "it did not answer for 0.5 s and was ended"
 
 
-def test_one_that_is_slow_on_purpose_is_left_alone() -> None:
+def test_emulator_with_slow_profile_is_not_ended() -> None:
     with start_emulator("ideal") as slow:
         slow.control(set={"latency.median_s": 3600, "throttle.rate_per_s": 0.001})
         assert answers_http(slow.endpoint.url, 20)
@@ -163,7 +163,7 @@ def test_one_that_is_slow_on_purpose_is_left_alone() -> None:
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_requests_that_a_signal_cuts_off_are_no_word_in_the_log(tmp_path: Path, number: signal.Signals) -> None:
+def test_requests_cut_off_by_a_signal_leave_the_log_empty(tmp_path: Path, number: signal.Signals) -> None:
     with start_emulator("ideal", log_path=tmp_path / "log.txt") as running:
         running.control(set={"latency.median_s": 3600})
         context = ssl.create_default_context(cafile=running.endpoint.ca_file)
@@ -191,7 +191,7 @@ def test_python_may_leave_out_docstrings_and_asserts(api: str, monkeypatch: pyte
         assert running.cpu_s() > 0
 
 
-def test_a_clean_up_of_temporary_files_takes_nothing_away() -> None:
+def test_emulator_restores_and_renews_its_temporary_files() -> None:
     """By name: files or their folder are removed. By age: they must stay new."""
     with start_emulator("ideal") as running:
         folder = Path(running.endpoint.ca_file).parent
@@ -230,7 +230,7 @@ def test_nobody_sees_a_file_without_its_content(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [certificate]
 
 
-def test_control_says_who_is_gone() -> None:
+def test_control_names_the_ended_process() -> None:
     with start_emulator("ideal") as ended, start_emulator("ideal") as stopped:
         os.kill(ended.child.pid, signal.SIGKILL)
         with pytest.raises(ServiceError, match=rf"process {ended.child.pid}\) has ended: killed by signal 9"):
@@ -244,7 +244,7 @@ def test_control_says_who_is_gone() -> None:
 
 @pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_foreground_says_one_line_and_ends_cleanly(number: signal.Signals) -> None:
+def test_foreground_emulator_prints_one_line_and_ends_cleanly(number: signal.Signals) -> None:
     process = _foreground()
     assert process.stdout is not None
     ready = json.loads(process.stdout.readline())
@@ -336,7 +336,7 @@ def test_bad_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     ],
     ids=["post", "get", "without", "wrong", "null", "no-utf-8", "surrogate", "nested", "long", "empty"],
 )
-def test_control_answers_only_who_has_the_token(emulator: EmulatorService, line: bytes) -> None:
+def test_control_answers_only_with_the_right_token(emulator: EmulatorService, line: bytes) -> None:
     """What a web page can send begins with a line of HTTP; its body is a line of its own."""
     host, _, port = emulator.endpoint.control.rpartition(":")
     answered = b""

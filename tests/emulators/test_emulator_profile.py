@@ -52,7 +52,7 @@ def test_every_reason_is_a_choice_or_has_a_date(name: str) -> None:
     assert [text for text in load_profile(name).why.values() if not said.match(text)] == []
 
 
-def test_what_is_left_out_is_off() -> None:
+def test_settings_omitted_in_a_profile_are_off() -> None:
     profile = parse_profile(_META, "x.toml")
     assert profile == Profile(profile.meta)
     off = {key: value for key, value in list_settings(profile).items() if value}
@@ -180,7 +180,7 @@ def test_any_change_is_applied_or_a_config_error(changes: dict[str, Any]) -> Non
         assert {key: outcome[key] for key in changes} == changes
 
 
-def test_entries_of_before_there_were_jobs_are_still_compared() -> None:
+def test_profile_without_job_times_keeps_its_former_digest() -> None:
     """The digest that ``ideal`` had in results files of that time; a profile whose jobs take time has another."""
     assert profile_digest(load_profile("ideal")) == "230ab19e1559"
     slow = [

@@ -44,13 +44,13 @@ def test_a_real_name_leads_to_the_emulator_with_its_certificate(emulator: Emulat
     ("host", "port"),
     [("example.com", 443), ("api.dropboxapi.com", 80), ("127.0.0.1", 443), ("x.api.dropboxapi.com", 443)],
 )
-def test_no_other_name_leads_anywhere(emulator: EmulatorService, host: str, port: int) -> None:
+def test_proxy_refuses_other_host_names(emulator: EmulatorService, host: str, port: int) -> None:
     with pytest.raises(OSError, match="403 Not a host"):
         ask(emulator, host, port)
 
 
 @pytest.mark.parametrize("head", [b"GET http://example.com/ HTTP/1.1\r\n\r\n", b"\r\n\r\n", b"CONNECT \r\n\r\n"])
-def test_what_is_no_tunnel_is_refused(emulator: EmulatorService, head: bytes) -> None:
+def test_proxy_refuses_requests_other_than_tunnels(emulator: EmulatorService, head: bytes) -> None:
     proxy = urlsplit(emulator.endpoint.proxy)
     with socket.create_connection((proxy.hostname or "", proxy.port or 0), timeout=HANG_S) as connection:
         connection.sendall(head)
@@ -62,7 +62,7 @@ def test_what_is_no_tunnel_is_refused(emulator: EmulatorService, head: bytes) ->
     b"CONNECT " + b"x" * 20_000, b"CONNECT " + b"x" * 20_000 + b":443 HTTP/1.1\r\n\r\n",
     b"CONNECT api.dropboxapi.com:443 HTTP/1.1\r\n" + b"a: b\r\n" * 3_000,
 ], ids=["a line without an end", "a long line", "many headers"])  # fmt: skip
-def test_a_head_that_is_too_large_is_refused_without_a_word_in_the_log(head: bytes, tmp_path: Path) -> None:
+def test_oversized_proxy_head_is_refused_without_log_lines(head: bytes, tmp_path: Path) -> None:
     with start_emulator("ideal", log_path=tmp_path / "log.txt") as running:
         proxy = urlsplit(running.endpoint.proxy)
         with socket.create_connection((proxy.hostname or "", proxy.port or 0), timeout=HANG_S) as connection:

@@ -159,7 +159,7 @@ def test_disallowed_names(wire: Any, name: str) -> None:
     assert _tags(reply.value["error"]) == "path/disallowed_name"
 
 
-def test_top_level_tag_only_where_the_type_is_open(wire: Any) -> None:
+def test_only_answers_of_open_types_have_a_top_level_tag(wire: Any) -> None:
     upload = wire("files/upload", {"path": "/a.txt"}, b"x").value
     folder = wire("files/create_folder", {"path": "/f"}).value
     folder_v2 = wire("files/create_folder_v2", {"path": "/g"}).value
@@ -226,7 +226,7 @@ _GIB = 2**30
     ("authorization", "length", "status"),
     [("Bearer sl.wrong", _GIB, 401), ("", _GIB, 400), ("Bearer sl.wrong", 0, 401), ("Bearer sl.wrong", None, 401)],
 )
-def test_no_body_is_read_before_it_is_known_who_asks(
+def test_unauthorized_request_is_refused_before_its_body(
     wire: Any, authorization: str, length: int | None, status: int, expects: bool
 ) -> None:
     """The answer comes after the headers: not one byte of the body has been sent."""
@@ -243,7 +243,7 @@ def test_no_body_is_read_before_it_is_known_who_asks(
     assert (answer.status, answer.will_close) == (status, length != 0)
 
 
-def test_a_big_body_of_one_who_may_not_ask_is_cut_off(wire: Any, emulator: EmulatorService) -> None:
+def test_large_body_of_unauthorized_request_is_cut_off(wire: Any, emulator: EmulatorService) -> None:
     wire.connection.putrequest("POST", "/2/files/upload")
     for name, value in (("Authorization", "Bearer sl.wrong"), ("Content-Length", _GIB)):
         wire.connection.putheader(name, value)
@@ -323,7 +323,7 @@ def test_a_download_by_get_that_has_not_changed_is_not_sent_again(wire: Any) -> 
     assert wire.request("GET", "/2/files/get_metadata", b"", bearer).status == 405
 
 
-def test_what_a_link_shows_is_refused_and_never_taken_for_the_account(wire: Any) -> None:
+def test_listing_a_shared_link_is_refused(wire: Any) -> None:
     wire("files/upload", {"path": "/linked/a.bin"}, b"x")
     link = wire("sharing/create_shared_link_with_settings", {"path": "/linked"}).value["url"]
     told = wire("files/list_folder", {"path": "", "shared_link": {"url": link}})

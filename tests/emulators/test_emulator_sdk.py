@@ -49,7 +49,7 @@ def test_content_hash_of_streamed_uploads(sdk: dropbox.Dropbox, size: int) -> No
     assert sdk.files_download("/big.bin")[1].content == data[:size]
 
 
-def test_upload_whose_hash_does_not_fit(sdk: dropbox.Dropbox) -> None:
+def test_upload_with_wrong_hash_is_refused(sdk: dropbox.Dropbox) -> None:
     with pytest.raises(ApiError) as caught:
         sdk.files_upload(b"hello", "/a.txt", content_hash="0" * 64)
     assert caught.value.error.is_content_hash_mismatch()
@@ -84,7 +84,7 @@ def test_write_modes(sdk: dropbox.Dropbox) -> None:
     assert caught.value.error.get_path().reason.get_conflict().is_file_ancestor()
 
 
-def test_listing_in_pages_and_what_changes_between(sdk: dropbox.Dropbox) -> None:
+def test_listing_in_pages_shows_changes_between_pages(sdk: dropbox.Dropbox) -> None:
     for number in range(5):
         sdk.files_upload(b"x", f"/in/{number}.bin")
     sdk.files_upload(b"x", "/out.bin")
@@ -387,7 +387,7 @@ def test_tokens_expire_and_are_refreshed(emulator: EmulatorService) -> None:
     client.close()
 
 
-def test_a_throttled_upload_says_how_long_to_wait(sdk: dropbox.Dropbox, emulator: EmulatorService) -> None:
+def test_throttled_upload_names_its_waiting_time(sdk: dropbox.Dropbox, emulator: EmulatorService) -> None:
     emulator.control(set={"throttle.rate_per_s": 0.001, "throttle.burst": 2, "throttle.retry_after_s": 7})
     sdk.files_upload(b"x", "/1.bin")
     sdk.files_upload(b"x", "/2.bin")

@@ -103,7 +103,7 @@ def test_an_update_is_a_revision(wire: DriveWire) -> None:
     assert wire("DELETE", f"files/{file_id}/revisions/{revisions[0]['id']}").status == 403
 
 
-def test_move_rename_and_what_cannot_be(wire: DriveWire) -> None:
+def test_files_move_and_rename_and_impossible_changes_are_refused(wire: DriveWire) -> None:
     one, two = wire.folder("one"), wire.folder("two")
     inner, file_id = wire.folder("inner", one), wire.upload("a", parent=one)
     moved = wire.ok(
@@ -118,7 +118,7 @@ def test_move_rename_and_what_cannot_be(wire: DriveWire) -> None:
     assert wire("PATCH", "files/none", {}).status == 404
 
 
-def test_a_move_may_come_with_null_as_its_body(wire: DriveWire) -> None:
+def test_move_accepts_null_as_its_body(wire: DriveWire) -> None:
     """Google's library for Go sends it for no file at all; rclone merges folders so."""
     one, two = wire.folder("one"), wire.folder("two")
     file_id = wire.upload("a", parent=one)
@@ -317,7 +317,7 @@ def test_a_search_in_a_folder_that_is_not_there(wire: DriveWire) -> None:
     assert (reply.status, reply.value["error"]["message"]) == (404, "File not found: .")
 
 
-def test_a_list_can_be_too_long_for_an_address(wire: DriveWire) -> None:
+def test_list_longer_than_an_address_is_sent_as_post(wire: DriveWire) -> None:
     wire.upload("one")
     query = urlencode({"q": " or ".join(["name = 'one'"] * 40), "fields": "files(name)"}).encode()
     headers = {"X-HTTP-Method-Override": "GET", "Content-Type": "application/x-www-form-urlencoded"}
@@ -398,7 +398,7 @@ def test_an_upload_goes_on_after_a_cut(wire: DriveWire, emulator: EmulatorServic
     assert wire.ok("GET", f"files/{done.value['id']}?alt=media") == data
 
 
-def test_whole_in_one_piece_without_saying_how_much(wire: DriveWire) -> None:
+def test_upload_session_takes_whole_file_without_its_size(wire: DriveWire) -> None:
     place = session(wire)
     done = wire("PUT", place, b"abc", headers={"Authorization": ""})
     assert wire.ok("GET", f"files/{done.value['id']}?alt=media") == b"abc"
@@ -528,7 +528,7 @@ def test_shared_drives(wire: DriveWire) -> None:
 # --- who may ask, what goes wrong ---
 
 
-def test_who_may_not_ask(wire: DriveWire) -> None:
+def test_missing_and_wrong_tokens_are_refused(wire: DriveWire) -> None:
     wrong = wire("GET", "files", token="wrong")
     assert (wrong.status, wrong.reason) == (401, "authError")
     assert wrong.headers["www-authenticate"].endswith('error="invalid_token"')
@@ -564,7 +564,7 @@ def test_broken_and_unknown(wire: DriveWire, emulator: EmulatorService) -> None:
     assert sum(byte.bit_count() for byte in wire.ok("GET", f"files/{file_id}?alt=media")) == 1
 
 
-def test_a_file_that_reads_do_not_see_yet(wire: DriveWire, emulator: EmulatorService) -> None:
+def test_upload_not_ready_is_hidden_from_reads(wire: DriveWire, emulator: EmulatorService) -> None:
     emulator.control(set={"readiness.delay_s": 3600})
     file_id = wire.upload("a")
     assert wire("GET", f"files/{file_id}").status == 404

@@ -137,7 +137,7 @@ def test_a_job_takes_the_profiles_time_entry_by_entry() -> None:
     assert api(999, "files/delete_batch/check", poll) == result
 
 
-def test_what_a_job_stores_has_the_time_it_was_due() -> None:
+def test_file_stored_by_a_job_carries_its_due_time() -> None:
     api = _Api("start_s = 10\nentry_s = 5")
     entries = []
     for name in "ab":
@@ -184,7 +184,7 @@ def test_relocations_are_jobs(verb: str) -> None:
     ]
 
 
-def test_jobs_take_no_time_where_the_profile_says_nothing() -> None:
+def test_jobs_take_no_time_without_settings() -> None:
     api = _Api("")
     poll = {"async_job_id": api(5, "files/delete_batch", {"entries": []})["async_job_id"]}
     assert api(5, "files/delete_batch/check", poll) == {".tag": "complete", "entries": []}

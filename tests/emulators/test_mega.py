@@ -141,7 +141,7 @@ def test_a_session_is_needed_and_ends(emulator: EmulatorService, wire: MegaWire)
 
 
 @pytest.mark.parametrize("size_bytes", [0, 1, 16, 5 * 1024, 128 * 1024, 128 * 1024 + 1, 5 * 2**20 + 7])
-def test_what_is_uploaded_comes_back_encrypted(wire: MegaWire, size_bytes: int) -> None:
+def test_uploaded_content_comes_back_and_is_stored_encrypted(wire: MegaWire, size_bytes: int) -> None:
     data = os.urandom(size_bytes)
     node = wire.upload("a file", data)
     assert wire.nodes()["a file"] == node
@@ -193,7 +193,7 @@ def test_an_upload_of_version_2_ends_with_bytes(wire: MegaWire) -> None:
 @pytest.mark.parametrize(
     ("offset", "length"), [("1", 10), ("0", 10), ("0", 300_001), ("131072", 10), ("x", 10), ("-1", 10)]
 )
-def test_pieces_end_where_chunks_do(wire: MegaWire, offset: str, length: int) -> None:
+def test_upload_pieces_must_end_at_chunk_boundaries(wire: MegaWire, offset: str, length: int) -> None:
     url = wire("u", s=300_000)["p"]
     assert wire.request("POST", f"{url}/{offset}", bytes(length)).body == b"%d" % ERANGE
     assert wire.request("POST", f"{url}x/0", b"").body == b"%d" % EEXPIRED
@@ -239,7 +239,7 @@ def test_rename_move_and_delete(wire: MegaWire) -> None:
     assert wire("d", n=below["h"]) == wire("m", n=below["h"], t=wire.tops[2]) == wire("g", n=below["h"]) == ENOENT
 
 
-def test_what_cannot_be_done_with_nodes(wire: MegaWire) -> None:
+def test_impossible_node_commands_are_refused(wire: MegaWire) -> None:
     file = wire.upload("a", b"abc")
     assert wire("d", n=wire.tops[2]) == wire("m", n=wire.tops[4], t=wire.tops[2]) == EACCESS
     assert wire("m", n=file["h"], t=file["h"]) == wire.upload("b", b"", file["h"]) == EARGS
@@ -387,14 +387,14 @@ def test_a_client_that_waits_is_woken(emulator: EmulatorService, wire: MegaWire)
     assert answers == [b"0"]
 
 
-def test_places_in_the_log_that_are_not_known(emulator: EmulatorService, wire: MegaWire) -> None:
+def test_unknown_log_positions_are_refused(emulator: EmulatorService, wire: MegaWire) -> None:
     place = wire("f", c=1)["sn"]
     emulator.control(reset=True)
     for wrong, code in {place: ETOOMANY, "": EARGS, "x": EARGS, "!": EARGS}.items():
         assert json.loads(wire.request("POST", f"/sc?sn={wrong}&sid={wire.session}").body) == code
 
 
-def test_what_is_not_ready_is_neither_listed_nor_told(emulator: EmulatorService, wire: MegaWire) -> None:
+def test_upload_not_ready_is_neither_listed_nor_reported(emulator: EmulatorService, wire: MegaWire) -> None:
     place = wire("f", c=1)["sn"]
     emulator.control(set={"readiness.delay_s": 3600})
     node = wire.upload("a", b"abc")
@@ -429,7 +429,7 @@ def test_too_many_downloads(emulator: EmulatorService, wire: MegaWire) -> None:
     other.close()
 
 
-def test_a_bit_that_flips_breaks_the_mac(emulator: EmulatorService, wire: MegaWire) -> None:
+def test_corrupted_download_breaks_the_mac(emulator: EmulatorService, wire: MegaWire) -> None:
     emulator.control(set={"faults.corrupt_rate": 1.0})
     node = wire.upload("a", os.urandom(1000))
     with pytest.raises(AssertionError, match="the MAC is wrong"):
@@ -444,7 +444,7 @@ def test_broken_and_unknown(emulator: EmulatorService, wire: MegaWire) -> None:
     assert wire.raw(b"[]").status == 500
 
 
-def test_addresses_lead_where_the_client_came_from(wire: MegaWire) -> None:
+def test_upload_address_matches_the_host_of_the_request(wire: MegaWire) -> None:
     body = json.dumps([{"a": "u", "s": 1}]).encode()
     direct, real = (
         json.loads(wire.raw(body, **headers).body)[0]["p"] for headers in ({}, {"Host": "g.api.mega.co.nz"})

@@ -93,7 +93,7 @@ def test_a_challenge_wants_its_verifier(method: str, challenge: str) -> None:
         ({"redirect_uri": "http://[broken"}, b"redirect_uri_mismatch"),
     ],
 )
-def test_what_a_page_does_not_lead_to(query: dict[str, str], error: bytes) -> None:
+def test_authorization_page_refuses_unsafe_redirects(query: dict[str, str], error: bytes) -> None:
     oauth, _ = made()
     assert oauth.authorize(call(query={"client_id": "c", "redirect_uri": BACK, **query})).body == error
 
@@ -118,7 +118,7 @@ def test_a_code_can_be_shown() -> None:
         ({"grant_type": "own", "proof": "p"}, b""),
     ],
 )
-def test_which_proofs_are_accepted(form: dict[str, str], error: bytes) -> None:
+def test_token_request_needs_a_known_grant_and_proof(form: dict[str, str], error: bytes) -> None:
     proofs = {"refresh_token": "refresh_token", "own": "proof"}
     oauth, _ = made(proofs=proofs, clientless=frozenset({"own"}))
     assert oauth.token(call(form)).body == error
@@ -128,7 +128,7 @@ def test_which_proofs_are_accepted(form: dict[str, str], error: bytes) -> None:
     ("renewal", "brings", "again"),
     [(Renewal.NONE, False, b""), (Renewal.BESIDE, True, b""), (Renewal.INSTEAD, True, b"invalid_grant")],
 )
-def test_what_a_refresh_does_to_the_refresh_token(renewal: Renewal, brings: bool, again: bytes) -> None:
+def test_refresh_keeps_adds_or_replaces_the_refresh_token(renewal: Renewal, brings: bool, again: bytes) -> None:
     oauth, grants = made(renewal=renewal)
     form = {"grant_type": "refresh_token", "refresh_token": "made-up", "client_id": "c"}
     oauth.token(call(form))

@@ -56,7 +56,7 @@ def names(told: Told) -> list[str]:
 # --- the metadata, addresses, the hash ---
 
 
-def test_the_metadata_refuses_what_it_does_not_know() -> None:
+def test_metadata_check_finds_unknown_and_wrong_properties() -> None:
     assert problems("driveItem", {"id": "1", "size": 3, "file": {"mimeType": "text/plain"}}) == []
     assert problems("driveItem", {"id": "1", "size": "3"})
     assert problems("driveItem", {"id": "1", "sized": 3})
@@ -113,7 +113,7 @@ def test_drives_have_owners(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1.0/me/driver", "/v2.0/me/drive", "/me/drive"])
-def test_what_is_no_address(path: str) -> None:
+def test_foreign_paths_are_no_addresses(path: str) -> None:
     assert parse_address(path) is None
 
 
@@ -161,7 +161,7 @@ def test_the_life_of_a_file(wire: GraphWire) -> None:
     assert wire("GET", again.value["@microsoft.graph.downloadUrl"], token=None).status == 401
 
 
-def test_conflicts_and_what_to_do_with_them(wire: GraphWire) -> None:
+def test_conflict_behaviour_fails_or_renames(wire: GraphWire) -> None:
     wire.put("a.txt")
     told = wire("PUT", f"{ROOT}:/a.txt:/content?@microsoft.graph.conflictBehavior=fail", b"2")
     assert (told.status, told.code) == (409, "nameAlreadyExists")
@@ -372,7 +372,7 @@ def test_fragments_that_do_not_fit(wire: GraphWire) -> None:
     assert wire("GET", url[:-1] + "x", token=None).status == 401
 
 
-def test_sessions_onto_what_exists(wire: GraphWire) -> None:
+def test_upload_sessions_onto_existing_files_follow_conflict_behaviour(wire: GraphWire) -> None:
     item = wire.put("a.txt")
     fails = {"item": {"@microsoft.graph.conflictBehavior": "fail"}}
     told = wire("POST", f"{ROOT}:/a.txt:/createUploadSession", fails)
@@ -423,7 +423,7 @@ def test_changes(wire: GraphWire) -> None:
     assert told.headers["location"].endswith("/root/delta")
 
 
-def test_what_is_gone_is_told_with_the_folder_that_it_was_in(wire: GraphWire) -> None:
+def test_delta_lists_deleted_items_with_their_folder(wire: GraphWire) -> None:
     wire.put("folder/kept.txt")
     folder = wire.item("folder").value["id"]
     for name in ("binned.txt", "purged.txt", "below/deep.txt"):
@@ -475,7 +475,7 @@ def test_searching(wire: GraphWire) -> None:
 # --- who may ask, what cannot be asked ---
 
 
-def test_who_may_not_ask(wire: GraphWire, emulator: EmulatorService) -> None:
+def test_missing_wrong_and_expired_tokens_are_refused(wire: GraphWire, emulator: EmulatorService) -> None:
     for token, words in ((None, "Access token is empty."), ("wrong", "JWT is not well formed")):
         told = wire("GET", ROOT, token=token)
         assert (told.status, told.code) == (401, "InvalidAuthenticationToken")
@@ -527,7 +527,7 @@ def test_tokens_and_device_codes(wire: GraphWire) -> None:
         ("GET", f"{ROOT}/children?$filter=name eq 'a'", "$filter and $apply"),
     ],
 )
-def test_what_is_not_offered_is_refused_by_one_line(wire: GraphWire, method: str, path: str, what: str) -> None:
+def test_unsupported_functions_are_refused_in_one_line(wire: GraphWire, method: str, path: str, what: str) -> None:
     told = wire(method, path)
     assert (told.status, told.code) == (400, "notSupported")
     assert told.value["error"]["message"] == f"This emulator does not offer {what}."
@@ -538,7 +538,7 @@ def test_pages_cannot_be_skipped(wire: GraphWire) -> None:
     assert (told.status, told.code) == (400, "invalidRequest")
 
 
-def test_what_cannot_be_asked(wire: GraphWire) -> None:
+def test_unknown_paths_and_malformed_bodies_are_refused(wire: GraphWire) -> None:
     for path, expected in (
         ("/v1.0/me/drive/root/eat", (400, "BadRequest")),
         ("/v1.0/nothing", (400, "BadRequest")),

@@ -76,7 +76,7 @@ def test_an_application_has_one_secret(wire: GraphWire, wrong: str) -> None:
     assert refreshed(wire, "another", client_id="public").status == 200
 
 
-def test_an_application_by_itself(wire: GraphWire) -> None:
+def test_application_obtains_token_by_its_own_credentials(wire: GraphWire) -> None:
     asked = {"grant_type": "client_credentials", "scope": "https://graph.microsoft.com/.default"}
     assert ask(wire, **asked).value["error"] == "invalid_client"
     granted = ask(wire, client_secret="right", **asked).value
@@ -119,7 +119,7 @@ def test_a_device_code_belongs_to_one_application(wire: GraphWire) -> None:
         ("", DriveReach.NOTHING),
     ],
 )
-def test_how_far_scopes_reach(scope: str, reach: DriveReach) -> None:
+def test_scopes_decide_the_reach_into_the_drive(scope: str, reach: DriveReach) -> None:
     assert drive_reach(scope) is reach
 
 
@@ -134,7 +134,7 @@ def test_how_far_scopes_reach(scope: str, reach: DriveReach) -> None:
         ("Files.Read.All", "https://graph.microsoft.com/Files.Read.All", True),
     ],
 )
-def test_what_a_user_has_agreed_to(granted: str, wanted: str, is_covered: bool) -> None:
+def test_granted_scopes_cover_wanted_ones(granted: str, wanted: str, is_covered: bool) -> None:
     assert scopes_cover(granted, wanted) is is_covered
 
 
@@ -176,7 +176,7 @@ def test_an_application_in_its_own_folder(wire: GraphWire) -> None:
         assert wire("GET", address, token=token).status == 403, address
 
 
-def test_a_refresh_does_not_widen_what_was_granted(wire: GraphWire) -> None:
+def test_refresh_does_not_widen_granted_scopes(wire: GraphWire) -> None:
     granted = exchanged(wire, code_for(wire, scope="Files.Read offline_access")).value
     assert granted["scope"] == "Files.Read offline_access"
     told = refreshed(wire, granted["refresh_token"], scope=FULL)
@@ -199,7 +199,7 @@ def test_a_refresh_token_comes_only_if_it_is_asked_for(wire: GraphWire) -> None:
 
 
 @pytest.mark.parametrize("tenant", ["common", "consumers", "9188040d-6c67-4c5b-b112-36a304b66dad"])
-def test_where_the_identity_platform_is(wire: GraphWire, tenant: str) -> None:
+def test_openid_configuration_leads_to_the_emulator(wire: GraphWire, tenant: str) -> None:
     found = wire("GET", f"/{tenant}/v2.0/.well-known/openid-configuration", token=None).value
     assert found == wire("GET", f"/{tenant}/.well-known/openid-configuration", token=None).value
     assert found["token_endpoint"] == f"{wire.origin}/{tenant}/oauth2/v2.0/token"
@@ -216,7 +216,7 @@ def claims_of(token: str) -> dict[str, Any]:
     return claims
 
 
-def test_openid_says_who_signed_in(wire: GraphWire) -> None:
+def test_id_token_names_the_signed_in_user(wire: GraphWire) -> None:
     code = code_for(wire, scope="openid Files.Read", nonce="n-1")
     told = exchanged(wire, code, client_info="1").value
     claims = claims_of(told["id_token"])

@@ -118,7 +118,7 @@ def test_scopes_are_never_more_than_were_granted(wire: Any) -> None:
 
 
 @pytest.mark.parametrize("token", ["asdf", "malformed", "z" * 62, "sl.x"])
-def test_a_token_that_nobody_gave_out_is_401(wire: Any, token: str) -> None:
+def test_unknown_token_is_refused_with_401(wire: Any, token: str) -> None:
     reply = wire("files/list_folder", {"path": ""}, token=token)
     assert (reply.status, reply.value["error"][".tag"]) == (401, "invalid_access_token")
 
@@ -180,7 +180,7 @@ def test_functions_that_are_not_offered_say_so(wire: Any, name: str, what: str) 
     assert reply.value == f'Error in call to API function "{name}": this emulator does not offer {what}'
 
 
-def test_what_is_no_function_at_all_is_told_apart(wire: Any) -> None:
+def test_unknown_function_has_an_error_of_its_own(wire: Any) -> None:
     reply = wire.request("POST", "/2/files/nonsense", b"{}", {"Authorization": f"Bearer {wire.token}"})
     assert (reply.status, reply.value) == (400, 'Unknown API function: "files/nonsense"')
 
@@ -207,7 +207,7 @@ def assertion(**claims: object) -> str:
     return ".".join([*(base64.urlsafe_b64encode(json.dumps(part).encode()).decode() for part in parts), "signed"])
 
 
-def test_another_secret_is_refused_by_google_too(drive: DriveWire) -> None:
+def test_google_refuses_another_client_secret(drive: DriveWire) -> None:
     assert drive_token(drive, client_secret="right").status == 200
     reply = drive_token(drive, client_secret="wrong")
     assert (reply.status, reply.value["error"]) == (401, "invalid_client")
@@ -224,7 +224,7 @@ def test_another_secret_is_refused_by_google_too(drive: DriveWire) -> None:
     ],
 )
 @pytest.mark.parametrize("by_assertion", [False, True])
-def test_scopes_allow_what_they_name(
+def test_drive_scopes_limit_reading_and_writing(
     drive: DriveWire, scope: str, reads_content: bool, changes_metadata: bool, writes: bool, by_assertion: bool
 ) -> None:
     file_id = drive.upload("a", b"x")
@@ -313,11 +313,11 @@ def test_a_flag_may_stand_alone(drive: DriveWire, q: str, expected: list[str]) -
 @pytest.mark.parametrize(
     "q", ["sharedWithMe =", "sharedWithMe name = 'a'", "name", "trashed = maybe", "and sharedWithMe"]
 )
-def test_what_is_no_search_is_still_refused(drive: DriveWire, q: str) -> None:
+def test_malformed_search_is_refused(drive: DriveWire, q: str) -> None:
     assert drive("GET", "files", query={"q": q}).status == 400
 
 
-def test_pieces_without_308(drive: DriveWire) -> None:
+def test_header_without_308_changes_status_of_upload_pieces(drive: DriveWire) -> None:
     """Google's client for Go asks so, because its HTTP library would take 308 for a redirect."""
     unit, data = 256 * 1024, bytes(range(256)) * 2048
     for header, status in ((None, 308), ("yes", 200), ("Yes", 200), ("no", 308)):

@@ -43,7 +43,7 @@ def kind_of(action: Any) -> ErrorKind:
     return caught.value.kind
 
 
-def test_reads_and_listings_go_on_seeing_it_and_writes_do_not(emulator: EmulatorService, two: list[Any]) -> None:
+def test_removed_file_stays_visible_to_reads_but_not_to_writes(emulator: EmulatorService, two: list[Any]) -> None:
     writer, reader = two
     writer.put("/in/a", Literal(b"old"))
     writer.put("/in/b", Literal(b"stays"))
@@ -65,7 +65,7 @@ def test_reads_and_listings_go_on_seeing_it_and_writes_do_not(emulator: Emulator
         emulator.control(set={"readiness.delete_delay_s": 0})
 
 
-def test_without_the_delay_it_is_gone(two: list[Any]) -> None:
+def test_removed_file_disappears_without_the_delay(two: list[Any]) -> None:
     writer, reader = two
     writer.put("/in/a", Literal(b"old"))
     writer.put("/in/b", Literal(b"stays"))

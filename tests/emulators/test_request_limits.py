@@ -133,7 +133,7 @@ def test_an_idle_connection_is_kept(front: FrontEnd) -> None:
         assert connection.recv(65_536).startswith(b"HTTP/1.1 200 ")
 
 
-def test_a_body_of_json_has_an_end(front: FrontEnd) -> None:
+def test_json_body_size_is_limited(front: FrontEnd) -> None:
     with front.connect() as connection:
         connection.sendall(
             f"POST /2/files/list_folder HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {front.token}\r\n"

@@ -68,7 +68,7 @@ _GRAPH = _table(
         ("PUT", "/me/drive/items/A1/B2:/x:/content", None),
     ],
 )
-def test_what_a_path_is(method: str, path: str, expected: tuple[str, dict[str, str]] | None) -> None:
+def test_path_is_routed_with_its_fields(method: str, path: str, expected: tuple[str, dict[str, str]] | None) -> None:
     assert _found(_GRAPH, method, path) == expected
 
 
@@ -77,14 +77,14 @@ def test_methods_of_a_path() -> None:
     assert _GRAPH.methods("/") == ()
 
 
-def test_letters_of_a_pattern_are_no_regular_expression() -> None:
+def test_route_pattern_is_not_a_regular_expression() -> None:
     table = _table(("GET", "/v1.0/{id}(x)", "one"))
     assert _found(table, "GET", "/v1.0/a(x)") == ("one", {"id": "a"})
     assert _found(table, "GET", "/v1-0/a(x)") is None
 
 
 @pytest.mark.parametrize("path", ["/fixed", "/{pattern}"])
-def test_a_route_twice_is_a_mistake(path: str) -> None:
+def test_duplicate_route_is_refused(path: str) -> None:
     with pytest.raises(ValueError, match="two routes for GET"):
         _table(("GET", path, "one"), ("GET", path, "two"))
     _table(("GET", path, "one"), ("PUT", path, "two"))
@@ -164,14 +164,14 @@ def test_a_toy_over_tls(client: _Client) -> None:
     assert json.loads(client("GET", shelf)[2]) == {"notes": []}
 
 
-def test_unknown_paths_and_wrong_methods_are_the_skins_words(client: _Client) -> None:
+def test_unknown_paths_and_methods_are_refused_in_the_words_of_the_api(client: _Client) -> None:
     status, _, data = client("POST", "/v1/shelves/x/notes/y")
     assert (status, json.loads(data)) == (405, {"allowed": ["GET", "HEAD", "PUT", "DELETE"]})
     status, _, data = client("GET", "/v1/shelf%20s")
     assert (status, json.loads(data)) == (404, {"nothing": "/v1/shelf s"})
 
 
-def test_who_may_not_ask_is_told_from_method_and_parameters(client: _Client) -> None:
+def test_refusal_sees_method_and_path_fields(client: _Client) -> None:
     status, _, data = client("PUT", "/v1/shelves/mine/notes/x", b"x", X_Key="wrong")
     assert (status, json.loads(data)) == (401, {"asked": "PUT", "shelf": {"shelf": "mine", "note": "x"}})
 
@@ -194,7 +194,7 @@ def test_a_body_is_taken_while_it_arrives(client: _Client) -> None:
 
 
 @pytest.mark.parametrize("client", ["[throttle]\nrate_per_s = 0.001\nburst = 1\n[quota]\nbytes = 3\n"], indirect=True)
-def test_limits_say_it_in_the_skins_words(client: _Client) -> None:
+def test_size_limits_are_reported_in_the_words_of_the_api(client: _Client) -> None:
     status, _, data = client("PUT", "/v1/shelves/s/notes/n", b"1234")
     assert (status, json.loads(data)) == (507, {"reason": "insufficient_space"})
     status, _, data = client("PUT", "/v1/shelves/s/notes/n", b"123")
@@ -202,7 +202,7 @@ def test_limits_say_it_in_the_skins_words(client: _Client) -> None:
 
 
 @pytest.mark.parametrize("client", ["[faults]\nerror_rate = 1\n"], indirect=True)
-def test_faults_say_it_in_the_skins_words(client: _Client) -> None:
+def test_faults_are_reported_in_the_words_of_the_api(client: _Client) -> None:
     status, _, data = client("GET", "/v1/shelves/s")
     assert (status, json.loads(data)) == (500, {"broken": "/v1/shelves/s"})
 

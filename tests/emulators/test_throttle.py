@@ -49,7 +49,7 @@ def test_level_stays_between_debt_and_capacity(policy: ThrottlePolicy, gaps: lis
 
 
 @given(BUCKETS, st.integers(1, 100))
-def test_refused_write_costs_what_the_policy_says(policy: ThrottlePolicy, count: int) -> None:
+def test_refused_write_costs_tokens_of_the_policy(policy: ThrottlePolicy, count: int) -> None:
     throttle = Throttle(policy)
     while admitted(throttle, 0.0):
         pass

@@ -51,7 +51,7 @@ def test_a_mark_of_the_test_itself_stays(lab: Lab) -> None:
     assert "SKIPPED" in lab.run("-v", "--benchmark-only").text
 
 
-def test_a_gate_judges_what_benchmark_only_leaves(lab: Lab) -> None:
+def test_gate_judges_tests_kept_by_benchmark_only(lab: Lab) -> None:
     run = lab.write(TESTS).run("--provider", "folder:store", "--benchmark-only", "--cloudbench-fail", "loss_rate:0")
     assert run.status == 0, run.text
     assert "no test in this run measures anything" not in run.text

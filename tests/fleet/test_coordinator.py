@@ -106,7 +106,7 @@ def test_agents_enter_together_and_in_order() -> None:
     assert {agent: fleet.take(agent).value["index"] for agent in fleet.told} == {"gw0": 0, "gw2": 1, "gw10": 2}
 
 
-def test_a_gathering_answers_all_with_what_the_handler_made(three: Fleet) -> None:
+def test_gathering_answers_all_agents_with_result_of_the_handler(three: Fleet) -> None:
     three.enter("gw0", "gw1", "gw2")
     for number, agent in enumerate(three.told):
         three.meet(agent, "sum:a", number)
@@ -171,7 +171,7 @@ def test_a_new_leader_is_elected(three: Fleet) -> None:
     assert verdict["log"] is True
 
 
-def test_nobody_waits_for_who_left_early(three: Fleet) -> None:
+def test_agents_do_not_wait_for_one_that_left_early(three: Fleet) -> None:
     three.enter("gw0", "gw1", "gw2")
     three.meet("gw0", "leave", "its fixture broke")
     three.meet("gw1", "sum:a", 1)
@@ -191,7 +191,7 @@ def test_nobody_waits_for_who_left_early(three: Fleet) -> None:
 
 
 @pytest.mark.parametrize("first", ["failed one", "others"])
-def test_who_failed_waits_at_the_clean_up_and_holds_up_nobody(three: Fleet, first: str) -> None:
+def test_failed_agent_waits_at_clean_up_without_delaying_others(three: Fleet, first: str) -> None:
     three.enter("gw0", "gw1", "gw2")
     if first == "failed one":
         three.meet("gw0", "once:clean:x")
@@ -217,7 +217,7 @@ def test_who_failed_waits_at_the_clean_up_and_holds_up_nobody(three: Fleet, firs
     assert three.take("gw0") == Reply(3), "and takes part again"
 
 
-def test_who_failed_before_others_removed_a_folder_does_not_wait_for_them_there(three: Fleet) -> None:
+def test_agent_that_failed_earlier_does_not_wait_at_folder_removal(three: Fleet) -> None:
     three.enter("gw0", "gw1", "gw2")
     three.meet("gw1", "once:clean:first")
     assert three.take("gw1") is None
@@ -232,7 +232,7 @@ def test_who_failed_before_others_removed_a_folder_does_not_wait_for_them_there(
     assert (three.take("gw0"), three.take("gw1")) == (YOUR_TURN, YOUR_TURN)
 
 
-def test_a_lost_agent_is_missing_where_it_was_and_nowhere_else(three: Fleet) -> None:
+def test_lost_agent_is_missing_only_in_its_current_test(three: Fleet) -> None:
     three.assign("second")
     three.enter("gw0", "gw1", "gw2")
     three.meet("gw0", "sum:a", 1)
@@ -277,7 +277,7 @@ def test_the_first_survivor_logs(three: Fleet) -> None:
     assert not three.coordinator.take_orphan(NODE), "reported once"
 
 
-def test_an_item_whose_agents_are_all_lost_is_reported_once(three: Fleet) -> None:
+def test_test_that_lost_all_its_agents_is_reported_once(three: Fleet) -> None:
     three.enter("gw0", "gw1", "gw2")
     for agent in three.told:
         assert not three.coordinator.take_orphan(NODE)
@@ -300,7 +300,7 @@ def test_maxfail_counts_items_and_stops_at_the_next() -> None:
     assert fleet.take("gw0").value["stop"] == "stopping after 2 failures"
 
 
-def test_a_straggler_is_ended_but_nobody_who_waits_himself() -> None:
+def test_straggler_is_killed_but_waiting_agents_are_not() -> None:
     fleet = Fleet(3, patience_s=0.2)
     fleet.assign()
     fleet.meet("gw0", "enter")
@@ -458,7 +458,7 @@ def test_an_agent_that_is_gone_before_its_first_item_is_not_waited_for() -> None
     assert fleet.take("gw1") == Reply({"index": 0, "count": 1, "stop": "", "again": 0})
 
 
-def test_what_is_said_unasked_goes_to_all_agents_at_the_item_and_to_no_other() -> None:
+def test_broadcast_reaches_only_agents_at_the_test() -> None:
     fleet = Fleet(3)
     for agent in ("gw0", "gw1"):
         fleet.coordinator.assign(NODE, agent)
@@ -468,7 +468,7 @@ def test_what_is_said_unasked_goes_to_all_agents_at_the_item_and_to_no_other() -
     assert fleet.told == {"gw0": [said], "gw1": [said], "gw2": []}
 
 
-def test_an_agent_hears_what_is_said_and_its_answers_are_still_answers() -> None:
+def test_agent_receives_broadcasts_between_question_and_answer() -> None:
     heard: list[Any] = []
     agent = Agent("gw0", lambda message: agent.deliver(Reply(5, to=1)))
     agent.listeners["end"] = heard.append
@@ -518,7 +518,7 @@ def test_an_item_that_is_not_run_again_is_over_when_it_is_entered() -> None:
         (decode_to_agent, Said("end", {"run": "a"})),
     ],
 )
-def test_what_is_said_is_the_same_behind_a_channel(decode: Callable[[bytes], Any], said: Any) -> None:
+def test_messages_survive_an_execnet_channel(decode: Callable[[bytes], Any], said: Any) -> None:
     assert decode(execnet.loads(execnet.dumps(encode(said)))) == said
 
 
@@ -532,12 +532,12 @@ def test_what_is_said_is_the_same_behind_a_channel(decode: Callable[[bytes], Any
         (b"", "Input data was truncated"),
     ],
 )
-def test_what_no_agent_says_is_one_line(data: bytes, told: str) -> None:
+def test_unreadable_message_is_refused_in_one_line(data: bytes, told: str) -> None:
     with pytest.raises(FleetError, match=re.escape(f"a message of the fleet cannot be read: {told}")):
         decode_from_agent(data)
 
 
-def test_an_answer_that_no_channel_carries_reaches_who_asked() -> None:
+def test_asker_receives_error_for_answer_that_cannot_be_sent() -> None:
     fleet = Fleet(1)
     fleet.coordinator.receive("gw0", Ask(4, "odd"))
     assert fleet.told["gw0"][0] == Reply(error="object: no channel carries a object; expected plain data", to=4)

@@ -123,7 +123,9 @@ WHO = {"all": ["gw0", "gw1", "gw2"], "leader": ["gw0"], "others": ["gw1", "gw2"]
 @pytest.mark.parametrize("test", ["test_first", "test_second", "test_fourth"])
 @pytest.mark.parametrize("where", ["enter", "start", "progress", "measured", "result", "leave", "logged"])
 @pytest.mark.parametrize("who", WHO)
-def test_wherever_agents_die(lab: Lab, who: str, where: str, test: str, how: str) -> None:
+def test_every_test_is_reported_when_agents_die_at_any_point(
+    lab: Lab, who: str, where: str, test: str, how: str
+) -> None:
     run, reports = run_dying(lab, WHO[who], where, test, how, "-n", "3")
     assert sorted(reports) == sorted(ALL), run.text
     assert {name: outcome for name, outcome in reports.items() if name != test} == dict.fromkeys(

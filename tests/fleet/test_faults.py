@@ -30,7 +30,7 @@ def sick(lab: Lab, faults: str, name: str = "sick") -> Lab:
 @pytest.mark.parametrize(
     ("faults", "kind"), [("error_rate = 1", "server"), ("reset_rate = 1", "network")], ids=["errors", "resets"]
 )
-def test_only_what_is_measured_fails(lab: Lab, spread: Spread, faults: str, kind: str) -> None:
+def test_faults_fail_only_measured_operations(lab: Lab, spread: Spread, faults: str, kind: str) -> None:
     sick(lab, faults).write("""
         from pytest_cloudbench.workload.arrival import Threads
         from pytest_cloudbench.model import CloudError, Verb
@@ -61,7 +61,7 @@ def test_only_what_is_measured_fails(lab: Lab, spread: Spread, faults: str, kind
 
 @pytest.mark.slow
 @SPREAD
-def test_what_is_prepared_is_not_damaged(lab: Lab, spread: Spread) -> None:
+def test_prepared_files_are_not_corrupted(lab: Lab, spread: Spread) -> None:
     sick(lab, "corrupt_rate = 1").write(BENCH.format(operation="download"), "get.bench.toml")
     lab.write(BENCH.format(operation="upload"), "put.bench.toml")
     run = lab.run("get.bench.toml", "put.bench.toml", *SICK, *spread)

@@ -104,7 +104,7 @@ OBSTACLES = {
 
 @pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("obstacle", OBSTACLES)
-def test_what_a_fork_would_share_is_named_and_workers_start_one_by_one(lab: Lab, obstacle: str) -> None:
+def test_obstacle_to_forking_is_named_and_workers_start_one_by_one(lab: Lab, obstacle: str) -> None:
     source, line = OBSTACLES[obstacle]
     (lab.folder / "conftest.py").write_text(source)
     (lab.folder / "parent.py").write_text(
@@ -300,7 +300,7 @@ def test_unknown_start_is_refused(lab: Lab) -> None:
 # -- names of others, one test for each ----------------------------------------------------------------------
 
 
-def test_execnet_keeps_a_workers_facts_where_we_put_them() -> None:
+def test_execnet_reads_facts_of_a_worker_from_its_cache() -> None:
     gateway = execnet.makegateway("popen")
     assert gateway._rinfo() is gateway._cache_rinfo
     gateway.exit()
@@ -319,7 +319,7 @@ def test_xdist_makes_workers_by_its_groups_makegateway() -> None:
     assert "makegateway" in xdist.workermanage.NodeManager.setup_node.__code__.co_names
 
 
-def test_pytest_keeps_the_temporary_folder_where_we_move_it() -> None:
+def test_pytest_reads_temporary_folder_from_the_replaced_attributes() -> None:
     names = TempPathFactory.getbasetemp.__code__.co_names
     assert {"_basetemp", "_given_basetemp"} <= set(names)
 
@@ -329,6 +329,6 @@ def test_pytest_can_restart_its_capture() -> None:
         assert callable(getattr(CaptureManager, name))
 
 
-def test_python_keeps_the_environment_where_we_watch_it() -> None:
+def test_python_keeps_environment_variables_in_the_watched_attribute() -> None:
     variables: Any = os.environ
     assert variables._data[os.fsencode("PATH")] == os.fsencode(os.environ["PATH"])

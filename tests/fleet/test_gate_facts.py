@@ -102,9 +102,7 @@ def accept_last(lab: Lab) -> None:
 
 @pytest.mark.slow
 @FACTS
-def test_what_happened_once_is_red_although_it_was_clean_three_times_afterwards(
-    lab: Lab, test: str, fault: str, metric: str
-) -> None:
+def test_single_loss_breaks_gate_despite_three_clean_repetitions(lab: Lab, test: str, fault: str, metric: str) -> None:
     session(faulty(lab), test)
     write_history(lab, {test: times(1e5)})
     for _ in range(2):  # what was red is no baseline for the same again
@@ -119,9 +117,7 @@ def test_what_happened_once_is_red_although_it_was_clean_three_times_afterwards(
 @pytest.mark.quick_cases(1)
 @FACTS
 @SPREAD
-def test_the_first_session_of_all_is_red_for_what_happened(
-    lab: Lab, test: str, fault: str, metric: str, spread: Spread
-) -> None:
+def test_loss_breaks_gate_in_the_first_session(lab: Lab, test: str, fault: str, metric: str, spread: Spread) -> None:
     run = session(faulty(lab), test, *spread, **{fault: 2})
     assert run.status == 1, run.text
     assert run.lines_with(
@@ -130,13 +126,13 @@ def test_the_first_session_of_all_is_red_for_what_happened(
 
 
 @FACTS
-def test_what_happens_again_is_counted(lab: Lab, test: str, fault: str, metric: str) -> None:
+def test_repetitions_with_the_same_loss_are_counted(lab: Lab, test: str, fault: str, metric: str) -> None:
     run = session(faulty(lab), test, **{fault: 6 * 4})
     assert run.lines_with(f"gate broken: {metric}: 6 of 6: in 3 of 3 repetitions, too; ")
 
 
 @FACTS
-def test_any_bound_on_the_command_line_is_broken_by_what_happened(lab: Lab, test: str, fault: str, metric: str) -> None:
+def test_loss_breaks_any_bound_unless_the_user_allows_it(lab: Lab, test: str, fault: str, metric: str) -> None:
     def run(bound: str) -> Ended:
         (lab.folder / f"{fault}-0").touch()
         return lab.run(*FOLDER, "-k", test, "--cloudbench-fail", bound)
@@ -149,7 +145,7 @@ def test_any_bound_on_the_command_line_is_broken_by_what_happened(lab: Lab, test
     assert run(f"{metric}:0.1").status == 1
 
 
-def test_what_happened_is_red_without_any_repetition(lab: Lab) -> None:
+def test_loss_breaks_gate_without_any_repetition(lab: Lab) -> None:
     run = session(faulty(lab), "test_put", "-ocloudbench_gate_budget=0", lose=1)
     assert run.status == 1, run.text
     assert run.lines_with("gate broken: silent_loss_rate: 1 of 6: it was not measured again; ")
@@ -157,7 +153,7 @@ def test_what_happened_is_red_without_any_repetition(lab: Lab) -> None:
 
 @pytest.mark.quick_cases(1)
 @FACTS
-def test_accepting_a_run_allows_what_happened_in_it_and_no_more(lab: Lab, test: str, fault: str, metric: str) -> None:
+def test_accepting_a_run_allows_only_as_many_losses(lab: Lab, test: str, fault: str, metric: str) -> None:
     assert session(faulty(lab), test, **{fault: 1}).status == 1
     accept_last(lab)
     run = session(lab, test, **{fault: 1})
@@ -268,7 +264,7 @@ def test_nothing_is_offered_of_a_test_that_is_still_there_or_of_other_conditions
     assert not offered(lab.write(other, "test_later.py").run(*GATE)), "it uploads something else"
 
 
-def test_a_renaming_of_what_was_never_stored_is_refused(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rename_of_a_test_without_stored_runs_is_refused(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     (lab.folder / "pyproject.toml").write_text(SETTINGS)
     lab.write(PARAMETRIZED.format(name="test_upload")).run(*GATE)
     storage: Path = lab.folder / "results"

@@ -70,7 +70,7 @@ def test_no_ending_of_a_test_or_of_its_repetitions_hides_a_loss(lab: Lab, test: 
     assert run.lines_with("gate broken: silent_loss_rate: 1 of 6: not in 3 repetitions: intermittent"), run.text
 
 
-def test_a_test_that_skips_itself_or_fails_as_expected_stays_so_where_nothing_is_broken(lab: Lab) -> None:
+def test_gate_keeps_skipped_and_xfailed_tests_if_nothing_is_broken(lab: Lab) -> None:
     run = written(lab).run(*GATE, "--cloudbench-gate-strict", "-k", "test_skips[ or test_xfails[")
     assert run.counts() == {"skipped": 1, "xfailed": 1, "deselected": 5}, run.text
 
@@ -85,7 +85,7 @@ def test_without_stored_runs_a_loss_is_a_loss(lab: Lab) -> None:
 
 
 @pytest.mark.slow
-def test_what_was_broken_and_is_not_measured_is_named(lab: Lab) -> None:
+def test_broken_tests_left_out_of_a_session_are_named(lab: Lab) -> None:
     written(lab)
     (lab.folder / "lose-0").touch()
     assert lab.run(*GATE, "-k", "test_broken[").status == 1

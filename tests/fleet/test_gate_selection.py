@@ -94,7 +94,7 @@ TWICE = {"from the start": RERUNS + "\n    pytest_runtest_protocol = Reruns().py
 @pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("way", TWICE)
 @SPREAD
-def test_no_second_attempt_hides_what_was_lost_in_the_first(lab: Lab, way: str, spread: Spread) -> None:
+def test_second_attempt_does_not_hide_losses_of_the_first(lab: Lab, way: str, spread: Spread) -> None:
     run = losing(written(lab, TWICE[way]), "-k", "test_put[", *spread)
     assert (run.status, run.counts()["failed"]) == (1, 1), run.text
     assert run.lines_with(BROKEN)
@@ -137,7 +137,7 @@ def test_failed_tests_alone_are_measured_anew_and_judged_alone(lab: Lab) -> None
 
 
 @pytest.mark.parametrize("ending", ["test_ends_the_session", "test_fails"])
-def test_a_session_that_ends_early_reports_what_was_lost(lab: Lab, ending: str) -> None:
+def test_session_that_ends_early_reports_losses(lab: Lab, ending: str) -> None:
     run = losing(written(lab), "-x", "-k", f"test_put[ or {ending}")
     assert run.status == 1, run.text
     assert run.lines_with(f"{BROKEN}: it was not measured again")
@@ -157,7 +157,7 @@ UNSEEN = """
 
 @pytest.mark.quick_cases(1)
 @SPREAD
-def test_a_gate_whose_experiments_were_deselected_says_so(lab: Lab, spread: Spread) -> None:
+def test_gate_reports_that_all_experiments_were_deselected(lab: Lab, spread: Spread) -> None:
     assert losing(written(lab), "-k", "test_put[", *spread).status == 1
     written(lab, DESELECTING)
     chosen = ("--deselect", "test_it.py::test_fails", "--deselect", "test_it.py::test_ends_the_session")
@@ -169,7 +169,7 @@ def test_a_gate_whose_experiments_were_deselected_says_so(lab: Lab, spread: Spre
 
 @pytest.mark.quick_cases(1)
 @SPREAD
-def test_a_strict_gate_fails_where_a_hook_takes_all_experiments_away(lab: Lab, spread: Spread) -> None:
+def test_strict_gate_fails_if_a_hook_deselects_all_experiments(lab: Lab, spread: Spread) -> None:
     written(lab, DESELECTING).write("def test_it(experiment): pass\n\ndef test_plain(): pass\n")
     run = lab.run(*GATE, "--cloudbench-gate-strict", *spread)
     assert (run.status, run.counts()["passed"]) == (6, 1), run.text
@@ -217,7 +217,7 @@ def in_subfolder(lab: Lab, *options: str) -> Ended:
         lab.folder = whole
 
 
-def test_another_root_folder_is_named_where_it_hides_the_history(nested: Lab) -> None:
+def test_root_folder_that_hides_the_history_is_named(nested: Lab) -> None:
     (nested.folder / "sub" / "pytest.ini").write_text("[pytest]\n")
     run = nested.run(*GATE, "-k", "test_put[", "sub")
     assert run.lines_with(
@@ -229,7 +229,7 @@ def test_another_root_folder_is_named_where_it_hides_the_history(nested: Lab) ->
     )
 
 
-def test_another_storage_is_named_where_it_hides_the_history(nested: Lab) -> None:
+def test_storage_that_hides_the_history_is_named(nested: Lab) -> None:
     (nested.folder / "sub" / "pytest.ini").write_text("[pytest]\n")
     for count in range(2):
         run = in_subfolder(nested, *GATE, "-k", "test_put[")

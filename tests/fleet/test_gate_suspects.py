@@ -76,7 +76,7 @@ def test_the_time_to_be_apart_from_the_first_run_is_announced(lab: Lab) -> None:
 
 
 @pytest.mark.slow
-def test_what_the_budget_does_not_suffice_for_is_inconclusive_and_says_so(lab: Lab) -> None:
+def test_suspects_beyond_the_budget_are_inconclusive(lab: Lab) -> None:
     """The most suspicious one is measured in any case."""
     run = suspects(lab, "-ocloudbench_gate_budget=0.01")
     assert (run.status, times_again(run)) == (1, [0, 3]), run.text

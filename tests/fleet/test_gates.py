@@ -97,7 +97,7 @@ WAYS = {
 
 @pytest.mark.slow
 @SPREAD
-def test_whatever_a_test_makes_of_its_results(module_lab: Lab, spread: Spread) -> None:
+def test_gate_judges_every_kind_of_test_body(module_lab: Lab, spread: Spread) -> None:
     lab, body = module_lab, PRELUDE
     for name, (code, _, _) in WAYS.items():
         body += f"\n    def test_{name}(experiment, payloads):{code.rstrip()}\n"
@@ -109,7 +109,7 @@ def test_whatever_a_test_makes_of_its_results(module_lab: Lab, spread: Spread) -
     assert "its own reason" in run.text
 
 
-def test_which_of_several_runs_breaks_it_is_said(lab: Lab) -> None:
+def test_broken_bound_names_its_run_by_label(lab: Lab) -> None:
     lab.write(
         PRELUDE
         + """
@@ -238,7 +238,7 @@ def test_the_second_run_of_an_ordinary_project_compares(lab: Lab, spread: Spread
 
 
 @pytest.mark.slow
-def test_whatever_is_said_to_pytest_benchmark(lab: Lab) -> None:
+def test_relative_bounds_follow_options_of_pytest_benchmark(lab: Lab) -> None:
     lab.write(LOAD.format(size=100))
     for options in (["--benchmark-disable"], ["--benchmark-storage=elsewhere"], ["--benchmark-storage=file://./there"]):
         notes = [note(lab.run(*FOLDER, *RELATIVE, *options)) for _ in range(2)]

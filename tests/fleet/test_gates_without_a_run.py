@@ -66,7 +66,7 @@ def test_selected_experiments_without_a_measurement_fail(lab: Lab, case: str, sp
 
 @pytest.mark.slow
 @SPREAD
-def test_where_no_test_measures_it_is_only_said(lab: Lab, spread: list[str]) -> None:
+def test_gate_without_selected_experiments_only_warns(lab: Lab, spread: list[str]) -> None:
     """Gates in ``addopts`` also apply when somebody runs one unit test."""
     lab.write("    def test_it(experiment): pass\n" + OTHER)
     run = lab.run(*FOLDER, *spread, *GATE, "-k", "other")
@@ -77,7 +77,7 @@ def test_where_no_test_measures_it_is_only_said(lab: Lab, spread: list[str]) -> 
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("option", ["--collect-only", "--fixtures", "--setup-plan", "--setup-only", "--markers"])
-def test_where_nothing_is_to_be_run_nothing_is_said(lab: Lab, option: str) -> None:
+def test_gate_is_silent_if_pytest_runs_no_tests(lab: Lab, option: str) -> None:
     run = lab.write("    def test_it(experiment): pass\n").run(*FOLDER, *GATE, option)
     assert (run.status, run.lines_with("gate loss_rate")) == (0, []), run.text
 

@@ -124,7 +124,7 @@ def test_ctrl_c_twice_while_it_is_set_up(lab: Lab, spread: list[str]) -> None:
 
 @pytest.mark.slow
 @SPREAD
-def test_where_ctrl_c_is_ignored_it_is_said_and_sigterm_ends_in_order(lab: Lab, spread: list[str]) -> None:
+def test_ignored_ctrl_c_is_noted_and_sigterm_ends_the_run_cleanly(lab: Lab, spread: list[str]) -> None:
     running = lab.write(ENDLESS).start(*FOLDER, *spread, enter=IGNORED)
     for agent in ("gw0", "gw1") if spread else ("main",):
         running.wait_for_records(agent, "test_long", 40)

@@ -66,7 +66,7 @@ class Sample(Message, frozen=True):
         st.binary(),
     )
 )
-def test_what_goes_in_comes_out(message: Sample) -> None:
+def test_message_survives_its_plain_form(message: Sample) -> None:
     assert Sample.from_plain(sent(message)) == message
     assert message.plain() == sent(message)
 
@@ -104,7 +104,7 @@ def test_every_message_has_types_that_are_checked() -> None:
         ({"zebra": 1}, "message Entered: Object contains unknown field `zebra`"),
     ],
 )
-def test_what_does_not_fit_is_named(change: dict[str, Any], told: str) -> None:
+def test_wrong_field_of_a_message_is_named(change: dict[str, Any], told: str) -> None:
     given = Entered(0, 1, "").plain() | change
     data = {key: given[key] for key in given if given[key] is not None}
     with pytest.raises(FleetError) as caught:
@@ -123,7 +123,7 @@ def test_what_does_not_fit_is_named(change: dict[str, Any], told: str) -> None:
         (("load",), None, "Expected `object`, got `null` - at `$.load`"),
     ],
 )
-def test_what_does_not_fit_inside_is_named(place: tuple[str, ...], value: Any, told: str) -> None:
+def test_wrong_nested_field_of_a_message_is_named(place: tuple[str, ...], value: Any, told: str) -> None:
     data = START.plain()
     inner = data
     for key in place[:-1]:
@@ -134,7 +134,7 @@ def test_what_does_not_fit_inside_is_named(place: tuple[str, ...], value: Any, t
     assert str(caught.value) == f"message Start: {told}"
 
 
-def test_a_column_of_another_type_is_found_wherever_it_is() -> None:
+def test_wrong_type_deep_in_a_column_is_named() -> None:
     page = ListingPage("run", ("a",) * 3000, (1,) * 3000, ("00", None, "11") * 1000).plain()
     assert ListingPage.from_plain(page).digests[1] is None
     page["sizes_bytes"][2999] = 1.5
@@ -152,7 +152,7 @@ def test_a_column_of_another_type_is_found_wherever_it_is() -> None:
         ([0, -(2**64)], "Merged.info: can't serialize ints < -2**63 or > 2**64 - 1"),
     ],
 )
-def test_what_no_channel_carries_is_named_before_it_is_sent(value: Any, told: str) -> None:
+def test_value_that_cannot_be_sent_is_named_before_sending(value: Any, told: str) -> None:
     with pytest.raises(FleetError) as caught:
         encode(Ask(1, "name", Merged({"x": value}, (), (), ())))
     assert str(caught.value) == told
@@ -180,7 +180,7 @@ def test_an_agent_of_another_version_takes_no_part(lab: Lab) -> None:
     assert run.lines_with(said), run.text
 
 
-def test_services_listen_where_their_urls_say() -> None:
+def test_endpoint_addresses_follow_its_urls() -> None:
     urls = {
         "api": "https://127.0.0.1:5001/v2",
         "content": "https://127.0.0.1:5001",

@@ -107,7 +107,7 @@ def test_a_stat_of_damaged_files_is_corrupt_and_of_sound_ones_is_not(lab: Lab) -
     assert run.counts() == {"passed": 1}, run.text
 
 
-def test_a_load_is_a_value_of_which_keywords_replace_fields(lab: Lab) -> None:
+def test_keywords_replace_fields_of_a_load(lab: Lab) -> None:
     lab.write("""
         from pytest_cloudbench import EntryOptions, Load, Threads, Verb
 
@@ -174,7 +174,7 @@ def test_an_outage_is_measured_and_not_waited_for(lab: Lab) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_prepared_counts_for_the_budget(lab: Lab) -> None:
+def test_prepared_files_count_towards_max_ops(lab: Lab) -> None:
     lab.write(f"""
         from pytest_cloudbench.workload.arrival import Threads
         from pytest_cloudbench.model import Verb

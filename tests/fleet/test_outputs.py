@@ -83,7 +83,7 @@ def _exported(folder: Path) -> None:
     assert "first_byte" not in where.read_text()
 
 
-def test_what_has_doubts_becomes_no_bound_but_is_in_the_summary(lab: Lab) -> None:
+def test_run_with_doubts_sets_no_bounds_but_is_summarized(lab: Lab) -> None:
     run = lab.write(TESTS).run(
         *FOLDER, "-k", "test_fine", "--max-ops", "4", "-ocloudbench_update_expectations=new.toml",
         "--cloudbench-summary", "summary.md",

@@ -75,7 +75,7 @@ def test_workers_do_not_compare_as_well() -> None:
         (["suites/iot", "-oanyio_mode=auto"], {"anyio"}),
     ],
 )
-def test_workers_of_suites_start_without_what_they_never_use(args: list[str], kept: set[str]) -> None:
+def test_workers_of_suites_start_without_unused_plugins(args: list[str], kept: set[str]) -> None:
     made = config(*args)
     policy.adopt(made, SUITE)
     assert blocked(made) == {"hypothesispytest", "platformdirs", "xdist.looponfail", "benchmark", "anyio"} - kept

@@ -77,7 +77,7 @@ GATES = ("--cloudbench-fail", "loss_rate:0.5", "--cloudbench-fail", "response_p9
 
 
 @pytest.mark.parametrize(("colour", "env"), [("yes", {}), ("no", {}), ("auto", {"FORCE_COLOR": "1"})])
-def test_colours_are_where_those_of_pytest_are(colour: str, env: dict[str, str], lab: Lab) -> None:
+def test_gate_lines_are_coloured_if_pytest_colours_its_own(colour: str, env: dict[str, str], lab: Lab) -> None:
     run = lab.write(TESTS).run(*FOLDER, "-k", "test_fine", *GATES, f"--color={colour}", env=env)
     lines = {line for line in run.text.splitlines() if "bound" in line and not line.startswith(("E ", "FAILED"))}
     broken = next(line for line in lines if "response_p99:0:" in line and "  " in line)
@@ -95,7 +95,7 @@ def test_without_a_terminal_and_with_no_color_there_are_none(lab: Lab) -> None:
     assert "\x1b" not in plain.text + refused.text
 
 
-def test_what_is_in_doubt_is_yellow(lab: Lab) -> None:
+def test_doubts_are_yellow(lab: Lab) -> None:
     run = lab.write(TESTS).run(*FOLDER, "-k", "test_fine", "--max-ops", "4", "--color=yes")
     assert run.lines_with("\x1b[33m! folder:objects: --max-ops 4 is used up")
 

@@ -88,7 +88,7 @@ def test_a_file_that_was_read_before_its_upload_began_means_that_a_clock_has_jum
     assert summarize([(100 * MS, 200 * MS)], [seen_of((10 * MS, 20 * MS, ""))], bound)[2] == []
 
 
-def test_what_is_not_known_is_no_number() -> None:
+def test_readiness_is_unknown_after_losses_or_without_clock_offset() -> None:
     """A lost file is worse than any number; a refused upload is not silent; an unknown clock says nothing."""
     good, bad = seen_of((3 * MS, 4 * MS, "")), seen_of((3 * MS, 4 * MS, SHORT), (5 * MS, 6 * MS, "network"))
     upload = (1 * MS, 2 * MS)

@@ -51,7 +51,7 @@ def kill_in_mid_run(lab: Lab, provider: tuple[str, str], spread: list[str]) -> i
 @pytest.mark.slow
 @SPREAD
 @pytest.mark.parametrize("chosen", [FOLDER, IDEAL], ids=["folder", "emulated"])
-def test_what_a_killed_controller_left_is_recovered(lab: Lab, chosen: tuple[str, str], spread: list[str]) -> None:
+def test_records_of_killed_controller_are_recovered(lab: Lab, chosen: tuple[str, str], spread: list[str]) -> None:
     least = kill_in_mid_run(lab, chosen, spread)
     next_run = lab.write(QUICK, "test_quick.py").run(*chosen, "test_quick.py")
     assert next_run.lines_with("cloudbench: a killed run has left records; `cloudbench recover results` merges them")
@@ -135,7 +135,7 @@ def test_hosts_are_known_from_the_logs_alone(tmp_path: Path) -> None:
     assert ops == {"this machine": 5, "oslo": 10, "lima": 5}
 
 
-def test_a_warm_up_is_left_out_by_what_the_note_says(tmp_path: Path) -> None:
+def test_recovery_omits_the_warm_up_declared_in_the_note(tmp_path: Path) -> None:
     place = tmp_path / "results" / "machine" / "run" / "test_it"
     with OpLog(place / "gw0.oplog", {"agent": "gw0", "nodeid": "a.py::test_it", "run": "r", "owner": DEAD}) as log:
         for seq in range(10):
@@ -206,7 +206,7 @@ def test_a_log_that_went_on_elsewhere_is_found_by_the_note(tmp_path: Path) -> No
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("change", [(0, "another-host"), (2, "pid:[7]")], ids=["host", "container"])
-def test_whose_owner_cannot_be_seen_from_here_is_left_unless_forced(tmp_path: Path, change: tuple[int, str]) -> None:
+def test_records_of_another_machine_are_recovered_only_if_forced(tmp_path: Path, change: tuple[int, str]) -> None:
     described = json.loads(DEAD)
     described[change[0]] = change[1]
     left_behind(tmp_path, owner=json.dumps(described))

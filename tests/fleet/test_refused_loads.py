@@ -20,7 +20,7 @@ from .harness import FOLDER, Lab, outcomes
 GB = 10**9
 
 
-def test_what_this_machine_has_left() -> None:
+def test_available_memory_is_known() -> None:
     found = available_bytes()
     assert found is not None
     assert found > 10**6
@@ -36,7 +36,7 @@ def test_what_this_machine_has_left() -> None:
         (Deal(Replay(parse_trace("time,sensor,operation,size\n0,1,put,1\n")), 10**9, 10**9), "1,000,000,000 sensors"),
     ],
 )
-def test_what_does_not_fit_is_refused(deal: Deal, said: str) -> None:
+def test_load_that_exceeds_memory_is_refused(deal: Deal, said: str) -> None:
     with pytest.raises(UsageError, match=said) as caught:
         check_memory(deal, lambda: GB)
     assert "and this machine has 1 GB; use fewer" in str(caught.value)
@@ -44,7 +44,7 @@ def test_what_does_not_fit_is_refused(deal: Deal, said: str) -> None:
     check_memory(deal, lambda: 10**30)
 
 
-def test_nobody_is_asked_about_what_fits_everywhere() -> None:
+def test_small_loads_do_not_query_available_memory() -> None:
     def fail() -> int:
         raise AssertionError
 
@@ -73,7 +73,7 @@ OLD = changed(("test", "times", "1000000000000"), ("file_generator", "size", "10
 
 @pytest.mark.slow
 @SPREAD
-def test_whoever_asks_for_too_much_is_told(lab: Lab, spread: Spread) -> None:
+def test_oversized_loads_of_every_source_are_refused(lab: Lab, spread: Spread) -> None:
     (lab.folder / "x.bench.toml").write_text(textwrap.dedent(BENCH))
     (lab.folder / "old.conf").write_text(OLD)
     lab.write("""

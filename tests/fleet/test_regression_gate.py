@@ -167,7 +167,7 @@ def test_a_session_that_must_be_red_is_red(seen: Seen) -> None:
     assert len(list(seen.run.folder.rglob("*test_broken*.parquet"))) == 1 + 4, "each with its records"
 
 
-def test_metrics_are_counted_where_few_make_tests_inconclusive(seen: Seen) -> None:
+def test_metrics_are_counted_if_few_make_tests_inconclusive(seen: Seen) -> None:
     (line,) = seen.run.lines_with("cloudbench: gate: metrics: ")
     assert re.search(r": \d+ met, [3-9] broken, \d+ inconclusive \(.*response_p50 in \d", line), line
     assert line.endswith("; cloudbench gate power tells what would be found")
@@ -209,7 +209,7 @@ def test_each_test_is_reported_once_with_its_own_outcome(seen: Seen) -> None:
     assert len(names) == len(set(names)) == 7, "a repetition is not a separate entry"
 
 
-def test_what_nobody_can_tell_says_why(seen: Seen) -> None:
+def test_inconclusive_lines_give_their_reason(seen: Seen) -> None:
     (line,) = seen.run.lines_with("gate inconclusive: response_p50")[:1]
     assert re.search(r"only changes of [\d,]+ % or more would be found", line)
     assert seen.run.lines_with("baseline 0 of 10 (the 12 stored runs differed in profile_digest (another, here None))")
@@ -274,7 +274,7 @@ def test_a_broken_line_names_the_first_suspect_commit(lab: Lab) -> None:
 
 
 @pytest.mark.slow
-def test_repetitions_with_doubts_do_not_count_and_the_line_says_which(lab: Lab) -> None:
+def test_repetitions_with_doubts_are_excluded_and_named(lab: Lab) -> None:
     """Payloads that take longer than the due times allow make every repetition late, but not the first run."""
     slow = """
         import time
@@ -379,7 +379,7 @@ def test_ctrl_c_while_a_suspect_is_held_ends_in_order_and_says_nothing_good_of_i
 
 
 @pytest.mark.slow
-def test_strict_fails_what_is_inconclusive_with_a_status_of_its_own(lab: Lab) -> None:
+def test_strict_gate_fails_inconclusive_tests_with_status_6(lab: Lab) -> None:
     (lab.folder / "pyproject.toml").write_text(SETTINGS)
     run = lab.write(TESTS).run(*FOLDER, "--cloudbench-gate-strict", "-k", "test_met or test_unsure")
     assert (run.status, run.counts()) == (6, {"failed": 2, "deselected": 4}), run.text
@@ -399,7 +399,7 @@ def test_a_margin_that_is_none_is_refused_in_one_line(lab: Lab) -> None:
     assert run.lines_with("tool.cloudbench.gate: quiet_p5: no such metric; did you mean")
 
 
-def test_the_commands_say_what_would_be_seen_and_what_would_have_alarmed(
+def test_power_and_backtest_report_detectable_changes_and_past_alarms(
     seen: Seen, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(seen.run.folder)
@@ -416,7 +416,7 @@ def test_the_commands_say_what_would_be_seen_and_what_would_have_alarmed(
     assert "nowhere: there is no such folder" in capsys.readouterr().err
 
 
-def test_a_session_that_measured_nothing_says_so_and_is_not_green_where_that_is_strict(lab: Lab) -> None:
+def test_strict_gate_fails_a_session_without_measurements(lab: Lab) -> None:
     lab.write("""
         def test_skips(experiment):
             pytest.skip("not here")

@@ -70,7 +70,7 @@ def test_a_trace_is_replayed_by_any_number_of_agents(lab: Lab, spread: Spread) -
     assert info["size_bytes"] is None
 
 
-def test_what_cannot_be_replayed_fails_in_one_line(lab: Lab) -> None:
+def test_trace_with_unsupported_operation_fails_in_one_line(lab: Lab) -> None:
     run = lab.write(TESTS).run("--provider", "folder:objects", "-k", "bad")
     assert run.status == 1, run.text
     assert run.lines_with("operation 1 of sensor 0 is delete; only put, get, stat, list are replayed")

@@ -74,7 +74,7 @@ def test_the_time_between_sessions_is_not_time_of_the_series(tmp_path: Path, mon
     assert rounds_of(opened(tmp_path, plan, resume=""), clock, 10) == [2, 3, 4]
 
 
-def test_a_series_whose_plan_is_damaged_is_one_line(tmp_path: Path) -> None:
+def test_series_with_damaged_plan_is_refused_in_one_line(tmp_path: Path) -> None:
     made = opened(tmp_path, SeriesPlan(3))
     made.close()
     (path,) = tmp_path.rglob("*.jsonl")

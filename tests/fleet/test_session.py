@@ -20,7 +20,7 @@ def test_a_session_without_fleet_items_serves_nobody(pytestconfig: pytest.Config
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("name", ["experiment", "provider", "lab"])
-def test_a_fixture_that_is_asked_for_at_run_time_says_what_to_do(lab: Lab, name: str) -> None:
+def test_fixture_requested_at_run_time_fails_with_advice(lab: Lab, name: str) -> None:
     lab.write(f"def test_late(request): request.getfixturevalue({name!r})")
     run = lab.run()
     assert run.counts() == {"failed": 1}, run.text

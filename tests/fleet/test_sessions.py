@@ -36,7 +36,7 @@ THREE = """
 
 @pytest.mark.slow
 @SPREAD
-def test_what_was_issued_to_a_run_is_in_no_report(lab: Lab, spread: Spread) -> None:
+def test_tokens_issued_during_a_run_appear_in_no_report(lab: Lab, spread: Spread) -> None:
     """A service echoes a token of one agent in a form of its own; people look at the terminal and at the JUnit file."""
     lab.write(
         """
@@ -64,7 +64,7 @@ def test_what_was_issued_to_a_run_is_in_no_report(lab: Lab, spread: Spread) -> N
 
 @pytest.mark.slow
 @SPREAD
-def test_what_was_issued_is_in_no_log_warning_or_internal_error(lab: Lab, spread: Spread) -> None:
+def test_issued_tokens_appear_in_no_log_warning_or_internal_error(lab: Lab, spread: Spread) -> None:
     """People also look at live logs, at the log's file, at the summary of warnings and at pytest's own crash."""
     lab.write(
         """

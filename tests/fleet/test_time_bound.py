@@ -68,7 +68,7 @@ def test_all_pass(run: Ended) -> None:
 
 
 @pytest.mark.slow
-def test_an_open_loop_does_what_is_due_in_the_time(run: Ended) -> None:
+def test_timed_open_loop_performs_all_due_operations(run: Ended) -> None:
     info = infos(run)["test_open#up"]
     assert (info["ops"], info["for_s"], info["planned_ops"], info["doubts"]) == (20, 0.95, None, [])
 

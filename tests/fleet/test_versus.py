@@ -130,7 +130,7 @@ def test_blocks_of_a_pair_share_a_seed_and_fixtures_of_a_module_live_on(alone: E
 
 
 @pytest.mark.slow
-def test_records_say_whose_they_are(together: Ended) -> None:
+def test_records_of_compared_sides_name_their_side(together: Ended) -> None:
     blocks = versus(together, "#down")["blocks"]
     for block in blocks:
         (path,) = together.folder.rglob(Path(block["ops_file"]).name)
@@ -194,7 +194,7 @@ TROUBLE = """
 
 
 @pytest.mark.slow
-def test_what_goes_wrong_in_a_block_ends_the_comparison(tmp_path: Path, ctrl_c: None) -> None:
+def test_failure_in_a_block_ends_the_comparison(tmp_path: Path, ctrl_c: None) -> None:
     with lab_in(tmp_path) as lab:
         lab.write(TROUBLE)
         ended = run(lab, "-n2", "-rs", "test_it.py", minutes="0.0001")
@@ -240,7 +240,7 @@ def options(**given: Any) -> SimpleNamespace:
         ({"versus": A, "versus_setup": "'"}, "not a command"),
     ],
 )
-def test_what_does_not_fit_together_is_refused(given: dict[str, Any], told: str) -> None:
+def test_contradicting_versus_options_are_refused(given: dict[str, Any], told: str) -> None:
     with pytest.raises(UsageError, match=re.escape(told)):
         check_options(options(**given))
     check_options(options(versus=A, versus_metric=["response_p99"], versus_setup="sh -c 'x y'"))

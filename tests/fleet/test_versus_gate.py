@@ -99,7 +99,7 @@ def test_junit_and_the_end_of_the_run_have_the_answers(seen: Ended) -> None:
 
 
 @pytest.mark.slow
-def test_what_the_time_does_not_decide_is_inconclusive(lab: Lab) -> None:
+def test_comparison_without_enough_time_is_inconclusive(lab: Lab) -> None:
     """A strict gate fails it with a status of its own, any other gate skips it, also in a fleet."""
     write(lab)
     short = ("-ocloudbench_versus_minutes=0.0001", "-rs", "-k", "test_upload and not may")

@@ -68,7 +68,7 @@ def test_children_of_an_array_count_together(lab: Lab) -> None:
     assert up["wire_bytes_per_op"] > 1.5 * 5000, "any four of six are enough"
 
 
-def test_what_has_no_connection_is_unknown_and_says_why(lab: Lab) -> None:
+def test_wire_bytes_without_connection_are_unknown_with_reason(lab: Lab) -> None:
     run = lab.write(ONE_AFTER_ANOTHER).run(*FOLDER)
     assert run.status == 0, run.text
     for entry in run.document["benchmarks"]:

@@ -30,7 +30,7 @@ def test_a_location_is_handed_on_to_later_runs() -> None:
     assert location["place"].startswith("eu-west-1")
 
 
-def test_what_may_be_a_proxy_is_not_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_location_is_withheld_behind_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
     located = locate()
     assert located.location is None

@@ -81,7 +81,7 @@ def test_errors_of_the_provider_are_counted_and_make_the_availability(lab: Lab) 
 
 
 @pytest.mark.slow
-def test_wrong_hashes_are_found_at_their_rate_and_none_is_seen_where_there_is_none(lab: Lab) -> None:
+def test_wrong_hashes_are_found_at_their_rate_and_not_otherwise(lab: Lab) -> None:
     profile(lab, "[faults]\ncorrupt_rate = 0.2\n")
     found = entry(lab.run(SUITE, *PROVIDER, *planned(lab, 9)))
     assert 9 * 9 <= found["files_checked"] <= 9 * 11
@@ -113,7 +113,7 @@ def test_throttled_writes_stand_apart(lab: Lab) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_series_goes_on_where_it_was(lab: Lab) -> None:
+def test_killed_series_resumes_after_its_last_round(lab: Lab) -> None:
     profile(lab, "")
     running = lab.start(SUITE, *PROVIDER, "--pause", "1h")
     running.wait_for("one round", lambda: any('"round"' in path.read_text() for path in state_files(lab)))
@@ -187,7 +187,7 @@ def test_a_daily_course_is_seen_in_a_state_file_of_days_and_its_absence_too(lab:
 # --- pure parts ---
 
 
-def test_memory_is_bounded_and_what_is_exact_stays_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bounded_samples_keep_maximum_and_mean_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounds, "SAMPLE_CALLS", 50)
     told = rounds.fold_series(synthetic(0.0))
     times = told["by_size"]["100"]

@@ -58,7 +58,7 @@ def test_single_bytes_go_in_one_push_and_cost_a_tenth(lab: Lab) -> None:
 
 
 @pytest.mark.slow
-def test_the_counter_decides_how_often(lab: Lab) -> None:
+def test_byte_counter_decides_number_of_pushes(lab: Lab) -> None:
     run = ran(lab, "batching::test_threshold", "--batching-bytes", "204800", "-k", "20KB or 100KB")
     small, large = (run.info(f"test_threshold[{size}-{BEHIND}]") for size in ("20KB", "100KB"))
     for each, wanted in ((small, 10), (large, 2)):

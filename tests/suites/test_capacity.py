@@ -40,7 +40,7 @@ def test_sensors_that_wait_too_long_are_too_many(lab: Lab) -> None:
 
 
 @pytest.mark.slow
-def test_where_nothing_fails_the_answer_is_a_bound(lab: Lab) -> None:
+def test_capacity_without_failures_is_reported_as_a_bound(lab: Lab) -> None:
     run = run_suite(lab, "capacity::test_rate", *FOLDER, "--capacity-ops", "400", "--capacity-seconds", "0.5")
     assert run.counts() == {"passed": 1}, run.text
     found = conclusion(run, "")

@@ -116,7 +116,7 @@ def test_bounds_of_a_median_have_the_ranks_of_the_sign_test() -> None:
     assert {count: median_interval(range(1, count + 1)) for count in ranks} == ranks
 
 
-def test_a_child_whose_reads_all_failed_has_no_ratio() -> None:
+def test_child_with_only_failed_reads_has_no_ratio() -> None:
     assert compare_losses([[[1.0], []]] * 6) == []
     assert judge_slowdown([], 1.3) == (None, [])
 
@@ -144,7 +144,7 @@ def test_it_is_not_as_predicted_for_children_that_fail_together(lab: Lab) -> Non
 
 
 @pytest.mark.slow
-def test_side_by_side_with_what_stores_everything_everywhere(lab: Lab) -> None:
+def test_overhead_is_compared_with_full_replication(lab: Lab) -> None:
     run = run_suite(lab, "cloudraid::test_side_by_side", *FOLDER, *SMALL)
     assert run.counts() == {"passed": 1}, run.text
     assert conclusion(run, "raid 4+2")["overhead"] == pytest.approx(1.5, abs=0.02)
@@ -155,7 +155,7 @@ def test_side_by_side_with_what_stores_everything_everywhere(lab: Lab) -> None:
         assert run.lines_with("rclone is not installed")
 
 
-def test_what_is_no_array_is_skipped(lab: Lab) -> None:
+def test_provider_other_than_an_array_is_skipped(lab: Lab) -> None:
     run = run_suite(lab, "cloudraid::test_losses", *FOLDER)
     assert run.counts() == {"skipped": 1}, run.text
     assert run.lines_with("not an array of providers")

@@ -13,7 +13,7 @@ SLOW = {"median_s": 0.04}
 
 
 @pytest.mark.slow
-def test_the_knee_is_where_the_provider_has_no_more_slots(lab: Lab, truths: Truths) -> None:
+def test_knee_is_at_the_number_of_provider_slots(lab: Lab, truths: Truths) -> None:
     """Within one level of the grid: between two requests of a client, its slot is free for a waiting thread."""
     latency_s, slots = 0.06, 5
     run = run_suite(lab, "concurrency", *profile(lab, latency={"median_s": latency_s}, capacity={"slots": slots}))
@@ -42,7 +42,7 @@ def test_without_a_limit_more_threads_are_always_better(lab: Lab, truths: Truths
 
 
 @pytest.mark.slow
-def test_a_level_at_which_files_are_refused_is_left_out_and_said(lab: Lab, truths: Truths) -> None:
+def test_level_with_refused_files_is_left_out_with_a_note(lab: Lab, truths: Truths) -> None:
     limits = {"max_in_flight": 7, "retry_after_s": 1, "reason": '"too_many_requests"'}
     run = run_suite(lab, "concurrency::test_upload", *profile(lab, latency=SLOW, throttle=limits))
     found = conclusion(run, "knee")

@@ -129,7 +129,7 @@ def test_a_file_that_takes_too_long_is_no_number(lab: Lab) -> None:
 
 
 @pytest.mark.slow
-def test_what_simultaneous_writes_have_lost_may_come_back(lab: Lab) -> None:
+def test_file_missing_after_simultaneous_writes_may_reappear(lab: Lab) -> None:
     """Many equal reads do not end the wait if their content was never written: a file is lost only at the deadline."""
     lab.write("""
         from pytest_cloudbench.drivers.folder import FolderDriver
@@ -192,7 +192,7 @@ def assert_holds(info: Mapping[str, Any], truth_s: float) -> None:
         pytest.param(3.0, 4, 0.0, "read_after_delete or list_after_write", marks=pytest.mark.slow),
     ],
 )
-def test_flapping_replicas_are_found_with_the_time_at_which_they_agree(
+def test_flapping_replicas_are_found_with_their_time_of_agreement(
     lab: Lab, lag_s: float, replicas: int, turn_s: float, checks: str
 ) -> None:
     flapping = {"replicas": replicas, "replica_lag_s": lag_s, "replica_turn_s": turn_s}

@@ -39,7 +39,7 @@ def test_the_category_of_a_provider_with_so_many_slots(
 
 
 @pytest.mark.slow
-def test_what_is_refused_is_left_out_and_said(lab: Lab, truths: Truths) -> None:
+def test_level_with_refused_files_is_left_out_with_a_note(lab: Lab, truths: Truths) -> None:
     limits = {"max_in_flight": 12, "reason": '"too_many_requests"', "retry_after_s": 1}
     run = run_suite(lab, "constancy::test_upload", *profile(lab, latency={"median_s": 0.2}, throttle=limits))
     found = conclusion(run, "category")

@@ -9,7 +9,7 @@ from tests.suites.harness import SUITES, run_suite
 
 
 @pytest.mark.slow
-def test_a_service_on_this_machine_is_where_this_machine_is(lab: Lab) -> None:
+def test_local_service_is_located_at_this_machine(lab: Lab) -> None:
     run = run_suite(lab, "datacenters", "--provider", "emulated:ideal", "--datacenters-here", "59.91,10.75")
     found = run.info("test_provider[emulated:ideal]")
     (place,) = found["places"]
@@ -23,7 +23,7 @@ def test_a_service_on_this_machine_is_where_this_machine_is(lab: Lab) -> None:
 
 
 @pytest.mark.slow
-def test_runs_that_follow_state_where_the_servers_were(lab: Lab) -> None:
+def test_later_runs_state_the_location_of_servers(lab: Lab) -> None:
     run_suite(lab, "datacenters", "--provider", "emulated:ideal", "--datacenters-here", "59.91,10.75")
     lab.write("""
         def test_it(experiment, payloads):

@@ -36,7 +36,7 @@ def entry(ended: Ended) -> Mapping[str, Any]:
 
 
 @pytest.mark.slow
-def test_what_copies_cost_beside_another_program(lab: Lab, tmp_path: Path) -> None:
+def test_traffic_of_copies_excludes_another_program(lab: Lab, tmp_path: Path) -> None:
     """Three equal files of 2 MB, of which a client that deduplicates sends one."""
     with open_external_client(f"reference?deduplication=1&connections=per-file&{NAMED}", tmp_path / "desk") as at:
         at.start_other_program()
@@ -52,7 +52,7 @@ def test_what_copies_cost_beside_another_program(lab: Lab, tmp_path: Path) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("switches", ["", f"{SWITCHES}&"], ids=["none", "all"])
-def test_verdicts_are_what_the_client_was_told_to_do(lab: Lab, tmp_path: Path, switches: str) -> None:
+def test_verdicts_match_the_settings_of_the_client(lab: Lab, tmp_path: Path, switches: str) -> None:
     """Its connection was open before, as a desktop client's is."""
     with open_external_client(f"reference?{switches}{NAMED}", tmp_path / "desk") as at:
         at.start_nameless_program(10)
@@ -91,7 +91,7 @@ def test_idle(lab: Lab, tmp_path: Path) -> None:
     assert entry(ended)["polling_period_s"] == pytest.approx(1, abs=0.1)
 
 
-def test_idle_is_unknown_where_others_may_be_the_client(lab: Lab, tmp_path: Path) -> None:
+def test_idle_is_skipped_if_nameless_flows_may_be_the_client(lab: Lab, tmp_path: Path) -> None:
     with open_external_client(f"reference?{NAMED}", tmp_path / "desk") as at:
         at.start_nameless_program(100)
         ended = run(lab, at, "idle::test_idle", "--idle-seconds", "2", verified=False, names=MINE)
@@ -114,7 +114,7 @@ def test_without_a_rule_it_is_not_known_when_it_is_in_sync(lab: Lab, tmp_path: P
     assert not ended.entries
 
 
-def test_without_the_right_to_capture_it_says_what_gives_it(lab: Lab, tmp_path: Path) -> None:
+def test_missing_capture_right_skips_with_the_command_to_grant_it(lab: Lab, tmp_path: Path) -> None:
     """On an interface of this machine, without rights; a missing interface is skipped in the same way."""
     mirrored = tmp_path / "mirrored"
     mirrored.mkdir()
@@ -144,7 +144,7 @@ def test_without_the_right_to_capture_it_says_what_gives_it(lab: Lab, tmp_path: 
         ("propagation", "external has no second device"),
     ],
 )
-def test_what_needs_another_network_or_device(lab: Lab, tmp_path: Path, suite: str, reason: str) -> None:
+def test_tests_of_other_networks_or_devices_are_skipped(lab: Lab, tmp_path: Path, suite: str, reason: str) -> None:
     mirrored = tmp_path / "mirrored"
     mirrored.mkdir()
     spec = f"external?folder={mirrored}&interface=lo&names={MINE}&verify=true"

@@ -48,7 +48,7 @@ def test_a_login_is_captured_from_its_first_packet(lab: Lab) -> None:
     assert 1500 < login["login_bytes"] < 6000, "a TLS handshake and one question"
 
 
-def test_a_client_outside_says_what_it_must_be_told(lab: Lab) -> None:
+def test_external_client_without_options_skips_with_their_names(lab: Lab) -> None:
     (lab.folder / "mirrored").mkdir()
     run = run_suite(lab, "idle", "--client", f"external?folder={lab.folder / 'mirrored'}")
     assert run.counts() == {"skipped": 2}, run.text

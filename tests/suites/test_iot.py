@@ -36,7 +36,7 @@ def collected(*options: str) -> dict[str, set[str]]:
         ),
     ],
 )  # fmt: skip
-def test_tables_are_repeated_where_measured_and_published_agree(
+def test_tables_default_to_the_profile_of_their_year(
     options: tuple[str, ...], of_tables: set[str], of_others: set[str]
 ) -> None:
     assert collected(*options) == {

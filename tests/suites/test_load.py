@@ -50,7 +50,7 @@ def entries(folder: Path) -> list[Mapping[str, Any]]:
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
-def test_a_load_is_what_it_says_and_shows_the_same_test(
+def test_load_command_runs_the_described_load_and_prints_its_test(
     tmp_path: Path, words: tuple[str, ...], expected: Mapping[str, Any]
 ) -> None:
     (tmp_path / "store").mkdir()
@@ -169,7 +169,7 @@ def test_rates(text: str, rate_per_s: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "/s", "-1/s", "5/day", "inf/s", "nan", "1/s/s"])
-def test_what_is_no_rate(text: str) -> None:
+def test_invalid_rate_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected a rate above 0"):
         parse_rate(text)
 

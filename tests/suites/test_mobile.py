@@ -12,7 +12,7 @@ HALF = 500_000
 
 
 @pytest.mark.slow
-def test_an_interruption_costs_what_had_passed_without_resuming(lab: Lab) -> None:
+def test_interruption_without_resuming_repeats_the_passed_bytes(lab: Lab) -> None:
     run = ran(lab, "mobile::test_figure_4", "--client", "reference?retry=3", "-k", "reset")
     (info,) = entries_of(run).values()
     assert info["how_recovered"] == "starts over"

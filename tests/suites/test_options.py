@@ -75,7 +75,7 @@ def test_another_owner_of_a_short_name_keeps_it(lab: Lab) -> None:
     assert run.status == 0, run.text
 
 
-def test_help_shows_a_suites_options_where_it_is_named(lab: Lab) -> None:
+def test_help_shows_options_of_a_named_suite(lab: Lab) -> None:
     assert not lab.run("--help", store=False).lines_with("--capacity-loss")
     assert lab.run(str(SUITES / "capacity"), "--help", store=False).lines_with("--cloudbench-capacity-loss")
 

@@ -124,7 +124,7 @@ def test_a_suite_is_stored_under_the_same_names_however_pytest_is_called(lab: La
 
 
 @pytest.mark.slow
-def test_papers_stand_beside_what_an_installed_suite_measured(lab: Lab) -> None:
+def test_published_values_are_shown_beside_an_installed_suite(lab: Lab) -> None:
     """In a folder that contains neither a checkout nor the environment."""
     named = ("--pyargs", "pytest_cloudbench.suites.iot", "-k", "test_table_4_2", "--time-scale=50")
     run = lab.run(*named, "--cloudbench-report=now.html", "-o", "testpaths=")
@@ -144,7 +144,7 @@ def test_a_stranger_may_not_redefine_a_metric(lab: Lab) -> None:
     assert "suite photos: loss_rate: another metric has that name" in run.text
 
 
-def test_a_single_file_of_tests_declares_what_is_its_own(lab: Lab) -> None:
+def test_single_test_file_declares_its_own_conclusions(lab: Lab) -> None:
     (lab.folder / "test_photo.py").write_text(
         DECLARED + TEST.replace("pytestconfig.option.cloudbench_photo_bytes", "100")
     )
@@ -157,7 +157,7 @@ def test_a_single_file_of_tests_declares_what_is_its_own(lab: Lab) -> None:
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("suite", ["no dictionary", {"name": "photos", "figures": [{"kind": "Curve"}, 5]}])
-def test_what_a_file_says_of_its_suite_is_not_trusted(lab: Lab, suite: object) -> None:
+def test_malformed_suite_in_a_results_file_is_tolerated(lab: Lab, suite: object) -> None:
     project(lab)
     run = lab.run("photos", *FOLDER, "-k", "2")
     document = json.loads((lab.folder / "out.json").read_text())

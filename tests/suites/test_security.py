@@ -219,7 +219,7 @@ def test_deleted_content_that_can_be_restored_is_found(dropbox: Inquiry) -> None
     assert "by an old link: gone" in ruling.evidence
 
 
-def test_deleted_content_is_unknown_where_neither_store_nor_trash_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deleted_content_is_unknown_without_store_and_trash(monkeypatch: pytest.MonkeyPatch) -> None:
     for drive in make_inquiry("onedrive"):
         driver: Any = drive.provider.driver
         monkeypatch.setattr(driver, "delete", partial(delete_for_good, driver))
@@ -279,7 +279,7 @@ def test_a_trash_that_was_emptied_is_found_empty(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("scheme", "place"), [("dropbox", "as a version"), ("dropbox+fast", "as a version"), ("box", "in the trash")]
 )
-def test_what_a_service_keeps_is_found_where_its_store_is_not_seen(
+def test_kept_content_is_found_without_access_to_the_store(
     scheme: str, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(links, "_PURGED_S", 0.1)
@@ -317,7 +317,7 @@ def test_a_file_in_the_trash_of_google_drive_is_found(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("scheme", ["dropbox", "dropbox+fast", "box"])
-def test_what_a_service_does_not_keep_is_not_found(scheme: str) -> None:
+def test_find_deleted_reports_only_deleted_files_of_that_content(scheme: str) -> None:
     """A file that is there, and one that never was, are no deleted ones. Neither is a deleted one of other content."""
     with start_emulator("ideal", api=scheme.partition("+")[0]) as service:
         driver: Any = connect_driver(ProviderSpec.parse(scheme), service.endpoint)
@@ -437,7 +437,7 @@ def test_a_server_that_speaks_ssh_is_found_to_encrypt() -> None:
         assert transit.ask_content(inquiry).how == "what is inside the encrypted connection was not seen"
 
 
-def test_a_server_without_tls_is_found_and_what_it_carries() -> None:
+def test_plain_server_is_found_with_its_readable_content() -> None:
     with open_provider("local:webdav") as provider:
         provider.driver.mkdir("/run")
         ruling = transit.ask_transit(Inquiry(provider, "/run", SEED, lambda: None, lambda _: None))
@@ -458,7 +458,7 @@ def test_masked_content_is_not_taken_for_encrypted() -> None:
     assert transit.judge_content(Random(2).randbytes(len(masked)), BAIT).answer == "yes"
 
 
-def test_what_is_still_encrypted_is_not_judged() -> None:
+def test_encrypted_traffic_is_not_judged() -> None:
     assert transit.judge_content(Random(1).randbytes(200_000), BAIT, is_open=False).answer == "unknown"
     assert transit.judge_names(b"", BAIT).answer == "unknown"
     assert transit.judge_transit([], BAIT).answer == "unknown"
@@ -485,7 +485,7 @@ def test_an_encrypted_file_is_found_in_a_store_by_its_size() -> None:
 
 
 @pytest.mark.slow
-def test_the_table_has_all_questions_beside_what_was_advertised(lab: Lab) -> None:
+def test_table_has_all_questions_beside_advertised_answers(lab: Lab) -> None:
     run = run_suite(lab, "security", "--provider", "emulated:dropbox", "--provider", "local:webdav")
     assert run.counts() == {"passed": 2 * len(QUESTIONS), "skipped": 2}
     info = run.info("test_table_2_1[emulated:dropbox-tls]")

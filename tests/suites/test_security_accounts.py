@@ -130,7 +130,7 @@ def open_shelf(skips: str, second: str = "b", least_copies: int = 1) -> Iterator
 
 
 @pytest.mark.parametrize(("skips", "answer"), [("always", "yes"), ("never", "no"), ("at times", "unknown")])
-def test_deduplication_across_accounts_is_found_where_it_is(skips: str, answer: str) -> None:
+def test_deduplication_across_accounts_is_detected(skips: str, answer: str) -> None:
     with open_shelf(skips) as inquiry:
         ruling = deduplication.ask_deduplication(inquiry)
     assert (ruling.answer, len(ruling.evidence)) == (answer, deduplication.PAIRS), ruling
@@ -159,7 +159,7 @@ def make_pairs(*saved_bytes: int, fresh_bytes: int = SIZE_BYTES + 5000) -> list[
     return [Pair(fresh_bytes - saved, fresh_bytes) for saved in saved_bytes]
 
 
-def test_only_what_all_pairs_say_is_an_answer() -> None:
+def test_deduplication_is_answered_only_if_all_pairs_agree() -> None:
     large, little = SIZE_BYTES - 3000, 700
     assert judge_deduplication(make_pairs(*[large] * 8)).answer == "yes"
     assert judge_deduplication(make_pairs(*[little] * 8)).answer == "no"
@@ -396,7 +396,7 @@ def test_an_emulator_gives_a_second_account(lab: Lab) -> None:
 
 
 @pytest.mark.slow
-def test_the_option_says_how_many_copies_there_are(lab: Lab) -> None:
+def test_option_sets_the_number_of_copies(lab: Lab) -> None:
     test = f"{SUITES}/security/test_security.py::test_table_2_1[emulated:dropbox-deduplication]"
     run = lab.run(test, "--provider", "emulated:dropbox", "--security-copies", "3")
     info = run.info("test_table_2_1[emulated:dropbox-deduplication]")
@@ -432,7 +432,7 @@ def test_a_real_provider_has_a_second_account_by_its_credentials(
 
 
 @pytest.mark.slow
-def test_what_a_killed_run_left_in_the_second_account_is_removed(
+def test_clean_removes_folder_of_killed_run_in_the_second_account(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """As ``cloudbench clean`` does it, which knows the account by the spec in the journal."""

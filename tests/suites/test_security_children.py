@@ -30,7 +30,7 @@ def open_array(folder: Path, *children: str, key: str = "") -> Iterator[Inquiry]
         yield Inquiry(provider, "/run", "seed", lambda: None, lambda _: None)
 
 
-def test_an_array_is_what_all_its_children_are() -> None:
+def test_array_is_judged_by_all_its_children() -> None:
     schemes = ["box", "webdav"]
     assert transit.judge_children(schemes, [yes("TLS"), yes("SSH")]).how == "by each of 2 children: TLS, SSH"
     ruling = transit.judge_children(schemes, [unknown("silent"), no("plain")])

@@ -133,7 +133,7 @@ SUBJECTS = {
 @pytest.mark.slow
 @pytest.mark.usefixtures("can_link", "can_capture")
 @pytest.mark.parametrize("client", SUBJECTS)
-def test_what_is_true_of_a_client_is_answered(lab: Lab, client: str) -> None:
+def test_known_facts_of_a_client_are_answered(lab: Lab, client: str) -> None:
     assert ask(lab, client) == {**NO_DEVICE, **ONE_ACCOUNT, **SUBJECTS[client]}
 
 
@@ -149,7 +149,7 @@ def test_a_client_that_asks_no_authority_or_is_never_led_elsewhere_says_so() -> 
     assert visits == "it is not known how to lead it to another server"
 
 
-def test_what_a_device_of_the_same_user_can_read_does_not_tell_what_an_operator_can() -> None:
+def test_peer_device_of_the_user_does_not_reveal_operator_access() -> None:
     encrypted = Overheard([OverheardFlow("server:443", "TLSv1.3 X", bytes(len(RANDOM) * 2), b"", True)])
     stored = [*BAIT.files.items()]
     judges = (clients.judge_content, clients.judge_names, clients.judge_operator, clients.judge_at_rest)
@@ -234,7 +234,7 @@ def test_the_first_account_of_a_server_stores_as_many_copies_as_asked(monkeypatc
     assert (ruling.answer, ruling.how) == ("no", "not seen when one other account has the file 3 times")
 
 
-def test_clients_whose_servers_have_one_account_say_why_they_are_not_asked() -> None:
+def test_clients_without_second_account_are_unknown_with_reason() -> None:
     for spec, reason in (
         ("syncthing", "two accounts cannot share a server: its other side is a device of the same user"),
         ("unison", "two accounts cannot share a server: as it is set up here, its server has one account"),
@@ -266,7 +266,7 @@ def test_uploads_as_text_are_not_called_different() -> None:
         assert convergence.judge_convergence(texts[0], texts[0], other, 65536).answer == "unknown"
 
 
-def test_equal_files_are_only_compared_where_contents_are_encrypted() -> None:
+def test_equal_files_are_compared_only_if_contents_are_encrypted() -> None:
     plain = Observed(BAIT, Overheard([OverheardFlow("server:80", "", RANDOM + TEXT, b"", True)]), spec="restic")
     ruling = clients.ask_equal(plain)
     assert (ruling.answer, ruling.how) == ("unknown", "not asked: it does not encrypt contents")
@@ -310,7 +310,7 @@ def test_unreadable_bytes_show_encrypted_contents_only_in_plain_http() -> None:
         assert clients.judge_content(readable).answer == clients.judge_names(readable).answer == "no"
 
 
-def test_what_a_server_sends_to_a_device_is_searched_too() -> None:
+def test_traffic_to_the_second_device_is_searched() -> None:
     encrypted = OverheardFlow("server:443", "TLSv1.3 X", bytes(len(RANDOM) * 2), b"", True)
     news = OverheardFlow("server:9", "", b"\x01\x02", b"\x00\xff" + BAIT.names[0].data, True)
     other = OverheardFlow("server:9", "", b"\x01\x02", b"\x00\xff" + BAIT.names[0].data[::-1], True)
@@ -319,7 +319,7 @@ def test_what_a_server_sends_to_a_device_is_searched_too() -> None:
     assert clients.judge_transit(overheard(encrypted, other)).answer == "unknown"
 
 
-def test_only_what_a_second_device_received_tells_whether_its_traffic_is_encrypted() -> None:
+def test_device_encryption_is_judged_only_by_received_traffic() -> None:
     link = [OverheardFlow("server:443", "TLSv1.3 X", bytes(len(RANDOM) * 2), b"", True)]
 
     def judge(*flows: OverheardFlow, reasons: tuple[str, ...] = ()) -> str:
@@ -342,7 +342,7 @@ def test_plain_by_our_own_set_up_is_unknown() -> None:
     assert clients.judge_content(overheard(plain)).answer == "no"
 
 
-def test_an_unreadable_store_behind_tls_does_not_tell_who_encrypts() -> None:
+def test_unreadable_store_behind_tls_leaves_client_encryption_unknown() -> None:
     encrypted = OverheardFlow("server:443", "TLSv1.3 X", bytes(len(RANDOM) * 2), b"", True)
     stored = [("object", RandomContent("stored", len(RANDOM) * 2).read(0, len(RANDOM) * 2))]
     assert clients.judge_content(Observed(BAIT, Overheard([encrypted]), stored)).answer == "unknown"
@@ -353,7 +353,7 @@ def test_an_unreadable_store_behind_tls_does_not_tell_who_encrypts() -> None:
 @pytest.mark.parametrize(
     ("folder_mode", "file_mode", "is_open"), [(0o755, 0o644, True), (0o700, 0o644, False), (0o755, 0o600, False)]
 )
-def test_who_can_read_a_secret_depends_on_file_and_folder(
+def test_secret_is_open_only_if_file_and_folder_are_readable(
     tmp_path: Path, folder_mode: int, file_mode: int, is_open: bool
 ) -> None:
     folder = tmp_path / "config"
@@ -366,7 +366,7 @@ def test_who_can_read_a_secret_depends_on_file_and_folder(
     assert clients.find_in_files(tmp_path, {"token": "another"}) == []
 
 
-def test_secrets_are_unknown_where_not_all_was_seen() -> None:
+def test_secrets_are_unknown_without_complete_observation() -> None:
     nothing = Observed(BAIT, Overheard([]), secrets=[], has_processes=True)
     assert clients.judge_secrets(nothing).answer == "yes"
     assert clients.judge_secrets(Observed(BAIT, Overheard([]), secrets=[])).answer == "unknown"

@@ -89,12 +89,12 @@ def test_one_that_does_not_come_to_a_wrong_server_is_not_judged() -> None:
 
 
 @pytest.mark.slow
-def test_old_versions_are_found_where_they_are_used() -> None:
+def test_use_of_old_tls_versions_is_found() -> None:
     assert certificates.judge_old_tls(visit(_GIT, (GOOD, OLD_TLS))).answer == "no"
     assert certificates.judge_old_tls(visit(PROGRAMS["rclone"], (GOOD, OLD_TLS))).answer == "yes"
 
 
-def test_a_redirect_to_plain_http_is_found_where_it_is_followed() -> None:
+def test_followed_redirect_to_plain_http_is_found() -> None:
     followed = certificates.judge_redirect(visit((*_CURL, "--location"), (TO_PLAIN,)))
     assert (followed.answer, followed.how[:24]) == ("no", "it follows to plain HTTP")
     assert certificates.judge_redirect(visit(_CURL, (TO_PLAIN,))).answer == "yes"
@@ -246,7 +246,7 @@ def test_a_driver_that_trusts_only_whom_its_process_met_first_is_asked_in_a_new_
     assert any("wrong name: 0 bytes sent" in line and "not valid for name" in line for line in ruling.evidence)
 
 
-def test_what_makes_no_connections_is_not_judged(tmp_path: Path) -> None:
+def test_certificates_of_a_local_provider_are_unknown(tmp_path: Path) -> None:
     with open_provider(f"folder:{tmp_path}") as provider:
         inquiry = Inquiry(provider, "/run", "seed", lambda: None, lambda _: None)
         assert certificates.ask_certificates(inquiry).answer == "unknown"

@@ -25,7 +25,7 @@ needs_tahoe = pytest.mark.skipif(
 
 @needs_numpy
 @pytest.mark.slow
-def test_an_array_survives_what_it_promises() -> None:
+def test_array_survives_its_promised_losses() -> None:
     ruling = nodes.try_losses(ProviderSpec.parse("raid:six"))
     assert (ruling.answer, ruling.how) == ("yes", "read with 2 of 6 nodes killed, and after a repair with 2 others")
     assert ruling.evidence[0] == "1 of 6 nodes killed: read, not written"
@@ -49,7 +49,7 @@ def test_a_service_that_shows_no_nodes_is_not_judged() -> None:
 @needs_tahoe
 @pytest.mark.slow
 @pytest.mark.parametrize(("needed", "happy", "total"), [(2, 3, 4), (1, 3, 3), (3, 3, 4)])
-def test_a_grid_survives_what_it_promises(needed: int, happy: int, total: int) -> None:
+def test_grid_survives_its_promised_losses(needed: int, happy: int, total: int) -> None:
     ruling, spare = grid.try_servers(needed, happy, total), total - needed
     how = f"read with {spare} of {total} nodes killed, and after a repair with {spare} others"
     assert (ruling.answer, ruling.how) == ("yes", how), ruling
@@ -70,7 +70,7 @@ def test_a_grid_that_survives_less_than_it_says_is_found(monkeypatch: pytest.Mon
 
 @needs_tahoe
 @pytest.mark.slow
-def test_a_grid_whose_repair_does_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_grid_with_ineffective_repair_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     repair = TahoeDriver.repair
     monkeypatch.setattr(TahoeDriver, "repair", lambda driver, path: path == "/kept" or repair(driver, path))
     ruling = grid.try_servers()

@@ -47,7 +47,7 @@ def to_block(block_bytes: int, size_bytes: int) -> int:
     ],
     ids=["plain", "header", "cipher blocks", "64 KiB", "4 KiB", "1 KiB", "any length"],
 )
-def test_padding_is_found_where_it_is(pad: Callable[[int], int], answer: str) -> None:
+def test_padding_of_uploads_is_detected(pad: Callable[[int], int], answer: str) -> None:
     class Client(Inquiry):
         def connect(self, endpoint: Endpoint) -> Any:
             return Padding(self.bound.connect(endpoint, {}), pad)
@@ -83,7 +83,7 @@ def test_no_block_hides_from_the_sizes_that_are_tried() -> None:
         assert judge_padding([sent, sent]).answer == "yes", block_bytes
 
 
-def test_what_makes_no_connections_is_not_asked(tmp_path: Any) -> None:
+def test_padding_of_a_local_provider_is_unknown(tmp_path: Any) -> None:
     with open_provider(f"folder:{tmp_path}") as provider:
         inquiry = Inquiry(provider, "/run", SEED, lambda: None, lambda _: None)
         assert sizes.ask_padded(inquiry).answer == "unknown"

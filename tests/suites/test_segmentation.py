@@ -34,7 +34,7 @@ def test_the_best_level_is_the_number_of_slots(lab: Lab, truths: Truths) -> None
 
 
 @pytest.mark.slow
-def test_where_segments_gain_nothing_one_is_best(lab: Lab, truths: Truths) -> None:
+def test_one_segment_is_best_without_parallel_gain(lab: Lab, truths: Truths) -> None:
     run = run_suite(lab, "segmentation", *profile(lab, latency={"median_s": 0.05}, capacity={"slots": 1}))
     found = conclusion(run, "")
     if truths.judged(run, found):
@@ -42,7 +42,7 @@ def test_where_segments_gain_nothing_one_is_best(lab: Lab, truths: Truths) -> No
 
 
 @pytest.mark.slow
-def test_levels_at_which_parts_are_refused_are_no_answer(lab: Lab, truths: Truths) -> None:
+def test_levels_with_refused_parts_are_not_chosen(lab: Lab, truths: Truths) -> None:
     limits = {"max_in_flight": 15, "reason": '"too_many_requests"', "retry_after_s": 1}
     speed = {"up_bytes_per_s": 20_000_000}
     run = run_suite(

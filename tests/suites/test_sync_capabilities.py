@@ -77,7 +77,7 @@ def test_figures_of_a_client_that_does_nothing_and_of_one_that_does_all(lab: Lab
 
 
 @pytest.mark.slow
-def test_table_1_finds_what_the_client_was_told_to_do(lab: Lab) -> None:
+def test_table_1_finds_the_configured_capabilities(lab: Lab) -> None:
     ended = run(lab, CLEVER, "test_table_1")
     assert ended.counts()["passed"] == 1, ended.text
     info = {name: ended.info(f"test_table_1[{name}-{CLEVER}]") for name in

@@ -20,7 +20,7 @@ def found(lab: Lab) -> Mapping[str, Mapping[str, Any]]:
 
 
 @pytest.mark.slow
-def test_what_the_protocol_says_is_measured(found: Mapping[str, Mapping[str, Any]]) -> None:
+def test_measured_traffic_and_times_match_the_protocol(found: Mapping[str, Mapping[str, Any]]) -> None:
     assert sorted(found) == ["100x10kB-binary", "10x100kB-binary", "1x100kB-binary", "1x1MB-binary", "1x1MB-text"]
     for info in found.values():
         assert 0.3 <= info["start_up"] <= 1.5, "it waits for settle_s without a change"

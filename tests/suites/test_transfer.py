@@ -59,7 +59,7 @@ def test_parts_are_counted(lab: Lab, spec: str, wanted: dict[int, int]) -> None:
 
 
 @pytest.mark.slow
-def test_parts_above_what_a_service_takes_are_skipped(lab: Lab) -> None:
+def test_parts_above_the_limit_of_a_service_are_skipped(lab: Lab) -> None:
     onedrive = ("--provider", "emulated:onedrive?profile=ideal", "--grid", "paper", "-k", "test_parts and 64MiB")
     run = run_suite(lab, "transfer", *onedrive, "-rs")
     assert run.counts()["skipped"] == 1, run.text

@@ -63,7 +63,7 @@ def test_a_new_file_stands_beside_the_published_one(lab: Lab) -> None:
 
 
 @pytest.mark.slow
-def test_start_up_is_what_the_client_waits_for(lab: Lab) -> None:
+def test_start_up_time_equals_the_settle_time(lab: Lab) -> None:
     """Indexing takes no time here, so all of it is ``settle_s``; what a client sends by itself is told apart."""
     specs = [f"reference?{options}" for options in ("settle_s=0.5", "settle_s=0.01", "polling=0.1")]
     run = ran(lab, "updates::test_delays", *(f"--client={spec}" for spec in specs), "-n", "2")

@@ -246,7 +246,7 @@ def test_agents_of_a_host_are_forked_from_one_process(
     assert "one by one" not in run.text
 
 
-def test_agents_start_one_by_one_on_a_host_where_a_worker_id_was_read(lab: Lab, options: tuple[str, ...]) -> None:
+def test_agents_start_one_by_one_on_host_whose_conftest_read_worker_id(lab: Lab, options: tuple[str, ...]) -> None:
     lab.write(WHO).write("import os\nNAME = os.environ.get('PYTEST_XDIST_WORKER')", "conftest.py")
     run = lab.write(describe_hosts(HERE), "hosts.toml").run(*options, env=temporary(lab))
     assert (run.status, run.leftovers) == (0, []), run.text
@@ -257,7 +257,7 @@ def test_agents_start_one_by_one_on_a_host_where_a_worker_id_was_read(lab: Lab, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-def test_agents_start_on_a_host_whose_process_to_fork_from_is_gone(
+def test_agents_start_on_host_without_its_process_to_fork_from(
     lab: Lab, options: tuple[str, ...], number: signal.Signals
 ) -> None:
     lab.write(
@@ -318,7 +318,7 @@ def test_packets_that_nobody_sees_are_unknown(lab: Lab, options: tuple[str, ...]
 
 
 @pytest.mark.slow
-def test_a_clean_up_removes_what_a_killed_session_left_on_hosts(
+def test_clean_removes_folders_of_killed_session_on_hosts(
     lab: Lab, options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lab.write(TESTS).write(describe_hosts(HERE, HERE), "hosts.toml")

@@ -100,7 +100,7 @@ def test_a_service_that_nothing_leads_to_is_refused_in_one_line() -> None:
         elsewhere.prepare(Provided("a", Endpoint({"": "http://127.0.0.1:1"})), None)
 
 
-def test_an_array_whose_metadata_is_here_is_refused_in_one_line() -> None:
+def test_array_with_local_metadata_is_refused_in_one_line() -> None:
     """Agents elsewhere would make metadata of their own, and each would miss what the others wrote."""
     array = Provided("raid:any", children=(Provided("folder:/one"), Provided("folder:/two")))
     with pytest.raises(UsageError, match="raid: its files say on this machine alone what is where"):

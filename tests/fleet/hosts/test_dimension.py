@@ -56,7 +56,7 @@ READINESS = """
 
 
 @pytest.mark.slow
-def test_readiness_says_from_which_host_to_which(lab: Lab) -> None:
+def test_readiness_names_uploading_and_reading_host(lab: Lab) -> None:
     objects = lab.folder / "objects"
     objects.mkdir()
     find_temporary(lab).mkdir()

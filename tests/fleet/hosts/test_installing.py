@@ -81,7 +81,7 @@ def find_other_python() -> str:
 
 
 @pytest.mark.skipif(not find_other_python(), reason="needs a Python of another version")
-def test_another_kind_of_python_is_refused_with_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_install_refuses_another_python_version_with_advice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = tmp_path / "hosts.toml"
     table.write_text(describe_bare(tmp_path / "cache", python=find_other_python()), "utf-8")
     status, text = call(capsys, "hosts", "install", str(table))
@@ -110,7 +110,7 @@ def test_an_extra_that_is_unknown_or_not_installed_is_refused() -> None:
         find_distributions(["s4"])
 
 
-def test_what_is_sent_is_what_a_run_needs() -> None:
+def test_only_distributions_needed_by_a_run_are_sent() -> None:
     names = {found.metadata["Name"] for found in find_distributions([])}
     assert {"pytest-cloudbench", "pytest", "execnet", "msgspec", "dropbox"} <= names
     assert "mypy" not in names

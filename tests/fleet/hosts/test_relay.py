@@ -52,7 +52,7 @@ def test_each_agent_has_a_stream_of_its_own(connection: HostConnection) -> None:
         streams[0].read(1)
 
 
-def test_the_host_says_what_it_is(connection: HostConnection) -> None:
+def test_host_describes_its_cores_and_python(connection: HostConnection) -> None:
     connection.wait(HANG_S)
     assert connection.description["cores"] == os.cpu_count()
     assert connection.description["executable"] == sys.executable
@@ -69,7 +69,7 @@ def test_an_agent_has_the_tests_and_the_environment(connection: HostConnection, 
     assert stream.read(13) == b"content value"
 
 
-def test_what_an_agent_has_started_ends_with_the_connection(connection: HostConnection) -> None:
+def test_children_of_an_agent_end_with_the_connection(connection: HostConnection) -> None:
     stream = connection.add_stream(1, None)
     start(connection, 1, "import subprocess, sys\n"
                          "child = subprocess.Popen([sys.executable, '-c', 'input()'], stdin=subprocess.PIPE)\n"

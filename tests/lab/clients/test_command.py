@@ -195,7 +195,7 @@ def test_a_tool_has_as_long_as_its_file_says(make: Make) -> None:
         pair.wait_synced(60)
 
 
-def test_what_a_tool_says_when_it_fails_holds_no_secret_in_any_encoding(make: Make) -> None:
+def test_error_of_failed_tool_holds_no_secret_in_any_encoding(make: Make) -> None:
     say = "import base64, os, sys, urllib.parse as u; s = os.environ[`TOOL_PASSWORD`]; "
     say += "sys.exit(` `.join([s, u.quote(s), base64.b64encode(s.encode()).decode()]))"
     command = python(say.replace("`", '"'))

@@ -21,7 +21,7 @@ from tests.lab.clients.conftest import DOCUMENT, documented_toml
 LEAST = 'name = "x"\n[sync]\ncommand = ["true"]\n'
 
 
-def test_the_least() -> None:
+def test_smallest_client_file_is_accepted() -> None:
     assert parse_command_file(LEAST, "x.toml") == CommandFile("x", sync=("true",))
 
 
@@ -87,7 +87,7 @@ def test_the_documents_explain_every_key_and_placeholder() -> None:
         (f'{LEAST}[server]\nudp = 3\ncommand = ["b"]', "server.udp: expected true or false"),
     ],
 )
-def test_what_is_refused(text: str, message: str) -> None:
+def test_wrong_client_file_is_refused(text: str, message: str) -> None:
     pattern = re.escape(message).replace(re.escape(".*"), ".*")
     with pytest.raises(ConfigError, match=pattern):
         parse_command_file(text, "x.toml")

@@ -171,7 +171,7 @@ def test_idle_lasts_and_ends_early_with_an_error(prepare: Prepare) -> None:
     killer.join()
 
 
-def test_too_late_is_an_error_with_what_differs_and_the_log(prepare: Prepare) -> None:
+def test_sync_timeout_error_shows_differences_and_log(prepare: Prepare) -> None:
     pair = prepare("unison")
     pair.start()
     (pair.folder / "a.txt").write_text("it looks again in two seconds")

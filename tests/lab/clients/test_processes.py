@@ -52,7 +52,7 @@ def test_cpu_time_of_commands_that_have_ended_counts(processes: Processes) -> No
     assert processes.cpu_s("device") is None, "there is none"
 
 
-def test_cpu_time_of_what_the_package_does_itself_does_not(processes: Processes) -> None:
+def test_cpu_time_of_uncounted_commands_is_left_out(processes: Processes) -> None:
     processes.run("server", "busy", py(BUSY), timeout_s=60, counted=False)
     assert processes.cpu_s("server") == 0
 
@@ -122,7 +122,7 @@ def test_nothing_is_started_without_a_watchdog(processes: Processes) -> None:
         processes.start("client", "x", ["sleep", "600"])
 
 
-def test_the_watchdog_ends_what_it_was_told_and_not_what_was_taken_back(tmp_path: Path) -> None:
+def test_watchdog_kills_only_processes_still_on_its_list(tmp_path: Path) -> None:
     kept, ended = (subprocess.Popen(["sleep", "600"], start_new_session=True) for _ in range(2))
     text = f"{kept.pid}\n{ended.pid}\n-{kept.pid}\n"
     subprocess.run([sys.executable, "-I", "-S", watchdog.__file__], input=text.encode(), check=True, timeout=HANG_S)
@@ -142,7 +142,7 @@ def test_the_watchdog_does_not_kill_another_process_with_the_same_pid() -> None:
         assert process.wait(HANG_S) == -signal.SIGKILL
 
 
-def test_a_runner_gets_the_side_and_what_popen_takes(tmp_path: Path) -> None:
+def test_runner_receives_side_and_popen_arguments(tmp_path: Path) -> None:
     seen: list[tuple[End, str, Any]] = []
 
     class Recording(Loopback):
@@ -204,7 +204,7 @@ def test_secrets_of_an_environment_are_neither_ids_nor_paths_nor_switches(tmp_pa
     assert secret_values(public | secret) == ("/begins/like/a/path", "hunter22", "four")
 
 
-def test_what_a_command_said_is_in_the_error_without_the_secrets_of_its_environment(tmp_path: Path) -> None:
+def test_error_quotes_command_output_without_secrets(tmp_path: Path) -> None:
     processes = Processes(tmp_path, Loopback())
     try:
         with pytest.raises(ClientError) as raised:
@@ -244,7 +244,7 @@ def test_a_session_of_its_own_ends_also_when_this_process_is_killed(tmp_path: Pa
     os.close(pidfd)
 
 
-def test_who_carries_another_sign_or_began_before_is_left_alone(processes: Processes) -> None:
+def test_processes_with_another_sign_or_earlier_start_are_left_alone(processes: Processes) -> None:
     start = watchdog.read_stat(os.getpid()).start  # type: ignore[union-attr]  # this process is there
     other = subprocess.Popen(["cat"], env={watchdog.SIGN: "mine"}, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:

@@ -172,7 +172,9 @@ def test_deduplication_by_file_knows_no_halves(start: Callable[[str], Pair]) -> 
 
 @pytest.mark.parametrize("remembers", [True, False])
 @pytest.mark.parametrize("bundling", ["0", "1"])
-def test_what_comes_back_after_it_was_deleted(remembers: bool, bundling: str, start: Callable[[str], Pair]) -> None:
+def test_deleted_content_is_deduplicated_only_if_remembered(
+    remembers: bool, bundling: str, start: Callable[[str], Pair]
+) -> None:
     pair = start(f"deduplication=block&bundling={bundling}&deduplicate_deleted={int(remembers)}")
     pair.write("a.bin", noise(1))
     assert pair.cost(lambda: (pair.folder / "a.bin").rename(pair.folder / "b.bin")).received_bytes < FEW_BYTES
@@ -360,7 +362,7 @@ def relayed(prepare: Prepare) -> Iterator[Callable[..., tuple[Pair, Relay]]]:
         relay.close()
 
 
-def test_the_server_s_counter_is_what_a_relay_counts(relayed: Callable[..., tuple[Pair, Relay]]) -> None:
+def test_server_counter_equals_bytes_at_a_relay(relayed: Callable[..., tuple[Pair, Relay]]) -> None:
     pair, relay = relayed(ALL)
     pair.write("a.bin", noise(1))
     pair.write_all({str(number): words(number, 10_000) for number in range(10)})
@@ -387,7 +389,7 @@ def test_turns_of_many_files(bundling: str, turns: int, relayed: Callable[..., t
     assert len([size for side, size in relay.turns if side == "client"]) == turns
 
 
-def test_who_pipelines_sends_all_files_before_an_answer(relayed: Callable[..., tuple[Pair, Relay]]) -> None:
+def test_pipelining_client_sends_all_files_before_an_answer(relayed: Callable[..., tuple[Pair, Relay]]) -> None:
     pair, relay = relayed("bundling=pipelined")
     relay.answers_after_bytes = relay.client_bytes + 20 * 10_000
     pair.write_all({str(number): noise(number, 10_000) for number in range(20)})
@@ -408,7 +410,7 @@ def test_a_retry_that_was_asked_for(relayed: Callable[..., tuple[Pair, Relay]]) 
     assert relay.client_bytes > SIZE_BYTES
 
 
-def test_it_is_https_and_only_for_who_has_the_token(start: Callable[[str], Pair]) -> None:
+def test_reference_server_answers_over_https_only_with_its_token(start: Callable[[str], Pair]) -> None:
     pair = start("")
     pair.write("a.bin", b"x")
     config = json.loads((pair.client.workdir / "reference-client" / "config.json").read_text())
@@ -480,7 +482,7 @@ def test_a_name_that_is_no_text(start: Callable[[str], Pair]) -> None:
     assert pair.write(name, noise(1) + b"more").received_bytes < FEW_BYTES
 
 
-def test_what_is_there_at_the_start_is_synced(prepare: Prepare) -> None:
+def test_files_present_at_the_start_are_synced(prepare: Prepare) -> None:
     client = prepare(f"reference?{QUICK}")
     (client.folder / "a.bin").write_bytes(noise(1))
     (client.stored / "old.bin").write_bytes(b"of an earlier run")

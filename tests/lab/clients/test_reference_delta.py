@@ -59,7 +59,7 @@ def sent_bytes(segments: list[DeltaSegment]) -> int:
 )
 @example(seed=0, size=0, edits=[], letters=b"a")
 @example(seed=0, size=BLOCK, edits=[(0, 0, b"")], letters=b"a")
-def test_what_is_matched_gives_the_new_file(
+def test_delta_restores_the_new_file(
     method: str, seed: int, size: int, edits: list[tuple[int, int, bytes]], letters: bytes
 ) -> None:
     old = bytes(Random(seed).choices(letters, k=size))
@@ -83,7 +83,7 @@ def test_what_is_matched_gives_the_new_file(
         ("cut", 50_000, BLOCK),
     ],
 )
-def test_what_is_sent_for_an_edit(edit: str, fixed_bytes: int, rolling_bytes: int) -> None:
+def test_delta_size_follows_the_kind_of_edit(edit: str, fixed_bytes: int, rolling_bytes: int) -> None:
     random = Random(7)
     old, more = random.randbytes(100_032), random.randbytes(70)  # whole blocks
     new = {
@@ -124,7 +124,7 @@ def test_digests_do_not_depend_on_the_pieces(data: bytes, cuts: list[int]) -> No
         assert found.blocks == tuple((hashlib.sha256(block).digest(), len(block)) for block in blocks)
 
 
-def test_settings_say_what_is_true() -> None:
+def test_settings_decide_documented_capabilities() -> None:
     plain = clients.make_client("reference").facts.documented
     assert {name: said.answer for name, said in plain.items()} == dict.fromkeys(CAPABILITIES, "no")
     spec = "reference?chunking=1&bundling=1&deduplication=1&delta=1&compression=1"
@@ -174,7 +174,7 @@ def test_a_wrong_option_is_named(options: str, message: str) -> None:
         ("jpg", b"", True, True),
     ],
 )
-def test_what_is_deflated(name: str, first: bytes, smart: bool, by_name: bool) -> None:
+def test_only_compressible_files_are_deflated(name: str, first: bytes, smart: bool, by_name: bool) -> None:
     assert is_worth_deflating("smart", name, first) is smart
     assert is_worth_deflating("by-name", name, first) is by_name
     assert is_worth_deflating("always", name, first)

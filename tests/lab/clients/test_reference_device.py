@@ -133,7 +133,7 @@ def files_in(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
-def test_content_that_is_not_what_was_announced_never_takes_its_place(
+def test_content_that_differs_from_its_announcement_is_not_stored(
     start: Callable[[str], ReferenceClient],
 ) -> None:
     client = start("pull_s=0.02")
@@ -155,7 +155,7 @@ def test_content_that_is_not_what_was_announced_never_takes_its_place(
     wait_equal(client)
 
 
-def test_it_starts_with_nothing_and_gets_what_is_there(prepare: Prepare) -> None:
+def test_second_device_starts_empty_and_receives_existing_files(prepare: Prepare) -> None:
     client = prepare("reference?settle_s=0.02&pull_s=0.05")
     assert isinstance(client, ReferenceClient)
     device_folder(client).mkdir()

@@ -61,7 +61,7 @@ def test_a_client_is_made_without_looking_for_programs(name: str, monkeypatch: p
 
 
 @pytest.mark.parametrize("name", ["syncthing", "lsyncd", "unison", "restic"])
-def test_what_is_missing_is_said_with_the_command_that_brings_it(
+def test_missing_client_is_reported_with_its_install_command(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pytest_cloudbench.lab.clients.base.find_binary", lambda program, path: None)
@@ -74,7 +74,7 @@ def test_what_is_missing_is_said_with_the_command_that_brings_it(
     pair.stop()
 
 
-def test_options_change_what_is_true_of_a_client() -> None:
+def test_options_change_documented_capabilities_of_a_client() -> None:
     def answer(spec: str, capability: str, **options: str) -> str:
         return clients.make_client(spec, **options).facts.documented[capability].answer
 
@@ -99,7 +99,7 @@ def test_options_change_what_is_true_of_a_client() -> None:
         ("", "expected SCHEME"),
     ],
 )
-def test_what_is_wrong_is_a_usage_error(spec: str, message: str) -> None:
+def test_wrong_client_spec_is_a_usage_error(spec: str, message: str) -> None:
     with pytest.raises(UsageError, match=message.replace("?", r"\?")):
         clients.make_client(spec)
 

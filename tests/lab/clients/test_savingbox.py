@@ -70,7 +70,7 @@ def test_many_changes_arrive_as_one(start: Start) -> None:
     assert [pid for pid in pids if not is_gone(pid)] == []
 
 
-def test_what_the_client_brings_comes_into_the_savingbox(start: Start, tmp_path: Path) -> None:
+def test_files_pulled_by_the_client_enter_the_savingbox(start: Start, tmp_path: Path) -> None:
     pair = start("savingbox?quiet=300ms")
     (tmp_path / "work/inner/folder/brought").write_text("by another device")
     assert wait_for((pair.folder / "brought").exists, HANG_S, poll_s=0.02)
@@ -113,7 +113,7 @@ def test_one_that_is_killed_is_an_error(start: Start, which: int) -> None:
         pair.wait_synced(HANG_S)
 
 
-def test_what_is_not_pushed_in_time_is_named(start: Start) -> None:
+def test_file_not_pushed_in_time_is_named(start: Start) -> None:
     pair = start("savingbox?quiet=1h&at_most=1h")
     (pair.folder / "waits").write_text("for an hour")
     with pytest.raises(ClientError, match=r"the sync folder differs: 1 missing \(waits\)"):
@@ -136,7 +136,7 @@ def test_facts_are_the_clients_own() -> None:
         ("savingbox?over=syncthing&compression=1", "compression must be one of"),
     ],
 )
-def test_what_is_wrong_is_a_usage_error(spec: str, message: str) -> None:
+def test_wrong_savingbox_spec_is_a_usage_error(spec: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         clients.make_client(spec)
 

@@ -84,7 +84,7 @@ def test_a_window_has_the_packets_of_its_time_and_no_others() -> None:
         assert all(times[row] < middle for row in parts[0].rows(flow).tolist())
 
 
-def test_what_is_sent_twice_counts_once() -> None:
+def test_retransmitted_bytes_count_once() -> None:
     talk = Talk()
     talk.send(4_000)
     talk.add(True, bytes(1_000), seq=talk.seq - 2_000)

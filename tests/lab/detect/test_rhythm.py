@@ -41,7 +41,7 @@ def test_beats_are_whole_periods_apart() -> None:
 
 
 @pytest.mark.parametrize("more", ["a second burst", "another clock", "by chance"])
-def test_what_else_happens_does_not_hide_it(more: str) -> None:
+def test_other_events_do_not_hide_a_rhythm(more: str) -> None:
     right = 0
     for number in range(20):
         times, chance = ticks(2, f"{number}", 0.005), Random(f"{more}/{number}")

@@ -114,7 +114,7 @@ def test_windows_of_http_2_are_no_chunks() -> None:
     assert judge_capabilities(larger)["chunking"].answer == "unknown"
 
 
-def test_short_answers_may_open_a_window_whatever_the_protocol() -> None:
+def test_short_answers_leave_chunking_unknown_because_of_windows() -> None:
     seen = [replace(each, down_bytes=40 * len(each.chunks_bytes)) for each in Made(chunk_bytes=MIB).measured()]
     verdict = judge_capabilities(seen)["chunking"]
     assert (verdict.answer, "window" in verdict.detail) == ("unknown", True)
@@ -134,7 +134,7 @@ def test_windows_that_are_opened_often_are_no_answers_to_chunks() -> None:
     ("resume_s", "spread_s", "answer"),
     [(0.05, 0.05, "unknown"), (0.4, 0.05, "yes"), (0.002, 0.01, "yes"), (None, None, "yes")],
 )
-def test_who_pauses_by_a_clock_does_not_wait_for_answers(
+def test_clocked_pauses_are_told_from_waits_for_answers(
     resume_s: float | None, spread_s: float | None, answer: str
 ) -> None:
     """A slow client that hashes before each chunk is steady; a bound on the rate with progress reports is not."""
@@ -267,7 +267,7 @@ def test_requests_of_several_files(case: str) -> None:
         (19, 60, 0.3, "unknown"),
     ],
 )
-def test_what_is_said_before_the_files_is_no_answer_to_them(
+def test_bytes_received_before_the_files_are_no_answers(
     before: int, late_bytes: int, packets: float, answer: str
 ) -> None:
     """As rsync's server lists files, with 19 bytes each; more bytes may be questions, and later ones may be answers."""
@@ -293,7 +293,7 @@ def test_a_list_that_comes_earlier_for_more_files_is_no_question() -> None:
     assert judge_capabilities([packed(each) for each in Made(bundles=True).measured()])["bundling"].answer == "yes"
 
 
-def test_udp_hides_where_a_client_waits() -> None:
+def test_udp_leaves_chunking_and_bundling_unknown() -> None:
     seen = [replace(each, udp_up_bytes=each.up_bytes, exchanges=0) for each in Made(bundles=True).measured()]
     found = answers(seen)
     assert found["chunking"] == found["bundling"] == "unknown"
@@ -311,7 +311,7 @@ def test_traffic_that_is_not_the_files_makes_all_unknown(factor: float) -> None:
     assert set(answers(seen).values()) == {"unknown"}
 
 
-def test_who_sends_everything_again_may_well_compress_it() -> None:
+def test_compression_is_unknown_for_a_client_that_sends_all_again() -> None:
     sent = 0
     seen = []
     for each in Made(compresses="always").measured():
@@ -395,7 +395,7 @@ def observations() -> st.SearchStrategy[list[Observation]]:
 
 
 @given(observations())
-def test_whatever_is_seen_is_judged_without_a_crash(seen: list[Observation]) -> None:
+def test_any_observations_are_judged_without_a_crash(seen: list[Observation]) -> None:
     verdicts = judge_capabilities(seen)
     assert tuple(verdicts) == CAPABILITIES
     for verdict in verdicts.values():
@@ -414,13 +414,13 @@ def test_measuring_more_comes_to_an_end(seen: list[Observation]) -> None:
         assert series < 12
 
 
-def test_what_is_known_is_not_measured_again() -> None:
+def test_known_chunk_size_needs_no_further_steps() -> None:
     client = Made(chunk_bytes=MIB)
     seen = [client.observe(step, 16 * MIB) for step in first_steps()]
     assert more_steps(seen) == ()
 
 
-def test_the_size_of_blocks_is_what_an_edit_costs_beyond_an_unchanged_copy() -> None:
+def test_block_size_is_cost_of_an_edit_minus_cost_of_a_copy() -> None:
     """A client whose list of blocks costs 300 kB for any file of this size."""
     seen = [
         replace(each, up_bytes=each.up_bytes + 300_000) if each.kind not in ("idle", "few", "many") else each

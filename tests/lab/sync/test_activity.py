@@ -28,7 +28,7 @@ def test_a_window_adds_up() -> None:
     assert seen.between(0.0, 2.5) == 550
 
 
-def test_what_is_not_known_gives_no_number() -> None:
+def test_unknown_values_give_no_tue_or_rate() -> None:
     assert Window("a", changed_bytes=55).tue is None
     assert Window("a", changed_bytes=0, up_bytes=1, down_bytes=1).tue is None
     assert Window("a", up_bytes=None, down_bytes=3, steps=((1, 2),)).between(0, 1) is None
@@ -135,7 +135,7 @@ def test_a_client_that_ends_gives_no_number(tmp_path: Path) -> None:
     )
 
 
-def test_what_nobody_saw_gives_no_number(tmp_path: Path) -> None:
+def test_change_without_captured_packets_gives_a_reason(tmp_path: Path) -> None:
     """A client that brings files another way: here the test itself puts them where the server keeps them."""
     pair: Any = clients.make_client("reference")
     with session_of(pair, tmp_path) as session:

@@ -43,7 +43,7 @@ def test_a_copy_has_another_name_in_another_folder(changes: Changes, tmp_path: P
 
 
 @pytest.mark.parametrize("kind", ["append", "insert", "change", "spliced"])
-def test_edits_change_what_they_say(changes: Changes, tmp_path: Path, kind: str) -> None:
+def test_edits_change_the_declared_bytes(changes: Changes, tmp_path: Path, kind: str) -> None:
     changes.apply(Step("new", SIZE))
     (old,) = held(tmp_path).values()
     seen = changes.apply(Step(kind, 64))

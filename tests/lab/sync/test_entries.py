@@ -68,7 +68,7 @@ def test_numbers_with_doubts_are_inconclusive(lab: Lab) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_missing_skips_with_the_reason_on_all_agents(lab: Lab) -> None:
+def test_missing_link_skips_on_all_agents_with_the_reason(lab: Lab) -> None:
     lab.write(
         """
         from pytest_cloudbench.net.link import LinkUnavailable

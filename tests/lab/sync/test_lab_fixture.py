@@ -82,7 +82,7 @@ def test_captures_are_kept_on_request(lab: Lab) -> None:
     assert told["steps"] == ["new", "copy"]
 
 
-def test_a_client_that_is_missing_is_skipped_with_what_brings_it(lab: Lab) -> None:
+def test_missing_client_is_skipped_with_its_install_command(lab: Lab) -> None:
     lab.write(
         'name = "none"\ntestbed = "none"\n[sync]\ncommand = ["no-such-program"]\n[verify]\nfolder = "{stored}"\n',
         "none.toml",

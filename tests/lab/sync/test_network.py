@@ -142,7 +142,7 @@ def test_a_server_that_is_near_shows_no_waits(tmp_path: Path) -> None:
         assert "the server is near (round trip 0." in verdicts[name].detail
 
 
-def test_what_is_not_told_is_asked_for(tmp_path: Path) -> None:
+def test_external_client_names_missing_options(tmp_path: Path) -> None:
     def refused(**options: str) -> str:
         client = clients.make_client("external", folder=str(tmp_path), **options)
         network = network_of(client, Way())
@@ -158,7 +158,9 @@ def test_what_is_not_told_is_asked_for(tmp_path: Path) -> None:
     assert "no address of none0 is known; give address" in refused(interface="none0", names="*.example.com")
 
 
-def test_what_a_killed_run_leaves_is_removed_by_clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clean_removes_files_of_killed_run_from_mirrored_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CLOUDBENCH_JOURNAL", str(tmp_path / "journal.jsonl"))
     mirrored = tmp_path / "mirrored"
     mirrored.mkdir()

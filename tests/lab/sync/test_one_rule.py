@@ -117,7 +117,7 @@ ENDS = """
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fixture", ["lab", "benchmark"])
-def test_fixtures_of_a_file_end_where_only_the_leader_runs_its_last_test(lab: Lab, fixture: str) -> None:
+def test_module_fixtures_end_on_all_agents_after_a_leader_only_test(lab: Lab, fixture: str) -> None:
     body = ENDS.replace("FIXTURE", fixture)
     lab.write(body, "test_one.py").write(body, "test_two.py")
     run = lab.run(*FOLDER, "--client", "reference", "-n", "2")

@@ -144,7 +144,7 @@ def asked(pair: ReferenceClient) -> int:
 
 
 @pytest.mark.slow
-def test_what_the_server_has_and_the_second_device_not_is_not_there(
+def test_file_missing_on_the_second_device_has_not_arrived(
     start: Start,
 ) -> None:
     lab = start("&pull_s=0.05")

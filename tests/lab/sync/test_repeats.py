@@ -21,7 +21,7 @@ def transfer(**given: Any) -> dict[str, Any]:
     return Transfer(1, 1000, **{**told, **given}).as_dict()
 
 
-def test_a_mean_of_what_is_not_known_is_not_known() -> None:
+def test_mean_with_unknown_values_is_unknown() -> None:
     assert mean_of_known([1.0, 3.0]) == 2.0
     assert mean_of_known([1.0, None]) is None
     assert mean_of_known([]) is None
@@ -43,7 +43,7 @@ def test_means_are_of_transfers_that_ended() -> None:
     assert transfer_means([transfer(is_synced=False)])["completion"] is None
 
 
-def test_doubts_name_what_did_not_end_or_was_not_valid() -> None:
+def test_doubts_name_unfinished_and_invalid_transfers() -> None:
     assert transfer_doubts([transfer(), transfer()], 2) == []
     assert transfer_doubts([transfer(is_synced=False, error="it ended")], 2) == [
         "2 of 2 transfers did not finish",
@@ -75,14 +75,14 @@ def broken(**given: Any) -> dict[str, Any]:
         (0, "connection lived on"),
     ],
 )
-def test_what_is_sent_again_says_how_it_recovered(sent_after: int, how: str) -> None:
+def test_bytes_sent_again_reveal_how_a_client_recovered(sent_after: int, how: str) -> None:
     cost = recovery_cost(transfer(), broken(sent_after_bytes=sent_after, up_bytes=500 + sent_after, wire_bytes=1600))
     assert cost["how_recovered"] == how
     assert cost["again_bytes"] == 500 + sent_after - 1020
     assert cost["recovery_overhead"] == pytest.approx(0.5)
 
 
-def test_nothing_is_said_where_a_number_may_be_wrong() -> None:
+def test_recovery_is_unknown_if_a_transfer_is_invalid() -> None:
     for pair in (
         (transfer(reasons=("bad",)), broken()),
         (transfer(), broken(reasons=("bad",))),

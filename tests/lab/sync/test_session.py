@@ -198,7 +198,7 @@ def test_a_link_that_cannot_be_is_said_before_anything_starts(tmp_path: Path) ->
         Lab(clients.make_client("reference"), tmp_path, seed="s", rights="king")
 
 
-def test_missing_programs_are_named_with_what_brings_them(tmp_path: Path) -> None:
+def test_missing_programs_are_named_with_their_install_command(tmp_path: Path) -> None:
     (tmp_path / "none.toml").write_text(
         'name = "none"\ntestbed = "none"\n[sync]\ncommand = ["no-such-program"]\n[verify]\nfolder = "{stored}"\n'
     )

@@ -29,7 +29,7 @@ def test_packages_are_summed_and_their_parts_are_not(tmp_path: Path) -> None:
     assert energy_j(before, read_energy_uj(tmp_path)) == pytest.approx(0.2 + 0.2)
 
 
-def test_energy_is_unknown_where_it_is_not_readable(tmp_path: Path) -> None:
+def test_energy_is_unknown_if_a_counter_is_unreadable(tmp_path: Path) -> None:
     assert read_energy_uj(tmp_path) == {}
     package(tmp_path, "intel-rapl:0", "100000")
     before = read_energy_uj(tmp_path)

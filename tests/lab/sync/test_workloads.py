@@ -25,7 +25,7 @@ def test_the_set_appears_as_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "least", "most"), [("binary", 0.99, 1.01), ("text", 0.2, 0.6)])
-def test_kinds_differ_by_what_compression_makes_of_them(kind: str, least: float, most: float) -> None:
+def test_kinds_of_content_differ_in_compressibility(kind: str, least: float, most: float) -> None:
     ((_, content),) = Workload(1, 200_000, kind).contents("seed")
     data = content.read(0, 200_000)
     assert len(data) == 200_000

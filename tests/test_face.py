@@ -69,7 +69,7 @@ def test_no_name_is_hidden_by_a_module() -> None:
     assert modules & {*pytest_cloudbench.__all__} == set()
 
 
-def test_editors_are_told_the_names_before_they_are_loaded() -> None:
+def test_dir_lists_public_names_before_they_are_loaded() -> None:
     told = run("import pytest_cloudbench\nprint(*dir(pytest_cloudbench))").split()
     assert {*pytest_cloudbench.__all__} <= {*told}
 

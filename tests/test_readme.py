@@ -71,7 +71,7 @@ Against an embedded Dropbox, offline.
 
 Chunks, deltas, compression, idle chatter: read from its packets, with evidence.
     tests/lab/detect/test_verdicts.py::test_every_combination_is_told_apart
-    tests/suites/test_idle.py::test_it_finds_a_polling_period_and_that_there_is_none
+    tests/suites/test_idle.py::test_idle_suite_finds_polling_period_or_its_absence
 
 **Do the papers' results still hold?**
     tests/suites/test_iot.py::test_tables_default_to_the_profile_of_their_year
@@ -161,7 +161,7 @@ The first bound is absolute, the second relative to the latest stored run that p
     tests/judge/test_baseline.py::test_the_latest_comparable_entry_is_chosen
 
 A broken gate fails its test with one line.
-    tests/fleet/test_gates.py::test_a_test_that_never_asks_for_its_judgement_fails_all_the_same
+    tests/fleet/test_gates.py::test_broken_gate_fails_a_test_that_ignores_its_result
 
 `--cloudbench-gate` skips a test that it cannot judge, and with `--cloudbench-gate-strict` fails it.
     tests/fleet/test_regression_gate.py::test_without_history_everything_is_inconclusive_and_skipped_and_stored
@@ -250,7 +250,7 @@ something old? |
 send, and when is it done? |
     tests/suites/test_sync_capabilities.py::test_table_1_finds_the_configured_capabilities
     tests/suites/test_sync_performance.py::test_measured_traffic_and_times_match_the_protocol
-    tests/suites/test_idle.py::test_it_finds_a_polling_period_and_that_there_is_none
+    tests/suites/test_idle.py::test_idle_suite_finds_polling_period_or_its_absence
     tests/suites/test_updates.py::test_updates_that_come_faster_are_batched
     tests/suites/test_mobile.py::test_the_round_trip_is_in_the_completion_of_each_file
     tests/suites/test_propagation.py::test_the_second_device_of_the_reference_client_is_asked_for

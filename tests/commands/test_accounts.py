@@ -116,7 +116,7 @@ def test_a_browser_that_comes_back_brings_tokens(app: Application, emulator: Emu
     assert works(tokens, emulator)
 
 
-def test_connections_that_a_browser_does_not_use_or_aborts_hold_nothing_up(
+def test_unused_and_aborted_browser_connections_do_not_block_login(
     app: Application, emulator: EmulatorService, capsys: pytest.CaptureFixture[str]
 ) -> None:
     opened: list[socket.socket] = []
@@ -180,7 +180,7 @@ def test_foreign_requests_do_not_end_a_login(
     assert capsys.readouterr().err == ""
 
 
-def test_an_error_of_the_provider_is_one_line(app: Application) -> None:
+def test_error_of_the_provider_is_reported_in_one_line(app: Application) -> None:
     def come_back(address: str) -> None:
         asked = dict(parse_qsl(urlsplit(address).query))
         back = {"error": "access_denied", "error_description": "\n no\r\nsuch\x85user ", "state": asked["state"]}
@@ -406,7 +406,7 @@ def test_ended_login_to_box_is_reported_with_the_providers_reason(renewals: list
     assert renewals == ["invalid"]
 
 
-def test_a_refresh_token_that_works_once_is_not_taken_from_the_environment(
+def test_single_use_refresh_token_is_not_read_from_the_environment(
     box_app: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in BOX.items():

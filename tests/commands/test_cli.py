@@ -56,7 +56,7 @@ def test_cli_without_arguments_shows_common_commands() -> None:
 
 
 @pytest.mark.parametrize("words", [["emulate", "no-such-api"], ["emulate", "dropbox", "--profile", "no-such-profile"]])
-def test_bad_input_is_one_line(words: list[str]) -> None:
+def test_bad_input_is_reported_in_one_line(words: list[str]) -> None:
     done = run(*words)
     assert done.returncode == 4
     assert len(done.stderr.splitlines()) == 1
@@ -324,7 +324,7 @@ def test_unusable_journal_is_reported_in_one_line(
         journal.note_folder("folder:x", "/cloudbench-x")
 
 
-def test_a_journal_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_journal_is_reported_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setenv("CLOUDBENCH_JOURNAL", str(tmp_path / "file" / "journal.jsonl"))
     with pytest.raises(ResultsError, match="CLOUDBENCH_JOURNAL"):

@@ -106,7 +106,7 @@ def test_a_bench_file_is_estimated(tmp_path: Path) -> None:
     assert "in this machine's memory" in text
 
 
-def test_an_unknown_provider_is_one_line(tmp_path: Path) -> None:
+def test_unknown_provider_is_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TESTS)
     command = [sys.executable, "-m", "pytest_cloudbench.commands.cli", "estimate", "test_it.py", "--provider", "no:x"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=HANG_S, check=False)

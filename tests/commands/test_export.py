@@ -31,7 +31,7 @@ def test_a_run_becomes_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert (out, err) == ("", "cloudbench export: 1 numbers of 1 experiment\n")
 
 
-def test_a_run_that_cannot_be_read_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_unreadable_run_is_reported_in_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     torn, newer = tmp_path / "torn\n.json", stored(tmp_path, "0002_x.json", schema=99)
     torn.write_text('{"benchmarks": [')
     given = ["export", stored(tmp_path), str(torn), newer, str(tmp_path), "--format", "csv"]
@@ -56,7 +56,7 @@ def test_a_run_is_named_as_in_other_commands(tmp_path: Path, capsys: pytest.Capt
     assert "there is no such run" in capsys.readouterr().err
 
 
-def test_without_a_number_nothing_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_export_without_a_number_writes_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     where = tmp_path / "out.txt"
     run = stored(tmp_path, response_p99=None)
     assert cli.main(["export", run, "--format", "openmetrics", "-o", str(where)]) == 1
@@ -83,6 +83,6 @@ def test_a_class_of_machines_has_a_name_for_files(capsys: pytest.CaptureFixture[
     assert key.split("-")[0] == text.split()[0].lower()
 
 
-def test_a_file_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unwritable_file_is_reported_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["export", stored(tmp_path), "--format", "csv", "-o", str(tmp_path)]) == 1
     assert "cannot be written: Is a directory" in capsys.readouterr().err

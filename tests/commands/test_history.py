@@ -299,7 +299,7 @@ def test_hostile_names_do_nothing_to_a_terminal(storage: Path, run: Any) -> None
         assert not set(out + err) & set("\x1b\x07\x9b\u202e"), command
 
 
-def test_left_out_files_are_a_line_each(storage: Path, run: Any) -> None:
+def test_files_left_out_are_reported_in_a_line_each(storage: Path, run: Any) -> None:
     store_series(storage, [0.1])
     (storage / MACHINE / "0002_torn.json").write_text("{")
     out, err = run("baseline", "list")
@@ -308,7 +308,7 @@ def test_left_out_files_are_a_line_each(storage: Path, run: Any) -> None:
     assert "0001_run" in out
 
 
-def test_a_storage_without_runs_is_one_line(
+def test_storage_without_runs_is_reported_in_one_line(
     tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ) -> None:
     assert "there are no stored runs in" in run("history", status=4)[1]
@@ -435,12 +435,12 @@ def test_operations_of_two_sides_know_their_side_and_block(storage: Path, run: A
 
 
 @pytest.mark.parametrize("sql", ["", "  ", "-- nothing", ";"])
-def test_an_empty_query_is_one_line(recorded: Path, run: Any, sql: str) -> None:
+def test_empty_query_is_refused_in_one_line(recorded: Path, run: Any, sql: str) -> None:
     err = run("ops", "1", "--sql", sql, status=4)[1]
     assert err == "cloudbench: --sql: expected a query, such as: FROM ops LIMIT 5\n"
 
 
-def test_a_wrong_query_and_lost_records_are_one_line(recorded: Path, run: Any) -> None:
+def test_wrong_query_and_lost_records_are_reported_in_one_line(recorded: Path, run: Any) -> None:
     err = run("ops", "1", "--sql", "SELECT nothing FROM ops", status=4)[1]
     assert err.startswith("cloudbench: --sql: Binder Error")
     assert err.count("\n") == 1

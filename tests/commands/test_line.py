@@ -97,7 +97,7 @@ def test_failed_line_measurement_stores_nothing(
         (["--provider", "emulated:ideal", "--mib", "0"], "--mib of 1 or more"),
     ],
 )
-def test_bad_input_is_one_line(
+def test_bad_input_is_reported_in_one_line(
     folder: Path, capsys: pytest.CaptureFixture[str], argv: list[str], reason: str
 ) -> None:  # fmt: skip
     assert main(["line", *argv]) == 4
@@ -140,7 +140,7 @@ def test_a_line_of_another_host_of_that_name_is_not_stated(tmp_path: Path) -> No
     assert "line" not in oslo
 
 
-def test_a_file_that_is_torn_or_not_there_has_the_lines_that_it_has(tmp_path: Path) -> None:
+def test_torn_file_of_lines_yields_its_whole_lines(tmp_path: Path) -> None:
     assert read_lines(tmp_path) == []
     (tmp_path / LINES).write_text('{"host": "oslo"}\n[1]\n{"host": "li\n\n' + json.dumps({"host": "lima"}), "utf-8")
     assert [line["host"] for line in read_lines(tmp_path)] == ["oslo", "lima"]

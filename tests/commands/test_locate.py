@@ -124,7 +124,7 @@ def test_surveys_of_several_hosts_and_days_give_one_answer(tmp_path: Path, capsy
     assert server["vantage_points"] == 3
 
 
-def test_anycast_is_unknown_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_anycast_has_no_place_and_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = [
         make_survey(tmp_path, "oslo", Position(59.91, 10.75), 1.0, "2026-11-01"),
         make_survey(tmp_path, "rome", Position(41.89, 12.48), 1.0, "2026-11-01"),
@@ -210,7 +210,9 @@ def test_locate_refuses_invalid_content_url(home: Path, capsys: pytest.CaptureFi
     assert "--content: expected URLs such as" in capsys.readouterr().err
 
 
-def test_servers_of_others_are_left_in_peace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_foreign_servers_are_not_contacted_without_agreement(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with internet(tmp_path, ["52.216.1.1", "52.216.1.2"]) as net:
         assert cli.main(["locate", NAME, *net.options]) == 0
     text = capsys.readouterr().out
@@ -258,7 +260,7 @@ def test_a_narrow_terminal_gets_no_longer_line(
         (["--capture", "absent.pcap"], "absent.pcap"),
     ],
 )
-def test_bad_input_is_said_in_one_line(
+def test_bad_input_is_reported_in_one_line(
     arguments: list[str],
     words: str,
     capsys: pytest.CaptureFixture[str],
@@ -276,7 +278,7 @@ def test_bad_input_is_said_in_one_line(
 @pytest.mark.parametrize(
     ("leads_to", "operator"), [(["127.0.0.1"], "Google"), ([], "Google"), (["192.0.2.9"], ""), (["::1"], "")]
 )
-def test_a_name_that_leads_elsewhere_is_not_believed(
+def test_reverse_name_must_resolve_to_its_address(
     home: Path, capsys: pytest.CaptureFixture[str], leads_to: list[str], operator: str
 ) -> None:
     name = "lhr25s34-in-f14.1e100.net"
@@ -290,7 +292,7 @@ def test_a_name_that_leads_elsewhere_is_not_believed(
     assert ("name of the server" in server["known_by"]) is bool(operator)
 
 
-def test_a_capture_that_was_cut_is_said(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_truncated_capture_is_reported(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     whole = (FOLDER / "tls13.pcapng").read_bytes()
     for size in (len(whole), 20_000):
         (home / "some.pcapng").write_bytes(whole[:size])
@@ -301,7 +303,7 @@ def test_a_capture_that_was_cut_is_said(home: Path, capsys: pytest.CaptureFixtur
         assert ("some.pcapng: servers may be missing: the file ends within" in captured.err) is (size == 20_000)
 
 
-def test_a_place_that_nobody_knows_is_said_before_anybody_is_asked(
+def test_unknown_location_of_a_host_is_refused_before_queries(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hosts = tmp_path / "hosts.toml"
@@ -382,7 +384,7 @@ def test_ranges_of_one_operator_are_renewed_and_those_of_others_stay(
         ('{"prefixes": [{"ip_prefix": "here"}]}', "is no file of ranges of Amazon"),
     ],
 )
-def test_a_file_that_is_none_changes_nothing(
+def test_invalid_range_file_changes_nothing(
     text: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], own_tables: Path
 ) -> None:
     (tmp_path / "bad.json").write_text(text, "utf-8")

@@ -251,7 +251,7 @@ def test_children_that_are_missing_or_moved_are_refused_and_nothing_is_changed(
     assert [sorted(path.name for path in arrays.packages(child)) for child in range(3)] == held
 
 
-def test_without_metadata_a_missing_child_is_noticed_too(arrays: Arrays, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_child_is_noticed_without_metadata(arrays: Arrays, capsys: pytest.CaptureFixture[str]) -> None:
     for path in arrays.folder.glob("array.sqlite*"):
         path.unlink()
     before = arrays.file.read_text("utf-8")
@@ -299,7 +299,7 @@ def test_export_into_the_folder_of_a_child_is_refused(arrays: Arrays, capsys: py
         (["export", "{file}", "/dev/null/x"], "/dev/null"),
     ],
 )
-def test_bad_input_is_one_line(
+def test_bad_input_is_reported_in_one_line(
     arrays: Arrays, capsys: pytest.CaptureFixture[str], words: list[str], message: str
 ) -> None:
     assert cli.main(["raid", *(word.format(file=arrays.file) for word in words)]) == 4

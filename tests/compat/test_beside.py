@@ -52,7 +52,7 @@ def test_unclaimed_short_option_names_are_ours(project: Project, given: tuple[st
 
 
 @pytest.mark.slow
-def test_a_name_that_turns_out_to_be_a_conftest_s(project: Project) -> None:
+def test_option_defined_by_a_conftest_belongs_to_it(project: Project) -> None:
     project.write({
         "t/conftest.py": "def pytest_addoption(parser): parser.addoption('--grid', default='no')",
         "t/test_theirs.py": "def test_theirs(request): assert request.config.option.grid == 'fine'",
@@ -171,7 +171,7 @@ def test_quiet_runs_print_less(project: Project) -> None:
 
 @pytest.mark.slow
 @SPREAD
-def test_without_pytest_benchmark_nothing_is_stored_and_that_is_said(project: Project, spread: Spread) -> None:
+def test_run_without_pytest_benchmark_stores_nothing_and_warns(project: Project, spread: Spread) -> None:
     project.write({"test_ours.py": EXPERIMENT})
     ran = project.run("--provider", "folder:objects", "-p", "no:benchmark", *spread)
     assert ran.outcomes() == [OURS], ran.text

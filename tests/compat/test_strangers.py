@@ -221,7 +221,7 @@ def test_nothing_changes_with_workers(project: Project, dist: str) -> None:
 
 
 @pytest.mark.slow
-def test_options_of_a_folder_that_pytest_comes_to_late(project: Project) -> None:
+def test_options_of_a_late_conftest_belong_to_it(project: Project) -> None:
     project.write({
         "inner/conftest.py": "def pytest_addoption(parser): parser.addoption('--provider', default='late')",
         "inner/test_it.py": "def test_it(request): assert request.config.getoption('provider') == 'late'",
@@ -231,7 +231,7 @@ def test_options_of_a_folder_that_pytest_comes_to_late(project: Project) -> None
 
 
 @pytest.mark.slow
-def test_options_of_a_plugin_that_comes_first_or_last(project: Project, tmp_path: Path) -> None:
+def test_options_of_other_plugins_win_in_any_load_order(project: Project, tmp_path: Path) -> None:
     """Installed plugins are loaded in no reliable order."""
     (tmp_path / "stranger.py").write_text("def pytest_addoption(parser): parser.addoption('--provider', type=int)")
     project.write({"test_it.py": "def test_it(request): assert request.config.option.provider == 3"})

@@ -204,7 +204,7 @@ def test_client_credentials_get_a_token_once(emulator: EmulatorService) -> None:
     driver.close()
 
 
-def test_specs_and_credentials_that_cannot_work() -> None:
+def test_unusable_specs_and_credentials_are_refused() -> None:
     with pytest.raises(SpecError, match="nothing may follow"):
         drivers.connect(ProviderSpec.parse("box:folder"), None, {"access_token": "x"})
     with pytest.raises(CredentialsError, match="access_token, or client_id and client_secret and enterprise_id"):
@@ -328,7 +328,7 @@ def test_unusable_success_is_a_server_error(server: Said, told: Any, body: bytes
     refusal(K.SERVER, told.space)
 
 
-def test_a_download_that_ends_early_or_ignores_the_range(server: Said, told: Any) -> None:
+def test_truncated_download_and_ignored_range_are_errors(server: Said, told: Any) -> None:
     conflict = {"code": "item_name_in_use", "context_info": {"conflicts": {"type": "file", "id": "7"}}}
     server.say(409, json.dumps(conflict).encode())
     file_id = told._file_id("get", "/a")

@@ -96,7 +96,7 @@ a line that is none
         ("/mnt/a b/c", "cifs (//server/share at /mnt/a b)"),
     ],
 )
-def test_the_file_system_of_a_folder_is_told(folder: str, described: str, tmp_path: Path) -> None:
+def test_file_system_of_a_folder_is_reported(folder: str, described: str, tmp_path: Path) -> None:
     (tmp_path / "mountinfo").write_text(MOUNTS, "utf-8")
     assert file_system(Path(folder), tmp_path / "mountinfo") == described
     assert file_system(Path(folder), tmp_path / "none") == "unknown"
@@ -121,7 +121,7 @@ def test_unusable_spec_is_refused(text: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_root_that_cannot_be_a_folder(tmp_path: Path) -> None:
+def test_root_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(SpecError, match="is not a folder"):
         drivers.connect(ProviderSpec.parse(f"folder:{tmp_path / 'file'}"))

@@ -432,7 +432,7 @@ def test_error_table(scripted: FaultServer, at_fault: Any, answer: Answer, kind:
     assert len(scripted.asked) == 1
 
 
-def test_a_download_that_ends_early_and_a_range_that_is_ignored(scripted: FaultServer, at_fault: Any) -> None:
+def test_truncated_download_and_ignored_range_are_errors(scripted: FaultServer, at_fault: Any) -> None:
     body = json.dumps({"files": [FILE]}).encode()
     scripted.say(Answer(200, body, JSON, promised=50, then="close"))
     assert failure(lambda: list(at_fault.get("/f/a"))).kind is K.NETWORK

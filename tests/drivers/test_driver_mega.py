@@ -125,7 +125,7 @@ def test_a_login_is_a_part_of_the_operation_that_needs_it(emulator: EmulatorServ
 
 
 @pytest.mark.parametrize("reason", ["EAGAIN", "ERATELIMIT"])
-def test_throttling_is_told_and_not_repeated(emulator: EmulatorService, driver: Any, reason: str) -> None:
+def test_throttling_is_reported_and_not_retried(emulator: EmulatorService, driver: Any, reason: str) -> None:
     driver.put("/a", SMALL)
     emulator.control(set={"throttle.rate_per_s": 1e-9, "throttle.burst": 1, "throttle.reason": reason})
     for sends in (4, 2):  # changes, where to send, content (refused); changes, where to send (refused)

@@ -145,7 +145,7 @@ def test_memory_service_needs_no_settings() -> None:
         ("opendal:memory?timeout_s=never", "timeout_s is a number"),
     ],
 )
-def test_specs_that_cannot_work(spec: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unusable_specs_are_refused(spec: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(SpecError, match=told) as caught:

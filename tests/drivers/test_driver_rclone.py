@@ -158,7 +158,7 @@ def test_a_remote_that_is_not_there_is_named(mine: Path) -> None:
 
 
 @pytest.mark.parametrize("spec", ["rclone", "rclone:", "rclone::", "rclone:mydrive", "rclone:my:a]b"])
-def test_specs_that_cannot_work(spec: str) -> None:
+def test_unusable_specs_are_refused(spec: str) -> None:
     with pytest.raises(SpecError, match="rclone:REMOTE:PATH"):
         drivers.connect(ProviderSpec.parse(spec))
 

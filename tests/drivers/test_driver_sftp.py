@@ -172,7 +172,7 @@ def test_address_gives_host_port_and_folder(url: str, place: tuple[str, int, str
     ["sftp", "sftp://alice:pw@host/", "sftp://host:port/", "sftp://host?host_key=MD5:11:22",
      "sftp://host?known_hosts=/nowhere/at/all"],
 )  # fmt: skip
-def test_specs_that_cannot_work(spec: str) -> None:
+def test_unusable_specs_are_refused(spec: str) -> None:
     with pytest.raises(SpecError) as caught:
         drivers.connect(ProviderSpec.parse(spec), None, KEYS)
     assert "\n" not in str(caught.value)

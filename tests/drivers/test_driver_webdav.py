@@ -177,7 +177,7 @@ def test_specs(spec: str, url: str) -> None:
     ["webdav", "webdav:", "webdav:///dav", "webdav://alice:pw@cloud.example/", "webdav://cloud.example?tls=maybe",
      "webdav:https://cloud.example/?tls=1", "webdav://cloud.example:port/"],
 )  # fmt: skip
-def test_specs_that_cannot_work(spec: str) -> None:
+def test_unusable_specs_are_refused(spec: str) -> None:
     with pytest.raises(SpecError) as caught:
         drivers.connect(ProviderSpec.parse(spec), None, KEYS)
     assert "\n" not in str(caught.value)

@@ -78,7 +78,9 @@ def test_the_proxy_of_an_address(
         ("", "storage.test", False),
     ],
 )
-def test_hosts_that_no_proxy_leads_to(monkeypatch: pytest.MonkeyPatch, listed: str, host: str, is_direct: bool) -> None:
+def test_no_proxy_list_exempts_matching_hosts(
+    monkeypatch: pytest.MonkeyPatch, listed: str, host: str, is_direct: bool
+) -> None:
     monkeypatch.setenv("HTTPS_PROXY", PROXY)
     monkeypatch.setenv("NO_PROXY", listed)
     url = f"https://{host}/files"

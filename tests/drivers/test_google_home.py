@@ -89,7 +89,7 @@ def test_google_files_come_last_and_a_named_one_before_gclouds(
         ('{"type": "external_account"}', "type 'external_account' cannot be used here"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_one_line(gcloud: Path, text: str, told: str) -> None:
+def test_unusable_file_is_refused_in_one_line(gcloud: Path, text: str, told: str) -> None:
     gcloud.write_text(text)
     with pytest.raises(CredentialsError, match=told) as caught:
         credentials.load(credentials.ProviderAccount.named("gcs"))

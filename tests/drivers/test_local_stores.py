@@ -245,7 +245,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("name", marked(name for name in recipe_names() if name in RECIPES.values()))
-def test_servers_are_gone_when_their_owner_is_killed(name: str) -> None:
+def test_servers_end_when_their_owner_is_killed(name: str) -> None:
     if missing := load_recipe(name).describe_missing():
         pytest.skip(missing)
     owner = subprocess.Popen(

@@ -219,7 +219,7 @@ BROKEN: Mapping[str, tuple[Mapping[str, str], str]] = {
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("case", BROKEN)
-def test_a_driver_that_cannot_be_used_is_one_line(lab: Lab, case: str) -> None:
+def test_unusable_driver_is_reported_in_one_line(lab: Lab, case: str) -> None:
     brought, expected = BROKEN[case]
     folder = lab.folder / "site"
     for name, value in brought.items():

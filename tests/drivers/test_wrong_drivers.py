@@ -151,7 +151,7 @@ def test_the_sequence_that_fails_is_shown(lab: Lab, brought: dict[str, str | Non
     assert alone.lines_with("state.put(")
 
 
-def test_content_that_differs_is_told_by_its_first_byte(lab: Lab, brought: dict[str, str | None]) -> None:
+def test_differing_content_is_reported_with_its_first_byte(lab: Lab, brought: dict[str, str | None]) -> None:
     """Even where CI is set: there pytest would compare 100,000 bytes for half an hour to show how they differ."""
     alone = conform(lab, "--provider=wrong:objects/ranges?how=IgnoresRanges", "-k", "get_from_an_offset",
                     env={**brought, "CI": "true"}, timeout_s=HANG_S)  # fmt: skip

@@ -169,7 +169,7 @@ def test_copy_and_move_onto_taken_name_are_refused(box: BoxWire) -> None:
         ("..", "item_name_invalid"),
     ],
 )
-def test_names_that_box_refuses(box: BoxWire, name: str, code: str) -> None:
+def test_invalid_file_names_are_refused(box: BoxWire, name: str, code: str) -> None:
     body = {"name": name, "parent": {"id": "0"}}
     for reply in (box("POST", "/folders", body), box("OPTIONS", "/files/content", body), box.upload(body, b"")):
         assert said(reply) == (400, code)

@@ -195,7 +195,7 @@ def test_write_over_quota_changes_nothing() -> None:
     assert store.used_bytes == 5
 
 
-def test_the_log_tells_when_reads_may_know() -> None:
+def test_change_log_shows_entries_when_reads_may_see_them() -> None:
     store = store_of()
     woken: list[int] = []
     store.log.listeners.append(lambda: woken.append(len(store.log.keys)))

@@ -225,7 +225,7 @@ def test_id_token_names_the_signed_in_user(wire: GraphWire) -> None:
     assert "id_token" not in exchanged(wire, code_for(wire, scope="Files.Read")).value
 
 
-def test_a_code_can_come_back_by_a_form(wire: GraphWire) -> None:
+def test_authorization_code_is_returned_by_form_post(wire: GraphWire) -> None:
     asked = urlencode({"client_id": "app", "redirect_uri": BACK, "state": '"><x', "response_mode": "form_post"})
     told = wire("GET", f"/common/oauth2/v2.0/authorize?{asked}", token=None)
     page = told.value.decode()

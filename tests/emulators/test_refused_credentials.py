@@ -68,7 +68,7 @@ def test_another_secret_of_the_same_client_is_refused(wire: Any) -> None:
     assert dropbox_token(wire, client_id="other", refresh_token="other", client_secret="wrong").status == 200
 
 
-def test_a_refresh_token_is_its_clients(wire: Any) -> None:
+def test_refresh_token_works_only_for_its_client(wire: Any) -> None:
     form = {"grant_type": "authorization_code", "redirect_uri": "http://localhost:1/"}
     given = dropbox_token(wire, **form, code=dropbox_code(wire), client_secret="right").value["refresh_token"]
     assert dropbox_token(wire, refresh_token=given, client_secret="right").status == 200
@@ -94,7 +94,7 @@ def test_application_credentials_are_checked(wire: Any) -> None:
         ("files.content.write files.content.read", ("files/delete_batch", {"entries": []}), ("check/user", {})),
     ],
 )
-def test_a_reduced_scope_reduces(wire: Any, scope: str, allowed: Any, refused: Any) -> None:
+def test_reduced_scope_allows_fewer_functions(wire: Any, scope: str, allowed: Any, refused: Any) -> None:
     reply = dropbox_token(wire, scope=scope)
     assert (reply.status, reply.value["scope"]) == (200, scope)
     token = reply.value["access_token"]

@@ -29,7 +29,7 @@ def start(lab: Lab, shared: Path) -> Running:
     return lab.start("--provider", "folder:objects", "--benchmark-autosave", *places)
 
 
-def test_both_are_stored_and_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_simultaneous_sessions_are_both_stored_and_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Neither begins to measure, or to store, before the other is ready to: they do both at the same time."""
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()

@@ -120,7 +120,7 @@ def test_gathering_answers_all_agents_with_result_of_the_handler(three: Fleet) -
     assert three.take("gw1") == Reply({"gw0": "gw0", "gw1": "gw1", "gw2": "gw2"})
 
 
-def test_once_is_the_leaders_and_late_ones_get_the_answer(three: Fleet) -> None:
+def test_leader_runs_once_and_late_agents_receive_its_answer(three: Fleet) -> None:
     three.enter("gw0", "gw1", "gw2")
     three.meet("gw1", "once:work")
     assert three.take("gw1") is None, "it waits for the leader"
@@ -318,7 +318,7 @@ def test_straggler_is_killed_but_waiting_agents_are_not() -> None:
     assert fleet.coordinator.lost["gw1"] == "showed no sign of life for 0.2 s and was ended"
 
 
-def test_a_sign_of_life_buys_time_and_so_does_an_item_of_its_own() -> None:
+def test_agents_with_signs_of_life_or_tests_of_their_own_are_not_killed() -> None:
     alone = threading.Event()
     fleet = Fleet(3, patience_s=0.4, apart=lambda agent: agent == "gw2" and not alone.is_set())
     fleet.assign()
@@ -493,7 +493,7 @@ def test_an_item_that_is_run_again_waits_for_all_in_each_round() -> None:
     assert fleet.take("gw1").value["again"] == 1
 
 
-def test_an_item_that_is_not_run_again_is_over_when_it_is_entered() -> None:
+def test_entering_a_test_without_a_repetition_ends_it() -> None:
     fleet = Fleet(2, again=lambda nodeid, before: None if before else 0)
     fleet.assign()
     fleet.enter("gw0", "gw1")

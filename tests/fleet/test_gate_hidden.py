@@ -75,7 +75,7 @@ def test_gate_keeps_skipped_and_xfailed_tests_if_nothing_is_broken(lab: Lab) -> 
     assert run.counts() == {"skipped": 1, "xfailed": 1, "deselected": 5}, run.text
 
 
-def test_without_stored_runs_a_loss_is_a_loss(lab: Lab) -> None:
+def test_loss_breaks_gate_without_stored_runs(lab: Lab) -> None:
     written(lab)
     (lab.folder / "lose-0").touch()
     run = lab.run(*FOLDER, "--cloudbench-gate", "-p", "no:benchmark", "-k", "test_broken[", store=False)

@@ -117,7 +117,7 @@ def test_a_plugin_that_runs_experiments_by_itself_gets_no_result(lab: Lab, sprea
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [("--reruns", "2", "-k", "test_put["), ("-k", "test_flaky[")])
 @SPREAD
-def test_pytest_rerunfailures_does_not_either(lab: Lab, options: tuple[str, ...], spread: Spread) -> None:
+def test_reruns_of_pytest_rerunfailures_do_not_hide_losses(lab: Lab, options: tuple[str, ...], spread: Spread) -> None:
     pytest.importorskip("pytest_rerunfailures")
     run = losing(written(lab), *options, *spread)
     assert (run.status, run.counts()["failed"]) == (1, 1), run.text
@@ -251,7 +251,7 @@ def test_settings_of_a_subfolder_that_is_not_the_root_folder_are_named(nested: L
         assert run.lines_with(f"cloudbench: gate: the settings in {path} are not used: pytest's root folder is ")
 
 
-def test_a_project_with_settings_and_runs_of_its_own_is_told_nothing(nested: Lab) -> None:
+def test_project_with_its_own_settings_and_runs_gets_no_hint(nested: Lab) -> None:
     for path in Path(nested.folder / "results").rglob("*.json"):
         path.unlink()
     (nested.folder / "sub" / "pyproject.toml").write_text(f"[tool.pytest.ini_options]\n{STRICT_SETTINGS}")

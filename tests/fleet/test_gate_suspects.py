@@ -104,7 +104,7 @@ def test_without_a_budget_nothing_is_measured_again(lab: Lab, where: str) -> Non
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("budget", ["half", "-1", "-5%", "inf", "nan"])
-def test_a_budget_that_is_none_is_refused_in_one_line(lab: Lab, budget: str) -> None:
+def test_invalid_budget_is_refused_in_one_line(lab: Lab, budget: str) -> None:
     run = lab.write(TESTS).run(*GATE, f"-ocloudbench_gate_budget={budget}", store=False)
     assert run.status == 4, run.text
     assert run.lines_with('cloudbench_gate_budget: expected a share of the session such as "50%", or seconds, found')

@@ -45,7 +45,7 @@ def broken_lines(run: Ended) -> list[str]:
 
 @pytest.mark.slow
 @SPREAD
-def test_a_test_that_never_asks_for_its_judgement_fails_all_the_same(lab: Lab, spread: Spread) -> None:
+def test_broken_gate_fails_a_test_that_ignores_its_result(lab: Lab, spread: Spread) -> None:
     run = lab.write(README).run(*FOLDER, *spread, *GATE)
     assert (run.status, run.counts()) == (1, {"failed": 1}), run.text
     (line,) = broken_lines(run)
@@ -151,7 +151,7 @@ def test_runs_in_fixtures_are_judged_as_well(lab: Lab, spread: Spread) -> None:
 
 
 @pytest.mark.slow
-def test_a_failure_that_is_expected_stays_one(lab: Lab) -> None:
+def test_broken_gate_of_xfail_test_stays_xfailed(lab: Lab) -> None:
     lab.write(
         PRELUDE
         + """
@@ -185,7 +185,7 @@ FILES = {"x.bench.toml": textwrap.dedent(BENCH), "upload.conf": BENCHCLOUD}
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("name", FILES)
 @SPREAD
-def test_files_that_are_tests(lab: Lab, name: str, spread: Spread) -> None:
+def test_gate_fails_broken_bench_and_benchcloud_files(lab: Lab, name: str, spread: Spread) -> None:
     (lab.folder / name).write_text(FILES[name])
     run = lab.run(name, *FOLDER, *spread, *GATE)
     assert (run.status, run.counts()) == (1, {"failed": 1}), run.text
@@ -251,7 +251,7 @@ def test_relative_bounds_follow_options_of_pytest_benchmark(lab: Lab) -> None:
     assert "remove -p no:benchmark" in line
 
 
-def test_a_stored_run_that_cannot_be_read_is_said_and_the_one_before_is_compared_with(lab: Lab) -> None:
+def test_unreadable_stored_run_is_reported_and_its_predecessor_compared(lab: Lab) -> None:
     lab.write(LOAD.format(size=100)).run(*FOLDER, *RELATIVE)
     (run,) = lab.folder.rglob("results/*/*.json")
     (run.parent / "0099_torn.json").write_text(run.read_text()[:200])

@@ -85,7 +85,7 @@ def test_gate_is_silent_if_pytest_runs_no_tests(lab: Lab, option: str) -> None:
 @pytest.mark.quick_cases(1)
 @SPREAD
 @pytest.mark.parametrize("name", ["x.bench.toml", "upload.conf"])
-def test_files_that_are_tests(lab: Lab, name: str, spread: list[str]) -> None:
+def test_gate_fails_skipped_bench_and_benchcloud_files(lab: Lab, name: str, spread: list[str]) -> None:
     (lab.folder / name).write_text({"x.bench.toml": textwrap.dedent(BENCH), "upload.conf": BENCHCLOUD}[name])
     (lab.folder / "conftest.py").write_text("import pytest\ndef pytest_runtest_setup(item): pytest.skip('not now')\n")
     run = lab.run(name, *FOLDER, *spread, *GATE)

@@ -200,7 +200,7 @@ def test_nohup_is_respected(lab: Lab, spread: list[str]) -> None:
 
 
 @pytest.mark.slow
-def test_ctrl_c_that_works_is_not_spoken_of(lab: Lab) -> None:
+def test_run_with_working_ctrl_c_does_not_mention_it(lab: Lab) -> None:
     run = lab.write("def test_one(experiment):\n    pass\n").run(*FOLDER)
     assert run.status == 0, run.text
     assert "Ctrl-C" not in run.text

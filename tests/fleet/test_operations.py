@@ -15,7 +15,7 @@ POOL = "arrival=Threads(5), files=12"
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spread", [(), ("-n", "3")], ids=["alone", "three"])
-def test_every_operation_on_files_that_are_there(lab: Lab, spread: Spread) -> None:
+def test_every_operation_works_on_existing_files(lab: Lab, spread: Spread) -> None:
     lab.write(f"""
         from pytest_cloudbench.workload.arrival import Threads
         from pytest_cloudbench.model import Verb
@@ -231,7 +231,7 @@ def test_a_conclusion_is_one_entry_with_the_doubts_of_its_parts(lab: Lab) -> Non
     assert run.lines_with("! folder:objects: sick")
 
 
-def test_a_gate_that_nothing_could_be_judged_by_does_not_pass(lab: Lab) -> None:
+def test_gate_on_a_metric_of_no_experiment_fails_the_session(lab: Lab) -> None:
     lab.write(f"""
         from pytest_cloudbench.workload.arrival import Threads
 

@@ -101,7 +101,7 @@ def test_run_with_doubts_sets_no_bounds_but_is_summarized(lab: Lab) -> None:
         (["-ocloudbench_update_expectations=bad.toml"], "bad.toml: is not valid TOML"),
     ],
 )
-def test_a_file_that_cannot_be_written_is_told_before_anything_starts(option: list[str], why: str, lab: Lab) -> None:
+def test_unwritable_output_file_is_refused_before_anything_starts(option: list[str], why: str, lab: Lab) -> None:
     (lab.folder / "bad.toml").write_text("[[expect\n")
     run = lab.write(TESTS).run(*FOLDER, *option)
     assert run.status == 4

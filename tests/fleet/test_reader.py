@@ -83,7 +83,7 @@ def test_it_ends_when_nobody_is_left_to_report_to(driver: Driver, content: Conte
         assert watcher.finish(HANG_S * 100, gone=lambda: True)[-1].problem == "not_found"
 
 
-def test_a_budget_stops_it_and_is_for_all_files_together(tmp_path: Path, driver: Driver, content: Content) -> None:
+def test_reader_stops_at_its_budget_over_all_files(tmp_path: Path, driver: Driver, content: Content) -> None:
     """Only bytes that arrived count: a missing file costs none."""
     driver.put("/there.bin", content)
     size_bytes = content.size_bytes
@@ -101,7 +101,7 @@ def test_a_budget_stops_it_and_is_for_all_files_together(tmp_path: Path, driver:
                 assert "is used up" in reader.stopped
 
 
-def test_a_mistake_of_ours_is_raised_and_not_polled_for_ever(driver: Driver, content: Content) -> None:
+def test_programming_error_in_a_reader_is_raised(driver: Driver, content: Content) -> None:
     class Broken:
         size_bytes = 300_000
 
@@ -127,7 +127,7 @@ def test_a_process_that_dies_is_reported(tmp_path: Path, content: Content) -> No
             reader.watch("/a.bin", content, 0.0)
 
 
-def test_it_ends_with_its_parent_even_if_that_is_killed(tmp_path: Path) -> None:
+def test_reader_process_ends_with_its_killed_parent(tmp_path: Path) -> None:
     """Even in the middle of a wait for a file that never comes."""
     source = (
         "import json, os, signal\n"

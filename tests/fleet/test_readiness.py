@@ -231,7 +231,7 @@ def test_uploads_that_fail_are_counted_and_do_not_spoil_the_others(lab: Lab) -> 
 @pytest.mark.parametrize(
     ("budget", "spread"), [(("--max-ops", "7"), ()), (("--max-bytes", "24000"), ("-n", "2"))], ids=["ops", "bytes"]
 )
-def test_a_budget_is_kept_and_said(lab: Lab, budget: tuple[str, str], spread: tuple[str, ...]) -> None:
+def test_budget_is_kept_and_reported(lab: Lab, budget: tuple[str, str], spread: tuple[str, ...]) -> None:
     lab.write(f"""{MEASURE}
         def test_it(experiment, payloads):
             measure_readiness(experiment, payloads.random(5000), 4, deadline_s=20, poll_s=0.05)

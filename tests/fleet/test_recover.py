@@ -179,7 +179,7 @@ def test_a_torn_log_gives_its_whole_records_and_a_strange_one_is_left(tmp_path: 
     '{"logs": {"gw9": "/etc/passwd", "gw8": "/dev/zero", "gw7": 5}, "run": "a.py::test_it#1"}',
     '{"fullname": "\\u001b[31m\\nred", "info": {"planned_ops": "many"}}',
 ])  # fmt: skip
-def test_a_note_that_is_torn_or_made_to_harm_does_none(tmp_path: Path, note: str) -> None:
+def test_recovery_survives_torn_and_malicious_notes(tmp_path: Path, note: str) -> None:
     place = left_behind(tmp_path)
     (place / "run.json").write_text(note)
     os.mkfifo(place / "gw5.oplog")
@@ -251,7 +251,7 @@ def test_two_at_a_time_recover_each_run_once(tmp_path: Path) -> None:
     assert len(list(tmp_path.rglob("*.parquet"))) == 1
 
 
-def test_a_folder_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+def test_missing_folder_is_reported_in_one_line(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest_cloudbench.commands.cli", "recover", "nowhere"],
         cwd=tmp_path, capture_output=True, text=True, timeout=HANG_S, check=False,

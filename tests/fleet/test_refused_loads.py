@@ -107,7 +107,7 @@ WRONG = {
 
 
 @pytest.mark.slow
-def test_numbers_of_a_run_that_mean_nothing(lab: Lab) -> None:
+def test_meaningless_numbers_of_a_run_are_refused(lab: Lab) -> None:
     for number, code in enumerate(WRONG):
         for kind in ("FixedInterval(0.01)", "ThinkTime(0.01)"):
             lab.write(f"""
@@ -137,7 +137,7 @@ OPTIONS = {
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(("given", "expected"), OPTIONS.items(), ids=[" ".join(given) for given in OPTIONS])
-def test_options_that_mean_nothing(lab: Lab, given: tuple[str, str], expected: str) -> None:
+def test_meaningless_options_are_refused(lab: Lab, given: tuple[str, str], expected: str) -> None:
     lab.write("""
         def test_it(experiment, payloads):
             experiment.run(payloads.random(10), arrival=FixedInterval(0.01), sensors=1, ops_per_sensor=1)

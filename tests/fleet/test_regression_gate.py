@@ -386,13 +386,13 @@ def test_strict_gate_fails_inconclusive_tests_with_status_6(lab: Lab) -> None:
     assert entry(run, "test_met")["outcome"] == "passed", "a strict gate could never begin otherwise"
 
 
-def test_without_pytest_benchmark_it_says_that_nothing_is_stored(lab: Lab) -> None:
+def test_gate_without_pytest_benchmark_warns_that_nothing_is_stored(lab: Lab) -> None:
     run = lab.write(TESTS).run(*FOLDER, "--cloudbench-gate", "-k", "test_met", "-p", "no:benchmark", "-rs", store=False)
     assert (run.status, run.counts()) == (0, {"skipped": 1, "deselected": 5}), run.text
     assert run.lines_with("cloudbench: gate: -p no:benchmark switches off what stores runs: nothing is compared")
 
 
-def test_a_margin_that_is_none_is_refused_in_one_line(lab: Lab) -> None:
+def test_invalid_margin_is_refused_in_one_line(lab: Lab) -> None:
     (lab.folder / "pyproject.toml").write_text('[tool.cloudbench.gate]\nquiet_p5 = "10%"\n')
     run = lab.write(TESTS).run(*FOLDER, "--cloudbench-gate", store=False)
     assert run.status == 4, run.text

@@ -174,7 +174,7 @@ def test_a_full_disk_loses_no_record(lab: Lab, spread: Spread, size_kib: int) ->
 
 
 @FULL
-def test_entries_that_cannot_be_saved_are_one_line(lab: Lab) -> None:
+def test_unsavable_entries_are_reported_in_one_line(lab: Lab) -> None:
     (lab.folder / "small").mkdir()
     fill = "mount -t tmpfs -o size=4k none small; head -c 4096 /dev/zero > small/filler"
     run = lab.write(ONE).run(*FOLDER, "--benchmark-autosave", "--benchmark-storage", "file://small", within=fill)
@@ -188,7 +188,7 @@ def test_entries_that_cannot_be_saved_are_one_line(lab: Lab) -> None:
 @pytest.mark.quick_cases(1)
 @SPREAD
 @pytest.mark.parametrize("provider", [FOLDER, IDEAL], ids=["folder", "emulated"])
-def test_a_project_that_cannot_be_written_is_one_line_with_advice(
+def test_unwritable_project_is_reported_in_one_line_with_advice(
     lab: Lab, provider: tuple[str, ...], spread: Spread
 ) -> None:
     run = lab.write(ONE).run(*provider, *spread, "--cloudbench-results", "test_it.py/results")

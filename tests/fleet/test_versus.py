@@ -208,7 +208,7 @@ def test_failure_in_a_block_ends_the_comparison(tmp_path: Path, ctrl_c: None) ->
     assert "test_skips" not in stopped
 
 
-def test_a_command_that_fails_is_one_line(tmp_path: Path, ctrl_c: None) -> None:
+def test_failing_setup_command_is_reported_in_one_line(tmp_path: Path, ctrl_c: None) -> None:
     with lab_in(tmp_path) as lab:
         lab.write(TROUBLE)
         setup = """sh -c 'echo trying; echo no old server here; [ $CLOUDBENCH_SIDE = A ]'"""

@@ -46,7 +46,7 @@ def test_every_entry_of_an_own_service_has_them(lab: Lab, spread: Spread) -> Non
 
 
 @pytest.mark.slow
-def test_a_client_that_sends_more_is_told_by_exactly_that(lab: Lab) -> None:
+def test_client_that_sends_more_is_reported_with_the_exact_amount(lab: Lab) -> None:
     """The second experiment's connections are open: what remains are requests and answers."""
     lab.write(ONE_AFTER_ANOTHER)
     before = lab.run(*IDEAL)

@@ -134,7 +134,7 @@ def test_while_it_is_not_sure_that_a_regression_is_gone_it_is_open_but_no_worse(
     assert all(state.is_worse for state in states[45:60])
 
 
-def test_a_trend_is_told_with_its_interval() -> None:
+def test_trend_is_reported_with_its_interval() -> None:
     rise = log1p(0.005)
     (*_, state) = states_of(with_course(noise_of("normal", 0.01, "trend", 60), lambda n: n * rise))
     assert state.slope_low < rise < state.slope_high

@@ -98,7 +98,7 @@ def test_an_empty_file_holds_no_claim() -> None:
         (GOOD, "= 3", "is not valid TOML: "),
     ],
 )
-def test_a_wrong_file_is_one_line_that_names_file_and_place(old: str, new: str, message: str) -> None:
+def test_wrong_file_is_refused_in_one_line_naming_its_key(old: str, new: str, message: str) -> None:
     assert old in GOOD
     with pytest.raises(ConfigError) as caught:
         parse_expectations(GOOD.replace(old, new, 1), "some/e.toml")
@@ -275,7 +275,7 @@ def test_a_gate_is_read(text: str, gate: Gate) -> None:
     ["", ":", "loss_rate", "loss_rate:", "loss_rate:%", "loss_rate:-1", "loss_rate:nan", "loss_rate:inf%", ":0.1",
      "p99:1", "loss_rate:1%%", "loss_rate:1e999", "loss_rate:1:2", "Loss_rate:1", "loss_rate:10 ms"],
 )  # fmt: skip
-def test_a_wrong_gate_is_one_line(text: str) -> None:
+def test_wrong_gate_is_refused_in_one_line(text: str) -> None:
     with pytest.raises(UsageError, match=rf"^gate {re.escape(repr(text))}: expected ") as caught:
         parse_gate(text)
     assert "\n" not in str(caught.value)
@@ -359,7 +359,7 @@ def test_a_relative_gate_without_a_baseline_is_a_note_unless_the_user_has_named_
     )
 
 
-def test_a_compared_run_that_differs_is_said() -> None:
+def test_difference_of_the_compared_run_is_reported() -> None:
     gate = parse_gate("response_p99:10%")
     judged = judge_gate(
         gate, {"response_p99": 1.0}, BaselineValue(1.0, "0001_a.json differed in agents (4, here 50)"), []

@@ -159,7 +159,7 @@ def test_half_a_set_is_not_completed_from_elsewhere(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     "error", [keyring.errors.NoKeyringError("headless"), keyring.errors.InitError(), RuntimeError("D-Bus")]
 )
-def test_without_a_keyring_the_file_counts(ring: Ring, file: Any, error: Exception) -> None:
+def test_credentials_come_from_the_file_without_a_keyring(ring: Ring, file: Any, error: Exception) -> None:
     ring.error = error
     file('[dropbox]\naccess_token = "from-file"\n')
     assert load(ProviderAccount.named("dropbox")) == {"access_token": "from-file"}

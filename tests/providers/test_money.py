@@ -118,9 +118,7 @@ def test_the_price_of_another_service_of_the_same_api_is_unknown() -> None:
     ("usd", "told"),
     [(0.0, "$0.00"), (0.000005, "$0.0000050"), (0.0123, "$0.012"), (0.5, "$0.50"), (1234.567, "$1234.57")],
 )
-def test_a_small_amount_is_told_by_digits_that_say_something(
-    monkeypatch: pytest.MonkeyPatch, usd: float, told: str
-) -> None:
+def test_small_amount_is_shown_with_significant_digits(monkeypatch: pytest.MonkeyPatch, usd: float, told: str) -> None:
     price = Price("a page", "2026-01-01", {"put": usd})
     monkeypatch.setattr("pytest_cloudbench.load.conductor.costs.price_of", lambda spec: price)
     line = Spending(None, True, lambda: None).begin(asked(ops=1), [("acme", {})])

@@ -153,7 +153,7 @@ def test_a_real_server_ends_with_a_run_that_is_killed(lab: Lab) -> None:
         ("mirror:emulated:ideal,dropbox", "dropbox: no credentials found"),
     ],
 )
-def test_a_bad_spec_is_one_line_before_anything_starts(lab: Lab, spec: str, message: str) -> None:
+def test_bad_spec_is_refused_in_one_line_before_anything_starts(lab: Lab, spec: str, message: str) -> None:
     env = {"HOME": str(lab.folder), "XDG_CONFIG_HOME": str(lab.folder)}
     env |= {"PYTHON_KEYRING_BACKEND": "keyring.backends.null.Keyring"}
     run = lab.write(SMALL).run("--provider", spec, env=env)

@@ -212,7 +212,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Providers]:
     made.close()
 
 
-def test_a_tree_is_told_as_plain_data_and_each_child_is_its_own_account(run: Providers) -> None:
+def test_tree_is_plain_data_and_each_child_is_its_own_account(run: Providers) -> None:
     found = run.provide("gw0", DEEP)
     assert Provided.from_plain(json.loads(json.dumps(found.plain()))) == found
     assert run.provide("gw1", DEEP) is found, "found out once"

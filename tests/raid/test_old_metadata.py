@@ -366,7 +366,7 @@ def recover_and_read(array_folder: ArrayFolder) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("seed", range(24))
-def test_damaged_metadata_is_one_line_with_the_command_to_rebuild_it(
+def test_damaged_metadata_error_names_the_command_to_rebuild_it(
     make_array: MakeArray, seed: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     array_folder, rng = make_array(), random.Random(seed)

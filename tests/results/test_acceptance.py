@@ -64,7 +64,7 @@ def test_a_renaming_accepts_no_run_and_an_acceptance_renames_nothing(tmp_path: P
     ["", "{", "[]", "null", '{"renamed": 1, "to": "b"}', '{"renamed": "a"}', '{"run": "a"}',
      '{"run": "a", "time_ms": "x"}', "[" * 5000, '{"renamed": "a", "to": ["b"]}', "\xff"],
 )  # fmt: skip
-def test_files_that_say_nothing_are_ignored(tmp_path: Path, content: str) -> None:
+def test_malformed_acceptance_files_are_ignored(tmp_path: Path, content: str) -> None:
     write_rename(tmp_path, "a", "b")
     write_acceptance(tmp_path, Accepted("run", 10))
     (tmp_path / ACCEPTED_FOLDER / "odd.accepted").write_bytes(content.encode("latin-1"))

@@ -212,7 +212,7 @@ def test_nothing_is_saved_without_entries_or_a_wish(
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, as Linux has it")
-def test_a_full_disk_is_one_line(pytester: pytest.Pytester) -> None:
+def test_full_disk_is_reported_in_one_line(pytester: pytest.Pytester) -> None:
     config = configured(pytester, "--benchmark-json=/dev/full")
     benchmarks.add_entry(config, **ENTRY)
     with pytest.raises(ResultsError) as caught:
@@ -330,7 +330,7 @@ def naming(pytester: pytest.Pytester, named: str) -> pytest.Config:
 
 @pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("kind", [*BAD, "folder", "fifo", "huge", "binary"])
-def test_a_named_run_that_is_none_is_an_error_of_one_line(pytester: pytest.Pytester, kind: str) -> None:
+def test_named_file_that_is_not_a_run_is_refused_in_one_line(pytester: pytest.Pytester, kind: str) -> None:
     saved_run(pytester, "good", 0.1, "it")
     machine = session_of(configured(pytester)).machine_id
     said = put_bad(pytester.path / "store" / machine / "0002_bad.json", kind)
@@ -343,7 +343,7 @@ def test_a_named_run_that_is_none_is_an_error_of_one_line(pytester: pytest.Pytes
 
 
 @pytest.mark.parametrize("named", ["0007", "nothing", "a/b/c", "/no/such/file.json"])
-def test_a_named_run_that_is_absent_is_an_error_of_one_line(pytester: pytest.Pytester, named: str) -> None:
+def test_missing_named_run_is_refused_in_one_line(pytester: pytest.Pytester, named: str) -> None:
     saved_run(pytester, "good", 0.1, "it")
     with pytest.raises(UsageError, match=f"^--benchmark-compare={named}: ") as caught:
         benchmarks.stored_runs(naming(pytester, named))

@@ -62,7 +62,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED.keys())
-def test_a_damaged_archive_is_one_line_and_changes_nothing(
+def test_damaged_archive_is_refused_in_one_line_and_changes_nothing(
     storage: Path, tmp_path: Path, run: Any, content: bytes
 ) -> None:
     bundle = tmp_path / "runs.zip"

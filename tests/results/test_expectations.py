@@ -108,7 +108,7 @@ def test_claims_that_are_no_tables_are_not_changed(file: Path) -> None:
     assert file.read_text() == text
 
 
-def test_bad_files_are_told_before_a_session(file: Path, tmp_path: Path) -> None:
+def test_bad_expectation_files_are_refused_before_a_session(file: Path, tmp_path: Path) -> None:
     expectations.check_file(file)
     with pytest.raises(UsageError, match="there is no folder"):
         expectations.check_file(tmp_path / "nowhere" / "e.toml")

@@ -269,7 +269,7 @@ def test_a_storage_that_nobody_may_write_is_read(storage: Path, monkeypatch: pyt
     assert not (storage / INDEX_NAME).exists()
 
 
-def test_no_storage_is_no_run(tmp_path: Path) -> None:
+def test_missing_storage_has_no_runs(tmp_path: Path) -> None:
     assert Index.open(tmp_path / "none").runs() == []
     assert Index.open(tmp_path / "none").problems == []
 
@@ -319,7 +319,7 @@ def test_run_is_found_by_number_name_or_path(storage: Path) -> None:
         Index.open(storage).find("3")
 
 
-def test_half_a_character_does_no_harm(tmp_path: Path) -> None:
+def test_lone_surrogates_in_names_are_escaped(tmp_path: Path) -> None:
     store(tmp_path, 1, {"test_\ud800[\x1b[31m]": info(provider="\udfff")})
     index = Index.open(tmp_path)
     assert index.problems == []

@@ -227,7 +227,7 @@ def test_log_of_unknown_schema_is_refused_in_one_line(tmp_path: Path, content: b
     assert str(caught.value) == f"{path}: {line}"
 
 
-def test_a_log_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+def test_missing_log_is_reported_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(ResultsError, match=r"a\.oplog: cannot be read: No such file"):
         read_log(tmp_path / "a.oplog")
 
@@ -498,7 +498,7 @@ def test_a_really_full_disk_moves_the_log_and_loses_nothing(tmp_path: Path) -> N
     assert left == "['gw0.oplog']"
 
 
-def test_a_place_that_cannot_be_written_is_one_line_before_the_run(tmp_path: Path) -> None:
+def test_unwritable_results_folder_is_reported_before_the_run(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ResultsError, match="choose another place with --cloudbench-results"):
         OpLog(tmp_path / "file" / "a.oplog", HEADER)
@@ -535,7 +535,7 @@ def test_parquet_is_readable_without_this_package(tmp_path: Path, records: list[
     ]  # fmt: skip
 
 
-def test_parquet_that_cannot_be_written_leaves_nothing_and_is_one_line(tmp_path: Path) -> None:
+def test_unwritable_parquet_leaves_no_file_and_is_reported_in_one_line(tmp_path: Path) -> None:
     child = run_child(
         """
         import resource, signal

@@ -85,7 +85,7 @@ def test_a_file_of_several_row_groups_is_read_by_sql_and_by_arrow(tmp_path: Path
 
 @settings(deadline=None, max_examples=150)
 @given(st.data())
-def test_a_damaged_file_is_said_to_be_one(data: st.DataObject) -> None:
+def test_damaged_file_is_reported_as_damaged(data: st.DataObject) -> None:
     """Cut, or with one byte changed: the same content, another one, or NotReadable, and never another error."""
     whole = written({("a", INT64, False): [1, 2, 3], ("b", TEXT, True): ["x", None, "yz"]}, {"k": "v"})
     place = data.draw(st.integers(0, len(whole) - 1))
@@ -108,7 +108,7 @@ def test_a_file_of_another_program_is_not_taken_for_ours(tmp_path: Path) -> None
             read(path.read_bytes())
 
 
-def test_without_pyarrow_a_foreign_file_is_one_line(tmp_path: Path) -> None:
+def test_foreign_file_without_pyarrow_is_refused_in_one_line(tmp_path: Path) -> None:
     fixture = Path(__file__).parents[2] / "fixtures" / "results-schema-1" / "worst-case.parquet"
     code = """
 import sys

@@ -175,7 +175,7 @@ def test_the_environment_counts_more(folder: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("text", [
     "[pytest", "[pytest]\naddopts = 'open", "[pytest]\naddopts\n", "[pytest]\naddopts = --benchmark-storage", "\udcff",
 ])  # fmt: skip
-def test_a_file_that_cannot_be_read_says_nothing(text: str, folder: Path) -> None:
+def test_unreadable_configuration_is_ignored(text: str, folder: Path) -> None:
     (folder / "pytest.ini").write_bytes(text.encode("utf-8", "surrogateescape"))
     assert configured_storage() is None
     assert storage_folders() == list(USUAL)

@@ -98,7 +98,7 @@ def test_series_of_another_setup_is_refused_with_the_difference(tmp_path: Path) 
     series.resume_series(path, KEY, SETUP).close()
 
 
-def test_one_process_has_it_open(tmp_path: Path) -> None:
+def test_series_file_is_open_in_one_process_only(tmp_path: Path) -> None:
     pytest.importorskip("fcntl")
     path = made(tmp_path / "a.jsonl", session(0.0))
     file = series.SeriesFile(path)

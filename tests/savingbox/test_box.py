@@ -290,7 +290,7 @@ def test_sigkill_at_any_time_loses_nothing(home: Path) -> None:
         (["box", "sync", "--status"], "has never run with these folders"),
     ],
 )
-def test_bad_input_is_one_line(
+def test_bad_input_is_reported_in_one_line(
     home: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pytest_cloudbench.commands.cli import main

@@ -71,7 +71,7 @@ def test_patch_copies_only_pages_of_the_ranges(files: Files) -> None:
     assert os.pread(files.old, 5 * PAGE, 0) == b"y" * PAGE + b"x" * 3 * PAGE + b"y" * PAGE
 
 
-def test_an_appended_byte_is_a_byte(files: Files) -> None:
+def test_appended_byte_counts_as_one_changed_byte(files: Files) -> None:
     files.fill(b"x" * 100_001, b"x" * 100_000)
     (page,) = content.changed_pages(files.new, files.old)
     assert page == (100_000, b"x", b"")

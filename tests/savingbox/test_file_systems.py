@@ -31,7 +31,7 @@ def home(mounted: Path) -> Path:
     return path
 
 
-def test_it_compares_and_says_why(home: Path, mounted: Path) -> None:
+def test_other_file_systems_are_compared_with_a_reason(home: Path, mounted: Path) -> None:
     with closing(find_writes(home / "box")) as writes:
         assert writes.name == "compare"
         where = f"{str(home / 'box')!r} is on {mounted.name}"

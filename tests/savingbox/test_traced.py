@@ -151,7 +151,7 @@ def punch(fd: int, place: int, size_bytes: int) -> None:
         raise OSError(ctypes.get_errno(), "fallocate")
 
 
-def test_programs_that_never_rest(mounted: Path) -> None:
+def test_folders_are_equal_after_continuous_writes(mounted: Path) -> None:
     """Written, appended to, cut, punched and mapped while it is pushed: both folders are equal in the end."""
     home = Path(tempfile.mkdtemp(dir=mounted))
     for name in ("box", "sync"):

@@ -337,7 +337,7 @@ def test_many_programs_at_once_lose_no_event(box: Path) -> None:
             pair.close()
 
 
-def test_events_that_were_lost_are_said(box: Path) -> None:
+def test_lost_events_are_reported(box: Path) -> None:
     writes = TracedWrites(box, buffer_kib=8)
     pair = Pair(writes, box / "file", bytes(10))
     with writes._lock:  # no thread reads meanwhile, as if this process had been stopped
@@ -420,7 +420,7 @@ os.kill(os.getpid(), signal.SIGKILL)
         first.close()
 
 
-def test_an_event_that_the_kernel_does_not_have_is_said(box: Path) -> None:
+def test_missing_kernel_event_is_reported(box: Path) -> None:
     with pytest.raises(TracingUnavailable, match="does not have the tracepoint ext4/ext4_nothing"):
         TraceInstance([WantedEvent("ext4/ext4_nothing", ("ino",), print)], 0)
     with pytest.raises(TracingUnavailable, match="ext4_free_inode has no field size"):

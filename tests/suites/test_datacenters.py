@@ -62,7 +62,7 @@ def test_a_folder_has_no_server(lab: Lab) -> None:
     assert (found["contacted_servers"], found["located_share"], found["server_rtt"]) == (0, None, None)
 
 
-def test_a_place_that_nobody_knows_is_said(lab: Lab) -> None:
+def test_unknown_location_option_is_refused(lab: Lab) -> None:
     (lab.folder / "objects").mkdir(exist_ok=True)
     run = run_suite(lab, "datacenters", "--provider", "folder:objects", "--datacenters-here", "Atlantis")
     assert run.status != 0

@@ -20,7 +20,7 @@ def ran(lab: Lab, suite: str, *args: str) -> Ended:
 
 
 @pytest.mark.slow
-def test_it_finds_a_polling_period_and_that_there_is_none(lab: Lab) -> None:
+def test_idle_suite_finds_polling_period_or_its_absence(lab: Lab) -> None:
     both = ("--client", POLLS, "--client", SILENT)
     run = ran(lab, "idle::test_idle", *both, "--idle-seconds", "10", "-n", "2")
     polls, silent = run.info(f"test_idle[{POLLS}]"), run.info(f"test_idle[{SILENT}]")
@@ -57,7 +57,7 @@ def test_external_client_without_options_skips_with_their_names(lab: Lab) -> Non
     assert not list((lab.folder / "mirrored").iterdir())
 
 
-def test_a_wrong_time_is_said(lab: Lab) -> None:
+def test_wrong_time_is_refused(lab: Lab) -> None:
     run = run_suite(lab, "idle::test_idle", "--client", SILENT, "--idle-seconds", "0.5")
     assert run.status != 0
     assert "--idle-seconds 0.5: expected a second or more" in run.text

@@ -84,7 +84,7 @@ def entry(run: Ended, times: int) -> dict[str, Any]:
 
 
 @SPREAD
-def test_it_has_all_that_ours_have(lab: Lab, spread: Spread) -> None:
+def test_own_suite_has_all_features_of_shipped_suites(lab: Lab, spread: Spread) -> None:
     project(lab)
     run = lab.run(
         "photos", *FOLDER, *spread, "--photo-bytes", "1000", "-ocloudbench_expectations=claims.toml",

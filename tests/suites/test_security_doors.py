@@ -68,7 +68,7 @@ def test_a_program_that_accepts_any_certificate_is_found() -> None:
     assert all(fault in ruling.how for fault in CERTIFICATE_FAULTS)
 
 
-def test_one_that_only_ignores_the_name_is_found() -> None:
+def test_program_that_ignores_only_the_host_name_is_found() -> None:
     code = (
         "import ssl, sys, urllib.request; context = ssl.create_default_context(cafile=sys.argv[1]); "
         "context.check_hostname = False; urllib.request.urlopen(sys.argv[2], data=b'x', context=context)"
@@ -83,7 +83,7 @@ def test_a_program_that_is_silent_at_a_good_server_is_not_judged() -> None:
         assert judge(visits).answer == "unknown"
 
 
-def test_one_that_does_not_come_to_a_wrong_server_is_not_judged() -> None:
+def test_program_that_contacts_no_wrong_server_is_not_judged() -> None:
     came = [Visit(fault, fault == GOOD, 100 * (fault == GOOD), 0, "") for fault in ALL]
     assert certificates.judge_certificates(came).answer == "unknown"
 
@@ -238,7 +238,7 @@ def test_a_driver_in_rust_says_that_the_certificate_is_refused() -> None:
 
 
 @pytest.mark.slow
-def test_a_driver_that_trusts_only_whom_its_process_met_first_is_asked_in_a_new_one() -> None:
+def test_driver_caching_trust_per_process_is_asked_in_a_new_process() -> None:
     with open_provider("local:webdav?driver=opendal") as provider:
         inquiry = Inquiry(provider, "/run", "seed", lambda: None, lambda _: None)
         ruling = certificates.ask_certificates(inquiry)

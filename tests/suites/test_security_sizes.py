@@ -60,7 +60,7 @@ def test_padding_of_uploads_is_detected(pad: Callable[[int], int], answer: str) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["mega", "box", "gdrive"])
-def test_no_client_that_ships_pads(scheme: str) -> None:
+def test_no_shipped_client_pads_its_uploads(scheme: str) -> None:
     for inquiry in make_inquiry(scheme):
         assert sizes.ask_padded(inquiry).answer == "no"
 

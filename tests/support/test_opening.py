@@ -79,7 +79,7 @@ def test_in_a_providers_folder(kind: str, tmp_path: Path) -> None:
     assert not (tmp_path / "copy").exists()
 
 
-def test_a_pipe_is_no_capture_but_the_standard_input_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pipe_is_refused_as_a_capture_except_standard_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["analyze", str(make_odd_file(tmp_path, "pipe"))]) == 4
     assert capsys.readouterr().err.count("\n") == 1
 

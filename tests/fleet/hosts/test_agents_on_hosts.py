@@ -338,7 +338,7 @@ def test_clean_removes_folders_of_killed_session_on_hosts(
     assert list(find_temporary(lab).glob("cloudbench-host-*")) == []
 
 
-def test_the_reason_is_said_even_if_the_session_ends_with_its_last_host(lab: Lab, options: tuple[str, ...]) -> None:
+def test_reason_is_reported_when_the_last_host_ends_the_session(lab: Lab, options: tuple[str, ...]) -> None:
     """xdist ends a session without workers before it has handled all that happened."""
     lab.write(
         """

@@ -38,7 +38,7 @@ def test_a_ready_host_is_described(tmp_path: Path, capsys: pytest.CaptureFixture
     assert text.endswith(", 3 agents\n")
 
 
-def test_a_provider_that_a_host_reaches_or_not_is_said(
+def test_reachability_of_the_provider_from_a_host_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CLOUDBENCH_WEBDAV_USER", "me")
@@ -63,7 +63,7 @@ def test_a_service_of_this_machine_may_be_reached(tmp_path: Path, capsys: pytest
     assert "; may reach emulated:ideal: round trip: unknown: the provider is reached through the connection" in text
 
 
-def test_a_clock_that_is_wrong_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_clock_of_a_host_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     late = tmp_path / "late"
     late.mkdir()
     (late / "sitecustomize.py").write_text(

@@ -92,7 +92,7 @@ def test_install_refuses_another_python_version_with_advice(tmp_path: Path, caps
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="needs root, to mount a small disk")
-def test_a_full_disk_is_said_and_left_as_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_full_disk_of_a_host_is_reported_and_left_unchanged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     before = ("unshare", "-m", "sh", "-c", f'mount -t tmpfs -o size=4m none {disk} && "$@"; ls {disk}/* >&2', "sh")

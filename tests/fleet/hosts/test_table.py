@@ -72,7 +72,7 @@ def test_any_command_that_gives_a_python_is_a_way_to_a_host(tmp_path: Path) -> N
         ("[[host", "Expected"),
     ],
 )
-def test_a_table_that_cannot_be_meant_is_refused_in_one_line(text: str, line: str, tmp_path: Path) -> None:
+def test_invalid_host_table_is_refused_in_one_line(text: str, line: str, tmp_path: Path) -> None:
     path = write(tmp_path, text)
     with pytest.raises(UsageError) as refused:
         read_hosts(path)

@@ -51,7 +51,7 @@ def find_entry(run: Ended, name: str) -> dict[str, Any]:
 
 
 @needs_mounts
-def test_a_disk_too_small_for_the_tests_is_said_in_one_line(lab: Lab, temporary: Path) -> None:
+def test_disk_too_small_for_the_tests_is_reported_in_one_line(lab: Lab, temporary: Path) -> None:
     (lab.folder / "data.csv").write_bytes(os.urandom(1 << 18))
     small = f'mount -t tmpfs -o size=64k none {temporary} && exec {sys.executable} \\"$@\\"'
     row = f'command = ["unshare", "-m", "sh", "-c", "{small}", "sh"]'

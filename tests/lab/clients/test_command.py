@@ -132,7 +132,7 @@ def test_a_server_that_does_not_come_up_is_an_error(make: Make) -> None:
         pair.start()
 
 
-def test_a_server_that_leaves_is_told_to_stay(make: Make) -> None:
+def test_server_that_detaches_is_an_error(make: Make) -> None:
     with pytest.raises(ClientError, match=r"server\.command has to stay in the foreground"):
         make('name = "x"\n[server]\ncommand = ["true"]\n[sync]\ncommand = ["true"]').start()
 
@@ -225,7 +225,7 @@ def test_a_daemon_is_up_before_the_setup_and_ends_with_the_client(make: Make) ->
     assert is_gone(daemon)
 
 
-def test_a_daemon_that_leaves_is_told_to_stay(make: Make) -> None:
+def test_daemon_that_detaches_is_an_error(make: Make) -> None:
     pair = make('name = "x"\n[daemon]\ncommand = ["true"]\nready = "up"\n[sync]\ncommand = ["true"]')
     with pytest.raises(ClientError, match=r"^daemon\.command has to stay in the foreground: "):
         pair.start()

@@ -107,7 +107,7 @@ def test_versions_and_facts_are_recorded(spec: str, prepare: Prepare) -> None:
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("spec", BASIC)
 @pytest.mark.parametrize("side", ["client", "server"])
-def test_one_that_is_killed_is_an_error_and_no_wait(spec: str, side: str, prepare: Prepare) -> None:
+def test_killed_client_or_server_is_an_error_without_waiting(spec: str, side: str, prepare: Prepare) -> None:
     pair = prepare(spec)
     if side == "client" and not pair.facts.watches_folder:
         pytest.skip("its client runs only while it is called")

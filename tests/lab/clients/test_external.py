@@ -71,7 +71,7 @@ def test_a_command_verifies(tmp_path: Path) -> None:
     assert client.wait_synced(10) is Proof.CONTENT
 
 
-def test_a_command_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_command_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ClientError, match="cannot be run"):
         made(tmp_path, verify="no-such-command").wait_synced(10)
 

@@ -82,7 +82,7 @@ def test_a_user_of_the_rest_server_reaches_no_other_repository(open_accounts: Op
 
 
 @pytest.mark.parametrize("spec", ["syncthing", "lsyncd", "unison", "restic?server=s3"])
-def test_a_server_of_one_account_is_told(spec: str) -> None:
+def test_client_with_one_account_per_server_gives_its_reason(spec: str) -> None:
     client = make_client(spec)
     assert isinstance(client, LocalClient)
     assert client.why_one_account()

@@ -97,7 +97,7 @@ def test_a_free_port_of_an_address_that_is_elsewhere() -> None:
     assert free_port("::1") > 0
 
 
-def test_a_child_with_a_session_of_its_own_ends_too(processes: Processes) -> None:
+def test_child_in_its_own_session_ends_with_the_client(processes: Processes) -> None:
     process = processes.start("client", "parent", ["sh", "-c", "setsid sleep 600 & sleep 600; true"])
     processes.wait_until(lambda: len(processes.pids("client")) == 3, 60, "no three processes")
     pids = processes.pids("client")
@@ -106,7 +106,7 @@ def test_a_child_with_a_session_of_its_own_ends_too(processes: Processes) -> Non
     assert [pid for pid in pids if not is_gone(pid)] == []
 
 
-def test_one_that_does_not_listen_to_sigterm_ends_too(processes: Processes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_that_ignores_sigterm_is_ended(processes: Processes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_STOP_S", 0.1)
     code = "import signal\nsignal.signal(15, signal.SIG_IGN)\nprint('deaf', flush=True)\nsignal.pause()"
     process = processes.start("client", "deaf", py(code))

@@ -105,7 +105,7 @@ folder = "{{stored}}"
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_one_that_is_killed_is_an_error(start: Start, which: int) -> None:
+def test_killed_savingbox_or_client_is_an_error(start: Start, which: int) -> None:
     pair = start("savingbox?quiet=300ms")
     (pair.folder / "a").write_text("never arrives")
     os.kill(pair.pids("client")[which], signal.SIGKILL)

@@ -64,7 +64,7 @@ def test_some_missing_beats_do_not_hide_it() -> None:
     assert found.period_s == pytest.approx(2)
 
 
-def test_nothing_has_no_period() -> None:
+def test_no_times_have_no_period() -> None:
     found = find_rhythm([], SPAN_S)
     assert found.answer == "no"
     assert found.period_s is None

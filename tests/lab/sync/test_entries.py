@@ -83,7 +83,7 @@ def test_missing_link_skips_on_all_agents_with_the_reason(lab: Lab) -> None:
 
 
 @pytest.mark.slow
-def test_a_client_that_there_is_none_of_is_named(lab: Lab) -> None:
+def test_unknown_client_name_is_refused_with_the_known_ones(lab: Lab) -> None:
     lab.write(MEASURES.replace("DOUBTS", "[]"))
     run = lab.run("--client", "nobodys")
     assert run.status == 1

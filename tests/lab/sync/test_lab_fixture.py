@@ -92,7 +92,7 @@ def test_missing_client_is_skipped_with_its_install_command(lab: Lab) -> None:
     assert run.lines_with("no-such-program is not installed: tools/testbed install none")
 
 
-def test_a_client_that_nobody_knows_is_one_line(lab: Lab) -> None:
+def test_unknown_client_is_refused_in_one_line(lab: Lab) -> None:
     run = lab.run("--client", "nosuch")
     assert run.status != 0
     assert run.lines_with("unknown; expected one of")

@@ -107,7 +107,7 @@ def test_addresses_of_servers_name_an_open_connection(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_little_without_a_name_is_said_beside_the_number(tmp_path: Path) -> None:
+def test_small_nameless_traffic_is_reported_beside_the_number(tmp_path: Path) -> None:
     with open_external_client(f"reference?connections=per-file&{NAMED}", tmp_path) as at:
         at.start_nameless_program(500)
         seen, found = measured(at, tmp_path, names="*.example.test")
@@ -118,7 +118,7 @@ def test_little_without_a_name_is_said_beside_the_number(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_quiet_is_a_weaker_proof_and_said(tmp_path: Path) -> None:
+def test_quiet_is_reported_as_a_weaker_proof(tmp_path: Path) -> None:
     with open_external_client(f"reference?connections=per-file&{NAMED}", tmp_path) as at:
         steps = '[{"kind": "new", "size_bytes": 1000000}]'
         seen, found = measured(at, tmp_path, steps, verified=False, names="*.example.test", quiet_s="1")

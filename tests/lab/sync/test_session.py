@@ -158,9 +158,7 @@ def test_a_command_that_always_fails_is_a_client_that_never_synced(start: Start,
     assert all(CAUSE in verdict.detail for verdict in verdicts.values()), verdicts
 
 
-def test_a_command_that_fails_at_first_is_measured_afterwards_and_its_failure_told(
-    start: Start, tmp_path: Path
-) -> None:
+def test_command_failing_at_first_is_measured_later_and_its_failure_noted(start: Start, tmp_path: Path) -> None:
     session = start(failing(tmp_path, times=1))
     first, copy, append = session.measure([Step("new", 400_000), Step("copy"), Step("append", 64)])
     assert first.reasons == (f"the client did not carry it out: {CAUSE}",)
@@ -193,7 +191,7 @@ def test_a_client_that_does_not_start_is_an_error_and_leaves_nothing(start: Star
             session.measure([Step("new", 10_000)])
 
 
-def test_a_link_that_cannot_be_is_said_before_anything_starts(tmp_path: Path) -> None:
+def test_impossible_link_is_refused_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         Lab(clients.make_client("reference"), tmp_path, seed="s", rights="king")
 

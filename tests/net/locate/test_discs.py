@@ -105,7 +105,7 @@ def test_three_that_meet_in_pairs_only_contradict_each_other() -> None:
     assert (placed.cap, placed.reason) == (None, "contradiction")
 
 
-def test_a_far_server_is_too_wide_and_the_distance_is_told() -> None:
+def test_far_server_is_not_placed_and_its_distance_is_given() -> None:
     placed = place_server([Disc("oslo", OSLO, 160.0), Disc("rome", ROME, 180.0)])
     assert (placed.cap, placed.reason) == (None, "too wide")
     assert "160 ms" in placed.detail

@@ -95,7 +95,7 @@ def test_the_truth_is_inside_every_region_of_200_layouts() -> None:
     assert excluded > 0
 
 
-def test_published_regions_are_told_and_false_names_are_not() -> None:
+def test_published_regions_are_used_and_false_names_are_not() -> None:
     judged = [judge_layout(seed) for seed in range(60)]
     assert all("eu-west-1" in locations[IRELAND].place for _, locations in judged)
     false = [locations[PLAIN] for truths, locations in judged if distance_km(truths[PLAIN], TOKYO) > 2 * WIDEST_KM]

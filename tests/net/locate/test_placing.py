@@ -76,7 +76,7 @@ def test_a_name_alone_is_unknown() -> None:
     assert (location.operator, location.place, location.cap) == ("Google", "unknown", None)
 
 
-def test_a_published_region_is_told_and_says_whether_round_trips_confirm_it() -> None:
+def test_published_region_is_reported_with_its_confirmation() -> None:
     near_dublin = discs(Position(53.35, -6.26), ("london", LONDON), ("paris", PARIS))
     confirmed = judge().locate(AddressEvidence("192.0.2.1", near_dublin, published=DUBLIN_RANGE))
     alone = judge().locate(AddressEvidence("192.0.2.1", published=DUBLIN_RANGE))
@@ -86,7 +86,7 @@ def test_a_published_region_is_told_and_says_whether_round_trips_confirm_it() ->
     assert confirmed.layer == "storage"
 
 
-def test_a_published_region_that_round_trips_exclude_is_not_told() -> None:
+def test_published_region_excluded_by_round_trips_is_not_reported() -> None:
     location = judge().locate(AddressEvidence("192.0.2.1", discs(ROME, ("rome", ROME)), published=DUBLIN_RANGE))
     assert "Rome" in location.place
     assert "is excluded" in location.by

@@ -110,6 +110,6 @@ def test_the_shipped_lists_name_a_registry_of_each_region() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "{}", '{"services": [[["x"], ["y"]]]}'])
-def test_a_bad_list_is_said(text: str) -> None:
+def test_invalid_list_of_registries_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="list: is no list of RDAP services"):
         Bootstrap(text, "list")

@@ -413,7 +413,7 @@ WRONG: dict[str, tuple[str | bytes, str, str]] = {
 
 
 @SPREAD
-def test_a_wrong_file_is_one_line_and_the_others_are_collected(lab: Lab, spread: Spread) -> None:
+def test_wrong_file_is_refused_in_one_line_and_others_are_collected(lab: Lab, spread: Spread) -> None:
     for name, (text, trace, _) in WRONG.items():
         folder = lab.folder / name
         folder.mkdir()

@@ -327,7 +327,7 @@ def test_other_ini_files_are_left_alone(lab: Lab) -> None:
     ]  # fmt: skip
 
 
-def test_a_wrong_file_is_one_line(lab: Lab) -> None:
+def test_wrong_file_is_refused_in_one_line(lab: Lab) -> None:
     put(lab, changed(("test", "times", "ten")))
     put(lab, changed(("driver", "class", "benchcloud.drivers.wuala_driver.WualaDriver")), "wuala.conf")
     run = lab.run("--continue-on-collection-errors")
@@ -441,7 +441,7 @@ def test_an_estimate_captures_nothing(lab: Lab) -> None:
     assert {path for path in lab.folder.rglob("*") if path.is_file()} == before
 
 
-def test_capture_settings_that_cannot_be_read_are_one_line(lab: Lab) -> None:
+def test_unreadable_capture_settings_are_reported_in_one_line(lab: Lab) -> None:
     put(lab, changed(*SMALL))
     run = lab.run(*FOLDER, "-ocloudbench_benchcloud_capture=gone.conf")
     assert run.lines_with("cloudbench_benchcloud_capture gone.conf: cannot be read: No such file or directory")

@@ -363,7 +363,7 @@ def test_a_provider_replaces_the_driver_of_the_file_and_its_note() -> None:
         (("capture", "device", "lo"), "capture.snaplen: is missing; expected a whole number, 1 or more"),
     ],
 )
-def test_a_wrong_file_is_one_line_that_names_file_and_key(change: Change, message: str) -> None:
+def test_wrong_file_is_refused_in_one_line_naming_its_key(change: Change, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(changed(change))
     assert str(caught.value).startswith(f"old.conf: {message}")
@@ -426,7 +426,7 @@ def test_benchclouds_capture_file_is_read() -> None:
     assert not is_benchcloud(CAPTURE)
 
 
-def test_a_capture_section_in_a_test_is_read_and_said() -> None:
+def test_capture_section_in_a_test_is_read_and_noted() -> None:
     test = parse(plain(FILES["A.1"]["file"]) + CAPTURE)
     assert test.capture == parse_capture(CAPTURE, "c.conf")
     assert "[capture]: is read here; BenchCloud read it from the file of its option -c" in test.notes
@@ -548,7 +548,7 @@ def test_the_classes_that_ship_name_verbs_and_drivers_that_exist() -> None:
         ("# BenchCloud's", "=", "is not valid TOML: "),
     ],
 )
-def test_a_wrong_table_of_classes_is_one_line(old: str, new: str, message: str) -> None:
+def test_wrong_table_of_classes_is_refused_in_one_line(old: str, new: str, message: str) -> None:
     assert old in CLASSES_TEXT
     with pytest.raises(ConfigError) as caught:
         parse_classes(CLASSES_TEXT.replace(old, new), "c.toml")

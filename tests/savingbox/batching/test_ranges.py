@@ -61,7 +61,7 @@ def test_ranges_hold_exactly_the_added_bytes(added: list[tuple[int, int]]) -> No
     assert all(before.end < after.begin for before, after in pairwise(listed))
 
 
-def test_those_that_touch_are_one() -> None:
+def test_adjacent_ranges_are_merged() -> None:
     ranges = ByteRanges([(10, 20), (30, 40)])
     ranges.add(20, 10)
     assert list(ranges) == [ByteRange(10, 40)]
@@ -101,7 +101,7 @@ def test_a_source_that_shrinks_meanwhile_is_no_error() -> None:
     assert copy.data == b"abc45\0\0\0\0\0"
 
 
-def test_two_sets_are_one() -> None:
+def test_range_sets_are_united() -> None:
     ranges, later = ByteRanges([(0, 4)]), ByteRanges([(3, 9)])
     later.cut(5)
     ranges.update(later)
@@ -111,7 +111,7 @@ def test_two_sets_are_one() -> None:
     assert len(ranges) == 1
 
 
-def test_no_file_has_such_a_place() -> None:
+def test_impossible_ranges_are_refused() -> None:
     with pytest.raises(ValueError, match="-1 bytes at 0"):
         ByteRanges().add(0, -1)
     with pytest.raises(ValueError, match="a size of -1"):

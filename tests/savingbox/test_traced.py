@@ -16,7 +16,7 @@ import pytest
 
 from pytest_cloudbench.savingbox.batching.batcher import BatchRules
 from pytest_cloudbench.savingbox.box import SavingBox
-from pytest_cloudbench.savingbox.side import BusyError
+from pytest_cloudbench.savingbox.openfiles import BusyError
 from pytest_cloudbench.savingbox.written import NoWrites, TracedWrites
 from pytest_cloudbench.support.clock import wait_for
 from tests.limits import HANG_S

@@ -22,6 +22,9 @@ from pytest_cloudbench.support.watching import FileMark
 
 Side = Literal["ours", "theirs"]
 """The box (``ours``) or the sync folder (``theirs``)."""
+Change = Literal["no", "time", "unsure", "yes"]
+"""Whether an entry has changed. ``time``: its content can only have changed if a program has set its time back.
+``unsure``: its mark was too recent to show a change."""
 _LENGTH_BYTES = 8
 _NEWER_SHARE = 8
 """New listings are made when at least 1/N of a folder's agreements are newer than the old ones."""
@@ -149,7 +152,10 @@ class Agreements(Mapping[str, Agreed]):
     def put(self, path: str, agreed: Agreed | None) -> None:
         """Replace an agreement, or drop it with None."""
         folder, _, name = path.rpartition("/")
-        self.folders.setdefault(folder, AgreedFolder()).newer[name] = agreed
+        agreements = self.folders.get(folder)
+        if agreements is None:
+            agreements = self.folders[folder] = AgreedFolder()
+        agreements.newer[name] = agreed
 
     def listing(self, folder: str, side: Side) -> bytes:
         """Return what one side has in a folder as agreed."""
@@ -173,6 +179,23 @@ class Agreements(Mapping[str, Agreed]):
             for row in split_listing(agreements.listing("ours"))
             if decode_row(row).mark.inode in inodes
         ]
+
+
+def change_of(was: Agreed | None, mark: FileMark | None, now: FoundEntry | None) -> Change:
+    """Return whether an entry has changed on one side since an agreement that had ``mark`` for that side."""
+    if was is None or now is None:
+        return "no" if was is None and now is None else "yes"
+    if was.kind != now.kind or (now.kind == "link" and was.target != now.target):
+        return "yes"
+    if now.kind == "link":
+        return "no"
+    if now.kind == "folder":
+        return "no" if was.mode == now.mode else "time"
+    if mark == now.mark:
+        return "no"
+    if mark is not None and mark[:3] == now.mark[:3]:
+        return "unsure" if mark[3] == 0 else "time"
+    return "yes"
 
 
 def join_path(folder: str, name: str) -> str:

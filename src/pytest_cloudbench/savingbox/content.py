@@ -36,8 +36,9 @@ class Page(NamedTuple):
 def copy_data(source: int, target: int, status: os.stat_result) -> None:
     """Copy a file, which had this status just now, into an empty one, holes included."""
     if status.st_size <= min(_CHUNK_BYTES - 1, 512 * getattr(status, "st_blocks", 0)):  # a small file without holes
-        piece = os.pread(source, _CHUNK_BYTES, 0)
-        if len(piece) < _CHUNK_BYTES:
+        # One byte more than it had shows whether it has grown. To ask for a whole chunk takes memory for one.
+        piece = os.pread(source, status.st_size + 1, 0)
+        if len(piece) <= status.st_size:
             write_at(target, piece, 0)
             return
     offset = 0

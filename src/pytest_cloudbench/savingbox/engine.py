@@ -18,7 +18,8 @@ from pytest_cloudbench.savingbox.agreements import Side
 from pytest_cloudbench.savingbox.batching.batcher import Batcher, Waiting
 from pytest_cloudbench.savingbox.listings import FoundEntry
 from pytest_cloudbench.savingbox.mirror import Deed, Mirror
-from pytest_cloudbench.savingbox.side import BusyError, FolderSide, FoundAll, OvertakenError, VanishedError
+from pytest_cloudbench.savingbox.openfiles import BusyError
+from pytest_cloudbench.savingbox.side import FolderSide, FoundAll, OvertakenError, VanishedError
 from pytest_cloudbench.savingbox.store import NEVER
 from pytest_cloudbench.support.watching import FileMark
 
@@ -483,12 +484,15 @@ class BoxEngine:
         for begin in range(0, len(paths), _SYNCED):
             part = paths[begin : begin + _SYNCED]
             announce(part)
-            for count, path in enumerate(part, begin + 1):
-                handle_entry(path)
-                if target.is_durable:  # before the next entry takes its time: what is not agreed on may be in doubt
-                    self._flush()
-                if count % _PROGRESS == 0:
-                    self.report(MirrorProgress(count, len(paths)))
+            try:
+                for count, path in enumerate(part, begin + 1):
+                    handle_entry(path)
+                    if target.is_durable:  # before the next entry takes its time: what is not agreed on may be in doubt
+                        self._flush()
+                    if count % _PROGRESS == 0:
+                        self.report(MirrorProgress(count, len(paths)))
+            finally:
+                target.leave_folder()
             if not target.is_durable:
                 os.sync()
             self._flush()

@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import time
 import zlib
 from collections.abc import Callable, Iterable, Sequence
@@ -31,16 +32,20 @@ from typing import Literal
 
 from pytest_cloudbench.model import CloudbenchError
 from pytest_cloudbench.savingbox import content
-from pytest_cloudbench.savingbox.agreements import Agreed
+from pytest_cloudbench.savingbox.agreements import Agreed, Change, change_of
 from pytest_cloudbench.savingbox.listings import FoundEntry
-from pytest_cloudbench.savingbox.side import BusyError, FolderSide, OvertakenError, may_be_written, parents
-from pytest_cloudbench.savingbox.store import NEVER, AgreementStore, Intent, Patching, WrittenPiece
+from pytest_cloudbench.savingbox.openfiles import BusyError, may_be_written
+from pytest_cloudbench.savingbox.side import FolderSide, OvertakenError, parents
+from pytest_cloudbench.savingbox.store import (
+    NEVER,
+    AgreementStore,
+    Intent,
+    Patching,
+    unwritten_pieces,
+    written_pieces,
+)
 from pytest_cloudbench.savingbox.written import NoWrites, SeenWrites, Writes
 from pytest_cloudbench.support.watching import FileMark, mark_file
-
-Change = Literal["no", "time", "unsure", "yes"]
-"""Whether an entry has changed. ``time``: its content can only have changed if a program has set its time back.
-``unsure``: its mark was too recent to show a change."""
 
 _SUMMED_BYTES = 4 << 20
 """Up to this file size, the journal of a patch has checksums of the whole file, also of the parts left unchanged."""
@@ -48,44 +53,6 @@ _SUMMED_BYTES = 4 << 20
 _NOT_EMPTY = (errno.ENOTEMPTY, errno.EEXIST)
 
 Deed = Literal["same", "agreed", "pushed", "pulled", "conflict"]
-
-
-def _written_pieces(pages: Iterable[content.Page]) -> list[WrittenPiece]:
-    return [
-        WrittenPiece(page.offset, len(page.old), zlib.crc32(page.old), len(page.new), zlib.crc32(page.new))
-        for page in pages
-    ]
-
-
-def _unwritten_pieces(old: int, pages: Iterable[content.Page], was_bytes: int, to_bytes: int) -> list[WrittenPiece]:
-    """Return the pieces that a patch leaves unchanged, up to where it truncates the file."""
-    pieces, offset = [], 0
-    for begin, end in (*((page.offset, page.offset + len(page.new)) for page in pages), (was_bytes, was_bytes)):
-        if offset < min(begin, was_bytes):
-            unchanged = os.pread(old, min(begin, was_bytes) - offset, offset)
-            remaining = unchanged[: max(0, to_bytes - offset)]
-            pieces.append(
-                WrittenPiece(offset, len(unchanged), zlib.crc32(unchanged), len(remaining), zlib.crc32(remaining))
-            )
-        offset = end
-    return pieces
-
-
-def change_of(was: Agreed | None, mark: FileMark | None, now: FoundEntry | None) -> Change:
-    """Return whether an entry has changed on one side since an agreement that had ``mark`` for that side."""
-    if was is None or now is None:
-        return "no" if was is None and now is None else "yes"
-    if was.kind != now.kind or (now.kind == "link" and was.target != now.target):
-        return "yes"
-    if now.kind == "link":
-        return "no"
-    if now.kind == "folder":
-        return "no" if was.mode == now.mode else "time"
-    if mark == now.mark:
-        return "no"
-    if mark is not None and mark[:3] == now.mark[:3]:
-        return "unsure" if mark[3] == 0 else "time"
-    return "yes"
 
 
 @dataclass
@@ -134,15 +101,14 @@ class Mirror:
         Raises BusyError and OvertakenError (look again), VanishedError, and OSError. Nothing is lost then: the
         entry still differs from the agreement.
         """
+        new_file = self._new_files.pop(path, None)
+        if new_file is not None and self.store.get(path) is None and self._push_new_file(path, new_file):
+            return "pushed"
         with self.box.remembering_folder(), self.sync.remembering_folder():
             return self._reconcile(path)
 
     def _reconcile(self, path: str) -> Deed:
-        was, new_file, seen_ns = self.store.get(path), self._new_files.pop(path, None), time.time_ns()
-        if was is None and new_file is not None and new_file == self.box.find_entry(path):
-            with contextlib.suppress(FileExistsError):  # the client has brought one: both are compared
-                self.sync.must_be_there()
-                return self._follow_change(path, new_file, None, seen_ns, push=True)
+        was, seen_ns = self.store.get(path), time.time_ns()
         (in_box, ours), (in_sync, theirs) = self.box_change(path), self.sync_change(path)
         # An entry may be missing because the whole folder is: check the root before believing in a deletion.
         if ours is None:
@@ -196,18 +162,27 @@ class Mirror:
 
     def note_intents(self, paths: Iterable[str]) -> None:
         """Note all at once that these are about to be pushed. Raises OSError."""
-        intents, self._new_files, seen_ns = {}, {}, time.time_ns()
+        intents, new_files, seen_ns = dict[str, Intent](), dict[str, FoundEntry](), time.time_ns()
+        listed_folder, names = None, frozenset[str]()
+        self._new_files = {}
         with self.box.remembering_folder(), self.sync.remembering_folder():
             for path in paths:
+                folder, _, name = path.rpartition("/")
                 try:
-                    ours, theirs = self.box.find_entry(path), self.sync.find_entry(path)
+                    ours, theirs = self.box.find_entry(path), None
+                    # Where nothing is agreed on, there are few names or none: to list them is the quicker look.
+                    if folder != listed_folder and folder not in self.store.entries.folders:
+                        names, listed_folder = self.sync.find_names(folder), folder
+                    if folder != listed_folder or name in names:
+                        theirs = self.sync.find_entry(path)
                 except OSError:
                     continue  # the push itself reports the error
                 if ours is not None:
                     intents[path] = Intent.for_entry("theirs", ours, theirs, seen_ns)
                     if theirs is None and ours.kind == "file":
-                        self._new_files[path] = ours
+                        new_files[path] = ours
         self.store.begin_intents(intents)
+        self._new_files = new_files
 
     def _note_intent(
         self, path: str, source_entry: FoundEntry, present: FoundEntry | None, side: Literal["ours", "theirs"],
@@ -230,10 +205,10 @@ class Mirror:
         self, path: str, present: FoundEntry, pages: Sequence[content.Page], was_bytes: int, to_bytes: int
     ) -> None:
         """Note a patch that is about to be written. Raises OvertakenError and OSError."""
-        pieces = _written_pieces(pages)
+        pieces = written_pieces(pages)
         if was_bytes <= _SUMMED_BYTES:
             with self.sync.reading(path) as theirs:
-                pieces += _unwritten_pieces(theirs, pages, was_bytes, to_bytes)
+                pieces += unwritten_pieces(theirs, pages, was_bytes, to_bytes)
                 if mark_file(os.fstat(theirs)) != present.mark:
                     raise OvertakenError(f"{path!r} has changed")
         self.store.begin_patch(path, Patching(present.mark.inode, was_bytes, to_bytes, tuple(pieces)))
@@ -307,9 +282,7 @@ class Mirror:
             if may_be_written(fd):
                 content.notice_stores(fd)
             if present is None:
-                if not isinstance(self.writes, NoWrites):
-                    self.writes.follow_file(fd)
-                    self._copies[os.fstat(fd).st_ino] = path
+                self._follow_writes(path, fd)
                 new_entry, source_mark = self.sync.put_file(path, fd, source_entry.mode, None, note)
                 written_bytes = new_entry.mark.size_bytes
             else:
@@ -327,6 +300,39 @@ class Mirror:
         self.written_bytes += written_bytes
         self._record_copy(path, after, source_mark, new_entry, seen_ns, push=True)
         return "agreed" if new_entry == present else "pushed"
+
+    def _push_new_file(self, path: str, noted: FoundEntry) -> bool:
+        """Push a file that is as it was noted. Returns False if both sides must be looked at instead.
+
+        Its intent is noted already. Raises as ``reconcile`` does.
+        """
+        seen_ns = time.time_ns()
+        try:
+            fd = self.box.open_file(path)
+        except OvertakenError:
+            return False
+        try:
+            status = os.fstat(fd)
+            mark = mark_file(status)
+            if (mark, status.st_mode, status.st_nlink) != (noted.mark, stat.S_IFREG | noted.mode, noted.names):
+                return False
+            if may_be_written(fd):
+                content.notice_stores(fd)
+            self._follow_writes(path, fd)
+            new_entry = self.sync.put_new_file(path, fd, status)
+        finally:
+            os.close(fd)
+        if new_entry is None:
+            return False
+        self.written_bytes += new_entry.mark.size_bytes
+        self._record_copy(path, mark, mark, new_entry, seen_ns, push=True)
+        return True
+
+    def _follow_writes(self, path: str, fd: int) -> None:
+        """See the writes to a file that is about to be copied as a whole."""
+        if not isinstance(self.writes, NoWrites):
+            self.writes.follow_file(fd)
+            self._copies[os.fstat(fd).st_ino] = path
 
     def is_as_agreed(self, path: str) -> bool:
         """Return whether a file whose mark is as agreed also has the agreed content. Raises as ``reconcile`` does."""

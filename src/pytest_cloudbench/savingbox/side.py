@@ -13,9 +13,7 @@ Elsewhere, a last look at the file decides.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
-import functools
 import os
 import stat
 import struct
@@ -27,6 +25,14 @@ from pytest_cloudbench.model import CloudbenchError
 from pytest_cloudbench.savingbox import content
 from pytest_cloudbench.savingbox.agreements import join_path
 from pytest_cloudbench.savingbox.listings import NUMBERS, FoundEntry, decode_row, encode_row, name_of, split_listing
+from pytest_cloudbench.savingbox.openfiles import (
+    can_name_open_files,
+    close_new_file,
+    link_name,
+    rename_to_free_name,
+    take_lease,
+)
+from pytest_cloudbench.savingbox.openfolder import FOLDER_FLAGS, OpenFolder
 from pytest_cloudbench.support.watching import GONE, FileMark, mark_file
 
 STAGED = ".~cloudbench-saving-"
@@ -36,14 +42,10 @@ _MOST_PATCHED_PAGES = 4096
 """If more pages differ than this (16 MiB), the file is replaced: the journal of a patch would cost more."""
 _PASSES = 3
 """The number of times that a file changing during its copy is gone over before the copy is accepted as it is."""
-_F_SETSIG, _SIGURG = 10, 23
-_AT_FDCWD, _RENAME_NOREPLACE = -100, 1
+_UNNAMED_FLAGS = getattr(os, "O_TMPFILE", 0) | os.O_RDWR | os.O_CLOEXEC
+_READ_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 _ENCODING, _ENCODE_ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
 """What ``os.fsencode`` uses. It takes twice as long, which a scan notices: it encodes every name."""
-
-
-class BusyError(CloudbenchError):
-    """Some program has the file open for writing, so that it will be tried again."""
 
 
 class OvertakenError(CloudbenchError):
@@ -101,10 +103,11 @@ class FolderSide:
     identity: str = field(default="", init=False)
     _staging: str = field(default="", init=False)
     _real_folder: str | None = field(default=None, init=False)
+    _entered: OpenFolder | None = field(default=None, init=False)
 
     def open(self) -> None:
         """Accept the folder that is there now as the right one. Raises VanishedError if there is none."""
-        self.identity = self._read_identity()
+        self.identity = self._read_identity(self.root)
         parent_folder = os.path.dirname(os.path.abspath(self.root))
         # No client watches the parent folder, but a rename needs the same file system and write permission.
         is_fit = (
@@ -121,7 +124,10 @@ class FolderSide:
 
     def must_be_there(self) -> None:
         """Raise VanishedError unless the root is still the folder that was opened."""
-        if self._read_identity() != self.identity:
+        self._must_be_root(self.root)
+
+    def _must_be_root(self, root: str | int) -> None:
+        if self._read_identity(root) != self.identity:
             raise VanishedError(f"{self.name} {self.root!r}: another folder has its name now")
 
     # --- looking ---
@@ -213,7 +219,7 @@ class FolderSide:
     def _list_rows(self, folder: str, open_folders: list[str]) -> list[bytes]:
         """Return the rows of a folder's listing, in any order, and add the folders in it. Raises OSError."""
         rows: list[bytes] = []
-        fd = os.open(self.path(folder), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = os.open(self.path(folder), FOLDER_FLAGS)
         try:
             with os.scandir(fd) as listed:  # of a descriptor: then the system looks names up without their folders
                 for entry in listed:
@@ -238,16 +244,29 @@ class FolderSide:
         """Return the names in a folder. Raises OSError."""
         return os.listdir(self.path(relative))
 
-    @contextlib.contextmanager
-    def reading(self, relative: str) -> Iterator[int]:
-        """Open a regular file. Raises OvertakenError if it no longer is one, and OSError."""
-        flags = os.O_RDONLY | os.O_NONBLOCK | getattr(os, "O_NOFOLLOW", 0) | os.O_CLOEXEC
+    def find_names(self, relative: str) -> frozenset[str]:
+        """Return the names in a folder, or none if no entry can be there. Raises OSError if that cannot be determined.
+
+        As for ``find_entry``, a path through a symbolic link has no entries.
+        """
         try:
-            fd = os.open(self.path(relative), flags)
+            return frozenset(self.names(relative)) if self.has_folder_of(f"{relative}/name") else frozenset()
+        except GONE:
+            return frozenset()
+
+    def open_file(self, relative: str) -> int:
+        """Open an entry. Raises OvertakenError if it is gone or a symbolic link, and OSError."""
+        try:
+            return os.open(self.path(relative), _READ_FLAGS)
         except OSError as error:
             if isinstance(error, GONE) or error.errno == errno.ELOOP:
                 raise OvertakenError(f"{relative!r} is gone") from error
             raise
+
+    @contextlib.contextmanager
+    def reading(self, relative: str) -> Iterator[int]:
+        """Open a regular file. Raises OvertakenError if it no longer is one, and OSError."""
+        fd = self.open_file(relative)
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise OvertakenError(f"{relative!r} is no longer a file")
@@ -295,7 +314,7 @@ class FolderSide:
     def rename(self, old: str, new: str) -> None:
         """Rename an entry. Raises FileExistsError if the new name is taken, and OSError."""
         self._begin_step("rename", new)
-        _rename_to_free_name(self.path(old), self.path(new))
+        rename_to_free_name(self.path(old), self.path(new))
 
     def put_file(
         self, relative: str, source: int, mode: int, replaced: FoundEntry | None,
@@ -338,12 +357,12 @@ class FolderSide:
             note(source_mark)
             self._begin_step("publish", relative)
             if replaced is None:
-                _link_name(fd, name, self.path(relative))
-                _raise_close_event(self.path(relative))
+                link_name(fd, name, self.path(relative))
+                close_new_file(self.path(relative))
             else:
                 staged = name or f"{staging}/{self._staged_prefix()}{os.fstat(fd).st_ino}"
                 if not name:
-                    _link_name(fd, name, staged)
+                    link_name(fd, name, staged)
                 try:
                     with self.hold_entry(relative, replaced):
                         os.replace(staged, self.path(relative))
@@ -352,6 +371,42 @@ class FolderSide:
                         os.unlink(staged)
                     raise
             return self._check_published(relative, fd), source_mark
+
+    def put_new_file(self, relative: str, source: int, status: os.stat_result) -> FoundEntry | None:
+        """Copy an open file, which had this status just now, to a new entry, in fewer calls than ``put_file``.
+
+        Returns None, and leaves the folder as before, where there is more to do: the file changes meanwhile, the entry
+        exists, its folder does not, or this system cannot. Raises OvertakenError, VanishedError and OSError.
+        """
+        folder, _, name = relative.rpartition("/")
+        if not can_name_open_files() or (entered := self._enter_folder(folder)) is None:
+            return None
+        self._begin_step("copy", relative)
+        try:
+            fd = os.open(self._staging or ".", _UNNAMED_FLAGS, 0o600, dir_fd=entered.fd)
+        except OSError:
+            return None
+        try:
+            content.copy_data(source, fd, status)
+            if mark_file(os.fstat(source)) != mark_file(status):
+                return None
+            os.fchmod(fd, stat.S_IMODE(status.st_mode))
+            os.utime(fd, ns=(status.st_mtime_ns, status.st_mtime_ns))
+            if self.is_durable:
+                os.fsync(fd)
+            copied = os.fstat(fd)
+            self._begin_step("publish", relative)
+            if not entered.publish(fd, name):
+                self.leave_folder()
+                return None
+            new_entry = entered.find_published(name, copied)
+            if new_entry is None:
+                self.leave_folder()
+                self.must_be_there()
+                raise OvertakenError(f"{relative!r} was changed by another program")
+            return new_entry
+        finally:
+            os.close(fd)
 
     def patch_file(
         self, relative: str, source: int, mode: int, seen: FoundEntry,
@@ -410,10 +465,10 @@ class FolderSide:
 
     # --- inside ---
 
-    def _read_identity(self) -> str:
+    def _read_identity(self, root: str | int) -> str:
         try:
-            status = os.stat(self.root)
-            system = os.statvfs(self.root).f_fsid if hasattr(os, "statvfs") else status.st_dev
+            status = os.stat(root)
+            system = os.statvfs(root).f_fsid if hasattr(os, "statvfs") else status.st_dev
         except OSError as error:
             raise VanishedError(f"{self.name} {self.root!r}: {error.strerror}") from error
         if not stat.S_ISDIR(status.st_mode):
@@ -433,9 +488,9 @@ class FolderSide:
     def _unnamed_file(self, staging: str) -> Iterator[tuple[int, str]]:
         """Create a file that no other program sees. Its name is empty where the system needs none."""
         fd, name = -1, ""
-        if hasattr(os, "O_TMPFILE") and _can_name_open_files():
+        if can_name_open_files():
             with contextlib.suppress(OSError):  # many file systems in user space cannot
-                fd = os.open(staging, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+                fd = os.open(staging, _UNNAMED_FLAGS, 0o600)
         if fd < 0:
             name = f"{staging}/{self._staged_prefix()}{os.getpid()}"
             fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -456,7 +511,7 @@ class FolderSide:
         with contextlib.ExitStack() as stack:
             if seen.kind == "file":
                 with contextlib.suppress(PermissionError):  # a file that even its owner may not read
-                    _take_lease(stack.enter_context(self.reading(relative)), relative)
+                    take_lease(stack.enter_context(self.reading(relative)), relative)
             now = self.find_entry(relative)
             if now is None or (now.kind, now.mark, now.target) != (seen.kind, seen.mark, seen.target):
                 raise OvertakenError(f"{relative!r} has changed")
@@ -469,10 +524,22 @@ class FolderSide:
             raise OvertakenError(f"{relative!r} was changed by another program")
         return now
 
+    def _enter_folder(self, relative: str) -> OpenFolder | None:
+        """Return an open folder, which stays open until ``leave_folder``, or None if it cannot be opened.
 
-@functools.cache
-def _can_name_open_files() -> bool:
-    return os.path.isdir("/proc/self/fd")
+        Raises VanishedError.
+        """
+        if self._entered is None or self._entered.relative != relative:
+            self.leave_folder()
+            with contextlib.suppress(OSError):
+                self._entered = OpenFolder(self.root, relative, self._must_be_root)
+        return self._entered
+
+    def leave_folder(self) -> None:
+        """Close the folder that ``put_new_file`` has kept open."""
+        if self._entered is not None:
+            self._entered.close()
+            self._entered = None
 
 
 def _make_entry(path: str, status: os.stat_result, folder: int | None = None) -> FoundEntry | None:
@@ -509,72 +576,3 @@ def _take_at_most(pages: Iterable[content.Page], limit: int) -> list[content.Pag
         if len(taken_pages) > limit:
             return None
     return taken_pages
-
-
-def may_be_written(fd: int) -> bool:
-    """Return whether some program may have this open file open for writing, or mapped for writing."""
-    try:
-        if not _take_lease(fd, ""):
-            return True
-        import fcntl
-
-        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
-    except BusyError:
-        return True
-    return False
-
-
-def _take_lease(fd: int, relative: str) -> bool:
-    """Keep other programs from opening the file for writing, as long as the descriptor is open.
-
-    Returns False where the system has no leases. Raises BusyError if a program already has the file open for writing.
-    """
-    try:
-        import fcntl
-
-        fcntl.fcntl(fd, _F_SETSIG, _SIGURG)  # a writer waits for us, signalled by SIGURG, which is ignored
-        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
-    except OSError as error:
-        if error.errno == errno.EAGAIN:
-            raise BusyError(f"{relative!r} is open for writing") from error
-        return False  # a file system without leases, or another user's file
-    except (ImportError, AttributeError):
-        return False  # a system without leases
-    return True
-
-
-def _link_name(fd: int, name: str, path: str) -> None:
-    """Give a finished file its name. Raises FileExistsError if the name is taken."""
-    if name:
-        _rename_to_free_name(name, path)
-        return
-    # Only with a folder's descriptor does Python call linkat(AT_SYMLINK_FOLLOW), which is needed here. The system
-    # ignores the descriptor, because the path is absolute.
-    os.link(f"/proc/self/fd/{fd}", path, src_dir_fd=fd, follow_symlinks=True)
-
-
-def _raise_close_event(path: str) -> None:
-    """Open and close a file that got its name by a link.
-
-    Many clients wait for a writer to close a new file, which none did.
-    """
-    with contextlib.suppress(OSError):
-        os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC))
-
-
-def _rename_to_free_name(old: str, new: str) -> None:
-    """Rename an entry. Raises FileExistsError if the new name is taken, and OSError."""
-    try:
-        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
-    except (AttributeError, TypeError):
-        renameat2 = None
-    if renameat2 is not None:
-        names = (os.fsencode(old), os.fsencode(new))
-        if not renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_NOREPLACE):
-            return
-        number = ctypes.get_errno()
-        if number not in (errno.ENOSYS, errno.EINVAL):  # this file system cannot
-            raise OSError(number, os.strerror(number), old, None, new)
-    if os.path.lexists(new):
-        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), new)
-    os.rename(old, new)

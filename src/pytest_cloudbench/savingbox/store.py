@@ -10,7 +10,9 @@ entry of ours, whole or half patched, from one that another program changed.
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import zlib
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from os import fsdecode
@@ -19,6 +21,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from pytest_cloudbench.model import ResultsError, UsageError
 from pytest_cloudbench.savingbox.agreements import Agreed, AgreedFolder, Agreements, join_path
+from pytest_cloudbench.savingbox.content import Page
 from pytest_cloudbench.savingbox.listings import FoundEntry, Kind
 from pytest_cloudbench.savingbox.records import DamagedError, Record, RecordFile
 from pytest_cloudbench.support.watching import FileMark
@@ -122,6 +125,28 @@ class WrittenPiece(NamedTuple):
     old_crc: int
     new_bytes: int
     new_crc: int
+
+
+def written_pieces(pages: Iterable[Page]) -> list[WrittenPiece]:
+    """Return the pieces of a patch that writes these pages."""
+    return [
+        WrittenPiece(page.offset, len(page.old), zlib.crc32(page.old), len(page.new), zlib.crc32(page.new))
+        for page in pages
+    ]
+
+
+def unwritten_pieces(old: int, pages: Iterable[Page], was_bytes: int, to_bytes: int) -> list[WrittenPiece]:
+    """Return the pieces that a patch leaves unchanged, up to where it truncates the file."""
+    pieces, offset = [], 0
+    for begin, end in (*((page.offset, page.offset + len(page.new)) for page in pages), (was_bytes, was_bytes)):
+        if offset < min(begin, was_bytes):
+            unchanged = os.pread(old, min(begin, was_bytes) - offset, offset)
+            remaining = unchanged[: max(0, to_bytes - offset)]
+            pieces.append(
+                WrittenPiece(offset, len(unchanged), zlib.crc32(unchanged), len(remaining), zlib.crc32(remaining))
+            )
+        offset = end
+    return pieces
 
 
 class Patching(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from array import array
 from math import exp, log
@@ -73,6 +74,36 @@ def test_waits_while_nothing_is_in_flight_belong_to_no_operation() -> None:
 def test_only_own_wait_counts_without_samples() -> None:
     assert list(waits_of(array("q", [0]), array("q", [9]), array("q", [3]), WaitSeries())) == [3.0]
     assert list(waits_of(array("q", [0]), array("q", [9]), array("q", [-1]), WaitSeries())) == [0.0]
+
+
+def test_waits_between_any_two_samples_are_those_of_a_straight_line() -> None:
+    """Some operations are within one interval, others span several, or begin or end outside of all samples."""
+    source = random.Random("waits")
+    times = sorted(source.sample(range(1000), 40))
+    series = [(time, 10 * number) for number, time in enumerate(times)]
+    start = [source.randrange(-50, 1000) for _ in range(500)]
+    end = [at + source.randrange(1, source.choice([5, 300])) for at in start]
+    elapsed = [sum(max(0, min(e, till) - max(s, since)) for s, e in zip(start, end, strict=True))
+               for since, till in itertools.pairwise(times)]  # fmt: skip
+    expected = []
+    for s, e in zip(start, end, strict=True):
+        parts = (
+            max(0, min(e, till) - max(s, since)) * 10 / max(till - since, together)
+            for (since, till), together in zip(itertools.pairwise(times), elapsed, strict=True)
+        )
+        expected.append(min(sum(parts), e - s))
+    assert waits(start, end, [0] * 500, series) == pytest.approx(expected, abs=1e-9)
+
+
+def test_any_late_operations_disturb_those_that_were_due_around_them() -> None:
+    source = random.Random("late")
+    for share in (0.02, 0.3, 0.98):
+        late = [30.0 if source.random() < share else 0.0 for _ in range(300)]
+        near = [any(late[max(0, at - NEIGHBOURS) : at + NEIGHBOURS + 1]) for at in range(300)]
+        due, start, end, waits_ns = rows(*late)
+        order = source.sample(range(300), 300)
+        due_ns, start_ns, end_ns = (array("q", map(column.__getitem__, order)) for column in (due, start, end))
+        assert list(quiet_rows(due_ns, start_ns, end_ns, waits_ns)) == [not near[row] for row in order]
 
 
 @pytest.mark.parametrize("share", [0.5, 0.99])

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from fractions import Fraction
+from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_cloudbench.judge import stats
 from pytest_cloudbench.judge.metrics import BUILT_IN, CONCLUSIONS, summarize
 from pytest_cloudbench.judge.records import OpTable
-from pytest_cloudbench.judge.stats import PERCENTILES, Listing, Verification, percentile, verify
+from pytest_cloudbench.judge.stats import PERCENTILES, Listing, Verification, percentile, rows_in_order, verify
 from pytest_cloudbench.model import ErrorKind, Op, Outcome, Verb
 
 FEW = settings(deadline=None, max_examples=60)
@@ -35,7 +38,7 @@ Listed = dict[str, tuple[int, str | None]]
 def verified(table: OpTable, listed: Listed, name_of: Callable[[int, int], str]) -> Verification:
     listing = Listing()
     for name, (size_bytes, digest) in listed.items():
-        listing.add(name, size_bytes, digest)
+        listing.add([name], [size_bytes], [digest])
     return verify(table, listing, name_of)
 
 
@@ -161,7 +164,7 @@ def test_files_of_a_warm_up_count_neither_as_lost_nor_as_checked() -> None:
     """But for downloads and metrics they are corrected like all others."""
     table = table_of(*(op(seq=seq, scheduled_ns=seq) for seq in range(6)))
     listing = Listing()
-    listing.add(name_of(0, 5), table.size_bytes[5], table.digest[5].hex())
+    listing.add([name_of(0, 5)], table.size_bytes[5:], [table.digest[5].hex()])
     found = verify(table, listing, name_of, 2)
     assert (found.checked, found.lost, found.silent, found.wrong) == (4, 3, 3, 0)
     assert table.outcome == [Outcome.LOST] * 5 + [Outcome.OK]
@@ -176,6 +179,52 @@ def test_nothing_is_lost_when_everything_is_listed() -> None:
     assert verified(table, everything(table), name_of) == Verification(12, 0, 0, 0, True)
     assert table.outcome == [Outcome.OK] * 12
     assert summarize(table, Verification(12, 0, 0, 0, True)).metrics["loss_rate"] == 0.0
+
+
+@pytest.mark.parametrize("fault", ["", "swapped contents", "another file", "another size", "one digest less", "twice"])
+def test_a_listing_that_is_not_exactly_right_is_looked_up_file_by_file(fault: str) -> None:
+    table = table_of(*(op(seq=seq, digest=bytes([seq] * 32)) for seq in range(9)))
+    names, sizes, digests = [name_of(0, seq) for seq in range(9)], [5] * 9, [each.digest.hex() for each in table.ops()]
+    listed: list[str | None] = [*digests]
+    if fault == "swapped contents":
+        listed[2:4] = reversed(digests[2:4])
+    elif fault == "another file":
+        names[3] = "other"
+    elif fault == "another size":
+        sizes[3] += 1
+    elif fault == "one digest less":
+        listed[3] = None
+    elif fault == "twice":
+        names, sizes, listed = [*names, names[3]], [*sizes, 5], [*listed, listed[3]]
+    listing = Listing()
+    listing.add(names, sizes, listed)
+    expected = {
+        "swapped contents": Verification(9, 2, 2, 2, True), "another file": Verification(9, 1, 1, 0, True),
+        "another size": Verification(9, 1, 1, 1, True), "one digest less": Verification(9, 0, 0, 0, False),
+        "twice": Verification(9, 0, 0, 0, True, listed_twice=1),
+    }  # fmt: skip
+    assert verify(table, listing, name_of) == expected.get(fault, Verification(9, 0, 0, 0, True))
+
+
+def test_files_of_one_name_that_are_listed_as_often_count_as_listed_twice() -> None:
+    table, listing = table_of(op(), op()), Listing()
+    listing.add(["0-0"] * 2, [5] * 2, [DIGEST.hex()] * 2)
+    assert verify(table, listing, name_of) == Verification(2, 0, 0, 0, True, listed_twice=1)
+
+
+@pytest.mark.parametrize("different", [9, 1 << 40])
+def test_rows_of_many_keys_are_in_order_and_those_of_equal_keys_stay_in_theirs(different: int) -> None:
+    source = Random("rows")
+    keys = array("q", (source.randrange(different) for _ in range(150_000)))
+    assert list(rows_in_order(keys)) == sorted(range(len(keys)), key=keys.__getitem__)
+    assert list(rows_in_order(array("q", [3, 3, 5]))) == [0, 1, 2]
+
+
+def test_hashes_on_interpreters_of_32_bits_have_64_too() -> None:
+    hashes = {stats._hash_slowly(value) for value in ("a", "\udcff", (5, None), (5, "aa"))}
+    assert len(hashes) == 4
+    assert all(-(1 << 63) <= each < 1 << 63 for each in hashes)
+    assert max(map(abs, hashes)) > 1 << 32
 
 
 def _missing(listing: Listed, name: str) -> None:
@@ -371,8 +420,7 @@ def test_verification_by_columns_agrees_with_single_lookups(records: list[Op], l
 
 def test_the_last_listed_of_several_files_with_one_name_counts() -> None:
     listing, table = Listing(), table_of(op())
-    for size_bytes in (5, 4):
-        listing.add("0-0", size_bytes, None)
+    listing.add(["0-0", "0-0"], [5, 4], [None, None])
     assert verify(table, listing, name_of) == Verification(1, 1, 1, 1, False, listed_twice=1)
 
 
@@ -382,9 +430,8 @@ def test_files_that_are_listed_more_than_once_are_counted_once_each(times: int) 
     listing = Listing()
     for seq in range(10):
         for _ in range(times if seq in {2, 3, 9} else 1):
-            listing.add(name_of(0, seq), 5, DIGEST.hex())
-    for _ in range(2):
-        listing.add("somebody else's", 5, None)
+            listing.add([name_of(0, seq)], [5], [DIGEST.hex()])
+    listing.add(["somebody else's"] * 2, [5, 5], [None, None])
     found = verify(table, listing, name_of)
     assert (found.listed_twice, found.lost) == (0 if times == 1 else 3, 0)
     assert summarize(table, found).metrics["duplicate_rate"] == found.listed_twice / 11

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import compress, islice, repeat
 from math import fsum
-from operator import and_, sub
+from operator import and_, mul, not_, sub, truediv
 from typing import Any, Literal
 
 from pytest_cloudbench.judge.quiet import WaitSeries, log_error, quiet_rows, waits_of
-from pytest_cloudbench.judge.records import KINDS, OUTCOMES, OpTable, codes, values
+from pytest_cloudbench.judge.records import KINDS, OUTCOMES, OpTable, codes, numbers, values
 from pytest_cloudbench.judge.stats import PERCENTILES, Verification, percentile, rows_in_order
 from pytest_cloudbench.model import ErrorKind, Outcome, Verb
 
@@ -25,6 +25,11 @@ Times = Literal["response", "service", "refused", "first_byte", "lateness", "qui
 """Names of the durations that a run has for all or some of its operations (docs/method.md)."""
 
 _OK = OUTCOMES.index(Outcome.OK)
+_IS_OK = bytes(code == _OK for code in range(256))
+_COLUMNS = ("scheduled_ns", "start_ns", "end_ns", "cpu_wait_ns")
+_QUARTER = 0.25
+_SHARES = (_QUARTER, *PERCENTILES.values())
+_SHARES_WITH_ERROR = (PERCENTILES["p50"], PERCENTILES["p99"])
 
 _MAX_DETAILS = 5
 """The most texts of one kind of error in an entry. The records have all of them."""
@@ -43,11 +48,18 @@ class Run:
 
     def __init__(self, table: OpTable, verification: Verification | None, other_waits: WaitSeries) -> None:
         self.table, self.verification, self.other_waits = table, verification, other_waits
-        outcome_codes = table.codes("outcome")
-        self._ok = bytearray(code == _OK for code in outcome_codes)
-        self.outcomes, self.kinds = _counts(outcome_codes, OUTCOMES), _counts(table.codes("kind"), KINDS)
+        outcome_codes, kind_codes = bytearray(), bytearray()
+        self._scheduled_ns, self._start_ns, self._end_ns, self._own_waits_ns = columns = [array("q") for _ in _COLUMNS]
+        for block in table.blocks():  # all at once, because each block is read from a log
+            outcome_codes += codes(block, "outcome")
+            kind_codes += codes(block, "kind")
+            for name, column in zip(_COLUMNS, columns, strict=True):
+                column.extend(numbers(block, name))
+        self._ok = outcome_codes.translate(_IS_OK)
+        self.outcomes, self.kinds = _counts(outcome_codes, OUTCOMES), _counts(kind_codes, KINDS)
         del self.kinds[None]
-        self._ordered: tuple[str, list[int]] = ("", [])
+        self._ordered: tuple[str, list[float]] = ("", [])
+        self._order_statistics: dict[Times, OrderStatistics] = {}
 
     @cached_property
     def elapsed_s(self) -> float | None:
@@ -59,6 +71,16 @@ class Run:
         """The bytes of operations that succeeded."""
         return sum(compress(self.table.column("size_bytes"), self._ok))
 
+    @cached_property
+    def requests(self) -> Counter[int]:
+        """The number of operations by how many requests they took. Empty if that is unknown for any operation."""
+        counts = Counter[int | None]()
+        for block in self.table.blocks():
+            counts.update(values(block, "requests"))
+            if None in counts:
+                return Counter()
+        return Counter({count: often for count, often in counts.items() if count is not None})
+
     def share(self, outcome: Outcome) -> float | None:
         """Return the share of operations that had this outcome."""
         return _share(self.outcomes[outcome], len(self.table))
@@ -67,12 +89,20 @@ class Run:
         """Return an amount per second of the elapsed time."""
         return amount / self.elapsed_s if self.elapsed_s else None
 
-    def sorted_ns(self, times: Times) -> Sequence[int]:
+    def sorted_ns(self, times: Times) -> Sequence[float]:
         """Return durations in nanoseconds, ascending. The last result is cached, for the other rows of these times."""
         if self._ordered[0] != times:
             self._ordered = ("", [])  # frees the former result first, so that only one is in memory
-            self._ordered = (times, sorted(self._times_ns(times)))
+            self._ordered = (times, sorted(map(float, self._times_ns(times))))  # in half the time that integers take
         return self._ordered[1]
+
+    def order_statistics(self, times: Times) -> OrderStatistics:
+        """Return all that the registry needs of ``sorted_ns``, so that each of these times is sorted once."""
+        if (times == "quiet" and 0 not in self.quiet) or (times == "unstarved" and not any(self._own_waits_ns)):
+            times = "service"  # these are the same then
+        if times not in self._order_statistics:
+            self._order_statistics[times] = OrderStatistics.of(self.sorted_ns(times))
+        return self._order_statistics[times]
 
     def _times_ns(self, times: Times) -> array[int]:
         start_ns, ok = self._start_ns, self._ok
@@ -83,9 +113,9 @@ class Run:
         if times == "quiet":
             return array("q", compress(map(sub, self._end_ns, start_ns), map(and_, ok, self.quiet)))
         if times == "unstarved":
-            return array("q", compress(self._unstarved_ns(), ok))
+            return array("q", compress(self._unstarved_ns, ok))
         if times == "refused":
-            return array("q", compress(self._response_ns, (not is_ok for is_ok in ok)))
+            return array("q", compress(self._response_ns, map(not_, ok)))
         if times == "lateness":
             return array("q", map(sub, start_ns, self._scheduled_ns))
         first_byte_ns = self.table.column("first_byte_ns")
@@ -105,7 +135,7 @@ class Run:
 
         None if the wait of a thread that ran operations is unknown.
         """
-        if not self.table or -1 in self._own_waits_ns:
+        if not self.table or not self._knows_own_waits:
             return None
         total_ns = sum(self._end_ns) - sum(self._start_ns)
         return fsum(self._waits_ns) / total_ns if total_ns else None
@@ -116,37 +146,26 @@ class Run:
 
         None unless all these threads are known.
         """
-        rest_ns = sum(self._unstarved_ns())
+        rest_ns = sum(self._unstarved_ns)
         if self.other_waits.why or rest_ns <= 0:
             return None
         return max(0.0, fsum(self._waits_ns) - sum(self._own_waits_ns)) / rest_ns
 
+    @cached_property
     def _unstarved_ns(self) -> array[int]:
-        """Return the service times less what each operation's own thread waited. Empty if any wait is unknown."""
-        if -1 in self._own_waits_ns:
+        """The service times less what each operation's own thread waited. Empty if any wait is unknown."""
+        if not self._knows_own_waits:
             return array("q")
         rest_ns = map(sub, map(sub, self._end_ns, self._start_ns), self._own_waits_ns)
         return array("q", map(max, rest_ns, repeat(0)))
 
     @cached_property
-    def _own_waits_ns(self) -> array[int]:
-        return self.table.column("cpu_wait_ns")
+    def _knows_own_waits(self) -> bool:
+        return -1 not in self._own_waits_ns
 
     @cached_property
     def _waits_ns(self) -> array[float]:
         return waits_of(self._start_ns, self._end_ns, self._own_waits_ns, self.other_waits)
-
-    @cached_property
-    def _scheduled_ns(self) -> array[int]:
-        return self.table.column("scheduled_ns")
-
-    @cached_property
-    def _start_ns(self) -> array[int]:
-        return self.table.column("start_ns")
-
-    @cached_property
-    def _end_ns(self) -> array[int]:
-        return self.table.column("end_ns")
 
     @cached_property
     def _response_ns(self) -> array[int]:
@@ -154,15 +173,40 @@ class Run:
 
     def response_s(self) -> array[float]:
         """Return the response times of all operations that succeeded, in the order they were due."""
-        response_ns = self._response_ns
-        rows = (row for row in rows_in_order(self._scheduled_ns) if self._ok[row])
-        return array("d", (response_ns[row] / 1e9 for row in rows))
+        ordered_rows = rows_in_order(self._scheduled_ns)
+        rows = compress(ordered_rows, map(self._ok.__getitem__, ordered_rows)) if 0 in self._ok else ordered_rows
+        return array("d", map(truediv, map(self._response_ns.__getitem__, rows), repeat(1e9)))
 
     def free_times(self) -> None:
         """Free the memory of columns that only metrics need."""
         self._ordered = ("", [])
-        for name in ("_start_ns", "_end_ns", "_own_waits_ns", "_waits_ns", "quiet"):
+        self._start_ns = self._end_ns = self._own_waits_ns = array("q")
+        for name in ("_waits_ns", "_unstarved_ns", "quiet"):
             self.__dict__.pop(name, None)
+
+
+@dataclass(frozen=True, slots=True)
+class OrderStatistics:
+    """What a few ranks tell of some times.
+
+    Attributes:
+        count: how many times there are.
+        percentiles_ns: by share. Empty if there are no times.
+        errors: the standard errors of the logarithms of some percentiles by share, None if there are too few times.
+    """
+
+    count: int
+    percentiles_ns: Mapping[float, float]
+    errors: Mapping[float, float | None]
+
+    @classmethod
+    def of(cls, ordered: Sequence[float]) -> OrderStatistics:
+        """Read them from ascending times."""
+        shares = _SHARES if ordered else ()
+        return cls(
+            len(ordered), {share: percentile(ordered, share) for share in shares},
+            {share: log_error(ordered, share) for share in _SHARES_WITH_ERROR},
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,28 +247,17 @@ def _duplicate_rate(run: Run) -> float | None:
 
 def _requests_per_op(run: Run) -> float | None:
     """Return the requests per operation. None if they are unknown for any operation."""
-    count = requests = 0
-    for block in run.table.blocks():
-        block_requests = values(block, "requests")
-        if None in block_requests:
-            return None
-        count, requests = count + len(block_requests), requests + sum(block_requests)
-    return requests / count if count else None
+    counts = run.requests
+    return sum(map(mul, counts, counts.values())) / counts.total() if counts else None
 
 
-def _median_requests(table: OpTable) -> float | None:
+def _median_requests(run: Run) -> float | None:
     """Return the requests of the median operation. None if they are unknown for any operation.
 
     Operations that were repeated after an error took more requests, but they are few.
     """
-    counts = Counter[int | None]()
-    for block in table.blocks():
-        counts.update(values(block, "requests"))
-    if not counts or None in counts:
-        return None
-    occurrences = sorted((count, often) for count, often in counts.items() if count is not None)
-    half, passed = len(table) / 2, 0
-    for count, often in occurrences:
+    half, passed = run.requests.total() / 2, 0
+    for count, often in sorted(run.requests.items()):
         passed += often
         if passed >= half:
             return float(count)
@@ -236,8 +269,8 @@ def _payload_bytes_per_op(run: Run) -> float | None:
 
 
 def _percentile_s(times: Times, share: float, run: Run) -> float | None:
-    ordered = run.sorted_ns(times)
-    return percentile(ordered, share) / 1e9 if ordered else None
+    value_ns = run.order_statistics(times).percentiles_ns.get(share)
+    return None if value_ns is None else value_ns / 1e9
 
 
 def _percentile_rows(times: Times, *, about: tuple[Verb, ...] = (), **columns: str) -> dict[str, Metric]:
@@ -297,7 +330,7 @@ METRICS: dict[str, Metric] = {
     "payload_bytes_per_op": Metric("bytes", of=_payload_bytes_per_op),
     **_percentile_rows("response", p50="p50 ms", p95="p95 ms", p99="p99 ms"),
     **_percentile_rows("service"),
-    "service_p25": Metric("s", time_like=True, of=partial(_percentile_s, "service", 0.25)),
+    "service_p25": Metric("s", time_like=True, of=partial(_percentile_s, "service", _QUARTER)),
     **_percentile_rows("refused"),
     **_percentile_rows("first_byte", about=(Verb.GET,)),
     **_percentile_rows("lateness", p99="late p99"),
@@ -374,14 +407,13 @@ def summarize(table: OpTable, verification: Verification | None, other_waits: Wa
     """
     run = Run(table, verification, other_waits or WaitSeries(why="it was not sampled"))
     metrics = {name: metric.of(run) for name, metric in METRICS.items() if metric.of is not None}
-    ordered = run.sorted_ns("quiet")
-    errors = {f"quiet_{label}_error": log_error(ordered, PERCENTILES[label]) for label in ("p50", "p99")}
+    times = run.order_statistics("quiet")
     quiet = {
-        "quiet_kept": sum(run.quiet), "quiet_ops": len(ordered), **errors, "requests_usual": _median_requests(table),
-        "starved_elsewhere_share": run.starved_elsewhere_share,
+        "quiet_kept": sum(run.quiet), "quiet_ops": times.count,
+        **{f"quiet_{label}_error": times.errors[PERCENTILES[label]] for label in ("p50", "p99")},
+        "requests_usual": _median_requests(run), "starved_elsewhere_share": run.starved_elsewhere_share,
+        "unstarved_p50_error": run.order_statistics("unstarved").errors[PERCENTILES["p50"]],
     }  # fmt: skip
-    del ordered  # frees its memory before the next times are sorted
-    quiet["unstarved_p50_error"] = log_error(run.sorted_ns("unstarved"), PERCENTILES["p50"])
     run.free_times()
     return Summary(len(table), run.outcomes, run.kinds, metrics, run.response_s(), _details(table), quiet)
 
@@ -389,7 +421,7 @@ def summarize(table: OpTable, verification: Verification | None, other_waits: Wa
 def _details(table: OpTable) -> dict[ErrorKind, list[tuple[str, int]]]:
     """Return ``Summary.details``. Operations without a message from the provider are omitted."""
     counts, first_ns = Counter[tuple[int, int]](), dict[tuple[int, int], int]()
-    for block in table.blocks():
+    for block in table.blocks() if len(table.details) > 1 else ():
         details = values(block, "detail")
         if not any(details):
             continue
@@ -421,8 +453,9 @@ def error_details(kinds: Mapping[str, int], details: Mapping[str, Iterable[tuple
 
 
 def _counts(codes: bytearray, meanings: Sequence[Any]) -> Counter[Any]:
-    """Count how often each meaning occurs."""
-    return Counter({meanings[code]: count for code, count in Counter(codes).items()})
+    """Count how often each meaning occurs, in the order of their first occurrence."""
+    firsts = sorted((first, code) for code in range(len(meanings)) if (first := codes.find(code)) >= 0)
+    return Counter({meanings[code]: codes.count(code) for _, code in firsts})
 
 
 def _share(count: int, total: int) -> float | None:

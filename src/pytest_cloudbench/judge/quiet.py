@@ -12,9 +12,9 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
+from itertools import accumulate, compress, pairwise, repeat
 from math import log, sqrt
-from operator import sub
+from operator import le, mul, sub
 
 from pytest_cloudbench.judge.stats import rows_in_order
 
@@ -57,12 +57,21 @@ def waits_of(start_ns: array[int], end_ns: array[int], own_ns: array[int], other
         own_ns: how long its own thread waited. -1 if unknown.
         other_waits: the waits of the other threads.
     """
-    own = array("d", (max(0, waited_ns) for waited_ns in own_ns))
+    own = array("d", map(max, repeat(0), own_ns))
     if len(other_waits.time_ns) < 2 or other_waits.waited_ns[-1] == other_waits.waited_ns[0]:
         return own
     waits = _Interpolated(other_waits.time_ns, _waits_per_operation(start_ns, end_ns, other_waits))
-    rows = zip(own, start_ns, end_ns, strict=True)
-    return array("d", (min(waited + waits.at(end) - waits.at(start), end - start) for waited, start, end in rows))
+    left = right = 0
+    base = rise = 0.0
+    for row, (waited, start, end) in enumerate(zip(own, start_ns, end_ns, strict=True)):
+        if left < start and end <= right:  # as most operations: between the same two samples as the one before
+            until_start = base + rise * (start - left) / (right - left)
+        else:
+            until_start = waits.at(start)
+            left, right, base, rise = waits.find_piece(end)
+        wait, took = waited + (base + rise * (end - left) / (right - left)) - until_start, end - start
+        own[row] = wait if wait < took else took
+    return own
 
 
 def _waits_per_operation(start_ns: array[int], end_ns: array[int], other_waits: WaitSeries) -> list[float]:
@@ -84,9 +93,9 @@ def _sum_elapsed(moments_ns: array[int], until_ns: array[int]) -> list[int]:
     ordered, sums = sorted(moments_ns), []
     count = total = 0
     for time_ns in until_ns:
-        while count < len(ordered) and ordered[count] < time_ns:
-            total += ordered[count]
-            count += 1
+        later = bisect_left(ordered, time_ns, count)
+        total += sum(ordered[count:later])
+        count = later
         sums.append(count * time_ns - total)
     return sums
 
@@ -98,14 +107,16 @@ class _Interpolated:
         self._positions, self._values = positions, values
 
     def at(self, position: int) -> float:
-        next_index = bisect_left(self._positions, position)
-        if next_index == 0:
-            return self._values[0]
-        if next_index == len(self._positions):
-            return self._values[-1]
-        left, right = self._positions[next_index - 1], self._positions[next_index]
-        left_value, right_value = self._values[next_index - 1], self._values[next_index]
-        return left_value + (right_value - left_value) * (position - left) / (right - left)
+        left, right, base, rise = self.find_piece(position)
+        return base + rise * (position - left) / (right - left)
+
+    def find_piece(self, position: int) -> tuple[int, int, float, float]:
+        """Return the ends of the piece that a position is in, the value at its left end, and how far it rises."""
+        index = bisect_left(self._positions, position)
+        if index == 0 or index == len(self._positions):
+            return position - 1, position, self._values[0 if index == 0 else -1], 0.0
+        base = self._values[index - 1]
+        return self._positions[index - 1], self._positions[index], base, self._values[index] - base
 
 
 def quiet_rows(
@@ -122,23 +133,27 @@ def quiet_rows(
         end_ns: when it ended.
         waits_ns: how long it waited for a CPU (``waits_of``).
     """
-    quiet = bytearray(b"\1") * len(scheduled_ns)
-    rows = rows_in_order(scheduled_ns) if scheduled_ns else array("q")
-    disturbed_until = -1
-    for position, row in enumerate(rows):
-        if start_ns[row] - scheduled_ns[row] > LATE_NS:
-            for neighbour in range(
-                max(position - NEIGHBOURS, disturbed_until + 1), min(position + NEIGHBOURS + 1, len(rows))
-            ):
-                quiet[rows[neighbour]] = 0
-            disturbed_until = position + NEIGHBOURS
-    for row, (start, end, waited) in enumerate(zip(start_ns, end_ns, waits_ns, strict=True)):
-        if waited > MAX_WAIT_SHARE * (end - start):
+    most_ns = map(mul, repeat(MAX_WAIT_SHARE), map(sub, end_ns, start_ns))
+    quiet = bytearray(map(le, waits_ns, most_ns))
+    late = bytearray(map(LATE_NS.__lt__, map(sub, start_ns, scheduled_ns)))
+    if all(late):
+        return bytearray(len(late))
+    if any(late):
+        rows = rows_in_order(scheduled_ns)
+        for row in compress(rows, _mark_neighbours(bytes(map(late.__getitem__, rows)))):
             quiet[row] = 0
     return quiet
 
 
-def log_error(ordered: Sequence[int], share: float) -> float | None:
+def _mark_neighbours(marks: bytes) -> bytes:
+    """Return the marks with those before and after each of them: all bytes as one number, which is shifted."""
+    number = int.from_bytes(marks, "little")
+    for _ in range(NEIGHBOURS):
+        number |= number << 8 | number >> 8
+    return number.to_bytes(len(marks) + NEIGHBOURS, "little")[: len(marks)]
+
+
+def log_error(ordered: Sequence[float], share: float) -> float | None:
     """Return the standard error of the logarithm of a percentile, from the order statistics around it.
 
     The number of independent operations below a percentile varies binomially. The values that many ranks to either side

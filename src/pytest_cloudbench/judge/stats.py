@@ -6,14 +6,15 @@ numbers, a few of them at a time: names and digests are compared by their hashes
 
 from __future__ import annotations
 
-import heapq
 from array import array
-from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import groupby
+from itertools import chain, compress, groupby, islice, repeat
 from math import ceil
+from operator import eq, le, mul
+from struct import calcsize
 
 from pytest_cloudbench.judge.records import KINDS, OUTCOMES, VERBS, OpTable, codes, values
 from pytest_cloudbench.model import ErrorKind, Outcome, Verb
@@ -30,30 +31,51 @@ _NO_ERROR, _SERVER_ERROR, _CORRUPT_ERROR = map(KINDS.index, (None, ErrorKind.SER
 class Listing:
     """The provider's listing at the end: 17 bytes per file, whatever its name. Of equal names the last one counts.
 
-    Names are compared by 64 bits of BLAKE2: of runs with a million files, less than one in ten million confuses two
-    names.
+    Names are compared by 64 bits of a hash with a random key: of runs with a million files, less than one in ten
+    million confuses two names.
     """
 
     def __init__(self) -> None:
-        self._names, self._contents, self._has_digest = array("Q"), array("Q"), bytearray()
+        self._names, self._contents, self._has_digest = array("q"), array("q"), bytearray()
         self._is_ordered = True
 
     def __len__(self) -> int:
         return len(self._names)
 
-    def add(self, name: str, size_bytes: int, digest: str | None) -> None:
-        """Add one file with its lower-case hex digest, if the provider lists one."""
-        self._names.append(_hash(name))
-        self._contents.append(_hash(_content_text(size_bytes, digest)))
-        self._has_digest.append(digest is not None)
+    def add(self, names: Iterable[str], sizes_bytes: Iterable[int], digests: Sequence[str | None]) -> None:
+        """Add files, each with its lower-case hex digest if the provider lists one."""
+        self._names.extend(map(_hash, names))
+        self._contents.extend(map(_hash, zip(sizes_bytes, digests, strict=True)))
+        self._has_digest.extend(digest is not None for digest in digests)
         self._is_ordered = False
+
+    @property
+    def has_digests(self) -> bool:
+        """Whether all files have a digest."""
+        return all(self._has_digest)
+
+    def is_exactly(self, table: OpTable, names: array[int]) -> bool:
+        """Return whether exactly the files of all records are listed, each once and with its content.
+
+        That takes a fraction of the time of finding each of them. ``names`` are the hashes of their names. Compared is
+        the sum of the products of names and contents, which is equal by chance as seldom as two names are.
+        """
+        has_digests = self.has_digests
+        if len(names) != len(self._names) or (any(self._has_digest) and not has_digests):
+            return False
+        total, remaining_names = 0, iter(names)
+        for block in table.blocks():
+            digests = map(bytes.hex, values(block, "digest")) if has_digests else repeat(None)
+            contents = map(_hash, zip(values(block, "size_bytes"), digests, strict=False))
+            total += _sum_products(contents, remaining_names)
+        return total == _sum_products(self._contents, self._names) and _are_distinct(names)
 
     def order(self) -> None:
         """Prepare the listing for lookups."""
         if not self._is_ordered:
             rows = rows_in_order(self._names)
-            self._names = array("Q", map(self._names.__getitem__, rows))
-            self._contents = array("Q", map(self._contents.__getitem__, rows))
+            self._names = array("q", map(self._names.__getitem__, rows))
+            self._contents = array("q", map(self._contents.__getitem__, rows))
             self._has_digest = bytearray(map(self._has_digest.__getitem__, rows))
             self._is_ordered = True
 
@@ -63,30 +85,68 @@ class Listing:
         if row < 0 or self._names[row] != name:
             return 0
         has_digest = self._has_digest[row]
-        expected_hash = _hash(_content_text(size_bytes, digest.hex() if has_digest else None))
+        expected_hash = _hash((size_bytes, digest.hex() if has_digest else None))
         is_twice = row > 0 and self._names[row - 1] == name
         return _LISTED | _DIGEST * has_digest | _RIGHT * (expected_hash == self._contents[row]) | _TWICE * is_twice
 
 
 _LISTED, _RIGHT, _DIGEST, _TWICE = 1, 2, 4, 8
 _SORT_RUN = 1 << 16
+_SAMPLES_PER_RUN = 16
 
 
-def _hash(text: str) -> int:
-    return int.from_bytes(blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest(), "little")
+def _hash_slowly(value: object) -> int:
+    return int.from_bytes(blake2b(repr(value).encode(), digest_size=8).digest(), "little", signed=True)
 
 
-def _content_text(size_bytes: int, digest: str | None) -> str:
-    return f"{size_bytes} {digest or ''}"
+_hash: Callable[[object], int] = hash if calcsize("P") >= 8 else _hash_slowly
+"""Python's own hash takes a tenth of the time, and has as many bits as a pointer."""
+
+
+def _sum_products(contents: Iterable[int], names: Iterable[int]) -> int:
+    """Return the sum over the files whose contents these are. No more names are taken.
+
+    A sum of the hashes of pairs would not do: Python's hash of a tuple is almost linear, so that swapped contents would
+    not show.
+    """
+    return sum(map(mul, contents, names))
+
+
+def _are_distinct(numbers: Iterable[int]) -> bool:
+    ordered = sorted(numbers)
+    return not any(map(eq, ordered, islice(ordered, 1, None)))
 
 
 def rows_in_order(keys: array[int]) -> array[int]:
     """Return rows in ascending order of their keys (stable). Sorts in runs, so that few objects are in memory."""
+    if all(map(le, keys, islice(keys, 1, None))):
+        return array("q", range(len(keys)))
     runs = [
         array("q", sorted(range(first, min(first + _SORT_RUN, len(keys))), key=keys.__getitem__))
         for first in range(0, len(keys), _SORT_RUN)
     ]
-    return runs[0] if len(runs) == 1 else array("q", heapq.merge(*runs, key=keys.__getitem__))
+    return runs[0] if len(runs) == 1 else _merge_runs(runs, keys)
+
+
+def _merge_runs(runs: Sequence[array[int]], keys: array[int]) -> array[int]:
+    """Return the rows of all runs in order: those below a bound, those below the next, and so on.
+
+    A list of ordered parts is sorted in a fifth of the time in which ``heapq`` merges them one row after the other.
+    """
+    key_of = keys.__getitem__
+    step = _SORT_RUN // _SAMPLES_PER_RUN
+    samples = sorted(key_of(run[position]) for run in runs for position in range(0, len(run), step))
+    merged, firsts = array("q"), [0] * len(runs)
+    for bound in samples[_SAMPLES_PER_RUN::_SAMPLES_PER_RUN]:
+        lasts = [bisect_left(run, bound, first, key=key_of) for run, first in zip(runs, firsts, strict=True)]
+        merged.extend(sorted(_rows_between(runs, firsts, lasts), key=key_of))
+        firsts = lasts
+    merged.extend(sorted(_rows_between(runs, firsts, map(len, runs)), key=key_of))
+    return merged
+
+
+def _rows_between(runs: Sequence[array[int]], firsts: Iterable[int], lasts: Iterable[int]) -> Iterator[int]:
+    return chain.from_iterable(run[first:last] for run, first, last in zip(runs, firsts, lasts, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +185,11 @@ def verify(
         since_ns: count only files of operations that were due at this time or later. None for all.
     """
     due_ns = table.column("scheduled_ns") if since_ns is not None else ()
-    verbs, outcomes, kinds = table.codes("verb"), table.codes("outcome"), table.codes("kind")
-    names, listings = _look_up_files(table, listing, name_of)
+    verbs, names = table.codes("verb"), _hash_names(table, name_of)
+    if verbs.count(_PUT) == len(verbs) and listing.is_exactly(table, names):
+        checked = len(names) if since_ns is None else sum(map(since_ns.__le__, due_ns))
+        return Verification(checked, 0, 0, 0, listing.has_digests)
+    outcomes, kinds, listings = table.codes("outcome"), table.codes("kind"), _look_up_files(table, listing, names)
     overwritten = _mark_overwritten(table, verbs, outcomes, names, listings)
     checked = lost = silent = wrong = 0
     digest_checked = True
@@ -158,19 +221,24 @@ def verify(
     return Verification(checked, lost, silent, wrong, digest_checked, len(names_listed_twice))
 
 
-def _look_up_files(
-    table: OpTable, listing: Listing, name_of: Callable[[int, int], str]
-) -> tuple[array[int], bytearray]:
-    """Return for each verified record the hash of its file's name, and the listing of it (see ``Listing.find``)."""
-    listing.order()
-    names, listings = array("Q"), bytearray()
+def _hash_names(table: OpTable, name_of: Callable[[int, int], str]) -> array[int]:
+    """Return the hash of the name of each record's file."""
+    names = array("q")
     for block in table.blocks():
-        fields = zip(*(values(block, name) for name in ("sensor", "seq", "size_bytes", "digest")), strict=True)
-        for verb, (sensor, seq, size_bytes, digest) in zip(codes(block, "verb"), fields, strict=True):
-            name = _hash(name_of(sensor, seq)) if verb in _VERIFIED else 0
-            names.append(name)
-            listings.append(listing.find(name, size_bytes, digest) if verb in _VERIFIED else 0)
-    return names, listings
+        names.extend(map(_hash, map(name_of, values(block, "sensor"), values(block, "seq"))))
+    return names
+
+
+def _look_up_files(table: OpTable, listing: Listing, names: array[int]) -> bytearray:
+    """Return for each verified record the listing of its file, by the hash of its name (see ``Listing.find``)."""
+    listing.order()
+    listings, names_in_order = bytearray(), iter(names)
+    for block in table.blocks():
+        fields = zip(
+            codes(block, "verb"), names_in_order, values(block, "size_bytes"), values(block, "digest"), strict=False
+        )
+        listings.extend(listing.find(*file) if verb in _VERIFIED else 0 for verb, *file in fields)
+    return listings
 
 
 def _mark_overwritten(
@@ -178,6 +246,8 @@ def _mark_overwritten(
 ) -> bytearray:
     """Mark uploads that were answered with success, but whose content need no longer be listed."""
     marks = bytearray(len(names))
+    if _are_distinct(compress(names, map(_PUT.__eq__, verbs))):
+        return marks
     start_ns = end_ns = array("q")
     for _, rows in groupby(rows_in_order(names), names.__getitem__):
         puts = array("q", (row for row in rows if verbs[row] == _PUT))

@@ -229,8 +229,7 @@ class Conductor:
 
     def _add_listing_page(self, agent: str, page: ListingPage) -> int:
         run = self._runs[page.run]
-        for file in zip(page.names, page.sizes_bytes, page.digests, strict=True):
-            run.listing.add(*file)
+        run.listing.add(page.names, page.sizes_bytes, page.digests)
         return len(run.listing)
 
     def _note_moved_log(self, agent: str, moved: LogMoved) -> None:

@@ -183,7 +183,7 @@ class Tap:
             pass  # an end of a connection is no news, and the tap's own end neither
         finally:
             for open_writer in writers:
-                open_writer.transport.abort()
+                _abort(open_writer)
 
     async def _serve_proxy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve ``CONNECT HOST:PORT``, and nothing else."""
@@ -213,7 +213,7 @@ class Tap:
             pass  # as above
         finally:
             for open_writer in writers:
-                open_writer.transport.abort()
+                _abort(open_writer)
 
     async def _connect_out(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Connect to a host as drivers do: by the user's proxy, if there is one for it. Raises OSError."""
@@ -224,7 +224,7 @@ class Tap:
         writer.write(f"CONNECT {host}:{port} HTTP/1.1\r\nhost: {host}:{port}\r\n\r\n".encode())
         answer = await reader.readuntil(b"\r\n\r\n")
         if b" 200 " not in answer.split(b"\r\n", 1)[0] + b" ":
-            writer.transport.abort()
+            _abort(writer)
             raise OSError("the user's proxy refuses")
         return reader, writer
 
@@ -241,6 +241,12 @@ class Tap:
             self._contexts[host] = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             issued.configure_cert(self._contexts[host])
         return self._contexts[host]
+
+
+def _abort(writer: asyncio.StreamWriter) -> None:
+    """End a connection at once, if it has not ended."""
+    with suppress(AttributeError):  # what Python 3.11.2 raises for a TLS connection that has ended and was closed again
+        writer.transport.abort()
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, record: bytearray) -> None:

@@ -35,6 +35,7 @@ def ask(lab: Lab, client: str, only: str = "test_table_2_1") -> dict[str, str]:
 @pytest.mark.usefixtures("can_link", "can_capture")
 def test_the_reference_client_without_a_flaw(lab: Lab) -> None:
     answers = ask(lab, "reference", "tls or certificate or redirect or secrets or content")
+    assert answers.pop("device_tls") == "unknown", "by default it has no second device beside its server"
     assert sorted(answers.values()) == ["no", "yes", "yes", "yes", "yes", "yes"]
 
 

@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 
+from pytest_cloudbench.net import capture as capture_module
 from pytest_cloudbench.net.capture import (
     SENTINEL_ADDRESS,
     SENTINEL_PORT,
@@ -232,6 +233,37 @@ def test_only_a_provably_complete_capture_is_valid(tmp_path: Path, data: bytes, 
 def test_a_missing_interface_is_named(tmp_path: Path) -> None:
     with pytest.raises((CaptureUnavailable, CaptureError), match="nosuch0"), Capture("nosuch0", tmp_path / "x.pcapng"):
         pytest.fail("captured")
+
+
+@pytest.mark.usefixtures("can_capture")
+@pytest.mark.skipif(sys.platform != "linux", reason="finds dumpcap in /proc")
+@pytest.mark.parametrize(("small_buffers", "is_refused"), [(1, False), (2, False), (3, True)])
+def test_check_takes_a_larger_buffer_after_drops(
+    monkeypatch: pytest.MonkeyPatch, small_buffers: int, is_refused: bool
+) -> None:
+    """A busy interface overflows the first buffers."""
+    buffers_mib: list[int] = []
+
+    class Overflowed(Capture):
+        def __exit__(self, *error: Any) -> None:
+            buffers_mib.append(self._buffer_mib)
+            if len(buffers_mib) <= small_buffers:
+                (dumpcap,) = guard_children(self)
+                os.kill(dumpcap, signal.SIGSTOP)
+                with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+                    sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("127.0.0.1"))
+                    for _ in range(self._buffer_mib * 40):
+                        sender.sendto(b"x" * 60_000, (SENTINEL_ADDRESS, SENTINEL_PORT))
+                os.kill(dumpcap, signal.SIGCONT)
+            super().__exit__(*error)
+
+    monkeypatch.setattr(capture_module, "Capture", Overflowed)
+    if is_refused:
+        with pytest.raises(CaptureError, match="were dropped"):
+            check()
+    else:
+        check()
+    assert buffers_mib == [2, 16, 64][: small_buffers + 1]
 
 
 def test_missing_dumpcap_error_advises_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

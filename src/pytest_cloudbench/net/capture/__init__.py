@@ -45,6 +45,8 @@ __all__ = [
 
 _GUARD = str(Path(__file__).with_name("guard.py"))
 _RESEND_S = 0.1
+_CHECK_BUFFERS_MIB = (2, 16, 64)
+"""The buffer of a check's capture, and of those that follow while packets are dropped."""
 _STATISTICS = re.compile(r"Packets received/dropped on interface .*?: (\d+)/(\d+) \(([^)]*)\)")
 _HOW_TO_ALLOW = {
     "linux": (
@@ -302,16 +304,19 @@ def check(interface: str = "lo", *, netns: str | Sequence[str] | None = None) ->
 
     Raises CaptureUnavailable and CaptureError.
     """
-    with tempfile.TemporaryDirectory(prefix="cloudbench-capture-") as folder:
-        # Only sentinels, so that a busy interface does not overflow the small buffer.
-        sentinels_only = f"udp and dst host {SENTINEL_ADDRESS}"
-        with Capture(
-            interface, Path(folder, "check.pcapng"), netns=netns, filter=sentinels_only, buffer_mib=2
-        ) as capture:
-            pass
-        assert capture.result is not None
-        if not capture.result.is_valid:
-            raise CaptureError(f"capture of {interface}: {'; '.join(capture.result.reasons)}")
+    # Only sentinels pass the filter, but until it is set, a busy interface can overflow a small buffer.
+    sentinels_only = f"udp and dst host {SENTINEL_ADDRESS}"
+    for buffer_mib in _CHECK_BUFFERS_MIB:
+        with tempfile.TemporaryDirectory(prefix="cloudbench-capture-") as folder:
+            path = Path(folder, "check.pcapng")
+            with Capture(interface, path, netns=netns, filter=sentinels_only, buffer_mib=buffer_mib) as capture:
+                pass
+        result = capture.result
+        if result is not None and not result.dropped:
+            break
+    assert result is not None
+    if not result.is_valid:
+        raise CaptureError(f"capture of {interface}: {'; '.join(result.reasons)}")
 
 
 def _count_token(data: mmap.mmap, token: bytes) -> int:

@@ -1,4 +1,4 @@
-"""What both kinds of tests say of located servers."""
+"""Columns and lines about located servers, for both kinds of tests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def locate(names: Mapping[str, list[str]], config: pytest.Config, port: int) -> 
 
 
 def describe(located: LocatedServers) -> dict[str, Any]:
-    """Return what an entry says of servers: columns, and the list that the map is drawn from."""
+    """Return an entry's facts about servers: columns, and the list that the map is drawn from."""
     operators = dict.fromkeys(place["operator"] for place in located.places)
     places = dict.fromkeys(place["place"] for place in located.places)
     reasons = dict.fromkeys(place["known_by"] for place in located.places)

@@ -13,7 +13,7 @@ _MOST_PER_S = 1000
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What the options say of a load.
+    """The load that the options describe.
 
     Attributes:
         size_bytes: of each file.

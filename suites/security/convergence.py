@@ -86,7 +86,7 @@ def _upload(inquiry: Inquiry, endpoint: Endpoint | None, path: str, content: byt
 
 @contextmanager
 def _second_account(inquiry: Inquiry) -> Iterator[tuple[Inquiry, Endpoint | None, str] | None]:
-    """Yield what uploads to another account, its endpoint and a path there, or None if there is no such account."""
+    """Yield an inquiry at another account, its endpoint and a path there, or None if there is no such account."""
     with ExitStack() as stack:
         try:
             other = stack.enter_context(inquiry.other_account(2))

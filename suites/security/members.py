@@ -76,7 +76,7 @@ class SharedFolder(NamedTuple):
         return DONE if wait_for(is_done, ADMITTED_S, poll_s=POLL_S) else WITHOUT_EFFECT
 
     def _prepare(self, action: str) -> tuple[Callable[[], object], Callable[[], bool]]:
-        """Return what does a action, and what looks whether it is done."""
+        """Return a function that performs an action, and one that checks whether it was done."""
         driver, reference = self.member.driver, self.refer(action)
         if action == WRITE:
             changed = self.make_content("changed")

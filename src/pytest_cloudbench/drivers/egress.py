@@ -166,7 +166,7 @@ class Egress:
         return Directed()
 
     def opener(self, url: str) -> OpenerDirector:
-        """Return what opens an address by ``urllib``. Raises OSError."""
+        """Return an opener of addresses by ``urllib``. Raises OSError."""
         from urllib.request import HTTPSHandler, ProxyHandler, build_opener
 
         proxy, context = self.proxy_for(url), self.context()

@@ -254,7 +254,7 @@ class S3FastDriver:
                 self._library.delete(self._store, keys[begin : begin + _DELETED_AT_ONCE])
 
     def _cleaner_of(self, path: str) -> S3Bucket | None:
-        """Return what removes a folder whole. Warns once, and returns None, if the official SDK is not installed."""
+        """Return a driver that removes whole folders. Warns once, and returns None, if the official SDK is missing."""
         with self._lock:
             if self._cleaner is None:
                 try:

@@ -265,7 +265,7 @@ class Left(Message, frozen=True):
 
 
 def missing_lines(missing: Mapping[str, str]) -> list[str]:
-    """Return who is missing, from agent to the reason: a line for each reason, not for each of fifty agents."""
+    """Return a line for each reason why agents are missing, so that fifty agents with one reason take one line."""
     agents: dict[str, list[str]] = {}
     for agent, reason in missing.items():
         agents.setdefault(reason, []).append(agent)

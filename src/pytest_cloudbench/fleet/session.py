@@ -182,7 +182,7 @@ class ControllerSession:
         return planned
 
     def way_here(self, agent: str) -> Callable[[tuple[str, int]], int] | None:
-        """Return what finds the port of an agent's host that leads to an address here. None if nothing leads here."""
+        """Return a function that finds the port of an agent's host for an address here. None if nothing leads here."""
         hosts: Any = self.config.pluginmanager.getplugin("cloudbench-hosts")
         gateway = self._gateways.get(agent)
         return hosts.way_here(str(gateway.spec.host)) if hosts and gateway and gateway.spec.host else None

@@ -51,7 +51,7 @@ _MOST_TABLE_BYTES = 64 * opening.MIB
 
 @dataclass(frozen=True, slots=True)
 class LocateSettings:
-    """What may be asked, and of whom.
+    """Settings of a survey of locations: the allowed queries, and the services that answer them.
 
     Attributes:
         resolvers: DNS servers to ask. Empty to ask none.
@@ -242,7 +242,7 @@ def _to_vantage(name: str, place: Cap | None, answer: Mapping[str, Any], problem
 
 
 class LocateTables:
-    """What is published of addresses and places: as shipped, or as this user has renewed it."""
+    """Published tables of addresses and places, as shipped or as this user has renewed them."""
 
     def __init__(self) -> None:
         self.cities = Cities(data.read_locate_table("cities.txt"))
@@ -345,7 +345,7 @@ def locate_servers(
     is_agreed: bool = False,
     port: int = 443,
 ) -> LocatedServers:
-    """Return where servers are whose names and addresses are known. No resolver is asked.
+    """Return the locations of servers with known names and addresses. No resolver is asked.
 
     Args:
         names: the servers.

@@ -74,7 +74,7 @@ class Files:
 
 @cache
 def _names_with_suffix(suffix: str) -> FileNames:
-    """Return the names that are sensor and sequence number. Asked for by every operation."""
+    """Return file names made of sensor and sequence number. Called for every operation."""
     return FileNames(suffix) if suffix else FileNames()
 
 

@@ -15,7 +15,7 @@ _CONNECT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class BoundedTransfer:
-    """What a line carried in one direction.
+    """A transfer over a line in one direction, within bounds of bytes and time.
 
     Attributes:
         bytes_per_s: the rate of the quickest file, from its begin to its end. The line carries at least that.

@@ -187,7 +187,7 @@ def _sources(account: ProviderAccount) -> Iterator[tuple[str, Sequence[Credentia
 
 
 def _elsewhere(account: ProviderAccount) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """Yield what the provider's own programs keep. They know of no second account."""
+    """Yield the credentials kept by the provider's own programs. They know of no second account."""
     if account.number != 1:
         return
     driver: Any = account.bound.driver

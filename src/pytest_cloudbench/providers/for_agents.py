@@ -13,7 +13,7 @@ from pytest_cloudbench.model import Endpoint, ProviderSpec, SpecError
 
 @dataclass(frozen=True, slots=True)
 class SentAlong:
-    """What an agent on another host lacks. ``repr`` omits it.
+    """The credentials and files that an agent on another host lacks. ``repr`` omits them.
 
     Attributes:
         credentials: of the provider's account, by the driver's names of the fields.

@@ -42,7 +42,7 @@ _UP, _DOWN, _PING = b"U", b"D", b"?"
 
 
 class LineRequest(Message, frozen=True):
-    """What to measure.
+    """A request to measure a line.
 
     Attributes:
         provided: the provider at the other end, None for the controller.
@@ -61,7 +61,7 @@ class LineRequest(Message, frozen=True):
 
 
 class AccessLine(Message, frozen=True):
-    """What was measured of a line. None is unknown, and ``problems`` say why.
+    """The measurements of a line. None is unknown, and ``problems`` say why.
 
     Attributes:
         to: what the round trips led to.

@@ -110,7 +110,7 @@ class _Row:
 
     @property
     def _outcomes_tell_losses(self) -> bool:
-        """Tell whether as many files are lost as operations did not succeed."""
+        """Return whether as many files are lost as operations did not succeed."""
         info = self.info
         return bool(info.get("lost") == (info.get("ops") or 0) - (info.get("ok") or 0))
 
@@ -138,7 +138,7 @@ class _Group:
         return read_titles(self.rows[0].info)
 
     def has_spread(self, key: str) -> bool:
-        """Tell whether a metric's spread within a run is known. A finding without own columns counts as known."""
+        """Return whether a metric's spread within a run is known. A finding without own columns counts as known."""
         last = [row.findings[-1] for row in self.rows]
         return not any(finding.columns for finding in last) or any(finding.spread.get(key) for finding in last)
 
@@ -396,7 +396,7 @@ def _measured_keys(rows: Sequence[_Row]) -> list[str]:
 
 
 def _is_quoted(row: _Row, key: str) -> bool:
-    """Tell whether a value is a text that was copied from a paper, so that it does not describe the provider."""
+    """Return whether a value is a text that was copied from a paper, so that it does not describe the provider."""
     value, published = row.value(key), row.info.get("published")
     return isinstance(value, str) and isinstance(published, Mapping) and value in published.values()
 

@@ -127,7 +127,7 @@ def emulated_text(info: Mapping[str, Any]) -> str:
 
 
 def is_comparison(info: Mapping[str, Any]) -> bool:
-    """Tell whether an entry is about two sides that were measured in turns. It then has no metrics of its own."""
+    """Return whether an entry is about two sides that were measured in turns. It then has no metrics of its own."""
     return isinstance(info.get("versus"), dict)
 
 

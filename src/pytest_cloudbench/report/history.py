@@ -374,7 +374,7 @@ def render_run(run: RunRow, entries: Sequence[EntryRow], metrics: Sequence[str],
 
 
 def _is_comparison(entry: EntryRow) -> bool:
-    """Tell whether an entry is about two sides that were measured in turns."""
+    """Return whether an entry is about two sides that were measured in turns."""
     return isinstance(entry.info.get("versus"), Mapping)
 
 

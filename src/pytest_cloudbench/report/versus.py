@@ -157,7 +157,7 @@ def _format_margin(difference: Mapping[str, Any]) -> str:
 
 
 def _effort_needed(name: str, comparison: Mapping[str, Any]) -> str:
-    """Tell how long an inconclusive metric would have to be measured. Return ``""`` for others."""
+    """Return how long an inconclusive metric would have to be measured, or ``""`` for others."""
     difference = comparison["differences"][name]
     if difference["answer"] != "inconclusive":
         return ""

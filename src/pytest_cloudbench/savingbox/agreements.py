@@ -104,7 +104,7 @@ class AgreedFolder:
         yield from (name for name, agreed in self.newer.items() if agreed is not None)
 
     def listing(self, side: Side) -> bytes:
-        """Return what one side has in this folder as agreed."""
+        """Return the agreed entries of one side of this folder."""
         data = (self._box if side == "ours" else self._sync).data
         if not self.newer:
             return data
@@ -158,7 +158,7 @@ class Agreements(Mapping[str, Agreed]):
         agreements.newer[name] = agreed
 
     def listing(self, folder: str, side: Side) -> bytes:
-        """Return what one side has in a folder as agreed."""
+        """Return the agreed entries of one side of a folder."""
         agreements = self.folders.get(folder)
         return b"" if agreements is None else agreements.listing(side)
 

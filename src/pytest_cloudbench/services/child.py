@@ -110,7 +110,7 @@ class Child:
             return self._process.poll() is None
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Wait for its end. Raises subprocess.TimeoutExpired."""
+        """Wait for the child's end. Raises subprocess.TimeoutExpired."""
         self._process.wait(timeout_s)
 
     def exit_reason(self) -> str:

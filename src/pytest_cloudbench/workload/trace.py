@@ -68,7 +68,7 @@ class Trace:
 
 
 class OpenLoop(Protocol):
-    """What says when operations of an open loop are due (see ``arrival.Arrival``)."""
+    """The source of due times of operations in an open loop (see ``arrival.Arrival``)."""
 
     def due_s(self, seed: str, sensor: int, count: int) -> list[float]:
         """Return the due times of a sensor's first ``count`` operations, ascending."""

@@ -1,4 +1,4 @@
-"""What there is to know of the hosts of a session: each agent elsewhere describes its own, and entries state all."""
+"""Facts about the hosts of a session: each agent elsewhere describes its own host, and entries state all facts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class HostFacts(Message, frozen=True):
 
 
 def read_facts(agent: Agent | None = None) -> HostFacts:
-    """Return what there is to know of this host, with the clock as an agent has measured it."""
+    """Return the facts about this host, with the clock as an agent has measured it."""
     clock = (agent.clock_offset_ns, agent.clock_error_ns) if agent is not None else (0, 0)
     kernel = f"{platform.system()} {platform.release()}"
     return HostFacts(describe_machine(), kernel, read_memory_bytes(), _find_address(), *clock)

@@ -154,7 +154,7 @@ class HostAgents:
             connection.close()
 
     def way_here(self, host: str) -> Callable[[tuple[str, int]], int]:
-        """Return what finds the port of a host's loopback that leads to an address of this machine."""
+        """Return a function that finds the port of a host's loopback that leads to an address of this machine."""
         return self._connections[host].find_port
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
@@ -186,7 +186,7 @@ class HostAgents:
         return open_gateway(self._group, stream, spec)
 
     def _start(self, node: WorkerController) -> None:
-        """Have an agent started, once it is known what it is to be told: forked, if its host can and has several."""
+        """Start an agent once its arguments are known. It is forked if its host can fork and has several agents."""
         worker: str = node.gateway.id
         connection = self._connections[str(node.gateway.spec.host)]
         shared = self._inputs[connection.host.name]

@@ -1,4 +1,4 @@
-"""What runs on a host to bring this package there, or to remove it: a folder of its own, and nothing else.
+"""The program that installs this package on a host, or removes it. It touches only a folder of its own.
 
 Its source is sent to a bare Python, so it needs nothing but the standard library of Python 3.11. It talks over its
 standard input and output: one line of JSON in each direction, then blocks of an archive, each of which it confirms.
@@ -43,7 +43,7 @@ def find_installed(name: str, variables: Mapping[str, str]) -> str:
 
 
 def describe_python() -> dict[str, Any]:
-    """Return what decides whether compiled modules of another machine run here."""
+    """Return the facts that decide whether compiled modules of another machine run here."""
     return {
         "python": platform.python_version(),
         "abi": sysconfig.get_config_var("SOABI") or sys.implementation.cache_tag,

@@ -1,4 +1,4 @@
-"""What runs on a host to say whether agents can run there: it names this package's code, and reads the clock."""
+"""The program that checks on a host whether agents can run there. It names this package's code, and reads the clock."""
 
 from __future__ import annotations
 

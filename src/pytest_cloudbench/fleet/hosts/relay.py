@@ -298,7 +298,7 @@ def remove_abandoned_folders() -> None:
 
 
 def describe_host() -> dict[str, Any]:
-    """Return what there is to know of this host."""
+    """Return the facts about this host."""
     return {
         "python": platform.python_version(), "executable": sys.executable, "node": platform.node(),
         "kernel": f"{platform.system()} {platform.release()}", "machine": platform.machine(), "cores": os.cpu_count(),

@@ -1,4 +1,4 @@
-"""What both ends of a connection to a host share: frames, the order in which they are sent, and TCP connections.
+"""Code shared by both ends of a connection to a host: frames, the order in which they are sent, and TCP connections.
 
 Its source is sent to a bare Python, so it needs nothing but the standard library of Python 3.11.
 

@@ -1,4 +1,4 @@
-"""What travels to other hosts: the user's tests, as an archive.
+"""The archive of the user's tests that is sent to other hosts.
 
 A host needs no copy of the project. It gets the files below the root directory that git tracks, as they are now, with
 each ``conftest.py`` and pytest's own configuration file. A project without git sends what tests are usually made of.

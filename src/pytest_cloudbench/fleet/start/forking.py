@@ -198,7 +198,7 @@ class Forking:
 
     @pytest.hookimpl(trylast=True)  # when all plugins have said what a worker is to know
     def pytest_configure_node(self, node: WorkerController) -> None:
-        """Ask for the process of a worker, once it is known what it is to be told."""
+        """Ask for the process of a worker once its input is known."""
         request = self._requests.pop(node.gateway.id, None)
         self._is_forked_node = request is not None
         if request is not None:
@@ -292,7 +292,7 @@ class _WarmWorker:
         self._thread = threading.Thread(target=self._start_all, name="start-workers", daemon=True)
 
     def ask(self, request: _Request, workerinput: dict[str, Any], args: list[str]) -> None:
-        """Have a worker started, which is to get ``workerinput`` and pytest's arguments."""
+        """Request a worker with this ``workerinput`` and pytest's arguments."""
         is_first = self._input.is_empty
         request.differing_keys = self._input.add(workerinput)
         if is_first:

@@ -71,7 +71,7 @@ class Identity:
     adapt: Callable[[str], None]
 
     def find_reader(self, keys: list[str]) -> str:
-        """Return which code has read one of these keys of ``workerinput``, or the worker's id in the environment."""
+        """Return the code that has read one of these keys of ``workerinput``, or the worker's id in the environment."""
         for key, reader in [*self.environment.reads.items(), *self.workerinput.reads.items()]:
             if isinstance(key, bytes):
                 return f"{reader} reads {os.fsdecode(key)}"

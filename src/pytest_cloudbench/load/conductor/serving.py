@@ -66,7 +66,7 @@ class Workers(Protocol):
         """Return the hosts of the user's table, each with why it was given up, or an empty text."""
 
     def way_here(self, agent: str) -> Callable[[tuple[str, int]], int] | None:
-        """Return what finds the port of an agent's host that leads to an address here. None if nothing leads here."""
+        """Return a function that finds the port of an agent's host for an address here. None if nothing leads here."""
 
     def add_fleet_items(self, nodeids: list[str]) -> None:
         """Note items that workers have collected and that all of them run."""

@@ -141,7 +141,7 @@ class Entries:
         }
 
     def _host_info(self, subject: Subject, item: Item) -> dict[str, Any]:
-        """Return what an entry says of hosts, or of access line and servers where there is only this machine.
+        """Return an entry's facts about hosts, or about access line and servers if only this machine took part.
 
         Where the servers are is seen from here: names may lead agents elsewhere to others.
         """

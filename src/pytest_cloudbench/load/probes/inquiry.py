@@ -42,7 +42,7 @@ def _refuse_other(number: int) -> AbstractContextManager[Provider]:
 
 @dataclass(frozen=True, slots=True)
 class Inquiry:
-    """What a question may use.
+    """A provider that is examined, with the means to examine it.
 
     Attributes:
         provider: the provider that is asked.

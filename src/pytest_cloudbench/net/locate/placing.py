@@ -23,7 +23,7 @@ UNKNOWN: Literal["unknown"] = "unknown"
 
 
 class ContentRow(Protocol):
-    """How a server gave content, in milliseconds. See ``net.locate.survey.ContentSeen``."""
+    """The times and rates at which a server gave content. See ``net.locate.survey.ContentSeen``."""
 
     @property
     def rtt_ms(self) -> float | None: ...

@@ -20,7 +20,7 @@ _T = TypeVar("_T")
 
 
 class CloudRange(NamedTuple):
-    """What an operator says of a range of its addresses. Region, product and kind may be empty."""
+    """An operator's description of a range of its addresses. Region, product and kind may be empty."""
 
     operator: str
     region: str = ""

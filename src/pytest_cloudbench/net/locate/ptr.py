@@ -62,7 +62,7 @@ class PtrPatterns:
         return None
 
     def find_operator(self, name: str) -> str:
-        """Return whose pattern a name has, or an empty text."""
+        """Return the operator whose pattern a name matches, or an empty text."""
         return next((who for who, patterns, _ in self._operators if any(p.fullmatch(name) for p in patterns)), "")
 
     def guess(self, name: str) -> list[PtrHint]:

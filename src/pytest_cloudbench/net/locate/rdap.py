@@ -30,7 +30,7 @@ _REFUSALS = {
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who holds the network of an address, or why that is unknown.
+    """The holder of the network of an address, or the reason why it is unknown.
 
     Attributes:
         name: the organisation's, or the network's if the registry names none. Empty if it is unknown.
@@ -46,7 +46,7 @@ class Owner:
 
 
 class Bootstrap:
-    """Which registry answers for an address (RFC 9224): the one with the longest prefix.
+    """The table of registries by address (RFC 9224). The registry with the longest prefix answers.
 
     Attributes:
         dated: when the lists were published.

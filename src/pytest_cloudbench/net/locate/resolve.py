@@ -45,7 +45,7 @@ class Resolver:
 
 @dataclass(frozen=True, slots=True)
 class Manners:
-    """How servers are asked: at most so many questions a second in all, and how long each is waited for."""
+    """The limits on queries to servers: their number per second in all, and the time that each is waited for."""
 
     rate_per_s: float = 20.0
     timeout_s: float = 3.0
@@ -56,7 +56,7 @@ _POLITE = Manners()
 
 @dataclass(frozen=True, slots=True)
 class DnsReply:
-    """What one resolver said of one name.
+    """The answer of one resolver about one name.
 
     Attributes:
         name: the name.

@@ -56,7 +56,7 @@ class NameSeen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OwnerSeen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a registry said of an address."""
+    """The answer of a registry about an address."""
 
     name: str = ""
     country: str = ""

@@ -248,7 +248,7 @@ class Throughput:
         self._latest: tuple[tuple[float, ...], Split] | None = None
 
     def split(self, size_bytes: int) -> Split:
-        """Return who is to hold how many shares of a segment."""
+        """Return the split of a segment among the children."""
         rates = [rate for rate in self._rates() if rate]
         if size_bytes < self._least_bytes or len(rates) < self._equal.children:
             return self._equal.split(size_bytes)

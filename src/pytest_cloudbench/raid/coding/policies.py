@@ -50,7 +50,7 @@ class Placement(Protocol):
     """Decides how content is spread."""
 
     def split(self, size_bytes: int) -> Split:
-        """Return which child is to hold how many shares of a segment of sealed content. Called for each segment."""
+        """Return the split of a segment of sealed content among the children. Called for each segment."""
         ...
 
     def suits(self, split: Split, size_bytes: int) -> bool:

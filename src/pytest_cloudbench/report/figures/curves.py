@@ -165,7 +165,7 @@ def _group_into_lines(row: Curve, members: Sequence[Measurement]) -> dict[str, l
 
 
 def _needs_own_lines(row: Curve, name: str, members: Sequence[Measurement]) -> bool:
-    """Tell whether a parameter has several values at one x, so that each value needs a line of its own."""
+    """Return whether a parameter has several values at one x, so that each value needs a line of its own."""
     values_by_point: dict[tuple[str, object], set[str]] = {}
     for measurement in members:
         for point in _curve_points(row, measurement):

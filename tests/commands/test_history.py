@@ -640,7 +640,7 @@ def test_accepting_a_run_changes_no_test_that_it_did_not_measure(storage: Path, 
 def test_a_run_of_a_clock_that_was_ahead_pardons_nothing_and_is_not_accepted(storage: Path, run: Any) -> None:
     store_series(storage, [0.1] * 3)
     store(storage, 4, {TEST: info(start_wall_ms=2 * START_MS)})
-    assert "which is yet to come" in run("baseline", "accept", "4", status=1)[1]
+    assert "which is in the future" in run("baseline", "accept", "4", status=1)[1]
     run("baseline", "accept", "2")
     now_ms = time.time_ns() // 1_000_000
     store(storage, 5, {TEST: info(outcome="failed", gate={"answer": "broken"}, start_wall_ms=now_ms)})

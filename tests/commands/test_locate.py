@@ -182,7 +182,7 @@ def test_content_from_a_storage_comes_within_a_round_trip(home: Path, capsys: py
     [
         (b"content", "Age: 7", "another server than the origin answered"),
         (b"content", "Via: 1.1 edge", "another server than the origin answered"),
-        (b"", "X-Nothing: 1", "it answers 404 and no content"),
+        (b"", "X-Nothing: 1", "it answers 404 without content"),
         (b"content", "Connection: close", "it ends the connection after each answer"),
     ],
 )
@@ -379,9 +379,9 @@ def test_ranges_of_one_operator_are_renewed_and_those_of_others_stay(
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("<html>", "is no file of ranges of Amazon"),
+        ("<html>", "is not a file of ranges of Amazon"),
         ("{}", "has 0 ranges of Amazon, which cannot be all"),
-        ('{"prefixes": [{"ip_prefix": "here"}]}', "is no file of ranges of Amazon"),
+        ('{"prefixes": [{"ip_prefix": "here"}]}', "is not a file of ranges of Amazon"),
     ],
 )
 def test_invalid_range_file_changes_nothing(
@@ -400,10 +400,10 @@ def test_lists_of_registries_are_renewed(tmp_path: Path, capsys: pytest.CaptureF
     assert "new.example" in (own_tables / "rdap.json").read_text("utf-8")
 
 
-def test_an_operator_without_a_lasting_address_needs_a_file(
+def test_operator_without_a_permanent_address_needs_a_file(
     capsys: pytest.CaptureFixture[str], own_tables: Path
 ) -> None:
     assert cli.main(["locate", "--update", "Microsoft"]) == 1
-    assert "download it, and say --update Microsoft=FILE" in capsys.readouterr().out
+    assert "download it, and give --update Microsoft=FILE" in capsys.readouterr().out
     assert cli.main(["locate", "--update", "Nobody=x"]) == 4
     assert "--update Nobody=x: expected one of Amazon, Google, Microsoft, Cloudflare" in capsys.readouterr().err

@@ -540,4 +540,4 @@ def test_unreadable_message_is_refused_in_one_line(data: bytes, told: str) -> No
 def test_asker_receives_error_for_answer_that_cannot_be_sent() -> None:
     fleet = Fleet(1)
     fleet.coordinator.receive("gw0", Ask(4, "odd"))
-    assert fleet.told["gw0"][0] == Reply(error="object: no channel carries a object; expected plain data", to=4)
+    assert fleet.told["gw0"][0] == Reply(error="object: cannot send a object; expected plain data", to=4)

@@ -270,7 +270,7 @@ def test_rename_of_a_test_without_stored_runs_is_refused(lab: Lab, capsys: pytes
     storage: Path = lab.folder / "results"
     for old, new, why in (
         ("test_it.py::test_up", "test_it.py::test_new", "no stored run has a test of this name"),
-        ("test_it.py::test_upload", "test_it.py::test_upload", "this is the name that it had"),
+        ("test_it.py::test_upload", "test_it.py::test_upload", "this is the former name; expected another"),
     ):
         assert main(["baseline", "rename", old, new, "--storage", str(storage)]) == 4
         assert why in capsys.readouterr().err

@@ -147,7 +147,7 @@ def test_wrong_type_deep_in_a_column_is_named() -> None:
 @pytest.mark.parametrize(
     ("value", "told"),
     [
-        (object(), "Merged.info: no channel carries a object; expected plain data"),
+        (object(), "Merged.info: cannot send a object; expected plain data"),
         (2**64, "Merged.info: can't serialize ints < -2**63 or > 2**64 - 1"),
         ([0, -(2**64)], "Merged.info: can't serialize ints < -2**63 or > 2**64 - 1"),
     ],

@@ -142,7 +142,7 @@ def test_kept_files_are_removed_when_a_test_says_so(lab: Lab, spread: Spread) ->
             assert experiment.remove(first.files)
             assert stored() == 12
             experiment.agent.gather("all have looked again")
-            with pytest.raises(UsageError, match="not kept by a run of this test, or is removed"):
+            with pytest.raises(UsageError, match="not kept by a run of this test, or has been removed"):
                 experiment.remove(first.files)
     """)
     run = lab.run(*FOLDER, *spread)

@@ -200,7 +200,7 @@ def test_one_level_is_its_own_best_and_a_spent_budget_says_so() -> None:
 
 def test_wrong_levels_and_times_are_refused() -> None:
     search = LevelSearch()
-    with pytest.raises(ValueError, match="asked for level 1, told about 2"):
+    with pytest.raises(ValueError, match="expected a measurement of level 1, got one of 2"):
         search.tell(2, 1.0)
     for seconds in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="is not a time"):
@@ -391,7 +391,7 @@ def test_probes_are_budgeted_and_an_open_level_counts_for_neither_side() -> None
 
 def test_wrong_levels_and_operations_are_refused() -> None:
     search = BracketSearch(1, 1000)
-    with pytest.raises(ValueError, match="asked for level 1, told about 2"):
+    with pytest.raises(ValueError, match="expected a measurement of level 1, got one of 2"):
         search.tell(2, True)
     with pytest.raises(ValueError, match="-1 operations"):
         search.tell(1, True, -1)

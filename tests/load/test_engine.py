@@ -601,7 +601,7 @@ def test_a_trace_is_recorded_with_the_verb_and_size_of_each_row() -> None:
 
 def test_trace_needs_a_task_with_steps_and_a_plain_plan_does_not() -> None:
     bench = Bench(nothing)
-    with pytest.raises(UsageError, match="Scripted does not do that"):
+    with pytest.raises(UsageError, match="Scripted does not support"):
         bench.run_open(plan(Replay(parse_trace(TRACE)), range(2), 9, "seed"))
     assert bench.ops == []
     bench.engine.task = Replaying(nothing)

@@ -313,7 +313,7 @@ def test_no_new_key_is_created_while_a_child_is_silent(make_array: MakeArray, mo
     (array_folder.folder / "array.key").unlink()
     monkeypatch.setattr(Child, "list", refuse)
     with (
-        pytest.raises(CredentialsError, match="no new key is made before every child says"),
+        pytest.raises(CredentialsError, match="no new key is created before every child confirms"),
         array_folder.opened(),
     ):
         pass
@@ -415,7 +415,7 @@ def test_pages_of_different_times_count_as_damage(make_array: MakeArray) -> None
         write_all(driver, a="1")
     with closing(sqlite3.connect(array_folder.metadata)) as db, db:
         db.execute("DELETE FROM objects")
-    with pytest.raises(UsageError, match="its pages are of different moments"), array_folder.opened():
+    with pytest.raises(UsageError, match="its pages are from different times"), array_folder.opened():
         pass
     assert recover_and_read(array_folder) == {"a": "1"}
 

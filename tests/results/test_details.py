@@ -149,7 +149,7 @@ def test_log_with_missing_detail_text_is_refused(tmp_path: Path) -> None:
     logged(path, [op(0, "a")])
     data = path.read_bytes()
     path.write_bytes(data[: data.index(b"\n") + 1] + data[-RECORD_BYTES:])
-    with pytest.raises(ResultsError, match="holds records that no version has written"):
+    with pytest.raises(ResultsError, match="holds records of an unknown form"):
         read_log(path)
 
 

@@ -215,8 +215,8 @@ def test_a_log_of_an_agent_that_was_killed_before_its_first_flush_is_empty(tmp_p
         (b"PAR1 and no line", "is not an operation log"),
         (b'{"schema": 4}\n', "has log schema 4; this version reads 1 to 3"),
         (b'{"schema": "1"}\n', "has log schema 1; this version reads 1 to 3"),
-        (b'{"schema": 2}\n' + b"\xff" * 4096, "holds records that no version has written"),
-        (b'{"schema": 1}\n' + b"\xff" * 4096, "holds records that no version has written"),
+        (b'{"schema": 2}\n' + b"\xff" * 4096, "holds records of an unknown form"),
+        (b'{"schema": 1}\n' + b"\xff" * 4096, "holds records of an unknown form"),
     ],
 )
 def test_log_of_unknown_schema_is_refused_in_one_line(tmp_path: Path, content: bytes, line: str) -> None:

@@ -88,7 +88,7 @@ def test_entry_carries_declarations_about_its_test() -> None:
 
 def test_a_conclusion_is_no_metric_of_single_runs() -> None:
     for row in (Metric("s", of=lambda run: 1.0), Metric("s", column="cost"), Metric("s", about=(Verb.PUT,))):
-        with pytest.raises(UsageError, match="suite photos: cost: a conclusion has no of, column or about"):
+        with pytest.raises(UsageError, match="suite photos: cost: a conclusion takes no `of`, `column` or `about`"):
             Suite("photos", conclusions={"cost": row})
 
 

@@ -110,7 +110,7 @@ def test_without_a_rule_it_is_not_known_when_it_is_in_sync(lab: Lab, tmp_path: P
     with open_external_client(f"reference?{NAMED}", tmp_path / "desk") as at:
         ended = run(lab, at, "sync_capabilities", "-k", "test_table_4_7", verified=False, names=MINE)
     assert ended.counts()["skipped"] == 1, ended.text
-    assert ended.lines_with("unknown whether it is in sync; give verify=COMMAND or quiet_s=SECONDS")
+    assert ended.lines_with("cannot tell whether it is in sync; give verify=COMMAND or quiet_s=SECONDS")
     assert not ended.entries
 
 

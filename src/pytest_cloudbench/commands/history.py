@@ -434,7 +434,7 @@ def _rename_test(options: argparse.Namespace) -> int:
     if not count:
         raise UsageError(f"{options.old}: no stored run has a test of this name; cloudbench history lists all")
     if options.old == options.new:
-        raise UsageError(f"{options.new}: this is the name that it had")
+        raise UsageError(f"{options.new}: this is the former name; expected another")
     if both := _runs_with(index, options.old) & _runs_with(index, options.new):
         run = printable(min(both))
         raise UsageError(f"{options.new}: was measured beside {options.old} in {run}, so these are two tests")
@@ -484,7 +484,8 @@ def _accept_run(options: argparse.Namespace) -> int:
     if run.time_ms > now_ms + _CLOCKS_DIFFER_MS:
         when = datetime.fromtimestamp(run.time_ms / 1e3, UTC).isoformat(" ", "minutes")
         raise ResultsError(
-            f"{run.place}: began {when}, which is yet to come: later runs would be of before it, and no baseline"
+            f"{run.place}: began {when}, which is in the future: runs until then would count as older than it, and "
+            "not as a baseline"
         )
     # A run of a clock that was ahead must not pardon what the gate breaks from now on.
     until_ms = max(stored.time_ms for stored in index.runs() if stored.time_ms <= now_ms + _CLOCKS_DIFFER_MS)

@@ -52,7 +52,7 @@ def _choose(sources: Sources, given: list[str]) -> dict[str, list[str]]:
 
 def _renew(sources: Sources, operator: str, places: list[str]) -> str:
     if "" in places:
-        raise UsageError(f"its file has no lasting address: download it, and say --update {operator}=FILE")
+        raise UsageError(f"its file has no permanent address: download it, and give --update {operator}=FILE")
     texts = [(_fetch(place), place) for place in places]
     if operator == _REGISTRIES:
         joined = f"[{','.join(text for text, _ in texts)}]"

@@ -99,7 +99,7 @@ def select_rows(options: argparse.Namespace, rows: dict[str, TestbedRow]) -> lis
     if options.quick:
         return select_quick(rows)
     if not options.names:
-        raise TestbedError("install what? a NAME of the table (--list shows it), --quick or --all")
+        raise TestbedError("install: expected a NAME of the table (--list shows it), --quick or --all")
     return [rows[name] for name in options.names]
 
 

@@ -254,7 +254,7 @@ class BoxDriver(SharesBoxFolders, FindsInBoxTrash):
             with self._cloud_errors(verb, path):
                 parent = self._sdk.PreflightFileUploadCheckParent(id=folder_id)
                 if not self._uploads.preflight_file_upload_check(name=name, parent=parent).upload_url:
-                    raise OwnError(ErrorKind.SERVER, "neither taken nor free")
+                    raise OwnError(ErrorKind.SERVER, "the service did not say whether the name is taken")
         except CloudError as error:
             if (item := _item_in_the_way(error)) is None:
                 raise

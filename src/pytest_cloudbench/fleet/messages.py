@@ -48,7 +48,7 @@ def _convert_subclass(value: Any) -> Any:
     for base, conversion in _CONVERSIONS.items():
         if isinstance(value, base):
             return conversion(value)
-    raise FleetError(f"no channel carries a {type(value).__name__}; expected plain data")
+    raise FleetError(f"cannot send a {type(value).__name__}; expected plain data")
 
 
 _CONVERSIONS: Mapping[type[Any], Callable[[Any], Any]] = {
@@ -65,7 +65,7 @@ _PLAIN_DECODER = Decoder()
 
 
 def encode(value: Any) -> bytes:
-    """Encode a message, or what one may carry. Raises FleetError that names the field that no channel carries."""
+    """Encode a message, or what one may carry. Raises FleetError that names the field that cannot be sent."""
     try:
         return _ENCODER.encode(value)
     except (FleetError, OverflowError) as error:

@@ -113,7 +113,7 @@ class LevelSearch:
             ValueError: not the requested level, or a time that is not finite and above zero.
         """
         if level != self.next():
-            raise ValueError(f"asked for level {self.next()}, told about {level}")
+            raise ValueError(f"expected a measurement of level {self.next()}, got one of {level}")
         if seconds is not None and not (isfinite(seconds) and seconds > 0):
             raise ValueError(f"{seconds} is not a time")
         self._probes += 1
@@ -353,7 +353,7 @@ class BracketSearch:
             ValueError: not the requested level, or a negative number of operations.
         """
         if level != self.next():
-            raise ValueError(f"asked for level {self.next()}, told about {level}")
+            raise ValueError(f"expected a measurement of level {self.next()}, got one of {level}")
         if ops < 0:
             raise ValueError(f"{ops} operations")
         self._probes.append(BracketProbe(level, passed, ops))

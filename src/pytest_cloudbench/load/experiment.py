@@ -328,7 +328,9 @@ class Experiment:
         Return whether they are removed. Raises UsageError for files that no run of this test kept.
         """
         if files.folder not in self._kept_folders:
-            raise UsageError(f"experiment.remove: {files.folder} was not kept by a run of this test, or is removed")
+            raise UsageError(
+                f"experiment.remove: {files.folder} was not kept by a run of this test, or has been removed"
+            )
         if is_removed := bool(
             self.agent.once(f"remove:{files.folder}", partial(self._unmeasured.try_remove_folder, files.folder))
         ):

@@ -38,8 +38,8 @@ def prepare(provided: Provided, find_port: FindPort | None) -> Provided:
         bound = provided.bind()
         if issubclass(bound.driver, Described):
             raise UsageError(
-                f"{bound.spec.scheme}: its files say on this machine alone what is where, and agents on other hosts "
-                "lack them: leave --cloudbench-hosts out"
+                f"{bound.spec.scheme}: its metadata is on this machine only, and agents on other hosts "
+                "lack it: leave --cloudbench-hosts out"
             )
         return provided.replace(children=tuple(prepare(child, find_port) for child in provided.children))
     endpoint = provided.endpoint

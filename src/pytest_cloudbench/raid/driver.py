@@ -114,8 +114,8 @@ def _check_nothing_needs_the_key(file: ArrayFile, metadata: Metadata, children: 
             if error.kind is ErrorKind.NOT_FOUND:
                 continue
             raise CredentialsError(
-                f"{file.key}: missing, and no new key is made before every child says that it has no packages of an "
-                f"old one; {child.name}: {error.kind.value} ({error.detail})"
+                f"{file.key}: missing, and no new key is created before every child confirms that it has no packages "
+                f"of an old one; {child.name}: {error.kind.value} ({error.detail})"
             ) from error
         if has_any and config.is_key_missing(file.key):  # otherwise another process has just made it
             raise CredentialsError(f"{file.key}: missing, but {child.name} has packages in {file.folder}; {advice}")

@@ -210,7 +210,7 @@ class Metadata(Database):
                 raise Damaged(problem)
             checksums = [checksum for (checksum,) in db.execute("SELECT checksum FROM objects")]
             if reduce(xor, checksums, 0) != self.number_setting("checksum"):
-                raise Damaged("its pages are of different moments")
+                raise Damaged("its pages are from different times")
             for table in ("writes", "garbage"):
                 where = f"segments BETWEEN 1 AND {_MOST_SEGMENTS} AND typeof(segments) = 'integer'"
                 where += " AND typeof(version) = 'blob' AND typeof(owner) = 'text'"
@@ -279,7 +279,7 @@ class Metadata(Database):
             rows = db.execute(f"SELECT {_COLUMNS}, checksum FROM objects WHERE {where}", values).fetchall()
             for *values_read, checksum in rows:
                 if _checksum(values_read) != checksum:
-                    raise Damaged("the row of an object is not what was written")
+                    raise Damaged("the row of an object differs from what was written")
         return [ObjectRow(path.decode(), *others) for path, *others, _ in rows]
 
     def newest_generation(self) -> int:

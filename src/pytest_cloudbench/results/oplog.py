@@ -362,13 +362,13 @@ class _Log:
             for number, piece in pieces:
                 texts[number] = texts.get(number, b"") + piece
             if any(max(codes(ops, name), default=0) >= len(meanings) for name, meanings in _TEXTS.items()):
-                raise ResultsError(f"{path}: holds records that no version has written")
+                raise ResultsError(f"{path}: holds records of an unknown form")
             highest_detail = max([highest_detail, *values(ops, "detail")])
             self._count += len(ops) // RECORD_BYTES
             if host and ops and not self.hosts:
                 self.hosts = {values(ops[:RECORD_BYTES], "agent")[0]: host}
         if highest_detail > len(texts) or set(texts) != set(range(1, len(texts) + 1)):
-            raise ResultsError(f"{path}: holds records that no version has written")
+            raise ResultsError(f"{path}: holds records of an unknown form")
         texts_in_order = (texts[number].decode(errors="replace") for number in range(1, len(texts) + 1))
         self.details = ("", *map(_format_detail, texts_in_order))
 

@@ -262,7 +262,7 @@ class Suite:
     def __post_init__(self) -> None:
         for name, metric in self.conclusions.items():
             if metric.of is not None or metric.column or metric.about:
-                raise UsageError(f"suite {self.name}: {name}: a conclusion has no of, column or about")
+                raise UsageError(f"suite {self.name}: {name}: a conclusion takes no `of`, `column` or `about`")
 
     def about(self, test: str) -> Declared:
         """Return the declarations about one test function."""

@@ -366,7 +366,7 @@ def _records_of_columns(database: sqlite3.Connection) -> Iterator[Record]:
     """Yield the records of a file of schema 1 or 2. Raises sqlite3.Error or DamagedError if it is none."""
     meta = dict(database.execute("SELECT name, value FROM meta").fetchall())
     if meta.get("schema") not in ("1", "2"):
-        raise DamagedError("it is no state file of this or an older version")
+        raise DamagedError("it is not a state file of this or an older version")
     for name, value in (meta | {"schema": str(SCHEMA)}).items():
         yield "meta", str(name), str(value)
     for path, kind, mode, target, *marks in database.execute("SELECT * FROM agreed"):

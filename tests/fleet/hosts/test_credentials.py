@@ -103,5 +103,5 @@ def test_a_service_that_nothing_leads_to_is_refused_in_one_line() -> None:
 def test_array_with_local_metadata_is_refused_in_one_line() -> None:
     """Agents elsewhere would make metadata of their own, and each would miss what the others wrote."""
     array = Provided("raid:any", children=(Provided("folder:/one"), Provided("folder:/two")))
-    with pytest.raises(UsageError, match="raid: its files say on this machine alone what is where"):
+    with pytest.raises(UsageError, match="raid: its metadata is on this machine only"):
         elsewhere.prepare(array, None)

@@ -55,7 +55,7 @@ def test_only_one_at_a_time_measures_a_client(tmp_path: Path) -> None:
 def test_without_a_rule_it_is_unknown(tmp_path: Path) -> None:
     client = made(tmp_path)
     with pytest.raises(
-        ClientUnavailable, match="unknown whether it is in sync; give verify=COMMAND or quiet_s=SECONDS"
+        ClientUnavailable, match="cannot tell whether it is in sync; give verify=COMMAND or quiet_s=SECONDS"
     ):
         client.wait_synced(1)
 

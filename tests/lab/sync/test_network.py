@@ -154,7 +154,7 @@ def test_external_client_names_missing_options(tmp_path: Path) -> None:
         return str(raised.value)
 
     assert "give interface, the one that the client uses; there are: lo" in refused(names="*.example.com")
-    assert "whose traffic on lo is the client's? Give names, product or servers" in refused(interface="lo")
+    assert "cannot identify the client's traffic on lo; give names, product or servers" in refused(interface="lo")
     assert "no address of none0 is known; give address" in refused(interface="none0", names="*.example.com")
 
 

@@ -111,5 +111,5 @@ def test_the_shipped_lists_name_a_registry_of_each_region() -> None:
 
 @pytest.mark.parametrize("text", ["", "[1]", "{}", '{"services": [[["x"], ["y"]]]}'])
 def test_invalid_list_of_registries_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="list: is no list of RDAP services"):
+    with pytest.raises(UsageError, match="list: is not a list of RDAP services"):
         Bootstrap(text, "list")

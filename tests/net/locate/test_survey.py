@@ -107,9 +107,9 @@ def test_one_name_at_two_places_is_two_vantage_points() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "file: is no survey"),
-        ('{"taken": "x"}', "file: is no survey"),
-        ('{"taken": "x", "names": {"a": {"addresses": ["here"]}}}', "file: is no survey"),
+        ("", "file: is not a survey"),
+        ('{"taken": "x"}', "file: is not a survey"),
+        ('{"taken": "x", "names": {"a": {"addresses": ["here"]}}}', "file: is not a survey"),
         ('{"taken": "x", "names": {}, "schema": 9}', "file: has schema 9"),
         ('{"taken": "x", "names": {}, "vantages": [{"name": "v", "latitude_deg": 99}]}', "v is at 99,0 within 0 km"),
     ],

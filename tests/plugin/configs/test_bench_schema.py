@@ -25,8 +25,8 @@ NOT_SAID = {
     ("name", "found 'a\\n'"),  # the end of a text is something else in Python's patterns
     ("pause_s", "expected a finite number, found nan"),  # JSON has no such number
     ("provider", "expected SCHEME"),
-    ("operations", "expected upload in the first place"),
-    ("operations", "expected delete in the last place"),
+    ("operations", "expected upload first"),
+    ("operations", "expected delete last"),
     ("payload", "max_bytes is 4; expected 5"),
     ("payload", "expected a payload"),
     ("payload.size_bytes", "found 100"),
@@ -41,7 +41,7 @@ NOT_SAID = {
     ("expect[0].operation", "expected one of upload, found 'list'"),
     ("expect[0].operation", "expected one of upload, found 'download'"),
     ("expect[0].metric", "loss_rate is about upload"),
-    ("expect[0].operation", "no such key with a trace"),
+    ("expect[0].operation", "not allowed with a trace"),
     ("expect[0].where.sensors", "[experiment.grid], which is not there"),
     ("expect[0].where.files", "expected one of sensors, size_bytes"),
     ("expect[0].where.sensors", "expected one of [10, 50], found 5"),

@@ -97,7 +97,7 @@ def _parse_command(row: Mapping[str, Any], python: str, where: str) -> tuple[str
     except ValueError as error:
         raise UsageError(f"{where}: ssh: {error}") from error
     if not words:
-        raise UsageError(f'{where}: ssh: expected "USER@HOST", before it options of ssh, not {ssh!r}')
+        raise UsageError(f'{where}: ssh: expected "USER@HOST", with any options of ssh before it, not {ssh!r}')
     return (*_SSH, *words, shlex.quote(python or "python3"))
 
 

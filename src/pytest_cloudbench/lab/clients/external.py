@@ -140,7 +140,7 @@ class ExternalClient:
         if self._quiet_s:
             self._wait_quiet(timeout_s)
             return Proof.QUIET
-        raise ClientUnavailable("external: unknown whether it is in sync; give verify=COMMAND or quiet_s=SECONDS")
+        raise ClientUnavailable("external: cannot tell whether it is in sync; give verify=COMMAND or quiet_s=SECONDS")
 
     def idle(self, duration_s: float) -> None:
         """Leave it alone for that long, whether it runs or not."""

@@ -223,7 +223,7 @@ class UsersInterface:
             raise ClientUnavailable(f"{name}: give interface, the one that the client uses; there are: {interfaces}")
         if not outside.names and not outside.servers:
             raise ClientUnavailable(
-                f"{name}: whose traffic on {outside.interface} is the client's? Give names, product or servers"
+                f"{name}: cannot identify the client's traffic on {outside.interface}; give names, product or servers"
             )
         self._addresses = outside.addresses or interface_addresses(outside.interface)
         if not self._addresses:

@@ -222,7 +222,7 @@ class Engine:
         if codes is None or sizes is None:
             return None
         if not isinstance(task, Steps):
-            raise UsageError(f"the plan says what each operation is, and {type(task).__name__} does not do that")
+            raise UsageError(f"the plan specifies each operation, which {type(task).__name__} does not support")
         step = task.step
         return lambda ticket: step(VERBS[codes[ticket]], sizes[ticket])
 

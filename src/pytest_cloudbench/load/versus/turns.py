@@ -187,6 +187,4 @@ def _run_command(config: pytest.Config, command: str, turn: Turn) -> None:
     except OSError as error:
         raise ServiceError(f"{where}: cannot be started ({error.strerror or error})") from error
     if process.returncode:
-        raise ServiceError(
-            f"{where}: ended with status {process.returncode}: {lines[-1] if lines else 'it said nothing'}"
-        )
+        raise ServiceError(f"{where}: ended with status {process.returncode}: {lines[-1] if lines else 'no output'}")

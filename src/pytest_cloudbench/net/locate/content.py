@@ -77,7 +77,7 @@ def _read_once(connection: HTTPConnection, target: str) -> tuple[float, float | 
     first = response.read(1)
     first_ns = time.perf_counter_ns()
     if response.status != 200 or not first:
-        raise OSError(f"it answers {response.status} and no content")
+        raise OSError(f"it answers {response.status} without content")
     rest_bytes = _read_rest(response)
     took_ns = time.perf_counter_ns() - first_ns
     is_cached = any(response.headers.get(header) is not None for header in _CACHE_HEADERS)

@@ -65,7 +65,7 @@ class Bootstrap:
             }
             self.dated = max(str(document.get("publication", ""))[:10] for document in documents)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise UsageError(f"{source}: is no list of RDAP services as RFC 9224 describes it") from error
+            raise UsageError(f"{source}: is not a list of RDAP services as RFC 9224 describes it") from error
 
     def find_url(self, address: str) -> str:
         """Return the URL of the registry of an address, or an empty text."""

@@ -45,7 +45,7 @@ class Sources:
             for _, prefix in rows:
                 ipaddress.ip_network(prefix)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise UsageError(f"{where}: is no file of ranges of {source.operator} ({error})") from error
+            raise UsageError(f"{where}: is not a file of ranges of {source.operator} ({error})") from error
         if len(rows) < _FEWEST_RANGES:
             raise UsageError(f"{where}: has {len(rows)} ranges of {source.operator}, which cannot be all")
         return rows

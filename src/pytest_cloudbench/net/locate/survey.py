@@ -137,7 +137,7 @@ def decode_survey(data: bytes, source: str) -> ServerSurvey:
         for vantage in survey.vantages:
             _check_place(vantage)
     except (msgspec.MsgspecError, ValueError) as error:
-        raise UsageError(f"{source}: is no survey that `cloudbench locate --save` wrote ({error})") from error
+        raise UsageError(f"{source}: is not a survey stored by `cloudbench locate --save` ({error})") from error
     if survey.schema > SCHEMA:
         raise UsageError(f"{source}: has schema {survey.schema}, and this version reads {SCHEMA}: install a newer one")
     return survey

@@ -261,15 +261,13 @@ def _parse_until(table: Mapping[str, Any], operations: Sequence[str], locator: L
 def _parse_operations(table: Mapping[str, Any], locator: Locator, *, is_trace: bool) -> Sequence[str]:
     if is_trace:
         if "operations" in table:
-            raise locator.error(
-                "operations", "expected no such key with a trace, whose rows say what each operation is"
-            )
+            raise locator.error("operations", "not allowed with a trace, whose rows specify each operation")
         return ()
     names: Sequence[str] = table.get("operations", ["upload"])
     if "upload" in names[1:]:
-        raise locator.error("operations", "expected upload in the first place: the others work on what it uploads")
+        raise locator.error("operations", "expected upload first: the other operations use its files")
     if "delete" in names[:-1]:
-        raise locator.error("operations", "expected delete in the last place: nothing is left for what follows")
+        raise locator.error("operations", "expected delete last: it leaves no files for other operations")
     return names
 
 
@@ -399,7 +397,7 @@ def _parse_payload(payload_table: Mapping[str, Any], load: Load, locator: Locato
         if table.get("generator") == "mixed":
             raise locator.error("payload.generator", "expected any but mixed: the trace has each file's size")
         if "size_bytes" in table:
-            raise locator.error("payload.size_bytes", "expected no such key: the trace has each file's size")
+            raise locator.error("payload.size_bytes", "not allowed with a trace, whose rows specify each size")
         table["size_bytes"] = _smallest_upload_bytes(replay)
     name = locator.read_name("payload.generator", table, (*PAYLOADS, "mixed"))
     if name == "mixed":
@@ -490,9 +488,7 @@ def _claimed_operations(
     metric, operation = table["metric"], table.get("operation")
     if not operations:
         if operation is not None:
-            raise locator.error(
-                f"{location}.operation", "expected no such key with a trace, which is judged as a whole"
-            )
+            raise locator.error(f"{location}.operation", "not allowed with a trace, which is judged as a whole")
         return ()
     possible = [name for name in operations if name in ONLY_OF.get(metric, OPERATIONS)]
     if not possible:

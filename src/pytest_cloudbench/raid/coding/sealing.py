@@ -126,5 +126,5 @@ def _decrypt(cipher: Any, nonce: bytes, sealed: Buffer, about: bytes | None) -> 
     try:
         plain: bytes = cipher.decrypt(nonce, sealed, about)
     except InvalidTag as error:
-        raise NotGenuine("it is not what was sealed, or not with this key") from error
+        raise NotGenuine("it was changed, or sealed with another key") from error
     return plain

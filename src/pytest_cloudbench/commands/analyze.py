@@ -50,7 +50,7 @@ def _analyze(options: argparse.Namespace) -> int:
         changed_ns = None if options.changed_at is None else round(options.changed_at * 1e9)
         summary = analysis.summary(changed_bytes=options.changed_bytes, changed_ns=changed_ns)
         if options.json:
-            capture.write_json(summary, notes, analysis.flows(), sys.stdout)
+            capture.write_json(summary, notes, analysis.flow_columns(), sys.stdout)
         else:
             capture.print_analysis(summary, notes, list(analysis.flows(capture.MOST_FLOWS)))
         del analysis, buffer

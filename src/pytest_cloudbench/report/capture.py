@@ -5,7 +5,8 @@ An unknown value is a dash, never a zero.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ MOST_FLOWS = 40
 """The number of flows that are printed, those with the most wire bytes."""
 _FEW_FLOWS = 2000
 """So many are written before the import of a faster encoder is worth its time."""
+_LINES_AT_ONCE = 64
+"""Lines written at a time, few enough for the processor's cache."""
 _COLOURS = {"valid": "green", "invalid": "bold red", "unknown": "yellow"}
 
 
@@ -38,12 +41,10 @@ def _format_seconds(value: float | None) -> str:
 
 
 def write_json(
-    summary: Mapping[str, Any], notes: Sequence[str], flows: Iterable[Mapping[str, Any]], to: IO[str]
+    summary: Mapping[str, Any], notes: Sequence[str], flows: Iterable[Mapping[str, Sequence[Any]]], to: IO[str]
 ) -> None:
-    """Write an analysis as one JSON document, one flow at a time since all flows may not fit into memory."""
+    """Write an analysis as one JSON document. Flows are columns, some at a time since all may not fit into memory."""
     import json
-
-    encode: Callable[[Any], str] = json.dumps
 
     text = json.dumps({**summary, "comments": [], "notes": notes}, indent=1)[:-2]
     if summary["comments"]:  # there may be one for each packet, and indenting is slow
@@ -51,18 +52,29 @@ def write_json(
         text = text.replace('\n "comments": []', f'\n "comments": [\n  {comments[1:-1]}\n ]', 1)
     to.write(text)
     to.write(',\n "flows": [')
-    for number, flow in enumerate(flows):
-        if number == _FEW_FLOWS:
-            encode = _make_quick_encoder()
-        to.write(f"{',' if number else ''}\n  {encode(flow)}")
+    separator = "\n  "
+    for lines in _encode_flows(flows):
+        while text := ",\n  ".join(islice(lines, _LINES_AT_ONCE)):
+            to.write(separator)
+            to.write(text)
+            separator = ",\n  "
     to.write("\n ]\n}\n")
 
 
-def _make_quick_encoder() -> Callable[[Any], str]:
-    from pytest_cloudbench.support.json_text import json_writer
+def _encode_flows(flows: Iterable[Mapping[str, Sequence[Any]]]) -> Iterator[Iterator[str]]:
+    """Yield the lines of some flows at a time."""
+    from pytest_cloudbench.support.json_rows import encode_rows, make_quick_number_encoder
 
-    write = json_writer(", ", ": ")
-    return lambda value: write(value).decode()
+    written, encode_numbers = 0, None
+    for columns in flows:
+        count = len(next(iter(columns.values())))
+        few = min(count, max(0, _FEW_FLOWS - written))
+        written += count
+        if few:
+            yield encode_rows({name: values[:few] for name, values in columns.items()})
+        if few < count:
+            encode_numbers = encode_numbers or make_quick_number_encoder()
+            yield encode_rows({name: values[few:] for name, values in columns.items()}, encode_numbers)
 
 
 def print_analysis(

@@ -58,10 +58,15 @@ def select_largest(table: FlowTable, numbers: Ints, max_flows: int) -> Ints:
 
 def make_flow_lines(table: FlowTable, facts: CaptureFacts, numbers: Ints) -> Iterator[dict[str, Any]]:
     """Yield the JSON object of each of these flows."""
-    for begin in range(0, len(numbers), _FLOWS_AT_ONCE):
-        columns = _make_columns(table, facts, numbers[begin : begin + _FLOWS_AT_ONCE])
+    for columns in make_flow_columns(table, facts, numbers):
         for line in zip(*columns.values(), strict=True):
             yield dict(zip(columns, line, strict=True))
+
+
+def make_flow_columns(table: FlowTable, facts: CaptureFacts, numbers: Ints) -> Iterator[dict[str, list[Any]]]:
+    """Yield the JSON objects of these flows as columns, for some thousands at a time."""
+    for begin in range(0, len(numbers), _FLOWS_AT_ONCE):
+        yield _make_columns(table, facts, numbers[begin : begin + _FLOWS_AT_ONCE])
 
 
 def _make_columns(table: FlowTable, facts: CaptureFacts, numbers: Ints) -> dict[str, list[Any]]:

@@ -46,7 +46,7 @@ def test_a_client_that_takes_the_proxy_of_the_environment_is_noted_too() -> None
     assert GUARD.take_requests() == ["a host behind the proxy"]
 
 
-def test_a_child_gets_nowhere() -> None:
+def test_child_process_cannot_reach_other_hosts() -> None:
     code = "import urllib.request as u\ntry: u.urlopen('https://example.com/')\nexcept OSError as error: print(error)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=HANG_S, check=True)
     assert "refused" in done.stdout
@@ -66,7 +66,7 @@ def test_loopback_is_let_pass(family: socket.AddressFamily, address: str) -> Non
     assert GUARD.take_requests() == []
 
 
-def test_the_test_that_asks_fails(pytester: pytest.Pytester) -> None:
+def test_test_that_contacts_another_host_fails(pytester: pytest.Pytester) -> None:
     pytester.makeconftest("from tests.conftest import pytest_runtest_teardown")
     pytester.makepyfile("""
         import socket

@@ -38,7 +38,7 @@ NAV = (ROOT / "mkdocs.yml").read_text("utf-8").partition("\nnav:")[2]
 GUIDE = section(NAV, "Guide")
 
 
-def test_a_user_needs_twelve_pages() -> None:
+def test_user_guide_has_at_most_twelve_pages() -> None:
     assert 0 < len(GUIDE) <= 12
     assert GUIDE[0] == "index.md"
 

@@ -24,7 +24,7 @@ README = (ROOT / "README.md").read_text("utf-8")
 
 SHOWN = """\
 **Measure cloud storage with pytest, and fail the build when it gets worse.**
-    tests/fleet/test_regression_gate.py::test_a_session_that_must_be_red_is_red
+    tests/fleet/test_regression_gate.py::test_regression_breaks_the_gate_with_figures_and_counts
 
 A hundred sensors upload a file every five seconds.
     tests/test_docs.py::test_the_experiments_in_a_document_run
@@ -46,14 +46,14 @@ needs no account.
 
 **Which provider is the better one for this load**, and is the difference more than noise?
     tests/suites/test_comparing.py::test_a_set_difference_is_told_apart
-    tests/suites/test_comparing.py::test_two_equal_ones_are_not_marked
+    tests/suites/test_comparing.py::test_two_equal_providers_are_not_marked
 
 **How many sensors, users or threads does this service carry**, and what happens above that?
     tests/suites/test_capacity.py::test_sensors_that_wait_too_long_are_too_many
     tests/suites/test_concurrency.py::test_knee_is_at_the_number_of_provider_slots
 
 **Did our storage service get slower, or lose a file?**
-    tests/fleet/test_regression_gate.py::test_a_session_that_must_be_red_is_red
+    tests/fleet/test_regression_gate.py::test_regression_breaks_the_gate_with_figures_and_counts
     tests/fleet/test_gate_facts.py::test_loss_breaks_gate_in_the_first_session
 
 One line makes it a gate in CI.
@@ -64,7 +64,7 @@ One line makes it a gate in CI.
 
 Against an embedded Dropbox, offline.
     tests/test_examples.py::test_a_client_is_tested_against_a_service_that_misbehaves
-    tests/test_network_guard.py::test_a_child_gets_nowhere
+    tests/test_network_guard.py::test_child_process_cannot_reach_other_hosts
 
 **What does a sync client really send?**
     tests/suites/test_sync_capabilities.py::test_table_1_finds_the_configured_capabilities
@@ -128,7 +128,7 @@ The suite's other tests run on `emulated:dropbox` and have no published figures 
 With several providers the run ends with [one table](docs/comparing.md) that marks the best, if the difference is
 more than noise.
     tests/suites/test_comparing.py::test_a_set_difference_is_told_apart
-    tests/suites/test_comparing.py::test_two_equal_ones_are_not_marked
+    tests/suites/test_comparing.py::test_two_equal_providers_are_not_marked
 
 On a noisy machine, `--cloudbench-versus` [measures two of them in turns](docs/comparing.md#two-sides-in-turns)
 until it knows whether they differ, or its time is up.

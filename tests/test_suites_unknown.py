@@ -69,7 +69,7 @@ def test_the_package_names_no_suite() -> None:
 
 
 @pytest.mark.parametrize("folder", ["data", "configs"])
-def test_its_data_name_none_either(folder: str) -> None:
+def test_data_files_name_no_suite(folder: str) -> None:
     named = [
         (path.name, word)
         for path in (SOURCE / folder).rglob("*.toml")

@@ -637,7 +637,7 @@ def test_accepting_a_run_changes_no_test_that_it_did_not_measure(storage: Path, 
     assert fits == ["", "", "", "failed only at the gate", "failed only at the gate"]
 
 
-def test_a_run_of_a_clock_that_was_ahead_pardons_nothing_and_is_not_accepted(storage: Path, run: Any) -> None:
+def test_run_with_a_future_time_cannot_be_accepted(storage: Path, run: Any) -> None:
     store_series(storage, [0.1] * 3)
     store(storage, 4, {TEST: info(start_wall_ms=2 * START_MS)})
     assert "which is in the future" in run("baseline", "accept", "4", status=1)[1]
@@ -647,7 +647,7 @@ def test_a_run_of_a_clock_that_was_ahead_pardons_nothing_and_is_not_accepted(sto
     assert "failed only at the gate" in [point.fit for point in Index.open(storage).series(TEST, "response_p50")]
 
 
-def test_tests_that_were_measured_in_one_run_are_not_one_test(storage: Path, run: Any) -> None:
+def test_tests_measured_in_one_run_cannot_be_renamed_into_each_other(storage: Path, run: Any) -> None:
     store(storage, 1, {TEST: info(), "test_it.py::other[x]": info()})
     for words in ((TEST, "test_it.py::other"), ("test_it.py::other", TEST)):
         assert "so these are two tests" in run("baseline", "rename", *words, status=4)[1]

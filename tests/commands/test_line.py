@@ -131,7 +131,7 @@ def test_an_entry_states_the_last_line_to_its_provider_or_else_the_last(
     assert hosts.own_line(provider) == {"provider": "box", "date": "2026-11-04"}
 
 
-def test_a_line_of_another_host_of_that_name_is_not_stated(tmp_path: Path) -> None:
+def test_line_of_a_different_host_with_the_same_name_is_not_stated(tmp_path: Path) -> None:
     add_lines(tmp_path)
     moved = Host("oslo", ("ssh", "bergen", "python3"))
     assert find_line(read_lines(tmp_path), "oslo", identify(moved.command), "dropbox") == {}

@@ -99,7 +99,7 @@ def assert_names_are_kept_or_refused(driver: Any, top: str) -> set[str]:
     return refused
 
 
-def assert_a_killed_server_is_a_broken_network(service: CommandService, driver: Any, threads: int = 8) -> None:
+def assert_killed_server_is_a_network_error(service: CommandService, driver: Any, threads: int = 8) -> None:
     """Kill it while threads write and read: each of them ends soon, with a network error."""
     data, busy, over = bytes(300_000), threading.Barrier(threads + 1), threading.Event()
 

@@ -111,7 +111,7 @@ def python(checkout: Path, environment: Mapping[str, str], *command: str) -> str
     return done.stdout
 
 
-def test_the_page_names_every_place_and_no_other_one_changes(original: Path, checkout: Path) -> None:
+def test_page_lists_exactly_the_files_that_change(original: Path, checkout: Path) -> None:
     page = PAGE.read_text("utf-8")
     assert [place for place in listed_paths(page) if place not in MADE] == [step.path for step in parse_steps(page)]
     assert len(listed_paths(page)) == 7

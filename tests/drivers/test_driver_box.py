@@ -61,7 +61,7 @@ def answered(emulator: EmulatorService) -> int:
 
 
 @pytest.mark.parametrize("folder", ["/a", "/b/c", "/d/e/f"])
-def test_folder_that_exists_is_no_error(driver: Any, folder: str) -> None:
+def test_mkdir_of_an_existing_folder_is_no_error(driver: Any, folder: str) -> None:
     driver.mkdir(folder)
     driver.mkdir(folder)
     assert driver.stat(folder).is_folder

@@ -268,13 +268,13 @@ def test_an_answer_is_not_remembered_by_the_next_call(server: Any, scripted: Any
     assert (error.kind, error.retry_after_s) == (K.NETWORK, None)
 
 
-def test_dropped_connection_is_network(server: Any, scripted: Any) -> None:
+def test_dropped_connection_is_a_network_error(server: Any, scripted: Any) -> None:
     server.say(close=True)
     assert failure(scripted).kind is K.NETWORK
     assert len(server.requests) == 1
 
 
-def test_silence_is_network(server: Any, scripted: Any) -> None:
+def test_silent_server_is_a_network_error(server: Any, scripted: Any) -> None:
     server.say(silent=True)
     scripted._client._timeout = 0.2
     error = failure(scripted)
@@ -282,7 +282,7 @@ def test_silence_is_network(server: Any, scripted: Any) -> None:
     assert "timed out" in error.detail
 
 
-def test_body_that_ends_early_is_network(server: Any, scripted: Any) -> None:
+def test_truncated_body_is_a_network_error(server: Any, scripted: Any) -> None:
     result = json.dumps(METADATA)
     server.say(200, b"half", {"Dropbox-API-Result": result}, length=100)
     assert failure(scripted, "get").kind is K.NETWORK
@@ -295,19 +295,19 @@ def test_ignored_range_is_not_taken_for_the_range(server: Any, scripted: Any) ->
     assert list(scripted.get("/a")) == [b"abc"]
 
 
-def test_nobody_listens_is_network(server: Any, connected: Connect) -> None:
+def test_refused_connection_is_a_network_error(server: Any, connected: Connect) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     assert failure(connected(server.elsewhere(port=port))).kind is K.NETWORK
 
 
-def test_wrong_authority_is_network(server: Any, other_server: Any, connected: Connect) -> None:
+def test_wrong_certificate_authority_is_a_network_error(server: Any, other_server: Any, connected: Connect) -> None:
     error = failure(connected(server.elsewhere(ca_file=other_server.endpoint.ca_file)))
     assert error.kind is K.NETWORK
     assert "certificate verify failed" in error.detail
 
 
-def test_no_ca_file_is_network(server: Any, connected: Connect) -> None:
+def test_missing_ca_file_is_a_network_error(server: Any, connected: Connect) -> None:
     assert failure(connected(server.elsewhere(ca_file="/nowhere/ca.pem"))).kind is K.NETWORK
 
 
@@ -441,7 +441,7 @@ def test_sixteen_threads_refresh_a_token_once(server: Any, connected: Connect) -
     }
 
 
-def test_refused_refresh_is_auth(server: Any, connected: Connect) -> None:
+def test_refused_refresh_is_an_auth_error(server: Any, connected: Connect) -> None:
     driver = connected(None, credentials={"refresh_token": "refresh-me", "app_key": "key"})
     api = urllib.parse.urlsplit(server.endpoint.url).netloc
     driver._client.refresh_access_token = functools.partial(driver._client.refresh_access_token, host=api)

@@ -112,7 +112,7 @@ def test_it_uses_the_credentials_of_dropbox(monkeypatch: pytest.MonkeyPatch) -> 
     ) == ("dropbox", "folder")
 
 
-def test_it_is_chosen_by_its_name_in_a_spec() -> None:
+def test_fast_driver_is_chosen_by_its_name_in_a_spec() -> None:
     providers.resolve("emulated:dropbox?driver=dropbox+fast")
     with pytest.raises(SpecError, match="the driver dropbox\\+fast does not speak onedrive"):
         providers.resolve("emulated:onedrive?driver=dropbox+fast")

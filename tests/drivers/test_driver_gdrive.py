@@ -314,9 +314,7 @@ def test_sixteen_threads_renew_a_token_once(emulator: EmulatorService, driver: A
     assert routes(emulator)["oauth.token"] == 1
 
 
-def test_a_token_that_has_ended_is_an_error_of_its_operation(
-    emulator: EmulatorService, driver: Any, connected: Connect
-) -> None:
+def test_revoked_token_fails_each_operation(emulator: EmulatorService, driver: Any, connected: Connect) -> None:
     """The provider revoked the token early; the driver does not send the request again."""
     emulator.control(set={"account.token_lifetime_s": 3600})
     made = connected(replace(emulator.endpoint, credentials=APP))

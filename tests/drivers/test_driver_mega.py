@@ -270,7 +270,7 @@ def test_offset_is_refused(driver: Any) -> None:
     refusal(ErrorKind.INVALID, lambda: driver.get("/a", 1))
 
 
-def test_no_file_is_left(driver: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mega_driver_leaves_no_temporary_file(driver: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     driver.put("/a", SMALL)
     list(driver.get("/a"))

@@ -18,7 +18,7 @@ from tests.limits import HANG_S
 
 from .real import (
     answering,
-    assert_a_killed_server_is_a_broken_network,
+    assert_killed_server_is_a_network_error,
     connected,
     content_of,
     refusal,
@@ -50,9 +50,9 @@ def test_white_space_at_the_ends_would_be_another_files(driver: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["webdav", "s3"])
-def test_a_killed_server_is_a_broken_network(name: str) -> None:
+def test_killed_server_is_a_network_error(name: str) -> None:
     with served(name) as service, connected(service.endpoint, f"opendal:{'bench' * (name == 's3')}") as driver:
-        assert_a_killed_server_is_a_broken_network(service, driver)
+        assert_killed_server_is_a_network_error(service, driver)
 
 
 def test_silence_ends_with_the_timeout() -> None:
@@ -95,7 +95,7 @@ def test_each_verb_of_files_alone(driver: Any) -> None:
     assert list(driver.list("/verbs")) == []
 
 
-def test_a_bucket_that_is_not_there_is_not_an_empty_one() -> None:
+def test_missing_bucket_is_not_listed_as_empty() -> None:
     with served("s3") as service:
         with connected(service.endpoint, "opendal:bench") as driver:
             assert list(driver.list("/no")) == []

@@ -25,7 +25,7 @@ from tests.limits import HANG_S
 from .real import (
     a_folder_that_goes,
     answering,
-    assert_a_killed_server_is_a_broken_network,
+    assert_killed_server_is_a_network_error,
     connected,
     content_of,
     refusal,
@@ -73,9 +73,9 @@ def is_running(pid: int) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["webdav", "sftp", "s3"])
-def test_a_killed_server_is_a_broken_network(name: str) -> None:
+def test_killed_server_is_a_network_error(name: str) -> None:
     with served(name) as service, connected(service.endpoint, f"rclone:{'bench' if name == 's3' else ''}") as driver:
-        assert_a_killed_server_is_a_broken_network(service, driver, threads=4)
+        assert_killed_server_is_a_network_error(service, driver, threads=4)
 
 
 def test_sixteen_threads_start_one_daemon_which_ends_with_the_driver(server: Any) -> None:
@@ -117,7 +117,7 @@ def test_the_daemon_of_a_killed_agent_ends(mine: Path) -> None:
     assert ended
 
 
-def test_a_daemon_that_ended_is_a_broken_network(server: Any) -> None:
+def test_killed_daemon_is_a_network_error(server: Any) -> None:
     with connected(server.endpoint, "rclone") as driver:
         driver.put("/a", Literal(b"1"))
         os.kill(daemon_of(driver), signal.SIGKILL)
@@ -212,7 +212,7 @@ def test_missing_folder_is_empty_only_in_an_existing_remote(mine: Path) -> None:
         refusal(ErrorKind.NOT_FOUND, lambda: driver.delete("/no"))
 
 
-def test_a_bucket_that_is_not_there_is_not_an_empty_one() -> None:
+def test_missing_bucket_is_not_listed_as_empty() -> None:
     with served("s3") as service, connected(service.endpoint, "rclone:no-bucket") as driver:
         refusal(ErrorKind.NOT_FOUND, lambda: list(driver.list("/no")))
         refusal(ErrorKind.NOT_FOUND, lambda: driver.delete("/no"))

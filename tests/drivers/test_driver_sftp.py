@@ -22,7 +22,7 @@ from pytest_cloudbench.workload.payload.contents import Literal
 from tests.limits import HANG_S
 
 from .real import (
-    assert_a_killed_server_is_a_broken_network,
+    assert_killed_server_is_a_network_error,
     connected,
     content_of,
     refusal,
@@ -47,9 +47,9 @@ def fingerprint(endpoint: Endpoint) -> str:
 
 
 @pytest.mark.slow
-def test_a_killed_server_is_a_broken_network() -> None:
+def test_killed_server_is_a_network_error() -> None:
     with served("sftp") as service, connected(service.endpoint, "sftp") as driver:
-        assert_a_killed_server_is_a_broken_network(service, driver)
+        assert_killed_server_is_a_network_error(service, driver)
 
 
 def test_silence_ends_with_the_timeout(server: Any) -> None:

@@ -17,7 +17,7 @@ from pytest_cloudbench.workload.payload.contents import Literal
 from .real import (
     Answering,
     answering,
-    assert_a_killed_server_is_a_broken_network,
+    assert_killed_server_is_a_network_error,
     connected,
     content_of,
     refusal,
@@ -91,9 +91,9 @@ def test_check_results_and_server_status_are_parsed(odd: tuple[Answering, Any]) 
 
 
 @pytest.mark.slow
-def test_a_killed_grid_is_a_broken_network() -> None:
+def test_killed_grid_is_a_network_error() -> None:
     with served("tahoe") as service, connected(service.endpoint, "tahoe") as driver:
-        assert_a_killed_server_is_a_broken_network(service, driver, threads=3)
+        assert_killed_server_is_a_network_error(service, driver, threads=3)
 
 
 def test_silence_ends_with_the_timeout() -> None:

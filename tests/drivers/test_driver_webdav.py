@@ -22,7 +22,7 @@ from pytest_cloudbench.workload.payload.contents import Literal
 from .real import (
     Answering,
     answering,
-    assert_a_killed_server_is_a_broken_network,
+    assert_killed_server_is_a_network_error,
     connected,
     content_of,
     refusal,
@@ -45,9 +45,9 @@ def odd() -> Iterator[tuple[Answering, Any]]:
         yield told, driver
 
 
-def test_a_killed_server_is_a_broken_network() -> None:
+def test_killed_server_is_a_network_error() -> None:
     with served("webdav") as service, connected(service.endpoint, "webdav") as driver:
-        assert_a_killed_server_is_a_broken_network(service, driver)
+        assert_killed_server_is_a_network_error(service, driver)
 
 
 def test_silence_ends_with_the_timeout() -> None:

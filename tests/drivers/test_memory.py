@@ -116,6 +116,6 @@ def test_memory_of_a_tree_stays_flat(scheme: str) -> None:
         services.close()
 
 
-def test_every_driver_that_streams_is_looked_at() -> None:
+def test_memory_is_tested_for_every_streaming_driver() -> None:
     assert {*RECIPES, *TREES} == {scheme for scheme in drivers.schemes() if streams(scheme)}
     assert {"box", "dropbox+fast", "gdrive", "mega", "onedrive", "rclone", "sftp", "tahoe", "webdav"} <= {*TREES}

@@ -153,13 +153,13 @@ def test_http_status_decides_kind_of_error_without_readable_body(
 
 
 @pytest.mark.parametrize("verb", ["put", "get", "stat", "list"])
-def test_a_lost_connection_is_the_network(driver: Any, server: Scripted, verb: str) -> None:
+def test_lost_connection_is_a_network_error(driver: Any, server: Scripted, verb: str) -> None:
     server.say(close=True)
     assert refusal(actions(driver)[verb]).kind is ErrorKind.NETWORK
     assert len(server.requests) == 1
 
 
-def test_an_answer_that_is_cut_is_the_network(driver: Any, server: Scripted) -> None:
+def test_truncated_answer_is_a_network_error(driver: Any, server: Scripted) -> None:
     server.say(200, b"half of it", {"ETag": '"0"', "Last-Modified": "Sun, 22 Nov 2026 10:00:00 GMT"}, length=100)
     assert refusal(actions(driver)["get"]).kind is ErrorKind.NETWORK
 
@@ -304,7 +304,7 @@ def test_a_connection_string_and_the_spec_must_not_name_two_accounts() -> None:
         drivers.connect(ProviderSpec.parse("azure://bench?account=them&endpoint=http://127.0.0.1:9"), None, keys)
 
 
-def test_a_key_that_cannot_sign_is_a_matter_of_credentials() -> None:
+def test_unusable_signing_key_is_an_auth_error() -> None:
     spec = ProviderSpec.parse("azure://bench?endpoint=http://127.0.0.1:9")
     driver = drivers.connect(spec, None, {"account": "us", "account_key": "not-base64"})
     assert refusal(lambda: driver.stat("/run/a")).kind is ErrorKind.AUTH

@@ -88,7 +88,7 @@ def test_sixteen_threads_connect_first_at_the_same_time() -> None:
     assert run(code) == "1"
 
 
-def test_version_that_is_elsewhere_means_an_ordinary_import(package: str, tmp_path: Path) -> None:
+def test_unreadable_version_falls_back_to_an_ordinary_import(package: str, tmp_path: Path) -> None:
     other = f"{package}_other"
     (tmp_path / other).mkdir()
     (tmp_path / other / "__init__.py").write_text("__version__ = '1'\n")

@@ -184,7 +184,7 @@ def test_an_error_of_a_users_own_server_is_a_result(status: int, lab: Lab) -> No
     assert run.lines_with("0.25 breaks the bound"), run.text
 
 
-def test_servers_that_this_package_has_chosen_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_servers_chosen_by_this_package_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their errors are doubts, others' are results."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "faulty.py").write_text(FAULTY)

@@ -34,7 +34,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def test_the_page_names_every_place_it_touches() -> None:
+def test_page_lists_exactly_the_files_that_change() -> None:
     assert sorted(listed_paths(_PAGE)) == sorted(step.path for step in parse_steps(_PAGE))
 
 

@@ -126,7 +126,7 @@ def test_the_rclone_driver_reaches_it(emulator: EmulatorService, box: BoxWire) -
     assert box("GET", "/folders/0/items").value["entries"][0]["name"] == "top"
 
 
-def test_the_javascript_sdk_tells_a_whole_story(emulator: EmulatorService, box: BoxWire, tmp_path: Path) -> None:
+def test_javascript_sdk_completes_a_whole_scenario(emulator: EmulatorService, box: BoxWire, tmp_path: Path) -> None:
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
         pytest.skip("node is not installed")

@@ -228,7 +228,7 @@ def test_a_very_deep_tree() -> None:
     assert view.find("/d") is None
 
 
-def test_the_root_is_no_target_and_stays() -> None:
+def test_root_cannot_be_written_removed_or_moved() -> None:
     view = _view()
     with pytest.raises(StoreError, match="taken"):
         view.target("")

@@ -614,7 +614,7 @@ def test_a_code_and_its_revocation(wire: DriveWire) -> None:
     assert wire("GET", "/o/oauth2/v2/auth?client_id=app&redirect_uri=http://example.com/").status == 400
 
 
-def test_an_assertion_must_be_one(wire: DriveWire) -> None:
+def test_malformed_assertion_is_refused(wire: DriveWire) -> None:
     grant = "urn:ietf:params:oauth:grant-type:jwt-bearer"
     assert form(wire, grant_type=grant, assertion="a.b.c").value["error"] == "invalid_grant"
 

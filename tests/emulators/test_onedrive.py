@@ -559,7 +559,7 @@ def test_unknown_paths_and_malformed_bodies_are_refused(wire: GraphWire) -> None
     assert wire("PUT", f"{ROOT}:/{deep}:/content", b"x").status == 400
 
 
-def test_too_many_and_too_much(wire: GraphWire, emulator: EmulatorService) -> None:
+def test_full_quota_and_too_many_requests_are_refused(wire: GraphWire, emulator: EmulatorService) -> None:
     emulator.control(set={"quota.bytes": 3})
     told = wire("PUT", f"{ROOT}:/x:/content", b"1234")
     assert (told.status, told.code) == (507, "quotaLimitReached")
@@ -587,7 +587,7 @@ def test_a_written_file_is_seen_when_it_is_ready(wire: GraphWire, emulator: Emul
     assert names(wire("GET", f"{ROOT}/delta")) == ["root"]
 
 
-def test_business_accounts_have_other_words() -> None:
+def test_business_accounts_answer_with_their_own_ids_and_types() -> None:
     with start_emulator("onedrive-ideal") as emulator:
         emulator.control(set={"account.type": "business"})
         emulator.control(reset=True)

@@ -181,7 +181,7 @@ def test_strict_gate_fails_if_a_hook_deselects_all_experiments(lab: Lab, spread:
 
 @pytest.mark.slow
 @SPREAD
-def test_a_gate_without_any_experiment_says_so(lab: Lab, spread: Spread) -> None:
+def test_gate_without_any_experiment_warns(lab: Lab, spread: Spread) -> None:
     assert losing(written(lab), "-k", "test_put[", *spread).status == 1
     written(lab, UNSEEN)
     (lab.folder / "test_other.py").write_text("def test_plain(): pass\n")

@@ -77,7 +77,7 @@ def test_a_file_is_missing_then_short_then_wrong_then_intact(
     assert all(one.end_ns <= two.start_ns for one, two in pairwise(attempts))
 
 
-def test_it_ends_when_nobody_is_left_to_report_to(driver: Driver, content: Content) -> None:
+def test_reader_ends_when_its_parent_is_gone(driver: Driver, content: Content) -> None:
     with Watcher(driver) as watcher:
         watcher.watch("/never.bin", content, 0.0)
         assert watcher.finish(HANG_S * 100, gone=lambda: True)[-1].problem == "not_found"

@@ -160,7 +160,7 @@ def test_recovery_omits_the_warm_up_declared_in_the_note(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_a_torn_log_gives_its_whole_records_and_a_strange_one_is_left(tmp_path: Path) -> None:
+def test_torn_log_is_recovered_and_foreign_log_is_left_alone(tmp_path: Path) -> None:
     place = left_behind(tmp_path)
     os.truncate(place / "gw1.oplog", (place / "gw1.oplog").stat().st_size - 10)
     (line,) = recover(tmp_path)

@@ -154,7 +154,7 @@ def test_without_history_everything_is_inconclusive_and_skipped_and_stored(seen:
 
 
 @pytest.mark.slow
-def test_a_session_that_must_be_red_is_red(seen: Seen) -> None:
+def test_regression_breaks_the_gate_with_figures_and_counts(seen: Seen) -> None:
     assert (seen.run.status, seen.run.counts()) == (1, {"passed": 1, "failed": 3, "skipped": 2}), seen.run.text
     (line,) = seen.run.lines_with("gate broken: response_p50: ")[:1]
     assert re.search(
@@ -345,7 +345,7 @@ def test_a_suspect_is_measured_again_when_another_agent_has_left_the_last_item_b
 
 
 @pytest.mark.slow
-def test_ctrl_c_while_a_suspect_is_held_ends_in_order_and_says_nothing_good_of_it(lab: Lab) -> None:
+def test_ctrl_c_while_a_suspect_waits_does_not_let_it_pass(lab: Lab) -> None:
     """It waits to be measured again when Ctrl-C comes: what was measured is stored, and it has not passed."""
     chosen = ("-n2", "-v", "-rA", "--cloudbench-gate", "--junit-xml=junit.xml", "-k", "test_broken or test_unsure")
     settings = lab.folder / "pyproject.toml"

@@ -54,7 +54,7 @@ def rounds_of(made: SeriesKeeper, clock: Clock, round_s: float, most: int = 99) 
     return done
 
 
-def test_there_is_time_for_another_round_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_series_begins_only_rounds_that_fit_into_its_duration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr(series, "time", clock)
     plan = SeriesPlan(3)

@@ -147,7 +147,7 @@ def test_refresh_token_with_its_app(monkeypatch: pytest.MonkeyPatch, secret: str
     assert load(ProviderAccount.named("dropbox")) == given
 
 
-def test_half_a_set_is_not_completed_from_elsewhere(monkeypatch: pytest.MonkeyPatch, ring: Ring) -> None:
+def test_incomplete_credentials_are_not_completed_from_the_keyring(monkeypatch: pytest.MonkeyPatch, ring: Ring) -> None:
     ring.entries["dropbox.app_key"] = "k"
     monkeypatch.setenv(PREFIX + "REFRESH_TOKEN", "very-secret")
     message = refusal()

@@ -212,6 +212,6 @@ def test_a_terminal_is_asked(lab: Lab, account: tuple[str, Path], answer: str, p
     assert passes or b"you did not agree" in shown
 
 
-def test_a_service_of_the_run_is_nobodys_account(lab: Lab) -> None:
+def test_service_started_by_the_run_costs_nothing(lab: Lab) -> None:
     run = lab.write(SMALL).run("--provider", "served:tiny.toml", "-ocloudbench_max_cost=0")
     assert run.status == 0, run.text

@@ -168,7 +168,7 @@ def test_only_emulators_run_faster() -> None:
         check("mirror:emulated:ideal,folder:x", 10.0)
 
 
-def test_names_need_no_credentials_and_checks_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resolving_needs_no_credentials_but_checking_does(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ACCESS_TOKEN", "REFRESH_TOKEN", "APP_KEY", "2_ACCESS_TOKEN"):
         monkeypatch.delenv(f"CLOUDBENCH_DROPBOX_{name}", raising=False)
     resolve("mirror:dropbox,dropbox")

@@ -175,7 +175,7 @@ def sources() -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_each_is_loaded_in_one_place() -> None:
+def test_loading_functions_are_called_only_by_listed_modules() -> None:
     assert loaders(sources()) == LOADERS
 
 

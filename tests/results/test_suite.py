@@ -109,7 +109,7 @@ FIELDS = st.sampled_from(
     | st.dictionaries(KEYS, JSON | st.lists(st.dictionaries(FIELDS, JSON | st.sampled_from(["Curve", "TimeCourse"])))),
     st.booleans(),
 )
-def test_a_file_may_hold_anything(found: Any, is_named: bool) -> None:
+def test_any_stored_declarations_are_read_or_ignored(found: Any, is_named: bool) -> None:
     declared = read_declared({**found, "name": "x"} if is_named and isinstance(found, dict) else found)
     assert declared is None or read_declared(declared.plain()) == declared
 

@@ -173,7 +173,7 @@ def test_client_changes_are_copied_into_the_box(pair: Pair) -> None:
     assert not pair.pushes()
 
 
-def test_its_own_echo_is_no_change(pair: Pair) -> None:
+def test_events_of_own_writes_are_no_changes(pair: Pair) -> None:
     agreed(pair, a="1")
     pair.engine.sync_changed(["a"], pair.now_ns)
     pair.engine.box_changed(["a"], pair.now_ns)

@@ -121,7 +121,7 @@ def test_child_with_only_failed_reads_has_no_ratio() -> None:
     assert judge_slowdown([], 1.3) == (None, [])
 
 
-def test_trouble_is_met_and_read_around(found: Ended) -> None:
+def test_reads_succeed_despite_faults_of_one_child(found: Ended) -> None:
     told = {kind: conclusion(found, "", f"-{kind}]") for kind in ("slow", "freezing", "corrupting", "failing")}
     assert [info["reads_failed"] for info in told.values()] == [0] * 4
     assert told["corrupting"]["damaged"] > 0
@@ -136,7 +136,7 @@ def test_availability_is_as_predicted_for_children_that_fail_by_themselves(found
     assert info["as_predicted"] == "yes" or abs(info["availability"] - info["predicted_share"]) < 0.06
 
 
-def test_it_is_not_as_predicted_for_children_that_fail_together(lab: Lab) -> None:
+def test_availability_is_below_prediction_for_children_failing_together(lab: Lab) -> None:
     run = run_suite(lab, "cloudraid::test_availability", *array(lab), "--cloudraid-shared", "0.3")
     info = conclusion(run, "", "availability")
     assert info["as_predicted"] == "no"

@@ -49,7 +49,7 @@ def test_a_set_difference_is_told_apart(lab: Lab, truths: Truths) -> None:
 
 
 @pytest.mark.slow
-def test_two_equal_ones_are_not_marked(lab: Lab) -> None:
+def test_two_equal_providers_are_not_marked(lab: Lab) -> None:
     run = run_on(lab, {"one": 0.1, "other": 0.1}, "-q")
     assert run.status == 0, run.text
     shown = cells(run)
@@ -61,6 +61,6 @@ def test_two_equal_ones_are_not_marked(lab: Lab) -> None:
     assert not run.lines_with("files  threads"), "with -q this is the only table"
 
 
-def test_one_provider_has_no_such_table(lab: Lab) -> None:
+def test_single_provider_has_no_comparison_table(lab: Lab) -> None:
     run = run_on(lab, {"one": 0.0})
     assert "compared" not in run.text

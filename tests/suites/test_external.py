@@ -106,7 +106,7 @@ def test_updates(lab: Lab, tmp_path: Path) -> None:
     assert 1 < entry(ended)["tue"] < 1.4
 
 
-def test_without_a_rule_it_is_not_known_when_it_is_in_sync(lab: Lab, tmp_path: Path) -> None:
+def test_external_client_without_a_rule_is_skipped(lab: Lab, tmp_path: Path) -> None:
     with open_external_client(f"reference?{NAMED}", tmp_path / "desk") as at:
         ended = run(lab, at, "sync_capabilities", "-k", "test_table_4_7", verified=False, names=MINE)
     assert ended.counts()["skipped"] == 1, ended.text

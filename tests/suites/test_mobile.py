@@ -48,7 +48,7 @@ def test_the_round_trip_is_in_the_completion_of_each_file(lab: Lab) -> None:
 
 
 @pytest.mark.slow
-def test_a_start_and_the_polls_after_it_are_one_course(lab: Lab) -> None:
+def test_start_and_later_polls_form_one_course(lab: Lab) -> None:
     run = ran(lab, "mobile::test_figure_2", "--client", "reference?polling=2")
     (info,) = entries_of(run).values()
     started, polled = info["login_traffic"], 1000 * info["idle_kb"]

@@ -29,7 +29,7 @@ WRONG = {
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(("given", "expected"), WRONG.items(), ids=[" ".join(given) for given in WRONG])
-def test_numbers_that_mean_nothing(lab: Lab, given: tuple[str, str, str], expected: str) -> None:
+def test_meaningless_numbers_of_options_are_refused(lab: Lab, given: tuple[str, str, str], expected: str) -> None:
     suite, name, value = given
     run = lab.run(str(SUITES / suite), *FOLDER, f"{name}={value}")
     assert run.status == 4, run.text

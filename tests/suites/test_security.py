@@ -86,7 +86,7 @@ def test_a_revoke_that_does_nothing_is_found(dropbox: Inquiry, monkeypatch: pyte
     assert ruling.how.startswith("still open")
 
 
-def test_a_link_that_never_opened_says_nothing(dropbox: Inquiry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_link_that_never_opened_leaves_the_answer_unknown(dropbox: Inquiry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "_OPEN_S", 0.2)
     monkeypatch.setattr(type(dropbox.provider.driver), "open_link", staticmethod(lambda url, stranger: b"a page"))
     ruling = links.ask_revoked(Inquiry(dropbox.provider, "/run/page", SEED, dropbox.list_stored, dropbox.wait))

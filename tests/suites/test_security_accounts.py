@@ -234,7 +234,7 @@ def switch_on(_drive: tuple[Inquiry, EmulatorService]) -> Iterator[Callable[[str
     service.control(set={"account.readers_delete": 0, "account.no_sharing_on": 0})
 
 
-def test_permissions_that_hold_are_found_to_hold(drive: Inquiry) -> None:
+def test_enforced_permissions_are_found(drive: Inquiry) -> None:
     ruling = permissions.ask_permissions(drive)
     assert (ruling.answer, len(ruling.evidence)) == ("yes", 4), ruling
     asked, _, others = ruling.evidence[0].partition("; not asked: ")
@@ -258,7 +258,9 @@ def test_a_reader_that_may_write_is_found(drive: Inquiry, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("level", ["read", "write"])
-def test_a_member_that_may_nothing_shows_nothing(drive: Inquiry, monkeypatch: pytest.MonkeyPatch, level: str) -> None:
+def test_member_without_rights_leaves_answer_unknown(
+    drive: Inquiry, monkeypatch: pytest.MonkeyPatch, level: str
+) -> None:
     driver: Any = drive.provider.driver
     admit = driver.admit
     monkeypatch.setattr(
@@ -302,7 +304,7 @@ def test_a_reader_that_may_share_on_is_found(drive: Inquiry, monkeypatch: pytest
 # --- full access ---
 
 
-def test_full_access_that_is_as_promised_is_found_to_be(drive: Inquiry) -> None:
+def test_full_access_as_promised_is_found(drive: Inquiry) -> None:
     ruling = permissions.ask_full_access(drive)
     assert (ruling.answer, len(ruling.evidence)) == ("yes", 4), ruling
     is_drive = drive.bound.spec.scheme == "gdrive"

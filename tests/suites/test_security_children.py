@@ -50,7 +50,7 @@ def test_a_child_without_tls_is_found_and_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_array_that_encrypts_is_found_to(tmp_path: Path) -> None:
+def test_encrypting_array_is_found(tmp_path: Path) -> None:
     with open_array(tmp_path, *EMULATED) as array:
         for ask in (transit.ask_transit, transit.ask_content, transit.ask_names, convergence.ask_convergent):
             ruling = ask(array)

@@ -121,7 +121,7 @@ def test_a_host_that_cannot_be_reached_is_given_up_once(command: tuple[str, ...]
     assert len(losses.reasons) == 1
 
 
-def test_a_login_that_greets_is_read_over(losses: Losses, tmp_path: Path) -> None:
+def test_greeting_of_a_login_shell_is_skipped(losses: Losses, tmp_path: Path) -> None:
     greeting = tmp_path / "shell"
     greeting.write_text(f'#!/bin/sh\necho "Welcome to host"; exec {sys.executable} "$@"\n')
     greeting.chmod(0o755)

@@ -52,7 +52,7 @@ def test_only_one_at_a_time_measures_a_client(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_a_rule_it_is_unknown(tmp_path: Path) -> None:
+def test_external_client_without_a_rule_is_unavailable(tmp_path: Path) -> None:
     client = made(tmp_path)
     with pytest.raises(
         ClientUnavailable, match="cannot tell whether it is in sync; give verify=COMMAND or quiet_s=SECONDS"
@@ -119,7 +119,7 @@ def test_traffic_between_the_change_and_the_question_counts(tmp_path: Path, inte
         client.wait_synced(0.4)
 
 
-def test_chatter_is_no_sign(tmp_path: Path, interface: Interface) -> None:
+def test_background_traffic_is_no_sign_of_a_sync(tmp_path: Path, interface: Interface) -> None:
     client = made(tmp_path, interface="if0", quiet_s="0.1")
     client.before_change()
     interface.carry(5_000)

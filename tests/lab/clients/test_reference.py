@@ -492,7 +492,7 @@ def test_files_present_at_the_start_are_synced(prepare: Prepare) -> None:
 
 
 @pytest.mark.parametrize("side", ["client", "server"])
-def test_a_half_that_is_killed_is_an_error(side: str, start: Callable[[str], Pair]) -> None:
+def test_killed_half_of_the_client_is_an_error(side: str, start: Callable[[str], Pair]) -> None:
     pair = start("")
     (pid,) = pair.client.pids("client" if side == "client" else "server")
     os.kill(pid, signal.SIGKILL)

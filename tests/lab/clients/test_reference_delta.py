@@ -137,7 +137,7 @@ def test_settings_decide_documented_capabilities() -> None:
     assert "content" in some["compression"].why
 
 
-def test_0_and_1_and_words() -> None:
+def test_settings_accept_0_and_1_for_words() -> None:
     assert Settings.from_options(dict.fromkeys(CAPABILITIES, "0")) == Settings()
     ones = Settings.from_options(dict.fromkeys(CAPABILITIES, "1"))
     assert (ones.chunking, ones.bundling, ones.deduplication) == (True, "request", "file")

@@ -165,7 +165,7 @@ def test_second_device_starts_empty_and_receives_existing_files(prepare: Prepare
     assert [path.name for path in files_in(device_folder(client))] == ["a"]
 
 
-def test_it_is_a_process_that_ends_and_is_missed(start: Callable[[str], ReferenceClient]) -> None:
+def test_killed_second_device_is_an_error(start: Callable[[str], ReferenceClient]) -> None:
     client = start("pull_s=0.05")
     (pid,) = client.pids("device")
     assert pid not in (*client.pids("client"), *client.pids("server"))

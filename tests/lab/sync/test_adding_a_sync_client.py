@@ -23,7 +23,7 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> FollowedPage:
     return follow_page("extending/sync-client.md", tmp_path_factory.mktemp("adding") / "copy")
 
 
-def test_these_places_and_no_others_change(followed: FollowedPage) -> None:
+def test_page_lists_exactly_the_files_that_change(followed: FollowedPage) -> None:
     assert set(followed.touched) == PLACES
 
 

@@ -65,7 +65,7 @@ def test_names_do_not_depend_on_workers(lab: Lab, spread: tuple[str, ...]) -> No
 
 
 @pytest.mark.slow
-def test_nobody_else_works_meanwhile(lab: Lab) -> None:
+def test_no_other_test_runs_while_a_client_is_measured(lab: Lab) -> None:
     """Tests of all agents, and distributed tests, run before or after a client is measured."""
     lab.write("""
     import time

@@ -232,7 +232,7 @@ NOT_TOLD = {
 @pytest.mark.slow
 @pytest.mark.truth  # beside busy processes, a client's pauses look like those of a clock, and the answer is unknown
 @pytest.mark.parametrize("spec", [*SWITCHED, *MORE])
-def test_capabilities_are_found_and_none_that_is_not_there(start: Start, spec: str) -> None:
+def test_capabilities_are_found_without_false_positives(start: Start, spec: str) -> None:
     session = start(spec)
     verdicts = session.examine()
     for name, documented in session.lab.client.facts.documented.items():

@@ -14,7 +14,7 @@ from pytest_cloudbench.lab.sync.changes import Workload, put
 from pytest_cloudbench.model import UsageError
 
 
-def test_the_set_appears_as_said(tmp_path: Path) -> None:
+def test_workload_appears_with_its_number_and_size_of_files(tmp_path: Path) -> None:
     before_ns = time.time_ns()
     moved_ns = put(Workload(3, 5_000), tmp_path / "folder", tmp_path / "stage", "seed")
     assert before_ns <= moved_ns <= time.time_ns()

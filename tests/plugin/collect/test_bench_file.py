@@ -358,7 +358,7 @@ def test_named_files_are_stored_and_compared_without_further_options(lab: Lab) -
      (["a.bench.toml", "test_b.py"], False), (["bench.toml"], False), (["old.conf"], True), (["setup.cfg"], False),
      (["old.conf::x", "setup.cfg"], False)],
 )  # fmt: skip
-def test_has_only_config_files(args: list[str], is_so: bool, tmp_path: Path) -> None:
+def test_command_line_with_only_config_files_is_recognized(args: list[str], is_so: bool, tmp_path: Path) -> None:
     (tmp_path / "old.conf").write_text("[test]\n[driver]\n")
     (tmp_path / "setup.cfg").write_text("[metadata]\n")
     assert has_only_config_files(args, tmp_path) == is_so

@@ -240,7 +240,7 @@ def test_the_operations_are_the_same_however_many_agents_share_them(lab: Lab) ->
     assert len(names[0]) == 6
 
 
-def test_nobody_waits_for_the_sleep_after_the_last_operation(lab: Lab) -> None:
+def test_sleep_after_the_last_operation_is_skipped(lab: Lab) -> None:
     put(lab, changed(*SMALL, ("test", "sleep", "True"), ("test", "sleep_seconds", "500"), ("test", "times", "3")))
     run = lab.run(*FOLDER)
     assert run.counts() == {"passed": 1}, run.text

@@ -515,6 +515,6 @@ def test_schema_accepts_exactly_the_valid_generator_parameters(value: Any) -> No
             assert name in ABOUT
 
 
-def test_a_closed_loop_of_sensors_is_one_too() -> None:
+def test_think_time_makes_a_closed_loop_of_sensors() -> None:
     load = one({**BASE, "arrival": documents.ARRIVALS[-1]}).cases[0].load
     assert load == Load(arrival=ThinkTime(1), sensors=5, ops_per_sensor=2)

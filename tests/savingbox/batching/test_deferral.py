@@ -72,7 +72,7 @@ def test_new_files_of_a_folder_have_its_rhythm() -> None:
     assert len(adaptive(scattered)) == 60
 
 
-def test_one_that_waits_does_not_hold_back_another() -> None:
+def test_waiting_file_does_not_delay_another() -> None:
     letter = (102.0, "letters/mum")
     found = adaptive(sorted([*every(10, 30, "box/log"), letter]))
     assert any(pushed_s == 107 for pushed_s, _ in found), "five seconds after the letter, and the log is pushed with it"
@@ -109,6 +109,6 @@ def test_deferral_remembers_a_limited_number_of_paths() -> None:
 
 
 @pytest.mark.parametrize(("quiet_ns", "bound_ns"), [(0, 10), (10, 5)])
-def test_times_that_leave_no_room(quiet_ns: int, bound_ns: int) -> None:
+def test_bound_below_the_quiet_time_is_refused(quiet_ns: int, bound_ns: int) -> None:
     with pytest.raises(ValueError, match="expected 0 < quiet_ns <= bound_ns"):
         Deferral(quiet_ns, bound_ns)

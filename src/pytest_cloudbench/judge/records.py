@@ -57,6 +57,11 @@ _VERB_CODE = {verb: code for code, verb in enumerate(VERBS)}
 _OUTCOME_CODE = {outcome: code for code, outcome in enumerate(OUTCOMES)}
 _KIND_CODE = {kind: code for code, kind in enumerate(KINDS)}
 _UNKNOWN = float("nan")
+_UNKNOWN_VALUES: dict[str, array[Any]] = {
+    "retry_after_s": array("d", [_UNKNOWN]), "requests": array("H", [_NO_REQUESTS]),
+    "cpu_wait_ns": array("q", [_NO_WAIT]),
+}  # fmt: skip
+"""What stands for an unknown value of the fields that may have one."""
 _NUMBER = struct.Struct("<H")
 _DEFAULTS_OF_NEW_FIELDS = struct.Struct("<HHq").pack(0, _NO_REQUESTS, _NO_WAIT)
 """The fields that later schemas have added at the end of a record, with unknown values."""
@@ -159,18 +164,21 @@ def codes(block: bytes | bytearray, name: str) -> bytes | bytearray:
 def values(block: bytes | bytearray, name: str) -> list[Any]:
     """Return one field of a block's records as ``Op`` has it. A detail is its number (see ``OpTable.values``)."""
     if (meanings := _MEANINGS.get(name)) is not None:
-        return [meanings[code] for code in codes(block, name)]
+        return list(map(meanings.__getitem__, codes(block, name)))
     if name == "digest":
+        lengths = codes(block, "digest_length")
+        if not any(lengths):
+            return [b""] * len(lengths)
         padded_digests = (padded for (padded,) in _READERS[name].iter_unpack(block))
-        return [padded[:length] for padded, length in zip(padded_digests, codes(block, "digest_length"), strict=True)]
-    raw = numbers(block, name).tolist()
+        return [padded[:length] for padded, length in zip(padded_digests, lengths, strict=True)]
+    column = numbers(block, name)
+    if (unknown := _UNKNOWN_VALUES.get(name)) is None:
+        return column.tolist()
+    if column.tobytes() == unknown.tobytes() * len(column):  # as most columns that can have such values
+        return [None] * len(column)
     if name == "retry_after_s":
-        return [None if isnan(value) else value for value in raw]
-    if name == "requests":
-        return [None if value == _NO_REQUESTS else value for value in raw]
-    if name == "cpu_wait_ns":
-        return [None if value == _NO_WAIT else value for value in raw]
-    return raw
+        return [None if isnan(value) else value for value in column]
+    return [None if value == unknown[0] else value for value in column] if unknown[0] in column else column.tolist()
 
 
 def numbers(block: bytes | bytearray, name: str) -> array[Any]:

@@ -39,6 +39,7 @@ from pytest_cloudbench.judge.records import (
     codes,
     is_operation,
     lateness_s,
+    numbers,
     pack,
     pack_text,
     response_s,
@@ -71,6 +72,8 @@ _MAX_EXAMINED_CHARACTERS = 8192
 """The maximum number of characters examined in a longer text."""
 _TEXTS: Mapping[str, Sequence[Any]] = {"verb": VERBS, "outcome": OUTCOMES, "kind": KINDS}
 _FIELDS = Op._fields
+_NUMBERS = frozenset({"sensor", "seq", "agent", "scheduled_ns", "start_ns", "first_byte_ns", "end_ns", "size_bytes"})
+"""Fields whose values are known of every record, so that their columns are written as they are read."""
 _OK = Outcome.OK
 _PHASE, _HOST = parquet.Column("phase", parquet.TEXT), parquet.Column("host", parquet.TEXT)
 _WARM_UP, _MEASURED = "warm_up", "measured"
@@ -456,12 +459,12 @@ def write_parquet(
         raise ResultsError(f"{path}: cannot write the records: {error.strerror or error}; free some space") from error
 
 
-def _row_groups(table: OpTable, measured_from_ns: int | None) -> Iterator[list[list[Any]]]:
+def _row_groups(table: OpTable, measured_from_ns: int | None) -> Iterator[list[Sequence[Any]]]:
     """Yield the fields of one row group of records at a time, since logs of fifty agents have shorter blocks."""
     has_hosts = bool(table.hosts)
 
-    def group() -> list[list[Any]]:
-        fields = [table.values(pending, name) for name in _FIELDS]
+    def group() -> list[Sequence[Any]]:
+        fields = [numbers(pending, name) if name in _NUMBERS else table.values(pending, name) for name in _FIELDS]
         since_ns, hosts = measured_from_ns, [table.values(pending, "host")] if has_hosts else []
         if since_ns is None:
             return [*fields, [_MEASURED] * len(fields[0]), *hosts]

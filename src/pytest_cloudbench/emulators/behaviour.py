@@ -46,6 +46,7 @@ class Behaviour:
         delays: whether any answer may have to wait. If False, a shorter code path is used.
         faults: whether any request may go wrong.
         slots: a semaphore that each request holds while it is worked on, or None if there is no limit.
+        is_plain: whether there is none of all this.
     """
 
     def __init__(self, profile: Profile, clock: EmulatorClock, seed: int) -> None:
@@ -83,6 +84,7 @@ class Behaviour:
             or profile.freeze.duration_s
         )
         self.faults = self._makes_faults and bool(faults.error_rate or faults.reset_rate or faults.corrupt_rate)
+        self.is_plain = not (self.limits or self.delays or self.faults or self.slots is not None)
 
     def refill(self) -> None:
         """Restart with a full bucket and the first period of a freeze. Earlier requests do not count."""

@@ -1,10 +1,12 @@
 """uvicorn's protocol, tuned for many small requests. Every use of uvicorn's private names is in this module.
 
-It differs from uvicorn's protocol in four ways:
+It differs from uvicorn's protocol in these ways:
 
 - The application can access its connection: to reset it, to send a short answer in one write, or to refuse a request
   without reading its body.
-- A request starts as soon as its body, or the first packet of the body, has arrived, so a request that never waits is
+- A request whose body has come with its head or in one packet after it is answered at once, without ASGI, if the
+  profile has nothing that delays, refuses or disturbs requests.
+- Any other request starts as soon as its body, or the first packet of the body, has arrived, so one that never waits is
   answered without a task. It becomes a task when it first waits, so code that must run inside a task has to wait first.
 - All connections read into one buffer.
 - It has the limits of the servers that stand in front of such services:
@@ -22,14 +24,17 @@ whose body stops for ``body_s``          the same
 from __future__ import annotations
 
 import asyncio
+import re
 import types
 from collections.abc import Coroutine, Generator, Sequence
-from typing import Any, cast
+from functools import lru_cache, partial
+from typing import Any, NoReturn
+from urllib.parse import unquote
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from pytest_cloudbench.emulators.blob import BytePieces
-from pytest_cloudbench.emulators.skin import BODILESS
+from pytest_cloudbench.emulators.skin import BODILESS, Answer
 
 _READ_BYTES = 256 * 1024
 _ONE_WRITE_BYTES = 32 * 1024
@@ -37,6 +42,7 @@ _ONE_WRITE_BYTES = 32 * 1024
 # the connection, so up to this many bytes are discarded first.
 _LINGER_BYTES = 16 * 1024 * 1024
 _LINGER_S = 5.0
+_PLAIN_TARGET = re.compile(rb'/[!"$-~]*')
 
 
 class EagerProtocol(HttpToolsProtocol):
@@ -47,8 +53,11 @@ class EagerProtocol(HttpToolsProtocol):
     head_s, body_s = 30.0, 60.0
     """nginx gives both 60 s (``client_header_timeout``, ``client_body_timeout``), Apache a head 20 to 40 s."""
 
-    _reading = False
     _first_step: tuple[Any, Any] | None = None
+    _held: dict[str, Any] | None = None
+    """The scope of a request that ASGI has not seen yet, as far as the application needs it."""
+    _held_body, _is_held_whole = b"", False
+    _idle_since_s = 0.0
     _linger_bytes: int | None = None
     _head_start_s: float | None = None
 
@@ -56,6 +65,7 @@ class EagerProtocol(HttpToolsProtocol):
         """Make this object available as ``scope["state"]["connection"]``."""
         super().connection_made(transport)
         self.app_state = {"connection": self}
+        self._emulator: Any = self.app
         self._in_head, self._head_bytes, self._packet_bytes, self._is_head_too_long = True, 0, 0, False
         self._head_start_s = self._received_s = self.loop.time()
         self._patience = self.loop.call_later(self.head_s, self._end_if_stopped)
@@ -63,7 +73,14 @@ class EagerProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop watching for requests that are not completed."""
         self._patience.cancel()
+        self._held = None
         super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        """End the connection as soon as it has answered."""
+        if self._held is not None:
+            self._release()
+        super().shutdown()
 
     def respond(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes | BytePieces) -> bool:
         """Send a whole answer in one write. Return False if it must be sent through ASGI."""
@@ -72,7 +89,9 @@ class EagerProtocol(HttpToolsProtocol):
             return False
         if self.pipeline or len(body) > _ONE_WRITE_BYTES or cycle.scope["method"] == "HEAD":
             return False
-        self._write(cycle, status, headers, body)
+        self._write(status, headers, body)
+        cycle.response_started = cycle.response_complete = True
+        cycle.message_event.set()
         cycle.on_response()
         return True
 
@@ -82,7 +101,9 @@ class EagerProtocol(HttpToolsProtocol):
         if cycle.disconnected or not cycle.more_body:
             return False
         cycle.keep_alive = cycle.waiting_for_100_continue = False
-        self._write(cycle, status, [*headers, (b"connection", b"close")], body)
+        self._write(status, [*headers, (b"connection", b"close")], body)
+        cycle.response_started = cycle.response_complete = True
+        cycle.message_event.set()
         self._linger()
         return True
 
@@ -93,13 +114,11 @@ class EagerProtocol(HttpToolsProtocol):
         self.loop.call_later(_LINGER_S, self.transport.abort)
         self.flow.resume_reading()
 
-    def _write(self, cycle: Any, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes | BytePieces) -> None:
+    def _write(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes | BytePieces) -> None:
         # The default headers hold only the date, which uvicorn formats once per second.
-        lines = [b"%b: %b\r\n" % header for header in (*cycle.default_headers, *headers)]
+        lines = _format_headers((*self.server_state.default_headers, *headers))
         ending = b"\r\n" if status in BODILESS else b"content-length: %d\r\n\r\n" % len(body)
-        cycle.response_started = cycle.response_complete = True
-        self.transport.write(b"".join((STATUS_LINE[status], *lines, ending, bytes(body))))
-        cycle.message_event.set()
+        self.transport.write(b"".join((STATUS_LINE[status], lines, ending, bytes(body))))
 
     def data_received(self, data: bytes | memoryview) -> None:
         """Read a packet, then begin the request in it."""
@@ -108,34 +127,105 @@ class EagerProtocol(HttpToolsProtocol):
             if self._linger_bytes < 0:
                 self.transport.abort()  # abort, because an orderly end of TLS would continue to read
             return
-        self._received_s, self._reading, self._packet_bytes = self.loop.time(), True, len(data)
-        try:
-            super().data_received(cast(bytes, data))  # the parser takes any buffer
-        finally:
-            self._reading = False
+        self._received_s, self._packet_bytes = self.loop.time(), len(data)
+        super().data_received(data)  # type: ignore[arg-type]  # the parser takes any buffer
         if self._in_head:
             self._head_bytes += len(data)
         if self._is_head_too_long or (self._in_head and self._head_bytes > self.most_head_bytes):
             self._refuse(431)
             return
+        if self._held is not None:
+            self._answer_held(self._held)
         if self._first_step is not None:
             cycle, app = self._first_step
             waits = cycle.more_body and not cycle.body and not cycle.waiting_for_100_continue
             if waits and not app.denial(cycle.scope):
                 return  # the body is on its way, because clients send the headers in a packet of their own
             self._first_step = None
-            running = cycle.run_asgi(app)
-            try:
-                awaited = running.send(None)
-            except StopIteration:
-                return
-            task = self.loop.create_task(_run_rest(running, awaited))
-            task.add_done_callback(self.tasks.discard)
-            self.tasks.add(task)
+            self._run(cycle, app)
+
+    def _run(self, cycle: Any, app: Any) -> None:
+        """Run the application until it first waits, and the rest in a task."""
+        running = cycle.run_asgi(app)
+        try:
+            awaited = running.send(None)
+        except StopIteration:
+            return
+        task = self.loop.create_task(_run_rest(running, awaited))
+        task.add_done_callback(self.tasks.discard)
+        self.tasks.add(task)
+
+    # ---------------------------------------------------------------- without ASGI
+
+    def _hold(self) -> None:
+        """Hold a request back from ASGI if it may be answered without."""
+        parser = self.parser
+        cycle: Any = self.cycle  # None before the first request
+        if (
+            not self._emulator.is_prompt
+            or self.expect_100_continue
+            or (cycle is not None and not cycle.response_complete)
+        ):
+            return
+        target, method = self.url, parser.get_method()
+        if _PLAIN_TARGET.fullmatch(target) is None or method == b"HEAD" or parser.get_http_version() != "1.1":
+            return
+        if not parser.should_keep_alive() or parser.should_upgrade():
+            return
+        sent, _, query = target.partition(b"?")
+        path = sent.decode("ascii")
+        self._held = {
+            "method": method.decode("ascii"),
+            "path": unquote(path) if "%" in path else path,
+            "raw_path": sent,
+            "query_string": query,
+            "headers": self.headers,
+        }
+
+    def _answer_held(self, scope: dict[str, Any]) -> None:
+        """Answer a held request if all of it is here, keep it while its body is on its way, or leave it to ASGI."""
+        if not self._is_held_whole:
+            if self._held_body or self._emulator.denial(scope):
+                self._release()
+            return
+        if self.flow.write_paused:
+            self._release()
+            return
+        try:
+            answer = self._emulator.answer_now(scope, self._held_body)
+        except Exception as error:
+            answer = _fail(error)
+        if answer is None:
+            self._release()
+        elif not isinstance(answer, Answer) or len(answer.body) > _ONE_WRITE_BYTES:
+            self._release()
+            self._first_step = None
+            self._run(self.cycle, partial(self._emulator.send_begun, answer))
+        else:
+            self._held = None
+            self._write(answer.status, answer.headers, answer.body)
+            self.server_state.total_requests += 1
+
+    def _release(self) -> None:
+        """Leave the held request to ASGI."""
+        self._held, body, is_whole = None, self._held_body, self._is_held_whole
+        target, headers, expects = self.url, self.headers, self.expect_100_continue
+        super().on_message_begin()
+        self.url, self.expect_100_continue = target, expects
+        self.headers += headers  # the scope has this list
+        super().on_headers_complete()
+        if body:
+            super().on_body(body)
+        if is_whole:
+            super().on_message_complete()
+
+    # ---------------------------------------------------------------- the parser's calls
 
     def on_message_begin(self) -> None:
         """Start counting the head of a request."""
-        super().on_message_begin()
+        if self._held is not None:
+            self._release()  # the next request is in the same packet
+        self.url, self.headers, self.expect_100_continue = b"", [], False
         self._in_head, self._head_bytes, self._head_start_s = True, 0, self._received_s
 
     def on_headers_complete(self) -> None:
@@ -145,29 +235,62 @@ class EagerProtocol(HttpToolsProtocol):
         if self._head_bytes + self._packet_bytes > self.most_head_bytes:  # a head cannot be longer than what has come
             head_bytes = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
             self._is_head_too_long = head_bytes > self.most_head_bytes
-        super().on_headers_complete()
+        self._held_body, self._is_held_whole = b"", False
+        self._hold()
+        if self._held is None:
+            self._release()
+
+    def on_body(self, body: bytes) -> None:
+        """Keep the next part of a held request's body."""
+        if self._held is None:
+            super().on_body(body)
+        else:
+            self._held_body += body
+
+    def on_message_complete(self) -> None:
+        """Note that a request is complete."""
+        if self._held is None:
+            super().on_message_complete()
+        else:
+            self._is_held_whole = True
+
+    def on_response_complete(self) -> None:
+        """Begin the next request. uvicorn would start a timer for each answer, while here one watches all requests."""
+        self.server_state.total_requests += 1
+        self._idle_since_s = self.loop.time()
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+            if self.pipeline:
+                super()._start_asgi_task(*self.pipeline.pop())
 
     def _end_if_stopped(self) -> None:
         """End the connection if the remainder of a request is overdue, or schedule the next check."""
-        now_s, cycle = self.loop.time(), cast(Any, self.cycle)  # None before the first request
-        due_s = now_s + self.head_s
+        now_s = self.loop.time()
+        cycle: Any = self.cycle  # None before the first request
+        due_s, is_idle = now_s + self.head_s, False
         if self.flow.read_paused:
             self._received_s = now_s  # reading is paused here, so the client is not to blame
         elif self._head_start_s is not None:
             due_s = self._head_start_s + self.head_s
-        elif cycle is not None and cycle.more_body and not cycle.response_complete:
+        elif self._held is not None or (cycle is not None and cycle.more_body and not cycle.response_complete):
             due_s = self._received_s + self.body_s
-        if due_s <= now_s:
+        elif cycle is None or cycle.response_complete:
+            idle_s = max(self._received_s, self._idle_since_s)
+            due_s, is_idle = idle_s + self.timeout_keep_alive, True
+        if due_s <= now_s and is_idle:
+            self.timeout_keep_alive_handler()
+        elif due_s <= now_s:
             self._refuse(408)
         else:
-            self._patience = self.loop.call_later(due_s - now_s, self._end_if_stopped)
+            self._patience = self.loop.call_later(min(due_s - now_s, self.head_s), self._end_if_stopped)
 
     def _refuse(self, status: int) -> None:
         """Answer an incomplete request, and end the connection."""
-        cycle = cast(Any, self.cycle)
-        self._first_step = None
-        if cycle is None and not self._head_bytes:
-            self.transport.close()  # no request has begun
+        cycle: Any = self.cycle
+        has_begun = cycle is not None or self._held is not None or self._head_bytes > 0
+        self._first_step = self._held = None
+        if not has_begun:
+            self.transport.close()
         if self.transport.is_closing():
             return
         is_answering = cycle is not None and not cycle.response_complete
@@ -182,12 +305,8 @@ class EagerProtocol(HttpToolsProtocol):
             self._linger()
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
-        if self._is_head_too_long:
-            return
-        if self._reading and self._first_step is None:
+        if not self._is_head_too_long:
             self._first_step = (cycle, app)
-        else:
-            super()._start_asgi_task(cycle, app)
 
 
 class BufferedConnection(asyncio.BufferedProtocol):
@@ -225,6 +344,16 @@ class BufferedConnection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """Pass on that the client has caught up."""
         self._protocol.resume_writing()
+
+
+@lru_cache(maxsize=256)
+def _format_headers(headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
+    """Return headers as they are sent. Most answers within a second have the same ones, date included."""
+    return b"".join([b"%b: %b\r\n" % header for header in headers])
+
+
+async def _fail(error: Exception) -> NoReturn:
+    raise error
 
 
 async def _run_rest(running: Coroutine[Any, Any, None], awaited: Any) -> None:

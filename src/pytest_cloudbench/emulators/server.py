@@ -3,8 +3,8 @@
 The skin decides what an answer says, and ``behaviour`` when it is sent.
 
 A request passes: route -> authorization -> throttle -> body -> fault -> skin -> wait -> answer. If the profile has no
-delays and no faults, a request needs no timer and no task of its own. No body is read before the request is known to be
-allowed.
+delays and no faults, a request needs no timer and no task of its own, and a short one passes by ``answer_now``. No body
+is read before the request is known to be allowed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import contextlib
 import dataclasses
 import functools
 import gc
-import hmac
 import importlib
 import json
 import logging
@@ -24,33 +23,30 @@ import os
 import shutil
 import signal
 import socket
-import struct
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from pytest_cloudbench.emulators.accounts import Accounts
 from pytest_cloudbench.emulators.behaviour import Behaviour, EmulatorClock
-from pytest_cloudbench.emulators.blob import BytePieces
+from pytest_cloudbench.emulators.control import serve_control
 from pytest_cloudbench.emulators.profile import Profile, change_profile, find_profile, list_settings
 from pytest_cloudbench.emulators.proxy import serve_proxy
 from pytest_cloudbench.emulators.registry import SKINS
-from pytest_cloudbench.emulators.skin import BODILESS, Answer, Call, Kind, Sink, Skin
+from pytest_cloudbench.emulators.sending import Message, Send, reset_connection, send_answer, split_body
+from pytest_cloudbench.emulators.skin import Answer, Call, Kind, Route, Sink, Skin
 from pytest_cloudbench.emulators.spool import SPOOL, DiskFullError
 from pytest_cloudbench.emulators.tls import forget_key, make_certificate, make_control_token, make_file_keeper
 from pytest_cloudbench.model import ConfigError, Endpoint, ServiceError
 
 _PIECE_BYTES = 64 * 1024
-_MAX_WRITE_BYTES = 1024 * 1024
-"""TLS libraries refuse a write of 2 GiB or more, and copy a large write as a whole before they send any of it."""
 _MAX_WHOLE_BODY_BYTES = 32 * 1024 * 1024
 """The largest body for a route that has no sink: JSON and forms."""
 _CONTROL_LINE_BYTES = 1024 * 1024
 _STORED_BYTES = 64 * 1024 * 1024
-_CONTROL_GREETING_S = 10.0
 _KEEP_FILES_S = 1.0
 _CONTROLS = (
     '{"set": {...}}, {"get": "profile"|"stats"|"stored"}, {"reset": true}, {"refill": true}, {"faults": true|false}, '
@@ -64,9 +60,7 @@ _KEEP_ALIVE_S = 600
 _BACKLOG = 4096
 _READS = frozenset({Kind.META, Kind.READ})
 
-_Message = MutableMapping[str, Any]
-_Receive = Callable[[], Awaitable[_Message]]
-_Send = Callable[[_Message], Awaitable[None]]
+_Receive = Callable[[], Awaitable[Message]]
 
 
 class _Disconnect(Exception):
@@ -119,12 +113,12 @@ class Emulator:
 
     # ---------------------------------------------------------------- requests
 
-    async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
+    async def __call__(self, scope: Message, receive: _Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
         call = self._make_call(scope)
         if call is None:
-            await _send_answer(scope, send, self.skin.unknown(scope["method"], scope["path"]))
+            await send_answer(scope, send, self.skin.unknown(scope["method"], scope["path"]))
             return
         denial = call.route.denied(call) if call.route.denied is not None else None
         if denial is not None:
@@ -142,19 +136,64 @@ class Emulator:
             self._counts[call.route.name, answer.status] += 1
             if self.behaviour.delays:
                 await self.behaviour.wait_until(call.now_s + self.behaviour.latency_s(Kind.META))
-            await _send_answer(scope, send, answer)
+            await send_answer(scope, send, answer)
             return
         try:
             await self._serve_in_slot(call, scope, receive, send)
         finally:
             throttle.release(self._clock.now_s(), write=write)
 
-    def denial(self, scope: _Message) -> Answer | None:
+    def denial(self, scope: Message) -> Answer | None:
         """Return the refusal of a request based on its headers alone, or None if it is allowed."""
         call = self._make_call(scope)
         return call.route.denied(call) if call is not None and call.route.denied is not None else None
 
-    def _make_call(self, scope: _Message) -> Call | None:
+    @property
+    def is_prompt(self) -> bool:
+        """True if no request may be refused, delayed or disturbed, so that ``answer_now`` may answer."""
+        return self.behaviour.is_plain
+
+    def answer_now(self, scope: Message, body: bytes) -> Answer | Coroutine[Any, Any, Answer] | None:
+        """Return the answer to a request whose body is complete, or a coroutine of it if the request has to wait.
+
+        Return None if the request must be served as usual, in which case nothing has been done for it.
+        """
+        call = self._make_call(scope)
+        if call is None or call.route.kind is Kind.FREE or not self.behaviour.is_plain:
+            return None
+        route = call.route
+        if route.denied is not None and route.denied(call) is not None:
+            return None
+        if route.kind in _READS:
+            call.now_s += self.behaviour.lead_s(call.now_s)
+        try:
+            call.body = body if route.sink is None else _feed(route.sink(call), body)
+        except DiskFullError:
+            begun: Answer | Awaitable[Answer] = _DISK_FULL
+        else:
+            begun = _begin_handler(call)
+        if not isinstance(begun, Answer):
+            return self._finish_call(route, begun)
+        self._count(route, begun.status)
+        return begun
+
+    async def _finish_call(self, route: Route, begun: Awaitable[Answer]) -> Answer:
+        answer = await _finish_handler(begun)
+        self._count(route, answer.status)
+        return answer
+
+    async def send_begun(
+        self, answer: Answer | Awaitable[Answer], scope: Message, receive: _Receive, send: Send
+    ) -> None:
+        """Send what ``answer_now`` returned, as the ASGI application of its request."""
+        await send_answer(scope, send, answer if isinstance(answer, Answer) else await answer)
+
+    def _count(self, route: Route, status: int) -> None:
+        self._counts[route.name, status] += 1
+        if route.kind is Kind.WRITE and status < 300:
+            self._accepted_writes += 1
+
+    def _make_call(self, scope: Message) -> Call | None:
         """Return the call of a request without its body, or None if the API has no route for its path and method."""
         method, path, query = scope["method"], scope["path"], scope["query_string"]
         sent = scope["raw_path"]
@@ -165,16 +204,16 @@ class Emulator:
             return None
         return Call(match.route, method, path, match.parameters, query, headers, self._clock.now_s())
 
-    async def _turn_away(self, call: Call, answer: Answer, scope: _Message, send: _Send) -> None:
+    async def _turn_away(self, call: Call, answer: Answer, scope: Message, send: Send) -> None:
         """Refuse a request without reading the rest of its body."""
         self._counts[call.route.name, answer.status] += 1
         if self.behaviour.delays and call.route.kind is not Kind.FREE:
             await self.behaviour.wait_until(call.now_s + self.behaviour.latency_s(Kind.META))
         connection = scope.get("state", {}).get("connection")
         if connection is None or not connection.turn_away(answer.status, answer.headers, answer.body):
-            await _send_answer(scope, send, answer)
+            await send_answer(scope, send, answer)
 
-    async def _serve_in_slot(self, call: Call, scope: _Message, receive: _Receive, send: _Send) -> None:
+    async def _serve_in_slot(self, call: Call, scope: Message, receive: _Receive, send: Send) -> None:
         """Serve one admitted request, after waiting for a slot if slots are limited."""
         slots = self.behaviour.slots
         if slots is None or call.route.kind is Kind.FREE:
@@ -183,7 +222,7 @@ class Emulator:
             async with slots:  # first come, first served
                 await self._process_call(call, scope, receive, send)
 
-    async def _process_call(self, call: Call, scope: _Message, receive: _Receive, send: _Send) -> None:
+    async def _process_call(self, call: Call, scope: Message, receive: _Receive, send: Send) -> None:
         """Read the body, call the skin, wait and answer."""
         behaviour, route = self.behaviour, call.route
         try:
@@ -206,25 +245,24 @@ class Emulator:
         if fault == "error":
             answer = self.skin.broken(call)
         elif fault == "reset":
-            _reset_connection(scope)
+            reset_connection(scope)
             self._counts[route.name, 0] += 1
             return
         else:
-            answer = await _call_handler(call)
+            begun = _begin_handler(call)
+            answer = begun if isinstance(begun, Answer) else await _finish_handler(begun)
         if behaviour.delays:
             await behaviour.wait_until(now_s + behaviour.latency_s(route.kind))
         if fault == "reset_after":
-            _reset_connection(scope)
+            reset_connection(scope)
             self._counts[route.name, 0] += 1
             return
-        self._counts[route.name, answer.status] += 1
-        if route.kind is Kind.WRITE and answer.status < 300:
-            self._accepted_writes += 1
+        self._count(route, answer.status)
         has_body = bool(len(answer.body)) and call.method != "HEAD"
         if has_body and behaviour.delays and behaviour.profile.bandwidth.down_bytes_per_s:
             await self._send_slowly(send, answer)
         else:
-            await _send_answer(scope, send, answer)
+            await send_answer(scope, send, answer)
 
     async def _read_body(self, call: Call, receive: _Receive) -> Any:
         """Return the body as the route's sink built it, received at the speed of the profile's upstream."""
@@ -238,8 +276,7 @@ class Emulator:
                 await self.behaviour.wait_until(started_s + self.behaviour.upload_s(len(body)))
             if new_sink is None:
                 return body
-            sink.feed(body)
-            return sink.finish()
+            return _feed(sink, body)
         size = 0
         while True:
             if message["type"] == "http.disconnect":
@@ -254,13 +291,13 @@ class Emulator:
             message = await receive()
         return sink.finish()
 
-    async def _send_slowly(self, send: _Send, answer: Answer) -> None:
+    async def _send_slowly(self, send: Send, answer: Answer) -> None:
         """Send the answer in pieces, at the speed of the profile's downstream."""
         started_s = self._clock.now_s()
         headers = [*answer.headers, (b"content-length", b"%d" % len(answer.body))]
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         sent = 0
-        for piece in _split_body(answer.body, _PIECE_BYTES):
+        for piece in split_body(answer.body, _PIECE_BYTES):
             sent += len(piece)
             await self.behaviour.wait_until(started_s + self.behaviour.download_s(sent))
             await send({"type": "http.response.body", "body": piece, "more_body": sent < len(answer.body)})
@@ -331,31 +368,6 @@ class Emulator:
             "cpu_s": time.process_time(),
         }
 
-    async def serve_control(self, token: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection of the control socket: first the token, then a JSON answer to each JSON line."""
-        with contextlib.suppress(ConnectionError, TimeoutError, asyncio.CancelledError):
-            async with asyncio.timeout(_CONTROL_GREETING_S):
-                answer = _check_greeting(await _read_line(reader), token)
-            while answer is not None:
-                writer.write(json.dumps(answer).encode() + b"\n")
-                await writer.drain()
-                line = await _read_line(reader)
-                if not line:
-                    break
-                try:
-                    answer = self.control(json.loads(line))
-                except (ValueError, RecursionError) as error:
-                    answer = {"ok": False, "error": f"expected one JSON object per line: {error}"}
-        writer.close()
-
-
-async def _read_line(reader: asyncio.StreamReader) -> bytes:
-    """Return the next line, which is empty at the end of input or if the line is too long."""
-    try:
-        return await reader.readline()
-    except ValueError:
-        return b""
-
 
 def _lagging_profile(profile: Profile) -> Profile:
     """Return the profile of the lagging replica, which the skin imitates. Reads of another replica come from its
@@ -364,59 +376,25 @@ def _lagging_profile(profile: Profile) -> Profile:
     return dataclasses.replace(profile, readiness=profile.readiness.of_last_replica())
 
 
-def _check_greeting(line: bytes, token: str) -> dict[str, object] | None:
-    """Return the answer to the first line, ``{"token": "..."}``, or None to end the connection after any other.
+def _feed(sink: Sink, body: bytes) -> Any:
+    sink.feed(body)
+    return sink.finish()
 
-    So a web page that posts to this port gets no answer: its first line is HTTP, and nothing after it is read.
-    """
+
+def _begin_handler(call: Call) -> Answer | Awaitable[Answer]:
+    """Return what a call's handler does, or status 507 if the disk became full while it joined contents."""
     try:
-        sent_token = json.loads(line)["token"].encode()
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None
-    return {"ok": True} if hmac.compare_digest(sent_token, token.encode()) else None
-
-
-async def _call_handler(call: Call) -> Answer:
-    """Return the answer of a call's handler, or status 507 if the disk became full while it joined contents."""
-    try:
-        result = call.route.handler(call)
-        if isinstance(result, Answer):
-            return result
-        await asyncio.sleep(0)  # waiting once makes this a task: see ``protocol``
-        return await result
+        return call.route.handler(call)
     except DiskFullError:
         return _DISK_FULL
 
 
-async def _send_answer(scope: _Message, send: _Send, answer: Answer) -> None:
-    """Send an answer, in one write if the connection supports it."""
-    connection, body = scope.get("state", {}).get("connection"), answer.body
-    if connection is not None and connection.respond(answer.status, answer.headers, body):
-        return
-    length = [] if answer.status in BODILESS else [(b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": answer.status, "headers": [*answer.headers, *length]})
-    if not body or scope["method"] == "HEAD":
-        await send({"type": "http.response.body", "body": b""})
-        return
-    sent = 0
-    for piece in _split_body(body, _MAX_WRITE_BYTES):
-        sent += len(piece)
-        await send({"type": "http.response.body", "body": piece, "more_body": sent < len(body)})
-
-
-def _split_body(body: bytes | BytePieces, max_bytes: int) -> Iterator[bytes]:
-    """Yield a body in pieces of at most the given size."""
-    for piece in (body if isinstance(body, BytePieces) else BytePieces([body])).chunks(max_bytes):
-        yield bytes(piece)
-
-
-def _reset_connection(scope: _Message) -> None:
-    """End the connection with a TCP reset, as a failing network does."""
-    transport = scope["state"]["connection"].transport
-    with contextlib.suppress(OSError, AttributeError):
-        linger = struct.pack("ii", 1, 0)
-        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-    transport.abort()
+async def _finish_handler(answer: Awaitable[Answer]) -> Answer:
+    await asyncio.sleep(0)  # waiting once makes this a task: see ``protocol``
+    try:
+        return await answer
+    except DiskFullError:
+        return _DISK_FULL
 
 
 # -------------------------------------------------------------------- process
@@ -431,8 +409,8 @@ async def _serve_requests(
     from pytest_cloudbench.emulators.protocol import BufferedConnection
 
     token, token_file = make_control_token(folder)
-    serve_control = functools.partial(emulator.serve_control, token)
-    control = await asyncio.start_server(serve_control, _LOOPBACK, 0, limit=_CONTROL_LINE_BYTES)
+    serve_control_socket = functools.partial(serve_control, emulator.control, token)
+    control = await asyncio.start_server(serve_control_socket, _LOOPBACK, 0, limit=_CONTROL_LINE_BYTES)
     host, port = control.sockets[0].getsockname()[:2]
     proxy = await serve_proxy(emulator.skin.host_names, *listener.getsockname()[:2])
 

@@ -139,9 +139,9 @@ class File(Node):
     __slots__ = ("born", "versions")
 
     def __init__(self, node_id: str, name: str, parent: Folder, versions: list[Version], born: int = 0) -> None:
-        super().__init__(node_id, name, parent)
-        self.versions = versions
-        self.born = born
+        self.id, self.name, self.parent = node_id, name, parent  # without a call, because every upload makes one
+        self.deleted_s = self.extra = None
+        self.versions, self.born = versions, born
 
     def seen(self, now_s: float) -> Version | None:
         """Return the newest version that reads see, or None."""

@@ -186,6 +186,8 @@ class Box:
 
     def _find_bounds(self, call: Call) -> Bounds | None:
         """Return the limits of a call's token, which may be one of another account."""
+        if not self.state.bounds and call.headers.get(b"authorization") in self.state.oauth.tokens:
+            return None  # nearly always, so that it costs nothing
         token = _read_token(call.headers, call.query)
         is_own = f"Bearer {token}".encode() in self.state.oauth.tokens
         skin = self if is_own else self.find_member(call.query, call.headers)
@@ -193,6 +195,8 @@ class Box:
 
     def refuse_by_scope(self, call: Call) -> Answer | None:
         """Return the refusal of a call that its token's scopes do not allow, or None."""
+        if not self.state.bounds:
+            return None
         bounds = self.state.bounds.get(_read_token(call.headers, call.query))
         return None if bounds is None or bounds.allows(call.route.name) else insufficient_scope()
 

@@ -70,6 +70,8 @@ _READ_ONLY = frozenset(
     "headRevisionId capabilities shared ownedByMe spaces iconLink thumbnailLink quotaBytesUsed fileExtension "
     "fullFileExtension driveId exportLinks lastModifyingUser isAppAuthorized".split()
 )
+_LEAVE_TIME = frozenset({"trashed", "viewedByMeTime", "starred"})
+"""Properties whose change does not count as a modification of the file."""
 _DEFAULT_LIST_FIELDS: Selection = {"kind": None, "nextPageToken": None, "incompleteSearch": None, "files": FILE_DEFAULT}
 _LIST_FIELDS = frozenset({"kind", "nextPageToken", "incompleteSearch", "files", "*"})
 _SORT_KEYS: Mapping[str, Callable[[FileView], Any]] = {
@@ -181,7 +183,7 @@ def _change_metadata(meta: DriveMeta, metadata: Mapping[str, Any], now_s: float,
         meta.mime = str(metadata["mimeType"])
     if metadata.get("modifiedTime"):
         meta.modified_s = parse_time(metadata["modifiedTime"], "modifiedTime")
-    elif metadata.keys() - {"trashed", "viewedByMeTime", "starred"}:
+    elif not _LEAVE_TIME.issuperset(metadata):
         meta.modified_s = now_s
     new_name = metadata.get("name")
     if new_name is None or new_name == "":

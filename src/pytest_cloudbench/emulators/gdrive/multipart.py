@@ -31,8 +31,9 @@ class MultipartReader:
     def __init__(self, content_type: bytes) -> None:
         match = _BOUNDARY.search(content_type)
         self._delimiter = b"--" + (match[1] or match[2]) if match else b""
+        self._line_start = b"\n" + self._delimiter
         self._is_malformed = match is None or not content_type.lower().startswith(b"multipart/")
-        self._buffer = b""
+        self._buffer, self._content_start = b"", 0
         self._line_end = b""
         self._writer: BlobWriter | None = None
         self.metadata = b""
@@ -56,22 +57,23 @@ class MultipartReader:
     def _read_head(self) -> None:
         """Read everything before the content once all of it has arrived."""
         buffer, delimiter = self._buffer, self._delimiter
-        first = 0 if buffer.startswith(delimiter) else buffer.find(b"\n" + delimiter) + 1
-        second = buffer.find(b"\n" + delimiter, first + len(delimiter)) + 1
-        content_start = second + len(delimiter)
-        gap = _GAP.search(buffer, content_start) if second else None
+        first = 0 if buffer.startswith(delimiter) else buffer.find(self._line_start) + 1
+        metadata_start = first + len(delimiter)
+        second = buffer.find(self._line_start, metadata_start) + 1
+        headers_start = second + len(delimiter)
+        gap = _GAP.search(buffer, headers_start) if second else None
         if gap is None or (first == 0 and not buffer.startswith(delimiter)):
             self._is_malformed = len(buffer) > _MOST_HEAD_BYTES
             return
-        self._line_end = b"\r\n" if buffer.startswith(b"\r\n", content_start) else b"\n"
-        part = _GAP.split(buffer[first + len(delimiter) : second], maxsplit=1)
-        if len(part) < 2:
+        self._line_end = b"\r\n" if buffer.startswith(b"\r\n", headers_start) else b"\n"
+        metadata_gap = _GAP.search(buffer, metadata_start, second)
+        if metadata_gap is None:
             self._is_malformed = True
             return
-        self.metadata = part[1]
-        self.headers = _parse_headers(buffer[content_start : gap.start()])
+        self.metadata = buffer[metadata_gap.end() : second]
+        self.headers = _parse_headers(buffer[headers_start : gap.start()])
         self._writer = BlobWriter(hashlib.md5(usedforsecurity=False))
-        self._buffer = buffer[gap.end() :]
+        self._content_start = gap.end()
 
     def _read_content(self, writer: BlobWriter) -> None:
         """Write the bytes that cannot belong to the closing boundary.
@@ -79,16 +81,17 @@ class MultipartReader:
         Only the kind of line end that the client writes after its boundaries is cut off before the closing one, so
         content that ends with a carriage return keeps it.
         """
-        buffer, delimiter = self._buffer, self._delimiter
-        is_empty = writer.size_bytes == 0 and buffer.startswith(delimiter)
-        end = 0 if is_empty else buffer.find(b"\n" + delimiter) + 1
+        buffer, delimiter, start = self._buffer, self._delimiter, self._content_start
+        is_empty = writer.size_bytes == 0 and buffer.startswith(delimiter, start)
+        end = start if is_empty else buffer.find(self._line_start, start) + 1
         if not end and not is_empty:
-            certain = max(0, len(buffer) - len(delimiter) - len(b"\r\n"))
-            writer.feed(buffer[:certain])
-            self._buffer = buffer[certain:]
+            certain = max(start, len(buffer) - len(delimiter) - len(b"\r\n"))
+            writer.feed(buffer[start:certain])
+            self._buffer, self._content_start = buffer[certain:], 0
         elif len(buffer) >= end + len(delimiter) + len(b"--"):
             self._is_malformed = not buffer.startswith(b"--", end + len(delimiter))
-            writer.feed(buffer[:end].removesuffix(self._line_end))
+            has_line_end = buffer.endswith(self._line_end, start, end)
+            writer.feed(buffer[start : end - len(self._line_end) if has_line_end else end])
             self.blob = None if self._is_malformed else writer.finish()
             self._buffer = b""
 

@@ -135,8 +135,9 @@ class DriveState:
 
     def find_node(self, file_id: str, now_s: float) -> Node:
         """Return the node that reads see under an id. ``root`` is an id, too. Raises DriveError."""
-        special_folders = {"root": self.root, APP_DATA: self.app_data, self.app_data.id: self.app_data}
-        node = special_folders.get(file_id) or self.store.by_id(file_id)
+        node: Node | None = self.root
+        if file_id != "root":
+            node = self.app_data if file_id in (APP_DATA, self.app_data.id) else self.store.by_id(file_id)
         if node is None or node.deleted_s is not None or (isinstance(node, File) and node.seen(now_s) is None):
             raise file_not_found(file_id)
         return node

@@ -327,7 +327,8 @@ def _decode_base64(content: Blob) -> Blob:
 def _read_multipart(call: Call) -> tuple[dict[str, Any], Blob, str]:
     """Return the metadata, the content and its type from a multipart body. Raises DriveError."""
     label, body = call.headers.get(b"content-type", b"").decode("latin-1"), call.body
-    if not label.lower().startswith("multipart/") or "boundary=" not in label.lower():
+    lower_label = label.lower()
+    if not lower_label.startswith("multipart/") or "boundary=" not in lower_label:
         raise DriveError(400, "badContent", "Unsupported content with type: " + label.partition(";")[0])
     assert isinstance(body, MultipartReader)
     blob = body.blob

@@ -258,6 +258,8 @@ def accept_user_code(state: GraphState, call: Call) -> Answer:
 
 def normalise_header(header: bytes) -> bytes:
     """Return an ``Authorization`` header as tokens are kept: the word before the token may be in lower case."""
+    if header.startswith(b"Bearer "):
+        return header
     kind, _, token = header.partition(b" ")
     return b"Bearer " + token if kind.lower() == b"bearer" else header
 
@@ -267,7 +269,6 @@ def refuse_unauthorized(state: GraphState, call: Call, address: GraphAddress | N
     header = call.headers.get(b"authorization")
     if header is None:
         return GraphError(401, "InvalidAuthenticationToken", "Access token is empty.", "", (_CHALLENGE,))
-    token = header.partition(b" ")[2]
     expires_s = state.oauth.tokens.get(normalise_header(header))
     if expires_s is None:
         message = "IDX14100: JWT is not well formed, there are no dots (.)."
@@ -275,7 +276,7 @@ def refuse_unauthorized(state: GraphState, call: Call, address: GraphAddress | N
     if expires_s <= call.now_s:
         message = "Lifetime validation failed, the token is expired."
         return GraphError(401, "InvalidAuthenticationToken", message, "", (_CHALLENGE,))
-    scope = state.scopes.get(token.decode("latin-1"))
+    scope = state.scopes.get(header.partition(b" ")[2].decode("latin-1")) if state.scopes else None
     if scope is None or address is None or _allows_request(state, drive_reach(scope), call.method, address):
         return None
     return GraphError(403, "accessDenied", "Access denied")

@@ -17,6 +17,7 @@ encode an id also encode a path in its place: ``/items/root%3A%2Fa%2Fb%3A/conten
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import unquote
 
@@ -81,7 +82,7 @@ def merge_slashes(path: str) -> str:
 
 def _split_item(remainder: str) -> tuple[str, str | None, str]:
     """Return the id and path of the item at the beginning of a text, and the text after them."""
-    if _BEGINS_ENCODED_PATH.match(remainder):
+    if "%" in remainder and _BEGINS_ENCODED_PATH.match(remainder):
         remainder = _ENCODED_COLON.sub(":", remainder)
     if remainder.startswith("/root") and remainder[5:6] in ("", "/", ":"):
         base, remainder = "root", remainder[5:]
@@ -99,6 +100,7 @@ def _split_item(remainder: str) -> tuple[str, str | None, str]:
     return base, unquote(item_path).strip("/"), remainder
 
 
+@lru_cache(maxsize=512)
 def _split_function(remainder: str) -> tuple[str, str]:
     """Return the name of the function in the remainder of an address, and its argument."""
     remainder = remainder.strip("/")

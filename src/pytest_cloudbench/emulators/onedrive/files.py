@@ -257,12 +257,11 @@ def _put_content(request: GraphRequest) -> Answer:
     if request.call.damage is not None:
         blob = hash_blob(blob.flipped(request.call.damage), QuickXor())
     behavior = parse_behavior(request.query.get("@microsoft.graph.conflictBehavior"), "replace")
-    folder, name = request.resolve_target()
-    existing = request.tree.find_child(folder, name)
-    if existing is not None:
-        request.require_match(existing)
+    (folder, name), tree = request.resolve_target(), request.tree
+    existing = tree.find_child(folder, name)
     if existing is None:
-        return _answer_item(request, request.tree.add_file(folder, name, blob, request.now_s), 201)
+        return _answer_item(request, tree.add_file(folder, name, blob, request.now_s), 201)
+    request.require_match(existing)
     file, is_new = store_content(request, folder, name, blob, behavior)
     return _answer_item(request, file, 201 if is_new else 200)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from binascii import b2a_base64
 from collections.abc import Mapping
 from functools import lru_cache
@@ -37,6 +38,7 @@ _ALWAYS = ("@odata.etag", "createdBy", "file", "fileSystemInfo", "folder", "last
            "shared")  # fmt: skip
 """Properties that the part of the service which finds items by path adds to every selection."""
 _SAFE = "/!$&'()*+,;=@-._~"
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9._~-]*")
 
 
 def guess_content_type(name: str) -> str:
@@ -61,7 +63,10 @@ def web_url(state: GraphState, node: Node) -> str:
     if node is state.tree.root or node.parent is None:
         return f"{_LIST['siteUrl']}/Documents"
     parent_path = _quote_path(state.tree.path_of(node.parent))
-    return f"{_LIST['siteUrl']}/Documents{parent_path}/{quote(node.name.encode(errors='replace'), _SAFE)}"
+    name = node.name
+    if _PLAIN_NAME.fullmatch(name) is None:
+        name = quote(name.encode(errors="replace"), _SAFE)
+    return f"{_LIST['siteUrl']}/Documents{parent_path}/{name}"
 
 
 def odata_context(request: GraphRequest, tail: str) -> str:
@@ -69,7 +74,7 @@ def odata_context(request: GraphRequest, tail: str) -> str:
     address = request.address
     kind = address.drive.partition("/")[0]
     if kind in ("me", "users", "drive"):
-        start = f"users('{quote(request.state.address, '')}')/drive"
+        start = f"users('{_quote_address(request.state.address)}')/drive"
     elif (address.base == "root" and address.path is None) or kind == "sites":
         start = f"drives('{quote(request.state.drive_id)}')"
     else:
@@ -79,6 +84,11 @@ def odata_context(request: GraphRequest, tail: str) -> str:
     if address.base == "root" and address.drive.startswith("drives/"):
         return f"{GRAPH}{start}/root/{tail}"
     return f"{GRAPH}{start}/items('{quote(address.base)}')/{tail}"
+
+
+@lru_cache(maxsize=128)
+def _quote_address(address: str) -> str:
+    return quote(address, "")
 
 
 def describe_item(

@@ -210,6 +210,8 @@ class GraphRequest:
 
     def require_supported_options(self) -> None:
         """Raise GraphError for an option that the service honours and this emulator would ignore."""
+        if not self.call.query:
+            return
         if self.odata_option("skip"):
             message = "$skip is not supported on this API. Only URLs returned by the API can be used to page."
             raise GraphError(400, "invalidRequest", message)
@@ -294,10 +296,11 @@ class GraphRequest:
             if not isinstance(node, File) or node.parent is None:
                 raise StoreError("taken")
             return node.parent, node.name
+        tree = self.tree
         *folder_names, name = [part for part in path.split("/") if part]
-        self.tree.check_name(name)
-        folder = self.tree.ensure_folder(self.find_base(), folder_names, self.now_s)
-        self.tree.check_path(folder, name)
+        tree.check_name(name)
+        folder = tree.ensure_folder(self.find_base(), folder_names, self.now_s)
+        tree.check_path(folder, name)
         return folder, name
 
     def require_match(self, node: Node) -> None:

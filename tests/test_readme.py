@@ -45,7 +45,7 @@ needs no account.
     tests/drivers/test_driver_conformance.py::test_conformance
 
 **Which provider is the better one for this load**, and is the difference more than noise?
-    tests/suites/test_comparing.py::test_a_set_difference_is_told_apart
+    tests/suites/test_comparing.py::test_configured_difference_between_providers_is_found
     tests/suites/test_comparing.py::test_two_equal_providers_are_not_marked
 
 **How many sensors, users or threads does this service carry**, and what happens above that?
@@ -127,7 +127,7 @@ The suite's other tests run on `emulated:dropbox` and have no published figures 
 
 With several providers the run ends with [one table](docs/comparing.md) that marks the best, if the difference is
 more than noise.
-    tests/suites/test_comparing.py::test_a_set_difference_is_told_apart
+    tests/suites/test_comparing.py::test_configured_difference_between_providers_is_found
     tests/suites/test_comparing.py::test_two_equal_providers_are_not_marked
 
 On a noisy machine, `--cloudbench-versus` [measures two of them in turns](docs/comparing.md#two-sides-in-turns)

@@ -516,7 +516,7 @@ def test_a_second_driver_for_the_same_accounts_has_no_credentials_of_its_own(
     assert tomllib.loads(file.read_text()) == {}
 
 
-def test_the_application_of_the_login_before_is_used_again(
+def test_login_reuses_the_application_of_the_previous_login(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("pytest_cloudbench.providers.login.login_by_browser", lambda app, show: {

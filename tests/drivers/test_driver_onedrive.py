@@ -209,7 +209,7 @@ def test_redirected_request_carries_no_token(server: Scripted) -> None:
     assert "authorization" not in {name.lower() for name in second}
 
 
-def test_the_real_service_has_more_hosts() -> None:
+def test_content_hosts_of_the_real_service_are_accepted() -> None:
     with connected(None, access_token="made-up") as driver:
         for host in ("my.microsoftpersonalcontent.com", "contoso-my.sharepoint.com", "public.bn.files.1drv.com"):
             assert driver._check_own_host("get", "/a", f"https://{host}/x") == f"https://{host}/x"

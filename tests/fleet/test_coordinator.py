@@ -333,7 +333,7 @@ def test_agents_with_signs_of_life_or_tests_of_their_own_are_not_killed() -> Non
     fleet.coordinator.close()
 
 
-def test_a_dismissed_fleet_stops_and_says_so(three: Fleet) -> None:
+def test_dismissed_fleet_stops_with_a_reason(three: Fleet) -> None:
     three.enter("gw0", "gw1", "gw2")
     three.meet("gw2", "sum:a", 1)
     returned = threading.Event()

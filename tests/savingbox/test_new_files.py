@@ -78,7 +78,7 @@ def test_a_system_that_names_files_only_by_their_path_is_served(pair: Pair, monk
 
 
 @pytest.mark.parametrize("step", ["copy", "publish"])
-def test_what_the_client_brings_meanwhile_is_kept(pair: Pair, step: str) -> None:
+def test_client_file_arriving_during_a_push_is_kept(pair: Pair, step: str) -> None:
     happened = meanwhile(pair, step, lambda: write(pair.sync / "d/a", "of the client"))
     pair.settle()
     assert happened
@@ -86,7 +86,7 @@ def test_what_the_client_brings_meanwhile_is_kept(pair: Pair, step: str) -> None
 
 
 @pytest.mark.parametrize("step", ["copy", "publish"])
-def test_what_the_box_writes_meanwhile_follows(pair: Pair, step: str) -> None:
+def test_write_during_a_push_is_pushed_afterwards(pair: Pair, step: str) -> None:
     happened = meanwhile(pair, step, lambda: write(pair.box / "d/a", "later, and longer"))
     pair.settle()
     assert happened

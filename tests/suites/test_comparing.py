@@ -35,7 +35,7 @@ def cells(run: Ended) -> dict[str, Sequence[str]]:
     return {name: re.split(r" {2,}", rest.strip()) for name, rest in found}
 
 
-def test_a_set_difference_is_told_apart(lab: Lab, truths: Truths) -> None:
+def test_configured_difference_between_providers_is_found(lab: Lab, truths: Truths) -> None:
     run = run_on(lab, {"slow": 0.2, "fast": 0.03}, "--provider", "folder:objects")
     assert run.status == 0, run.text
     shown = cells(run)

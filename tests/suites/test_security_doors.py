@@ -225,7 +225,7 @@ def test_each_driver_of_a_server_says_that_a_certificate_is_refused(spec: str) -
 
 
 @pytest.mark.slow
-def test_a_driver_in_rust_says_that_the_certificate_is_refused() -> None:
+def test_rust_driver_reports_a_refused_certificate() -> None:
     with open_provider("local:s3?driver=s3+fast") as provider, open_doors() as (make_door, ca_file):
         visitor = certificates.driver_visitor(Inquiry(provider, "/run", "seed", lambda: None, lambda _: None))
         said = {}

@@ -45,7 +45,7 @@ def test_a_stop_may_be_a_question() -> None:
     assert not wait_for(lambda: False, FOR_EVER_S, poll_s=0.001, stop=lambda: True)
 
 
-def test_a_question_is_asked_until_it_is_answered() -> None:
+def test_wait_repeats_its_question_until_the_answer_is_true() -> None:
     asked: list[int] = []
 
     def third() -> bool:
@@ -77,7 +77,7 @@ def test_a_question_needs_an_interval() -> None:
         wait_for(lambda: False, 1)
 
 
-def test_time_passes_until_it_is_due() -> None:
+def test_sleep_lasts_until_the_due_time() -> None:
     due = due_ns(0.01)
     sleep_until_ns(due)
     assert now_ns() >= due

@@ -177,7 +177,7 @@ def test_killed_second_device_is_an_error(start: Callable[[str], ReferenceClient
     assert is_gone(pid)
 
 
-def test_without_its_server_it_ends_with_a_message(start: Callable[[str], ReferenceClient]) -> None:
+def test_second_device_ends_with_a_message_when_its_server_is_killed(start: Callable[[str], ReferenceClient]) -> None:
     client = start("pull_s=0.05")
     (pid,), (device_pid,) = client.pids("server"), client.pids("device")
     ended = os.pidfd_open(device_pid)

@@ -94,7 +94,7 @@ def test_no_verdict_is_ever_wrong(client: Made) -> None:
         (Made(per_file_connection=True), "bundling", "a connection for each file"),
     ],
 )
-def test_which_way(client: Made, capability: str, words: str) -> None:
+def test_verdict_describes_the_method_of_a_client(client: Made, capability: str, words: str) -> None:
     assert words in judge_capabilities(client.measured())[capability].detail
 
 

@@ -99,7 +99,7 @@ def test_nothing_measured_is_unknown() -> None:
     assert place_server([]).reason == "no round trip"
 
 
-def test_three_that_meet_in_pairs_only_contradict_each_other() -> None:
+def test_three_discs_that_meet_only_in_pairs_are_a_contradiction() -> None:
     corners = [move(BERLIN, bearing, 500.0) for bearing in (0, 120, 240)]
     placed = place_server([Disc(f"v{n}", corner, 4.5) for n, corner in enumerate(corners)])
     assert (placed.cap, placed.reason) == (None, "contradiction")

@@ -41,7 +41,7 @@ def test_the_owner_that_a_registry_knows_is_found_and_asked_for_once_for_each_ne
 
 
 @pytest.mark.parametrize("status", [403, 404, 422, 429, 500])
-def test_a_refusal_is_unknown_and_is_named(status: int) -> None:
+def test_refusal_of_a_registry_leaves_the_owner_unknown(status: int) -> None:
     with client_of({"192.0.2.0/24": status, "198.51.100.0/24": network("198.51.100.0/24", "Late")}) as (
         client,
         registry,
@@ -85,7 +85,7 @@ def test_private_addresses_and_those_of_nobody_are_not_asked_for() -> None:
         ),
     ],
 )
-def test_answers_of_other_shapes(answer: dict[str, Any], expected: Owner) -> None:
+def test_unusual_registry_answers_are_parsed(answer: dict[str, Any], expected: Owner) -> None:
     assert parse_owner(answer) == expected
 
 

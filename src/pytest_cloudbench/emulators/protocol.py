@@ -57,6 +57,7 @@ class EagerProtocol(HttpToolsProtocol):
     _held: dict[str, Any] | None = None
     """The scope of a request that ASGI has not seen yet, as far as the application needs it."""
     _held_body, _is_held_whole = b"", False
+    _is_releasing = False
     _idle_since_s = 0.0
     _linger_bytes: int | None = None
     _head_start_s: float | None = None
@@ -198,22 +199,22 @@ class EagerProtocol(HttpToolsProtocol):
         if answer is None:
             self._release()
         elif not isinstance(answer, Answer) or len(answer.body) > _ONE_WRITE_BYTES:
-            self._release()
-            self._first_step = None
-            self._run(self.cycle, partial(self._emulator.send_begun, answer))
+            self._release(partial(self._emulator.send_begun, answer))
         else:
             self._held = None
             self._write(answer.status, answer.headers, answer.body)
             self.server_state.total_requests += 1
 
-    def _release(self) -> None:
-        """Leave the held request to ASGI."""
+    def _release(self, application: Any = None) -> None:
+        """Leave the held request to ASGI, and to an application other than the emulator if one is given."""
         self._held, body, is_whole = None, self._held_body, self._is_held_whole
         target, headers, expects = self.url, self.headers, self.expect_100_continue
         super().on_message_begin()
         self.url, self.expect_100_continue = target, expects
         self.headers += headers  # the scope has this list
+        self.app, self._is_releasing = application or self._emulator, True
         super().on_headers_complete()
+        self.app, self._is_releasing = self._emulator, False
         if body:
             super().on_body(body)
         if is_whole:
@@ -256,12 +257,13 @@ class EagerProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """Begin the next request. uvicorn would start a timer for each answer, while here one watches all requests."""
-        self.server_state.total_requests += 1
         self._idle_since_s = self.loop.time()
-        if not self.transport.is_closing():
-            self.flow.resume_reading()
-            if self.pipeline:
-                super()._start_asgi_task(*self.pipeline.pop())
+        if self.pipeline:
+            super().on_response_complete()
+        else:
+            self.server_state.total_requests += 1
+            if not self.transport.is_closing():
+                self.flow.resume_reading()
 
     def _end_if_stopped(self) -> None:
         """End the connection if the remainder of a request is overdue, or schedule the next check."""
@@ -305,8 +307,12 @@ class EagerProtocol(HttpToolsProtocol):
             self._linger()
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
-        if not self._is_head_too_long:
+        if self._is_head_too_long:
+            return
+        if self._is_releasing:
             self._first_step = (cycle, app)
+        else:
+            super()._start_asgi_task(cycle, app)
 
 
 class BufferedConnection(asyncio.BufferedProtocol):

@@ -14,8 +14,11 @@ from tests.net.traffic import craft, paths
 _BLOCK_ROWS = 4096  # so that the columns of a small capture grow visibly
 
 
-def make_conversations(seed: int, count: int) -> bytes:
-    """Return a capture of QUIC, DNS, SSDP and TCP, with empty datagrams and servers that speak first."""
+def make_conversations(seed: int, count: int, *, tagged_share: float = 0) -> bytes:
+    """Return a capture of QUIC, DNS, SSDP and TCP, with empty datagrams and servers that speak first.
+
+    A share of the datagrams has a VLAN tag.
+    """
     draw, frames = random.Random(seed), list[tuple[int, bytes]]()
     ends = [("10.0.0.1", "10.9.0.2"), ("10.0.0.3", "10.0.0.1"), ("2001:db8::1", "2001:db8::2")]
     for at in range(count):
@@ -24,7 +27,10 @@ def make_conversations(seed: int, count: int) -> bytes:
         body = draw.choice([b"", b"\xc3\0\0\0\1\0\0" + bytes(20), draw.randbytes(draw.randrange(80)), b"GET / x" * 5])
         if draw.random() < 0.5:
             source, target, ports = target, source, (ports[1], ports[0])
-        frames.append((draw.randrange(at, at + 30) * 1000, craft.udp(source, ports[0], target, ports[1], body)))
+        frame = craft.udp(source, ports[0], target, ports[1], body)
+        if draw.random() < tagged_share:
+            frame = frame[:12] + b"\x81\0\0\5" + frame[12:]
+        frames.append((draw.randrange(at, at + 30) * 1000, frame))
     return craft.pcap([*craft.records(craft.connection(b"x" * 3000)), *frames])
 
 
@@ -35,6 +41,15 @@ def test_counts_are_those_of_all_packets(seed: int, batch_records: int, monkeypa
     for data in (make_conversations(seed, 600), paths.capture(seed)):
         whole, thin = (analyze(data, keeps_datagrams=keeps) for keeps in (True, False))
         assert thin.as_dict() == whole.as_dict()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_counts_are_the_same_if_some_packets_of_each_flow_have_a_tag(seed: int) -> None:
+    plain, tagged = (make_conversations(seed, 600, tagged_share=share) for share in (0, 0.5))
+    assert len(tagged) > len(plain)
+    whole, thin = (analyze(tagged, keeps_datagrams=keeps) for keeps in (True, False))
+    assert thin.as_dict() == whole.as_dict()
+    assert len(thin.table.packets) < len(whole.table.packets)
 
 
 @pytest.mark.parametrize("client", ["10.0.0.1", "10.9.0.2", "2001:db8::2"])

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_cloudbench.net.traffic import sequence
 from pytest_cloudbench.net.traffic.counts import as_slice
+from pytest_cloudbench.net.traffic.endpoints import find_distinct
 from pytest_cloudbench.net.traffic.packets import ACK
 from pytest_cloudbench.net.traffic.table import Flow, FlowTable
 
@@ -215,7 +216,9 @@ def syn_times_ns(table: FlowTable, flows: Sequence[Flow]) -> list[int]:
 
 def chunks(table: FlowTable, flow: Flow) -> list[int]:
     """Return the bytes of each piece that the client sent, handshakes and requests included. See ``pieces``."""
-    return pieces(table, flow).sizes_bytes()
+    sent = _find_boundaries(table, flow.number)
+    ends = [] if sent is None else sent.ends.tolist()
+    return [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
 
 
 class SentPieces(NamedTuple):
@@ -278,33 +281,66 @@ def pieces(table: FlowTable, flow: Flow) -> SentPieces:
     """
     import numpy as np
 
-    if not flow.is_tcp:
+    sent = _find_boundaries(table, flow.number)
+    if sent is None:
         return SentPieces(*[np.zeros(0, np.int64)] * 4)
-    packets, rows = table.packets, table.rows(flow)
+    packets, rows, last, reach = table.packets, table.rows(flow), sent.last, sent.reach
+    times_ns = packets.time_ns[as_slice(rows)]
+    last_answers = sent.answers[np.searchsorted(sent.answers, sent.rows[last + 1]) - 1]
+    resumed_ns = times_ns[sent.rows[last + 1]] - times_ns[last_answers]
+    answered_at = np.concatenate(([0], reach))[np.searchsorted(sent.rows, sent.answers)]
+    answer_bytes = packets.payload[rows[sent.answers]].astype(np.int64)
+    return SentPieces(sent.ends, resumed_ns, answered_at, answer_bytes)
+
+
+class _Boundaries(NamedTuple):
+    """The boundaries in what the client of a flow sent.
+
+    Attributes:
+        rows: its packets with payload, counted from the first packet of the flow.
+        answers: the server's packets with payload.
+        reach: the client's position after each of its packets.
+        last: index in ``rows`` of the last packet before each boundary.
+    """
+
+    rows: Any
+    answers: Any
+    reach: Ints
+    last: Ints
+
+    @property
+    def ends(self) -> Ints:
+        """Position of the end of each piece."""
+        import numpy as np
+
+        return np.append(self.reach[self.last], self.reach[-1])
+
+
+def _find_boundaries(table: FlowTable, number: int) -> _Boundaries | None:
+    """Return the boundaries of a flow, or None if it is UDP or its client sent no payload."""
+    import numpy as np
+
+    if not table.who.is_tcp[number]:
+        return None
+    packets, rows = table.packets, table.rows(number)
     selected = as_slice(rows)  # avoid copies, because a long flow takes much memory
     up, has_payload = table.up[selected], packets.payload[selected] > 0
     sent_rows = np.flatnonzero(up & has_payload).astype(np.int32)
     if not len(sent_rows):
-        return SentPieces(*[np.zeros(0, np.int64)] * 4)
+        return None
     answers = np.flatnonzero(~up & has_payload).astype(np.int32)
-    acks = np.flatnonzero(~up & ((packets.flags[selected] & ACK) > 0)).astype(np.int32)
     reach = _unwrap_sequence(packets.seq[rows[sent_rows]]) + packets.payload[rows[sent_rows]]
     np.maximum.accumulate(reach, out=reach)
-    ack_numbers = np.concatenate(([packets.seq[rows[sent_rows[0]]]], packets.ack[rows[acks]])).astype(np.uint32)
-    acked = np.maximum.accumulate(_unwrap_sequence(ack_numbers))
-    ack_counts = np.searchsorted(
-        acks, sent_rows
-    )  # number of earlier acknowledgements, where acked[0] is before the first
-    answer_counts = np.searchsorted(answers, sent_rows)
-    is_boundary = (
-        (answer_counts[1:] > answer_counts[:-1]) & (acked[ack_counts[1:]] >= reach[:-1]) & (reach[1:] > reach[:-1])
-    )
-    last = np.flatnonzero(is_boundary)
-    times_ns = packets.time_ns[selected]
-    resumed_ns = times_ns[sent_rows[last + 1]] - times_ns[answers[answer_counts[last + 1] - 1]]
-    answered_at = np.concatenate(([0], reach))[np.searchsorted(sent_rows, answers)]
-    answer_bytes = packets.payload[rows[answers]].astype(np.int64)
-    return SentPieces(np.append(reach[last], reach[-1]), resumed_ns, answered_at, answer_bytes)
+    # Only the client's first packet after an answer can follow a boundary.
+    next_index = find_distinct(np.searchsorted(sent_rows, answers))
+    last = next_index[(next_index > 0) & (next_index < len(sent_rows))] - 1
+    last = last[reach[last + 1] > reach[last]]
+    if len(last):
+        acks = np.flatnonzero(~up & ((packets.flags[selected] & ACK) > 0)).astype(np.int32)
+        ack_numbers = np.concatenate(([packets.seq[rows[sent_rows[0]]]], packets.ack[rows[acks]])).astype(np.uint32)
+        acked = np.maximum.accumulate(_unwrap_sequence(ack_numbers))  # acked[0] is before the first
+        last = last[acked[np.searchsorted(acks, sent_rows[last + 1])] >= reach[last]]
+    return _Boundaries(sent_rows, answers, reach, last)
 
 
 def _unwrap_sequence(seq: Any) -> Ints:

@@ -94,6 +94,16 @@ class _Column:
         return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
 
 
+def _join_parts(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the columns of all parts in file order."""
+    import numpy as np
+
+    if len(parts) == 1:
+        return parts[0]
+    order = np.argsort(np.concatenate([part["number"] for part in parts]), kind="stable")
+    return {name: np.concatenate([part[name] for part in parts])[order] for name in KINDS}
+
+
 @dataclass(slots=True)
 class Collector:
     """A collector of batches that returns the packets once all have been added.
@@ -133,7 +143,7 @@ class Collector:
             self._names = Names()
             self._plain = Plain(self.buffer, self._names)
             self.datagrams = None if self.keeps_datagrams else Datagrams(self._names)
-        is_left, decoded = np.ones(len(batch.offset), bool), list[dict[str, Any]]()
+        is_left, decoded, is_mixed = np.ones(len(batch.offset), bool), list[dict[str, Any]](), False
         for rows, columns in self._plain.columns(batch):
             is_left[rows] = False
             decoded.append(columns)
@@ -142,13 +152,14 @@ class Collector:
             left_rows = np.flatnonzero(is_left)
             headers = Headers(self.buffer, batch.select(left_rows), self.aside, self._names, self._fragments)
             columns = headers.columns()
+            is_mixed = bool(decoded)
             columns["number"] = (left_rows[columns["number"] - batch.first] + batch.first).astype(np.uint32)
             decoded.append(columns)
             if headers.sentinels:
                 self.sentinels += headers.sentinels.values()
                 sentinel_rows = left_rows[[*headers.sentinels]]
                 captured, wire, time_ns = (np.delete(column, sentinel_rows) for column in (captured, wire, time_ns))
-        self._add_columns(decoded)
+        self._add_columns(decoded, is_mixed=is_mixed)
         if not len(wire):
             return
         self.records += len(wire)
@@ -158,22 +169,27 @@ class Collector:
         self.first_ns = first_ns if self.first_ns is None else min(self.first_ns, first_ns)
         self.last_ns = last_ns if self.last_ns is None else max(self.last_ns, last_ns)
 
-    def _add_columns(self, parts: list[dict[str, Any]]) -> None:
-        """Add the columns of one batch in file order."""
-        import numpy as np
+    def _add_columns(self, parts: list[dict[str, Any]], *, is_mixed: bool) -> None:
+        """Add the columns of one batch in file order.
 
-        order: Any = None
-        if len(parts) > 1:
-            order = np.argsort(np.concatenate([part["number"] for part in parts]), kind="stable")
-        columns = parts[0]
-        if order is not None:
-            columns = {name: np.concatenate([part[name] for part in parts])[order] for name in KINDS}
-        is_kept = None if self.datagrams is None else self.datagrams.count_batch(columns)
-        if is_kept is not None and is_kept.all():
-            is_kept = None
+        Unless ``is_mixed``, all packets of one pair of endpoints are in the same part. UDP packets are then counted
+        before the parts are joined, because few of them are kept.
+        """
+        if not is_mixed:
+            parts = [self._drop_datagrams(part) for part in parts]
+        columns = _join_parts([part for part in parts if len(part["number"])] or parts[:1])
+        if is_mixed:
+            columns = self._drop_datagrams(columns)
         for name, kind in KINDS.items():
-            kept = columns[name] if is_kept is None else columns[name][is_kept]
-            self._columns.setdefault(name, _Column(kind)).add(kept)
+            self._columns.setdefault(name, _Column(kind)).add(columns[name])
+
+    def _drop_datagrams(self, columns: dict[str, Any]) -> dict[str, Any]:
+        """Count the UDP packets, and return the columns without those that need not be kept."""
+        is_kept = None if self.datagrams is None else self.datagrams.count_batch(columns)
+        if is_kept is None or is_kept.all():
+            return columns
+        rows = is_kept.nonzero()[0]
+        return {name: column[rows] for name, column in columns.items()}
 
     def make_packets(self) -> Packets:
         """Return all packets, and leave the collector empty."""

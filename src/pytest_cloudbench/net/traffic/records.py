@@ -240,7 +240,7 @@ class Reader:
             blocks, position = _walk_records(words, position, min(position + WINDOW_BYTES, size), 4, 0, sync)
             starts = blocks[: _count_leading_true(blocks + 12 <= size)]
             types, lengths = words[starts].astype(np.int64), words[starts + 4].astype(np.int64)
-            fits = (lengths >= 12) & (lengths % 4 == 0) & (lengths <= _LARGEST_BLOCK) & (starts + lengths <= size)
+            fits = (lengths >= 12) & (lengths & 3 == 0) & (lengths <= _LARGEST_BLOCK) & (starts + lengths <= size)
             count = _count_leading_true(fits)
             trailer = words[starts[:count] + lengths[:count] - 4]
             count = _count_leading_true(trailer == lengths[:count])
@@ -360,7 +360,7 @@ class Reader:
         """Read comments and drop counts of packets, stepping through the options of all packets side by side."""
         import numpy as np
 
-        padded = captured + (-captured % 4)
+        padded = (captured + 3) & ~3  # numpy divides slowly
         positions, end = offset + padded, offset + space
         positions, end = (part[(kind == _PACKET) & (positions + 4 <= end)] for part in (positions, end))
         while len(positions):
@@ -373,7 +373,7 @@ class Reader:
             self.comments += decode_texts([self.buffer[start:end_of_text] for start, end_of_text in texts])
             for position in positions[fits & (code == 4) & (size == 8)]:
                 self.packet_drops += struct.unpack(order + "Q", self.buffer[int(position) + 4 : int(position) + 12])[0]
-            positions, end = (positions + 4 + size + (-size % 4))[fits], end[fits]
+            positions, end = (positions + 4 + (size + 3 & ~3))[fits], end[fits]
             positions, end = positions[positions + 4 <= end], end[positions + 4 <= end]
 
 

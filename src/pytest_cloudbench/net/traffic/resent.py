@@ -313,7 +313,7 @@ class _Course:
 
     def iterate_packets(self, begin: int) -> Any:
         """Yield (row, packet) from a row on, in blocks that start small because few rows are usually needed."""
-        size = 64
+        size = 16
         while begin < len(self.segments.seq):
             columns = [column[begin : begin + size].tolist() for column in self.segments]
             yield from enumerate(zip(*columns, strict=True), begin)
@@ -322,15 +322,18 @@ class _Course:
 
     def _get_state(self, row: int, side_number: int) -> tuple[int, ...]:
         """Return one side's predicted state before a packet."""
-        index, get_state = self.sent[side_number][row], self.states[side_number]
-        names = ("next_seq", "next_seq_ns", "last_ack", "last_ack_ns", "duplicate_acks", "window", "next_seq")
-        return (*(int(get_state[name][index]) for name in names), False)
+        index, states = self.sent[side_number].item(row), self.states[side_number]
+        next_seq = states["next_seq"].item(index)
+        return (
+            next_seq, states["next_seq_ns"].item(index), states["last_ack"].item(index),
+            states["last_ack_ns"].item(index), states["duplicate_acks"].item(index), states["window"].item(index),
+            next_seq, False,
+        )  # fmt: skip
 
     def matches(self, machine: _Machine, row: int) -> bool:
         """Return whether the machine is in the predicted state before a packet, so that columns can continue."""
-        return all(
-            machine.sides[side_number].get_state() == self._get_state(row, side_number) for side_number in (0, 1)
-        )
+        first, second = machine.sides
+        return first.get_state() == self._get_state(row, 0) and second.get_state() == self._get_state(row, 1)
 
     def restore_machine(self, machine: _Machine, row: int) -> None:
         """Set the machine to the predicted state before a packet."""

@@ -189,7 +189,6 @@ def _find_data(fd: int, offset: int) -> int:
 
 def write_at(fd: int, data: bytes, offset: int) -> None:
     """Write all the data, since a single ``pwrite`` may write less."""
-    view = memoryview(data)
-    while view:
-        done = os.pwrite(fd, view, offset)
-        view, offset = view[done:], offset + done
+    done = os.pwrite(fd, data, offset)
+    while done < len(data):
+        done += os.pwrite(fd, memoryview(data)[done:], offset + done)

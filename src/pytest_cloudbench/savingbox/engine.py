@@ -165,7 +165,7 @@ class BoxEngine:
         """
         linked: set[int] = set()
         paths = list(paths)
-        self._gone_inodes = self._find_gone_inodes(paths)
+        self._gone_inodes = self._find_gone_inodes([path for path in paths if path not in seen])
         with self.mirror.box.remembering_folder():
             for path in paths:
                 self._take_box_change(path, now_ns, linked, seen.get(path))
@@ -270,10 +270,11 @@ class BoxEngine:
                 self._stop_waiting(path, now_ns)
                 return
             mark = now and now.mark
-            if self._is_waiting(path) and path in self._noticed_marks and self._noticed_marks[path] == mark:
+            is_noticed = path in self._noticed_marks
+            if is_noticed and self._noticed_marks[path] == mark and self._is_waiting(path):
                 return  # examined again: it has not changed since
-            is_full = self.batcher.unpushed_bytes >= self.batcher.rules.limit_bytes
-            if not is_full or path in self._noticed_marks:  # when all is due, it does not matter what changes again
+            is_full = self.batcher.is_full
+            if is_noticed or not is_full:  # when all is due, it does not matter what changes again
                 self._noticed_marks[path] = mark
             self._failed.pop(path, None)
             if now is None or now.kind != "file":

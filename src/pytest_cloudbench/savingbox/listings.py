@@ -9,6 +9,7 @@ import json
 import os
 import stat
 import struct
+import sys
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -22,6 +23,8 @@ NUMBERS = struct.Struct("<HQqqqH")
 """What follows a name and a NUL: type and permissions, the mark, and the length of what comes after."""
 _FORMATS: dict[Kind, int] = {"file": stat.S_IFREG, "folder": stat.S_IFDIR, "link": stat.S_IFLNK}
 _KINDS: dict[int, Kind] = {bits: kind for kind, bits in _FORMATS.items()}
+_MODE = 0o7777
+_ENCODING, _ENCODE_ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
 _WIDE = 0
 """The type of a row whose numbers do not fit, such as times after 2262. They follow as JSON."""
 
@@ -47,7 +50,7 @@ class FoundEntry(NamedTuple):
 def encode_row(name: str, kind: Kind, mode: int, mark: FileMark, target: str = "") -> bytes:
     """Return the row of an entry. Of a folder's mark it has the inode only: the rest changes with its entries."""
     numbers = (mark.inode, 0, 0, 0) if kind == "folder" else mark
-    head, rest = os.fsencode(name) + b"\0", os.fsencode(target) if target else b""
+    head, rest = encode_name(name) + b"\0", os.fsencode(target) if target else b""
     try:
         return head + NUMBERS.pack(_FORMATS[kind] | mode, *numbers, len(rest)) + rest
     except struct.error:
@@ -58,17 +61,25 @@ def encode_row(name: str, kind: Kind, mode: int, mark: FileMark, target: str = "
 def decode_row(row: bytes) -> FoundEntry:
     """Return the entry of a row."""
     at = row.index(0) + 1
-    bits, *numbers, _ = NUMBERS.unpack_from(row, at)
+    bits, inode, size_bytes, modified_ns, changed_ns, rest_bytes = NUMBERS.unpack_from(row, at)
+    mark = FileMark(inode, size_bytes, modified_ns, changed_ns)
+    if not rest_bytes:
+        return FoundEntry(_KINDS[bits & ~_MODE], bits & _MODE, mark)
     rest = row[at + NUMBERS.size :]
     if bits == _WIDE:
         kind, mode, numbers, target = json.loads(rest)
         return FoundEntry(kind, mode, FileMark(*numbers), target=target)
-    return FoundEntry(_KINDS[stat.S_IFMT(bits)], stat.S_IMODE(bits), FileMark(*numbers), target=os.fsdecode(rest))
+    return FoundEntry(_KINDS[bits & ~_MODE], bits & _MODE, mark, target=os.fsdecode(rest))
 
 
 def name_of(row: bytes) -> str:
     """Return the name in a row."""
-    return os.fsdecode(row[: row.index(0)])
+    return row[: row.index(0)].decode(_ENCODING, _ENCODE_ERRORS)
+
+
+def encode_name(name: str) -> bytes:
+    """Return what ``os.fsencode`` does, in half the time: all names go through here."""
+    return name.encode(_ENCODING, _ENCODE_ERRORS)
 
 
 def split_listing(listing: bytes) -> Iterator[bytes]:
@@ -95,7 +106,7 @@ class FolderListing:
 
     def get(self, name: str) -> bytes | None:
         """Return the row with this name, or None if there is none."""
-        begins, sought = self._find_begins(), os.fsencode(name) + b"\0"
+        begins, sought = self._find_begins(), encode_name(name) + b"\0"
         index = bisect_left(
             begins, sought, hi=len(begins) - 1, key=lambda begin: self.data[begin : begin + len(sought)]
         )

@@ -6,7 +6,6 @@ others do without.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import functools
@@ -29,10 +28,10 @@ def may_be_written(fd: int) -> bool:
     try:
         if not take_lease(fd, ""):
             return True
-        fcntl = _fcntl()
-        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
     except BusyError:
         return True
+    fcntl = _fcntl()
+    fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
     return False
 
 
@@ -87,13 +86,14 @@ def close_new_file(path: str, folder: int | None = None) -> os.stat_result | Non
 
     Many clients wait for a writer to close a new file, which none did.
     """
-    with contextlib.suppress(OSError):
+    try:
         fd = os.open(path, _CLOSE_EVENT_FLAGS, dir_fd=folder)
-        try:
-            return os.fstat(fd)
-        finally:
-            os.close(fd)
-    return None
+    except OSError:
+        return None
+    try:
+        return os.fstat(fd)
+    finally:
+        os.close(fd)
 
 
 def rename_to_free_name(old: str, new: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import stat
@@ -66,12 +65,14 @@ class OpenFolder:
         ``copied`` is its status before it got its name, which has changed nothing but the time of change. Raises
         OSError.
         """
-        with contextlib.suppress(*GONE):
+        try:
             now = close_new_file(name, self.fd) or os.stat(name, dir_fd=self.fd, follow_symlinks=False)
             mark = mark_file(now)
-            if mark[:3] == mark_file(copied)[:3] and self._is_still_there():
-                return FoundEntry("file", stat.S_IMODE(now.st_mode), mark, now.st_nlink)
-        return None
+            if mark[:3] != mark_file(copied)[:3] or not self._is_still_there():
+                return None
+        except GONE:
+            return None
+        return FoundEntry("file", stat.S_IMODE(now.st_mode), mark, now.st_nlink)
 
     def _is_still_there(self) -> bool:
         """Return whether the path still leads to this folder, without symbolic links below the root."""

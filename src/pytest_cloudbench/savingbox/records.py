@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_cloudbench.model import CloudbenchError, ResultsError, UsageError
+from pytest_cloudbench.savingbox.listings import encode_name
 
 Record = tuple[str, str, Any]
 """The subject of a value, its path, and the value: bytes, or what JSON can hold."""
@@ -101,7 +102,7 @@ class RecordFile:
 
     def _write_rows(self, records: Iterable[Record]) -> set[tuple[str, bytes]]:
         """Store and remove records in the open transaction, and return the keys that have no record after it."""
-        rows = [((about, os.fsencode(path)), value) for about, path, value in records]
+        rows = [((about, encode_name(path)), value) for about, path, value in records]
         stored = [(*key, _pack_value(*key, value)) for key, value in rows if value is not None]
         # Most removed records were never written, which SQLite needs several microseconds to find out.
         removed = {key for key, value in rows if value is None and key in self._keys}

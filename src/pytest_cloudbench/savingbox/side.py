@@ -17,14 +17,21 @@ import errno
 import os
 import stat
 import struct
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 
 from pytest_cloudbench.model import CloudbenchError
 from pytest_cloudbench.savingbox import content
 from pytest_cloudbench.savingbox.agreements import join_path
-from pytest_cloudbench.savingbox.listings import NUMBERS, FoundEntry, decode_row, encode_row, name_of, split_listing
+from pytest_cloudbench.savingbox.listings import (
+    NUMBERS,
+    FoundEntry,
+    decode_row,
+    encode_name,
+    encode_row,
+    name_of,
+    split_listing,
+)
 from pytest_cloudbench.savingbox.openfiles import (
     can_name_open_files,
     close_new_file,
@@ -44,8 +51,6 @@ _PASSES = 3
 """The number of times that a file changing during its copy is gone over before the copy is accepted as it is."""
 _UNNAMED_FLAGS = getattr(os, "O_TMPFILE", 0) | os.O_RDWR | os.O_CLOEXEC
 _READ_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
-_ENCODING, _ENCODE_ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
-"""What ``os.fsencode`` uses. It takes twice as long, which a scan notices: it encodes every name."""
 
 
 class OvertakenError(CloudbenchError):
@@ -559,7 +564,7 @@ def _make_row(name: str, status: os.stat_result, folder: int) -> bytes:
     mode = status.st_mode
     if stat.S_ISREG(mode):
         try:
-            return name.encode(_ENCODING, _ENCODE_ERRORS) + b"\0" + NUMBERS.pack(
+            return encode_name(name) + b"\0" + NUMBERS.pack(
                 mode, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, 0
             )  # fmt: skip
         except struct.error:

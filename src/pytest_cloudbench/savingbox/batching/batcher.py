@@ -99,6 +99,11 @@ class Batcher:
         return self._bytes
 
     @property
+    def is_full(self) -> bool:
+        """Whether so many bytes wait that they are due."""
+        return self._bytes >= self.rules.limit_bytes
+
+    @property
     def fail_safe_ns(self) -> int:
         """The longest time that a file waits."""
         return self.rules.at_most_ns
@@ -193,7 +198,7 @@ class Batcher:
         The counter's time is None while the counter is low.
         """
         first_ns = next(iter(self._waiting.values())).first_ns
-        bytes_ns = first_ns if self._bytes >= self.rules.limit_bytes else None
+        bytes_ns = first_ns if self.is_full else None
         return self._quiet_due_ns, bytes_ns, first_ns + self.rules.at_most_ns
 
     def _sort_by_first_change(self) -> None:

@@ -462,3 +462,31 @@ def test_the_slow_part_repeats_the_quick_tests_in_other_surroundings() -> None:
     quick = [line for line in told if "not slow and not truth" in line]
     assert any(line.startswith("PYTHONOPTIMIZE=2 ") for line in quick), told
     assert any(line.startswith("sh tools/as_ordinary_user.sh ") for line in quick), told
+
+
+IMPORTED_AS_ON_WINDOWS = """
+import asyncio, ctypes, http.client, importlib, os, pkgutil, signal, sqlite3, ssl, sys, urllib.request
+import httptools, msgspec, pytest, uvicorn
+import pytest_cloudbench
+
+for module, names in ((os, sys.argv[1].split()), (signal, sys.argv[2].split())):
+    for name in filter(module.__dict__.__contains__, names):
+        delattr(module, name)
+for name in sys.argv[3].split():
+    sys.modules[name] = None
+for module in pkgutil.walk_packages(pytest_cloudbench.__path__, "pytest_cloudbench."):
+    importlib.import_module(module.name)
+"""
+
+
+def test_every_module_can_be_imported_where_posix_is_missing() -> None:
+    """As on Windows, without what the standard library has for other systems only."""
+    missing = (
+        "O_CLOEXEC O_DIRECTORY O_NOCTTY O_NOFOLLOW O_NONBLOCK O_PATH O_TMPFILE chown fchmod fork geteuid getuid killpg "
+        "memfd_create mkfifo pidfd_open pipe2 pread pwrite sched_getaffinity setsid statvfs sync sysconf wait4",
+        "SIGALRM SIGCHLD SIGCONT SIGHUP SIGKILL SIGQUIT SIGSTOP SIGUSR1",
+        "fcntl grp pty pwd resource syslog termios tty",
+    )
+    command = [sys.executable, "-c", IMPORTED_AS_ON_WINDOWS, *missing]
+    imported = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
+    assert imported.returncode == 0, imported.stderr

@@ -13,10 +13,11 @@ import os
 from typing import Any
 
 from pytest_cloudbench.model import CloudbenchError
+from pytest_cloudbench.support.opening import open_flags
 
 _F_SETSIG, _SIGURG = 10, 23
 _AT_FDCWD, _AT_EMPTY_PATH, _RENAME_NOREPLACE = -100, 0x1000, 1
-_CLOSE_EVENT_FLAGS = os.O_WRONLY | os.O_NONBLOCK | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_CLOSE_EVENT_FLAGS = os.O_WRONLY | open_flags("O_NONBLOCK", "O_NOFOLLOW", "O_CLOEXEC")
 
 
 class BusyError(CloudbenchError):

@@ -9,9 +9,11 @@ from collections.abc import Callable
 
 from pytest_cloudbench.savingbox.listings import FoundEntry
 from pytest_cloudbench.savingbox.openfiles import close_new_file, name_open_file
+from pytest_cloudbench.support.opening import open_flags
 from pytest_cloudbench.support.watching import GONE, mark_file
 
-FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_ROOT_FLAGS = os.O_RDONLY | open_flags("O_DIRECTORY", "O_CLOEXEC")
+FOLDER_FLAGS = _ROOT_FLAGS | open_flags("O_NOFOLLOW")
 
 
 class OpenFolder:
@@ -30,7 +32,7 @@ class OpenFolder:
 
     def __init__(self, root: str, relative: str, check_root: Callable[[int], None]) -> None:
         self._root, self.relative = root, relative
-        self.fd = os.open(root, FOLDER_FLAGS & ~os.O_NOFOLLOW)
+        self.fd = os.open(root, _ROOT_FLAGS)
         try:
             check_root(self.fd)
             for part in relative.split("/") if relative else ():

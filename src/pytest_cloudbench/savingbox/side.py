@@ -40,6 +40,7 @@ from pytest_cloudbench.savingbox.openfiles import (
     take_lease,
 )
 from pytest_cloudbench.savingbox.openfolder import FOLDER_FLAGS, OpenFolder
+from pytest_cloudbench.support.opening import open_flags
 from pytest_cloudbench.support.watching import GONE, FileMark, mark_file
 
 STAGED = ".~cloudbench-saving-"
@@ -49,8 +50,8 @@ _MOST_PATCHED_PAGES = 4096
 """If more pages differ than this (16 MiB), the file is replaced: the journal of a patch would cost more."""
 _PASSES = 3
 """The number of times that a file changing during its copy is gone over before the copy is accepted as it is."""
-_UNNAMED_FLAGS = getattr(os, "O_TMPFILE", 0) | os.O_RDWR | os.O_CLOEXEC
-_READ_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+_UNNAMED_FLAGS = os.O_RDWR | open_flags("O_TMPFILE", "O_CLOEXEC")
+_READ_FLAGS = os.O_RDONLY | open_flags("O_NONBLOCK", "O_NOFOLLOW", "O_CLOEXEC")
 
 
 class OvertakenError(CloudbenchError):
@@ -449,7 +450,7 @@ class FolderSide:
         if not is_as_before:
             journal(pages, was_bytes, source_mark.size_bytes)
         self._begin_step("patch", relative)
-        flags = (os.O_RDONLY if is_as_before else os.O_RDWR) | getattr(os, "O_NOFOLLOW", 0) | os.O_CLOEXEC
+        flags = (os.O_RDONLY if is_as_before else os.O_RDWR) | open_flags("O_NOFOLLOW", "O_CLOEXEC")
         fd = os.open(self.path(relative), flags)
         try:
             if mark_file(os.fstat(fd)) != seen.mark:

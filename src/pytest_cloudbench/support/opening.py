@@ -43,11 +43,14 @@ def open_regular_log(path: str | os.PathLike[str], most_bytes: int) -> io.Buffer
     return open(_open_descriptor(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, most_bytes), "a+b")
 
 
+def open_flags(*names: str) -> int:
+    """Return flags of ``os.open`` by their names. Those that this system neither has nor needs count as nothing."""
+    return sum(getattr(os, name, 0) for name in names)
+
+
 def _open_descriptor(path: str | os.PathLike[str], flags: int, most_bytes: int | None) -> int:
-    for name in ("O_NONBLOCK", "O_CLOEXEC", "O_NOCTTY", "O_BINARY"):  # not every system has or needs all of these
-        flags |= getattr(os, name, 0)
     try:
-        descriptor = os.open(path, flags, 0o600)
+        descriptor = os.open(path, flags | open_flags("O_NONBLOCK", "O_CLOEXEC", "O_NOCTTY", "O_BINARY"), 0o600)
     except OSError as error:
         if error.errno == errno.ENXIO:  # the system's error for a socket
             raise OSError(errno.EINVAL, "a socket, not a regular file", os.fspath(path)) from error

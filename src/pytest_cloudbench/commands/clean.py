@@ -55,14 +55,14 @@ def _clean_all(options: argparse.Namespace) -> int:
     folders, problems = journal.pending_folders()
     removed = examined = 0
     for left in folders:
-        what = printable(f"{left.provider} {left.folder}")
+        folder = printable(f"{left.provider} {left.folder}")
         is_running = is_alive(left.owner) if left.owner else False
         if is_running or (is_running is None and not options.force):
-            sys.stdout.write(f"left alone: {what}: {why_left_alone(is_running)}\n")
+            sys.stdout.write(f"left alone: {folder}: {why_left_alone(is_running)}\n")
             continue
         examined += 1
         if options.dry_run:
-            sys.stdout.write(f"{what}\n")
+            sys.stdout.write(f"{folder}\n")
             continue
         try:
             problem = _remove(left)
@@ -70,9 +70,9 @@ def _clean_all(options: argparse.Namespace) -> int:
             problem = printable(error)
         if problem:
             label = shlex.join(map(printable, (left.provider, left.folder)))
-            problems.append(f"{what}: {problem} (if nothing is there: cloudbench clean --forget {label})")
+            problems.append(f"{folder}: {problem} (if nothing is there: cloudbench clean --forget {label})")
         else:
-            sys.stdout.write(f"{what}: removed\n")
+            sys.stdout.write(f"{folder}: removed\n")
             removed += 1
     for problem in problems:
         sys.stderr.write(f"cloudbench: {problem}\n")

@@ -150,7 +150,7 @@ def name_servers(flows: list[tuple[str, str]], path: Path) -> Mapping[str, NameS
             addresses[name].append(address)
     if not addresses:
         raise UsageError(f"{path}: has no flow to a server")
-    return {name: NameSeen(found) for name, found in addresses.items()}
+    return {name: NameSeen(seen_addresses) for name, seen_addresses in addresses.items()}
 
 
 def _read_surveys(paths: list[Path]) -> ServerSurvey:

@@ -19,8 +19,8 @@ def show_published(options: argparse.Namespace) -> int:
     runs = [entry for path in find_run_files(options) for entry in published.read_run(path)]
     measured = [table for table in tables if runs and published.add_measured(table, runs)]
     if options.runs and not measured:
-        what = options.table or "any published table"
-        raise UsageError(f"published: no experiment in {' '.join(options.runs)} repeats a row of {what}")
+        table_name = options.table or "any published table"
+        raise UsageError(f"published: no experiment in {' '.join(options.runs)} repeats a row of {table_name}")
     selected = measured if options.runs else tables if options.table else []
     lines = [line for table in selected for line in [*render_table(table), ""]] or render_overview(tables)
     sys.stdout.write("\n".join(lines).rstrip() + "\n")

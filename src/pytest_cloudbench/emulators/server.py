@@ -334,18 +334,18 @@ class Emulator:
             return {"ok": False, "error": f"cannot {verb} {value!r}"}
         return {"ok": True}
 
-    def _show(self, what: object) -> dict[str, object]:
+    def _show(self, subject: object) -> dict[str, object]:
         """Answer a request to show something: the profile, the statistics, the store, or an account by its number."""
         profile = self.behaviour.profile
-        if what == "profile":
+        if subject == "profile":
             return {"ok": True, "name": profile.meta.name, "api": profile.meta.api, "profile": list_settings(profile)}
-        if what == "stats":
+        if subject == "stats":
             return {"ok": True, "stats": self.stats()}
-        if what == "stored":
+        if subject == "stored":
             return self._list_stored()
-        if isinstance(what, int) and (skin := self.accounts.open(what)) is not None:
+        if isinstance(subject, int) and (skin := self.accounts.open(subject)) is not None:
             return {"ok": True, "credentials": dict(skin.credentials)}
-        return {"ok": False, "error": f"an emulator of {profile.meta.api} has no account {what}"}
+        return {"ok": False, "error": f"an emulator of {profile.meta.api} has no account {subject}"}
 
     def _list_stored(self) -> dict[str, object]:
         """Return the account's files with their content. An account that is too large for one line is refused."""

@@ -182,13 +182,15 @@ def _ask_ptr(
         return {}
     from pytest_cloudbench.net.locate import resolve
 
-    found = resolve.look_up_ptr(addresses, resolvers[0], manners=manners)
-    checked = dict.fromkeys(name for names in found.values() for name in names if tables.has_form_of_operator(name))
+    names_by_address = resolve.look_up_ptr(addresses, resolvers[0], manners=manners)
+    checked = dict.fromkeys(
+        name for names in names_by_address.values() for name in names if tables.has_form_of_operator(name)
+    )
     replies = resolve.ask_resolvers([*checked], resolvers[:1], manners=manners)
     leads_to = {reply.name: reply.addresses for reply in replies if reply.addresses}
     return {
         address: [name for name in names if name not in leads_to or address in leads_to[name]]
-        for address, names in found.items()
+        for address, names in names_by_address.items()
     }
 
 

@@ -161,8 +161,8 @@ class Load:
             if self.ops_per_sensor != 1:
                 raise UsageError("experiment.run: expected for_s or ops_per_sensor in an open loop, not both")
         elif self.ops_per_sensor == 1 and not self.files:
-            what = "files" if isinstance(self.arrival, Threads) else "ops_per_sensor"
-            raise UsageError(f"experiment.run: for_s in a closed loop also expects {what}, the most that it does")
+            bound = "files" if isinstance(self.arrival, Threads) else "ops_per_sensor"
+            raise UsageError(f"experiment.run: for_s in a closed loop also expects {bound}, the most that it does")
         elif self.on is None and self.operation is not Verb.PUT:
             raise UsageError(
                 f"experiment.run: for_s of a closed loop that does {self.operation.value} expects on=files"

@@ -153,6 +153,6 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     for item, nextitem in zip(experiments, [*experiments[1:], None], strict=True):
         runtestprotocol(item, log=False, nextitem=nextitem)
     if others := len(session.items) - len(experiments):
-        what = "1 test that runs" if others == 1 else f"{others} tests that run"
-        session.config.stash[_SESSION].remark = f"{what} no experiment: not estimated"
+        other_tests = "1 test that runs" if others == 1 else f"{others} tests that run"
+        session.config.stash[_SESSION].remark = f"{other_tests} no experiment: not estimated"
     return True

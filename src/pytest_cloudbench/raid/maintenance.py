@@ -34,7 +34,7 @@ from pytest_cloudbench.support.opening import write_whole
 _MOST_PATHS = 20
 
 
-def _ignore_progress(what: str, done: int, total: int) -> None:
+def _ignore_progress(step: str, done: int, total: int) -> None:
     """Ignore the progress."""
 
 

@@ -112,7 +112,7 @@ class Survey:
 
 def survey_array(
     array: Array, *, deep: bool = False, without: int | None = None,
-    progress: Progress = lambda what, done, total: None,
+    progress: Progress = lambda step, done, total: None,
 ) -> Survey:  # fmt: skip
     """Survey all children, and note the packages that they lack.
 

@@ -106,7 +106,7 @@ def print_analysis(
     console.print(escape(_describe_encryption(summary["encryption"])))
     if summary["canary"] is not None:
         stream_count = len(summary["canary"]["found"])
-        forms = sorted({str(found["form"]) for found in summary["canary"]["found"]})
+        forms = sorted({str(occurrence["form"]) for occurrence in summary["canary"]["found"]})
         how = f": {', '.join(forms)}" if forms not in ([], ["raw"]) else ""
         streams = f"({stream_count} streams{how})"
         console.print(f"canary sent in plain text: [bold]{summary['canary']['verdict']}[/] {escape(streams)}")

@@ -77,7 +77,7 @@ def _render_lead(measurements: Sequence[Measurement]) -> str:
         (f"{counts['met']:,}", "\u2713 met"),
         (f"{doubted:,}", "? with doubts" if doubted else "with doubts"),
     ]
-    boxes = "".join(f"<li><b>{number}</b><span>{safe(what)}</span></li>" for number, what in tiles)
+    boxes = "".join(f"<li><b>{number}</b><span>{safe(label)}</span></li>" for number, label in tiles)
     return f'<p class="lead">{safe(shown)}. {safe(_describe_nature(measurements))}</p><ul class="tiles">{boxes}</ul>'
 
 
@@ -289,7 +289,7 @@ def _render_hosts_compared(hosts: Sequence[Standing], parts: Sequence[Chapter]) 
         yield "</section>"
 
 
-def _render_standing_tables(tables: Sequence[Standing], parts: Sequence[Chapter], what: str) -> Iterator[str]:
+def _render_standing_tables(tables: Sequence[Standing], parts: Sequence[Chapter], competitor: str) -> Iterator[str]:
     """Yield tables of providers, or of hosts, one for each test and kind of columns, with remarks."""
     where = {measurement.experiment: (part, measurement) for part in parts for measurement in part.measurements}
     alike: dict[tuple[str, ...], list[Standing]] = {}
@@ -305,8 +305,8 @@ def _render_standing_tables(tables: Sequence[Standing], parts: Sequence[Chapter]
             link, again = f'<a href="#{part.element_id(measurement)}">{label}</a>', f'<span class="of">{label}</span>'
             rows += [[again if number else link, *_standing_row(standing, *provider)]
                      for number, provider in enumerate(standing.providers)]  # fmt: skip
-        caption = f"{what.capitalize()}s compared: {title}, {', '.join(titles)}"
-        yield html.table(caption, ["experiment", what, *titles], rows, style="values", is_html=True)
+        caption = f"{competitor.capitalize()}s compared: {title}, {', '.join(titles)}"
+        yield html.table(caption, ["experiment", competitor, *titles], rows, style="values", is_html=True)
         labels_by_line: dict[str, list[str]] = {}
         for standing in members:
             for line in standing.remarks:

@@ -52,9 +52,9 @@ def render_table(table: Table) -> list[str]:
     text_columns = {
         index for index, name in enumerate(heads) if any(isinstance(row.params.get(name), str) for row in table.rows)
     }
-    what = table.of if unit in ("%", "") or unit in table.of.split() else f"{table.of}, {unit}"
+    quantity = table.of if unit in ("%", "") or unit in table.of.split() else f"{table.of}, {unit}"
     body = _align_columns(rows, left_aligned=text_columns)
-    lines = [f"{table.name}: {what}", f"{table.source} ({table.date})", "", *body, ""]
+    lines = [f"{table.name}: {quantity}", f"{table.source} ({table.date})", "", *body, ""]
     values = [measured for row in table.rows for measured in row.measured]
     lines += [f"? {doubt}" for doubt in dict.fromkeys(doubt for measured in values for doubt in measured.doubts)]
     if any(measured.is_emulated for measured in values):

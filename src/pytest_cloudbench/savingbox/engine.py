@@ -136,15 +136,13 @@ class BoxEngine:
         self.box_changed(sorted(ours), now_ns, seen=box.entries)
         self.sync_changed(theirs, now_ns)
 
-    def _find_differing(self, found: FoundAll, side: Side) -> Iterator[str]:
+    def _find_differing(self, scan: FoundAll, side: Side) -> Iterator[str]:
         """Yield the entries of a scan that are not as agreed."""
         agreed = self.mirror.store.entries
-        yield from (path for path, entry in found.entries.items() if self._differs_from_agreement(path, entry, side))
-        yield from (path for path in found.gone if path in agreed)
-        for folder in agreed.folders.keys() - found.compared:
-            yield from (
-                path for path in agreed.paths_in(folder) if path not in found.entries and path not in found.gone
-            )
+        yield from (path for path, entry in scan.entries.items() if self._differs_from_agreement(path, entry, side))
+        yield from (path for path in scan.gone if path in agreed)
+        for folder in agreed.folders.keys() - scan.compared:
+            yield from (path for path in agreed.paths_in(folder) if path not in scan.entries and path not in scan.gone)
 
     def box_changed(
         self,

@@ -36,9 +36,9 @@ def check_memory(deal: Deal, find_available: Callable[[], int | None]) -> None:
         return
     available = find_available()
     if available is not None and needed > available:
-        what = f"{ops:,} operations" if ops else f"{deal.sensors:,} sensors"
+        amount = f"{ops:,} operations" if ops else f"{deal.sensors:,} sensors"
         raise UsageError(
-            f"experiment.run: {what} would take about {_format_size(needed)} of memory, and this machine has "
+            f"experiment.run: {amount} would take about {_format_size(needed)} of memory, and this machine has "
             f"{_format_size(available)}; use fewer, or several runs one after the other"
         )
 

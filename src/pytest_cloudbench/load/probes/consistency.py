@@ -119,7 +119,7 @@ def _conclude(
     notes = [f"{check}: {note}" for note in _notes(metrics, extra, deadline_s)]
     if history := history_of(trials):
         lines = "".join(f"{json.dumps(line)}\n" for line in history)
-        observations = ", ".join(f"{what} {count} x" for what, count in sorted(extra["seen"].items()))
+        observations = ", ".join(f"{content} {count} x" for content, count in sorted(extra["seen"].items()))
         text = f"{check} on {experiment.provider.spec}: {extra['violated']} of {extra['files']} files ({observations})"
         experiment.report(text, f"violations-{check}.jsonl", lines)
     settings = {"check": check, "deadline_s": deadline_s, "settle_s": settle_s}

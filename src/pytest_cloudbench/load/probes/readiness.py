@@ -419,9 +419,12 @@ class _FileSeries:
         if self.problems:
             why = ", ".join(f"{count} {problem}" for problem, count in sorted(self.problems.items()))
             notes.append(f"{size}: {sum(self.problems.values())} of {extra['files']} uploads failed ({why})")
-        for key, what in (("partial_reads", "a part of the file"), ("corrupt_reads", "other bytes than were uploaded")):
+        for key, content in (
+            ("partial_reads", "a part of the file"),
+            ("corrupt_reads", "other bytes than were uploaded"),
+        ):
             if extra[key]:
-                notes.append(f"{size}: {extra[key]} downloads gave {what}, and no error")
+                notes.append(f"{size}: {extra[key]} downloads gave {content}, and no error")
         high_ms = [file.high_s * 1e3 for file in ready if not file.low_s]
         if high_ms:
             later = f", or {max(high_ms):.1f} ms later at most" if max(high_ms) >= 0.1 else ""

@@ -226,10 +226,10 @@ def heeds_subnets(
     asked at least twice before. Servers that choose among a few addresses by chance or in turn look like that now and
     then. So the first such pair is asked about again, in an order of chance. It is None if that leaves it open.
     """
-    found = _find_different_subnets(replies, resolver)
-    if found is None:
+    difference = _find_different_subnets(replies, resolver)
+    if difference is None:
         return None, []
-    name, *subnets = found
+    name, *subnets = difference
     pairs = [(name, resolver, parse_subnet(subnet, "")) for subnet in subnets * _TIMES_AGAIN]
     secrets.SystemRandom().shuffle(pairs)
     again = _ask_all(pairs, manners, at_once=1)
@@ -272,7 +272,7 @@ def look_up_ptr(
 
     with ThreadPoolExecutor(_MOST_AT_ONCE) as pool:
         names = dict(zip(addresses, pool.map(ask, addresses), strict=True))
-    return {address: found for address, found in names.items() if found}
+    return {address: own_names for address, own_names in names.items() if own_names}
 
 
 class _Silent:

@@ -22,7 +22,7 @@ _CHUNK_ROWS, _PART_ROWS = 1 << 15, 1 << 15
 _HANDSHAKE_ROWS = 64
 
 
-COUNTED = tuple(each.name for each in fields(Side) if each.name != "mss_bytes")
+COUNTED = tuple(column.name for column in fields(Side) if column.name != "mss_bytes")
 """Columns counted here for each direction. Times are meaningless without payload."""
 
 
@@ -143,7 +143,7 @@ def _count_marks(begins: Ints, flags: Any) -> dict[str, Any]:
     owner, flags = np.searchsorted(begins, rows, "right") - 1, flags[rows]
     opening = flags & (SYN | ACK)
     kinds = (opening == SYN, opening == SYN | ACK, flags & FIN > 0, flags & RST > 0)
-    counts = (np.bincount(owner[those], minlength=len(begins)) for those in kinds)
+    counts = (np.bincount(owner[is_kind], minlength=len(begins)) for is_kind in kinds)
     return dict(zip(("syns", "syn_acks", "fins", "resets"), counts, strict=True))
 
 

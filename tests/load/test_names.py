@@ -53,6 +53,7 @@ def test_label_is_parsed_under_any_stored_path() -> None:
 def test_paths_are_the_names_below_the_folder_even_with_percent_signs(names: FileNames, expected: str) -> None:
     files = Files("/run", Payloads("x").random(1), named=names)
     assert files.path(3, 14) == files.file(3, 14)[0] == expected == f"/run/{names.path(3, 14)}"
+    assert names.namer()(3, 14) == names.name(3, 14) == expected.rpartition("/")[2]
 
 
 def test_the_folder_of_files_may_look_like_a_format() -> None:

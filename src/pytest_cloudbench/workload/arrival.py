@@ -13,8 +13,9 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, islice, repeat
 from math import cos, exp, inf, log, pi, sqrt
+from operator import le
 from random import Random
 from typing import Protocol
 
@@ -491,22 +492,26 @@ def plan(arrival: Arrival, sensors: Iterable[int], count: int, seed: str, time_s
 
     Raises UsageError if a time does not fit into 64 bits of nanoseconds (292 years).
     """
-    sensors = list(sensors)
+    sensors = sorted(sensors)
+    due_ns, sensor_column, seq_column = array("q"), array("q"), array("q")
     try:
-        rows = sorted(
-            (round(due * 1e9 / time_scale), sensor, seq)
-            for sensor in sensors
-            for seq, due in enumerate(arrival.due_s(seed, sensor, count))
-        )
-        due_ns, sensor_column, seq_column = (array("q", (row[index] for row in rows)) for index in range(3))
+        for sensor in sensors:
+            due_ns.extend(round(due * 1e9 / time_scale) for due in arrival.due_s(seed, sensor, count))
+            seq_column.extend(range(len(due_ns) - len(seq_column)))
+            sensor_column.extend(repeat(sensor, len(due_ns) - len(sensor_column)))
     except (OverflowError, ValueError) as error:
         raise UsageError(f"{arrival!r}: an operation is due more than 292 years after the start") from error
+    if not all(map(le, due_ns, islice(due_ns, 1, None))):
+        rows = sorted(range(len(due_ns)), key=due_ns.__getitem__)  # operations due at once stay in the order of sensors
+        due_ns, sensor_column, seq_column = (
+            array("q", map(column.__getitem__, rows)) for column in (due_ns, sensor_column, seq_column)
+        )
     steps_of = {sensor: steps for sensor in sensors if (steps := arrival.steps(sensor, count)) is not None}
     if not steps_of:
         return Plan(due_ns, sensor_column, seq_column)
     codes = {verb: code for code, verb in enumerate(VERBS)}
     return Plan(
         due_ns, sensor_column, seq_column,
-        array("b", (codes[steps_of[sensor][seq][0]] for _, sensor, seq in rows)),
-        array("q", (steps_of[sensor][seq][1] for _, sensor, seq in rows)),
+        array("b", (codes[steps_of[sensor][seq][0]] for sensor, seq in zip(sensor_column, seq_column, strict=True))),
+        array("q", (steps_of[sensor][seq][1] for sensor, seq in zip(sensor_column, seq_column, strict=True))),
     )  # fmt: skip

@@ -38,6 +38,9 @@ from pytest_cloudbench.workload.trace import VERBS
 _OK = Outcome.OK
 """A name of its own, because Python's enumerations look up each member by a slow function."""
 
+_make_op: Callable[[tuple[Any, ...]], Op] = partial(tuple.__new__, Op)
+"""Make an operation's record of all its fields, in a third of the time that ``Op(...)`` takes."""
+
 _NAP_S = 0.2
 """The longest wait between checks of the stop signal."""
 
@@ -317,23 +320,25 @@ class Engine:
             self._busy_threads.discard(thread)
         waited_ns = self._thread_wait_ns()
         self.record(
-            Op(
-                task.verb,
-                sensor,
-                seq,
-                self.agent,
-                due_ns,
-                start_ns,
-                first_byte_ns,
-                end_ns,
-                size_bytes,
-                outcome,
-                kind,
-                retry_after_s,
-                digest,
-                detail,
-                requests() - before if requests is not None else None,
-                None if waited_ns is None or before_ns is None else min(waited_ns - before_ns, end_ns - start_ns),
+            _make_op(
+                (
+                    task.verb,
+                    sensor,
+                    seq,
+                    self.agent,
+                    due_ns,
+                    start_ns,
+                    first_byte_ns,
+                    end_ns,
+                    size_bytes,
+                    outcome,
+                    kind,
+                    retry_after_s,
+                    digest,
+                    detail,
+                    requests() - before if requests is not None else None,
+                    None if waited_ns is None or before_ns is None else min(waited_ns - before_ns, end_ns - start_ns),
+                )
             )
         )
         return end_ns

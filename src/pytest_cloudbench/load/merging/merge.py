@@ -167,7 +167,7 @@ def _measure(run: OpenRun, table: OpTable) -> _Measurement:
     """Compute the results of a run from all its records, verified against the provider's listing."""
     request = run.request
     since_ns = run.measured_from_ns if request.load.warm_up_s else None
-    verification = stats.verify(table, run.listing, request.load.names.name, since_ns) if run.is_verified else None
+    verification = stats.verify(table, run.listing, request.load.names.namer(), since_ns) if run.is_verified else None
     run.listing = stats.Listing()  # frees the former listing's memory for what follows
     counted = table if since_ns is None else table.since(since_ns)
     summary = summarize(counted, verification, run.helper_waits)

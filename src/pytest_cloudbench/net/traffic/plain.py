@@ -94,7 +94,7 @@ class Plain:
         import numpy as np
 
         self._buffer, self._names = buffer, names
-        self._recent = {(layout.version, layout.transport): Recent(layout.ends + 1) for layout in _LAYOUTS}
+        self._recent: dict[tuple[int, int], Recent] = {}
         self._is_tunnel_port = np.zeros(1 << 16, bool)
         self._is_tunnel_port[list(PORTS)] = True
 
@@ -185,7 +185,10 @@ class Plain:
             pair, from_high = names.number_endpoint_pairs(between, low_first, *ports, int(layout.transport == TCP))
             return pair * 2 + from_high
 
-        return self._recent[layout.version, layout.transport].assign_numbers(words, look_up)
+        kind = (layout.version, layout.transport)
+        if kind not in self._recent:  # most captures have few kinds, and a table takes as long as a thousand packets
+            self._recent[kind] = Recent(len(words))
+        return self._recent[kind].assign_numbers(words, look_up)
 
 
 def _measure_tcp(head: Any, room: Any) -> tuple[Any, Any, Any]:

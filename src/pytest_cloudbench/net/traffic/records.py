@@ -239,11 +239,10 @@ class Reader:
         while position < size:
             blocks, position = _walk_records(words, position, min(position + WINDOW_BYTES, size), 4, 0, sync)
             starts = blocks[: _count_leading_true(blocks + 12 <= size)]
-            types, lengths = words[starts].astype(np.int64), words[starts + 4].astype(np.int64)
+            types, lengths, trailers = self._read_block_heads(starts, words, order)
             fits = (lengths >= 12) & (lengths & 3 == 0) & (lengths <= _LARGEST_BLOCK) & (starts + lengths <= size)
             count = _count_leading_true(fits)
-            trailer = words[starts[:count] + lengths[:count] - 4]
-            count = _count_leading_true(trailer == lengths[:count])
+            count = _count_leading_true(trailers[:count] == lengths[:count])
             # A section's length is in its own byte order, so it may look wrong. Its type is the same in both orders.
             section_rows = np.flatnonzero((types[: count + 1] == _SECTION) & (starts[: count + 1] > start))
             if len(section_rows):
@@ -263,6 +262,22 @@ class Reader:
                 return size
             self.release(min(position, size))
         return size
+
+    def _read_block_heads(self, starts: Ints, words: Any, order: str) -> tuple[Ints, Ints, Ints]:
+        """Return the type of each block, its length, and the length at its end, which is before the next block."""
+        import numpy as np
+
+        heads = _gather_bytes(self.buffer, np.maximum(starts - 4, 0), 12).view(order + "u4").reshape(-1, 3)
+        heads = heads.astype(np.int64)
+        if not len(heads):
+            return heads[:, 1], heads[:, 2], heads[:, 0]
+        if starts[0] < 4:  # nothing is before the file's first block
+            heads[0] = (0, *words[starts[0] + [0, 4]])
+        trailers = np.append(heads[1:, 0], 0)
+        last_end = int(starts[-1] + heads[-1, 2])
+        if 4 <= last_end <= len(self.buffer):
+            trailers[-1] = words[last_end - 4]
+        return heads[:, 1], heads[:, 2], trailers
 
     def _is_cut_off(self, position: int, order: str) -> bool:
         """Return whether a block has a possible length but extends beyond the end of the file."""
@@ -362,7 +377,8 @@ class Reader:
 
         padded = (captured + 3) & ~3  # numpy divides slowly
         positions, end = offset + padded, offset + space
-        positions, end = (part[(kind == _PACKET) & (positions + 4 <= end)] for part in (positions, end))
+        has_options = (kind == _PACKET) & (positions + 4 <= end)
+        positions, end = positions[has_options], end[has_options]
         while len(positions):
             pair = _gather_bytes(self.buffer, positions, 4).view(order + "u2").reshape(-1, 2).astype(np.int64)
             code, size = pair[:, 0], pair[:, 1]
@@ -374,7 +390,8 @@ class Reader:
             for position in positions[fits & (code == 4) & (size == 8)]:
                 self.packet_drops += struct.unpack(order + "Q", self.buffer[int(position) + 4 : int(position) + 12])[0]
             positions, end = (positions + 4 + (size + 3 & ~3))[fits], end[fits]
-            positions, end = positions[positions + 4 <= end], end[positions + 4 <= end]
+            is_next = positions + 4 <= end
+            positions, end = positions[is_next], end[is_next]
 
 
 # --- bytes by position ---

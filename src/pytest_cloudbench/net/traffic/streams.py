@@ -6,6 +6,7 @@ No other module reads payload bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_cloudbench.model import MIB
@@ -234,16 +235,15 @@ def read_all_datagrams(
         rows = rows[packets.payload[rows] > 0]
         for part in range(0, len(rows), _DATAGRAMS_AT_ONCE):
             part_rows = rows[part : part + _DATAGRAMS_AT_ONCE]
-            contents = [b""] * len(part_rows)
             in_file_order = np.argsort(packets.offset[part_rows])  # so that each page is read once
             starts = packets.offset[part_rows[in_file_order]]
-            ends = starts + packets.kept[part_rows[in_file_order]]
-            columns = (in_file_order.tolist(), starts.tolist(), ends.tolist())
-            for touched, (index, start, end) in enumerate(zip(*columns, strict=True), 1):
-                contents[index] = buffer[start:end]
-                if not touched % TOUCHED_PACKETS:
+            ends = (starts + packets.kept[part_rows[in_file_order]]).tolist()
+            spans, contents = zip(starts.tolist(), ends, strict=True), list[bytes]()
+            while few := [buffer[start:end] for start, end in islice(spans, TOUCHED_PACKETS)]:
+                contents += few
+                if len(few) == TOUCHED_PACKETS:
                     release(len(buffer))
-            yield contents
+            yield [contents[index] for index in np.argsort(in_file_order).tolist()]
 
 
 def _count_from_lowest(table: FlowTable, rows: Any, group: Ints) -> Ints:

@@ -196,6 +196,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     git(tmp_path, "commit", "-q", "-m", "first")
     monkeypatch.setattr(run, "ROOT", tmp_path)
     monkeypatch.setattr(run, "RESULTS", tmp_path / "benchmarks" / "results.json")
+    run._describe_changes.cache_clear()  # repositories that are made within one second have the same commit
     return tmp_path
 
 

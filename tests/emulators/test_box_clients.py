@@ -110,7 +110,8 @@ def test_rclone_uploads_in_parts(rclone: Run, box: BoxWire, tmp_path: Path) -> N
     content = RandomContent("parts", 60_000_001)
     for name in ("first", "second"):
         (tmp_path / name).write_bytes(RandomContent(name, 60_000_001).read(0, content.size_bytes))
-        rclone("copyto", str(tmp_path / name), "box:large")
+        # Two files of one size that were written within one second are the same for rclone.
+        rclone("copyto", "--ignore-times", str(tmp_path / name), "box:large")
     rclone("copyto", "box:large", str(tmp_path / "back"))
     assert (tmp_path / "back").read_bytes() == (tmp_path / "second").read_bytes()
     assert box("GET", "/folders/0/items").value["entries"][0]["etag"] == "1"

@@ -6,6 +6,7 @@ import http.client
 import socket
 import ssl
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -71,4 +72,28 @@ def test_oversized_proxy_head_is_refused_without_log_lines(head: bytes, tmp_path
             told = b"".join(iter(lambda: connection.recv(4096), b""))
         assert ask(running, "api.dropboxapi.com").status == 200
     assert told.startswith(b"HTTP/1.1 431 ")
+    assert (tmp_path / "log.txt").read_text() == ""
+
+
+def test_clients_that_leave_during_a_download_do_not_end_the_emulator(tmp_path: Path) -> None:
+    """As rclone does at its end, in the tests of clients. There the emulator crashed in one of three runs."""
+    with start_emulator("ideal", log_path=tmp_path / "log.txt") as running:
+        proxy = urlsplit(running.endpoint.proxy)
+        context = ssl.create_default_context(cafile=running.endpoint.ca_file)
+        headers = {"Authorization": f"Bearer {running.endpoint.credentials['access_token']}",
+                   "Dropbox-API-Arg": '{"path": "/large"}', "Content-Type": "application/octet-stream"}  # fmt: skip
+
+        def begin(verb: str, body: bytes | None = None) -> http.client.HTTPSConnection:
+            connection = http.client.HTTPSConnection(proxy.hostname or "", proxy.port, timeout=HANG_S, context=context)
+            connection.set_tunnel("content.dropboxapi.com")
+            connection.request("POST", f"/2/files/{verb}", body, headers)
+            return connection
+
+        with closing(begin("upload", bytes(8_000_000))) as uploading:
+            assert uploading.getresponse().status == 200
+        for _ in range(100):
+            with closing(begin("download")) as leaving:
+                assert len(leaving.getresponse().read(1000)) == 1000
+        running.control(reset=True)
+        assert ask(running, "api.dropboxapi.com").status == 200
     assert (tmp_path / "log.txt").read_text() == ""

@@ -20,8 +20,17 @@ async def serve_proxy(host_names: Collection[str], address: str, port: int) -> s
 
     A host name that begins with ``*.`` stands for all names below it.
     """
+    tasks = set[asyncio.Task[None] | None]()  # uvloop keeps no reference to a connection that waits, nor does its task
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        tasks.add(task)
+        try:
+            await serve_client(reader, writer)
+        finally:
+            tasks.discard(task)
+
+    async def serve_client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, EOFError, ValueError, TimeoutError):
             refusal = await _check_connect(reader, host_names)
             if refusal:
@@ -53,20 +62,25 @@ async def _check_connect(reader: asyncio.StreamReader, host_names: Collection[st
 
 
 async def _relay_both_ways(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: str, port: int) -> None:
-    """Relay bytes between a client and the emulator until both directions have ended."""
+    """Relay bytes between a client and the emulator until either of them ends its connection."""
     from_emulator, to_emulator = await asyncio.open_connection(address, port)
+    writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+    # No direction is shut down alone: TLS has no half-closed connections, and uvloop 0.23 frees a transport twice if it
+    # is collected meanwhile.
+    directions = [
+        asyncio.create_task(_relay_bytes(reader, to_emulator)),
+        asyncio.create_task(_relay_bytes(from_emulator, writer)),
+    ]
     try:
-        writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-        await asyncio.gather(_relay_bytes(reader, to_emulator), _relay_bytes(from_emulator, writer))
+        await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
     finally:
+        for direction in directions:
+            direction.cancel()
         to_emulator.close()
+        await asyncio.gather(*directions, return_exceptions=True)
 
 
 async def _relay_bytes(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-    try:
-        while piece := await source.read(_PIECE_BYTES):
-            target.write(piece)
-            await target.drain()
-    finally:
-        with contextlib.suppress(OSError, RuntimeError):
-            target.write_eof()
+    while piece := await source.read(_PIECE_BYTES):
+        target.write(piece)
+        await target.drain()

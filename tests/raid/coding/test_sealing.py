@@ -34,7 +34,7 @@ def test_chunks_open_only_in_their_place() -> None:
         lambda: stream.open(0, False, b""),
     ]
     for action in wrong:
-        with pytest.raises(NotGenuine, match="not what was sealed"):
+        with pytest.raises(NotGenuine, match="it was changed, or sealed with another key"):
             action()
 
 

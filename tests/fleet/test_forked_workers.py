@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import execnet
@@ -14,6 +15,8 @@ import xdist.remote
 import xdist.workermanage
 from _pytest.capture import CaptureManager
 from _pytest.tmpdir import TempPathFactory
+
+from pytest_cloudbench.fleet.start.warm import Identity
 
 from .harness import FOLDER, Lab, keys
 
@@ -36,6 +39,12 @@ WHO = """
         (HERE / f"who-{worker_id}.json").write_text(json.dumps(facts))
         experiment.run(payloads.random(100), arrival=FixedInterval(0.02), sensors=4, ops_per_sensor=3).check()
 """
+
+
+class WatchedInput(dict[str, Any]):
+    """What a worker is told, whose reads are watched in the warm worker."""
+
+    watching = True
 
 
 def read_facts(folder: Path) -> list[dict[str, Any]]:
@@ -298,6 +307,23 @@ def test_unknown_start_is_refused(lab: Lab) -> None:
 
 
 # -- names of others, one test for each ----------------------------------------------------------------------
+
+
+def test_a_forked_worker_tells_what_it_has_collected_before_xdist_schedules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other way round, an experiment ran on one agent of two, once in a hundred sessions on a busy machine."""
+    order: list[Any] = []
+    plugins: Any = SimpleNamespace(getplugin=lambda name: None)
+    workerinput = WatchedInput(workerid="gw0", testrunuid="uid", ours="our channel")
+    identity = Identity(
+        SimpleNamespace(option=SimpleNamespace(), pluginmanager=plugins), workerinput, SimpleNamespace(),
+        {"ours": SimpleNamespace(become=order.append)}, SimpleNamespace(become=order.append), signal.SIG_DFL, (),
+        lambda name: None,
+    )  # fmt: skip
+    monkeypatch.setenv("PYTEST_XDIST_WORKER", "the warm worker")
+    channel = SimpleNamespace(receive=lambda: (dict(workerinput), [], {}, []))
+    identity.become(SimpleNamespace(), channel)
+    assert order == ["our channel", channel]
+    assert os.environ["PYTEST_XDIST_WORKER"] == "gw0"
 
 
 def test_execnet_reads_facts_of_a_worker_from_its_cache() -> None:

@@ -99,9 +99,10 @@ class Identity:
         if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
             signal.signal(signal.SIGINT, self.interrupt_handler)
         self.adapt(name)
-        self.events.become(channel)
+        # What plugins tell of the collection has to arrive before xdist's own message, after which tests are scheduled.
         for key, future in self.channels.items():
             future.become(channels[key])
+        self.events.become(channel)
 
 
 def _move_temporary_folder(config: Any, basetemp: str | None) -> None:

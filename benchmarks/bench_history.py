@@ -10,6 +10,7 @@ import json
 import random
 import sys
 from collections.abc import Sequence
+from functools import partial
 from math import exp
 from pathlib import Path
 
@@ -98,7 +99,7 @@ def measure(names: Sequence[str], runs: int) -> list[Figure]:
                 "parsing all files, CPU s": _cpu_s(reading), "making the index as well, CPU s": building.cpu_s,
             }  # fmt: skip
             ratio = _cpu_s(taken) / _cpu_s(reading)
-            growth = measure_growth("runs", _RUNS // 100, lambda runs: _cost_of(words, runs))  # noqa: B023 - called at once
+            growth = measure_growth("runs", _RUNS // 100, partial(_cost_of, words))
             unit = "CPU / CPU to parse all runs"
             figures.append(Figure(name, ratio, unit, bound, details=details, absolute=absolute, growth=growth))
     return figures

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from benchmarks.harness import (
@@ -78,8 +79,7 @@ def _measure_unused(pairs: int) -> Figure:
             return usage.cpu_s
 
         blocks = {
-            workers: alternating(lambda: run(workers, True), lambda: run(workers, False), pairs)  # noqa: B023 - called at once
-            for workers in (0, 2)
+            workers: alternating(partial(run, workers, True), partial(run, workers, False), pairs) for workers in (0, 2)
         }
     more = {role: imported[True] - imported[False] for role, imported in modules.items()}
     heavy = sorted({name for names in more.values() for name in names if name.partition(".")[0] in HEAVY})

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def measure(names: Sequence[str], runs: int) -> list[Figure]:
             if others:
                 payload_bytes = write_capture(kind, path, _PACKETS)
                 _check_payload(path, payload_bytes)
-                growth = measure_growth("packets", _PACKETS // 100, lambda packets: _cost_of(kind, folder, packets))  # noqa: B023 - called at once
+                growth = measure_growth("packets", _PACKETS // 100, partial(_cost_of, kind, folder))
                 figures += [_compare(kind, path, other, runs, growth) for other in others]
     return [*figures, _measure_memory()] if "traffic_2gb_rss_mb" in names else figures
 

@@ -6,6 +6,7 @@ This includes start, listing, verification, summary, Parquet and pytest-benchmar
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,6 +73,6 @@ def run_session(sensors: int, ops: int, *args: str, hosts: str = "", loop: str =
         (folder / "hosts.toml").write_text(hosts)
         command = python("-m", "pytest", "-q", *args, "-p", "no:cacheprovider", "-ocloudbench_max_lateness=600")
         counts = {"SENSORS": str(sensors), "COUNT": str(ops // sensors), "LOOP": loop}
-        variables = environment(PYTHONPATH=str(ROOT), **counts)
+        variables = environment(PYTHONPATH=f"{ROOT}{os.pathsep}{ROOT / 'src'}", **counts)
         usage = run_tree(command, folder, variables, sampled=False).require()
         return Used(usage.cpu_s, *json.loads(Path(folder, "used.json").read_text()))

@@ -61,10 +61,7 @@ class Files:
         """Return the path and the content of the file of a sensor and sequence number."""
         if self.cycle:
             seq = self._cycled_number(sensor, seq)
-        content = self.payload.content(sensor, seq)
-        if self._template:
-            return self._template % (sensor, seq), content
-        return f"{self.folder}/{self.names.path(sensor, seq)}", content
+        return self.path(sensor, seq), self.payload.content(sensor, seq)
 
     def in_turn(self) -> Files:
         """Return the same files, such that a sensor's operation after the last file uses the first one again."""

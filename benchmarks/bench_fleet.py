@@ -61,11 +61,15 @@ def measure(names: Sequence[str], runs: int) -> list[Figure]:
         if len(wanted) > 1:
             used = _take_turns(wanted, runs)
             for name in wanted.keys() - {"bare"}:
-                growth = measure_growth("agents", _AGENTS // 10, lambda agents: commands[name](agents).cpu_s)  # noqa: B023 - called at once
+                growth = measure_growth("agents", _AGENTS // 10, _cpu_s(commands[name]))
                 figures += _ratios(name, used[name], used["bare"], growth)
         if "providers50_ready_ratio" in names:
             figures.append(_measure_providers(folder, commands["bare"], runs))
     return figures
+
+
+def _cpu_s(command: _Command) -> Callable[[int], float]:
+    return lambda agents: command(agents).cpu_s
 
 
 def _take_turns(commands: Mapping[str, _Command], runs: int) -> dict[str, list[Usage]]:
@@ -104,7 +108,7 @@ def _run_until_first_operation(folder: Path, agents: int, *more: str) -> Usage:
     ready = at(usage.samples, first_ns)
     wall_s = (first_ns - usage.samples[0].at_ns) / 1e9
     before = [sample for sample in usage.samples if sample.at_ns <= first_ns]
-    # Agents grow until the moment of the first operation, and the size is read every half second: the next one counts.
+    # Agents grow until the moment of the first operation, and the size is read less often: the next one counts.
     next_size = next((sample for sample in usage.samples[len(before) :] if sample.pss_bytes), ready)
     return Usage(usage.status, ready.cpu_s, wall_s, "", [*before, ready, next_size])
 

@@ -48,8 +48,8 @@ ROOT = Path(__file__).resolve().parents[1]
 MIB = 1024 * 1024
 
 _SAMPLE_S = 0.05
-_PSS_EVERY = 10
-"""Every so many samples the proportional size is read too, which is costly."""
+_PSS_SHARE = 0.2
+"""Reading the proportional size takes at most this share of the time: of fifty processes it takes some 50 ms."""
 _HANG_S = 300.0
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -240,7 +240,7 @@ def run_tree(
             command, cwd=folder, env=environment() if env is None else env, stdin=subprocess.DEVNULL, stdout=out,
             stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
-        asked = False
+        asked, pss_due_ns = False, 0
         try:
             while True:
                 pid, status, usage = os.wait4(process.pid, os.WNOHANG)
@@ -249,8 +249,11 @@ def run_tree(
                 if time.monotonic() - began > _HANG_S:
                     raise RuntimeError(f"{' '.join(command)} took longer than {_HANG_S:g} s")
                 if sampled:
-                    tree = _tree(process.pid)
-                    samples.append(_sample(tree, has_pss=len(samples) % _PSS_EVERY == _PSS_EVERY - 1))
+                    sample = _sample(_tree(process.pid), has_pss=time.monotonic_ns() >= pss_due_ns)
+                    samples.append(sample)
+                    if sample.pss_bytes:
+                        now_ns = time.monotonic_ns()
+                        pss_due_ns = now_ns + round((now_ns - sample.at_ns) / _PSS_SHARE)
                 if enough is not None and not asked and enough():
                     asked = True
                     os.kill(process.pid, signal.SIGINT)

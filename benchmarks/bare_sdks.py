@@ -1,6 +1,6 @@
-"""The SDKs without our drivers, as an application would call them, each with its driver's settings.
+"""The SDKs without our drivers, called as an application would, each with its driver's settings.
 
-That is: no retries, no hashes that nobody asked for, no look at the environment, and as many requests per put.
+These are: no retries, no hashes that nobody asked for, no look at the environment, and as many requests per put.
 There is none for ``onedrive`` and ``dropbox+fast``, whose clients are our own; for ``mega``, whose SDK only uploads
 files that lie on a disk; and for ``s3+fast``, which ``s3_fast_over_obstore`` compares.
 """
@@ -23,7 +23,7 @@ from pytest_cloudbench.services.command import load_recipe
 __all__ = ["BARE", "BODY", "Bare", "bare_dropbox"]
 
 BODY = os.urandom(5 * 1024)
-"""What is put."""
+"""The content of each put."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Bare:
 
     Attributes:
         put: stores the body under a path, such as ``/folder/name``.
-        get: returns the whole content of a path. None where a client needs an id, which only who has put it knows.
+        get: returns the whole content of a path. None if a client needs an id, which only the one that put it knows.
     """
 
     put: Callable[[str], object]
@@ -40,7 +40,7 @@ class Bare:
 
 
 def bare_dropbox(endpoint: Endpoint, connections: int = 8) -> Bare:
-    """The Dropbox SDK with the driver's settings, and a pool of so many connections."""
+    """Return the Dropbox SDK with the driver's settings and a pool of ``connections``."""
     sdk: Any = import_module("dropbox")
     session = sdk.create_session(max_connections=connections, ca_certs=endpoint.ca_file)
     session.trust_env = False
@@ -58,7 +58,7 @@ def bare_dropbox(endpoint: Endpoint, connections: int = 8) -> Bare:
 
 
 def _box(endpoint: Endpoint) -> Bare:
-    """A new version each time, as the driver's second put of a path."""
+    """Return a client that uploads a new version each time, as the driver's second put of a path does."""
     sdk: Any = import_module("box_sdk_gen")
     session = import_module("requests").Session()
     session.trust_env, session.verify = False, endpoint.ca_file
@@ -71,17 +71,17 @@ def _box(endpoint: Endpoint) -> Bare:
         auth=sdk.BoxDeveloperTokenAuth(token=endpoint.credentials["access_token"]), network_session=network
     )
     folder = client.folders.create_folder("bare", sdk.CreateFolderParent(id="0")).id
-    known: dict[str, str] = {}
+    file_ids: dict[str, str] = {}
 
     def put(path: str) -> None:
         name = path.rpartition("/")[2]
         attributes: Any
-        if name in known:
+        if name in file_ids:
             attributes = sdk.UploadFileVersionAttributes(name=name)
-            client.uploads.upload_file_version(known[name], attributes, BytesIO(BODY))
+            client.uploads.upload_file_version(file_ids[name], attributes, BytesIO(BODY))
             return
         attributes = sdk.UploadFileAttributes(name=name, parent=sdk.UploadFileAttributesParentField(id=folder))
-        known[name] = client.uploads.upload_file(attributes, BytesIO(BODY)).entries[0].id
+        file_ids[name] = client.uploads.upload_file(attributes, BytesIO(BODY)).entries[0].id
 
     return Bare(put)
 
@@ -107,8 +107,8 @@ def _s3(endpoint: Endpoint) -> Bare:
 
 def _azure(endpoint: Endpoint) -> Bare:
     blobs: Any = import_module("azure.storage.blob")
-    given = endpoint.credentials
-    key = {"account_name": given["account"], "account_key": given["account_key"]}
+    credentials = endpoint.credentials
+    key = {"account_name": credentials["account"], "account_key": credentials["account_key"]}
     client = blobs.ContainerClient(
         endpoint.url, load_recipe("azure").target, credential=key, retry_total=0, permit_redirects=False,
         use_env_settings=False,
@@ -127,7 +127,7 @@ def _gcs(endpoint: Endpoint) -> Bare:
     session = import_module("google.auth.transport.requests").AuthorizedSession(anonymous)
     session.trust_env = False
     client = storage.Client("none", anonymous, session, client_options={"api_endpoint": endpoint.url})
-    client._bucket_metadata_cache = None  # else a thread asks for the bucket meanwhile
+    client._bucket_metadata_cache = None  # otherwise a thread asks for the bucket
     bucket = client.bucket(load_recipe("gcs").target)
     kind = "application/octet-stream"
     return Bare(
@@ -139,7 +139,7 @@ def _gcs(endpoint: Endpoint) -> Bare:
 
 
 def _gdrive(endpoint: Endpoint) -> Bare:
-    """A search and a new revision each time, as the driver's second put of a path."""
+    """Return a client that searches and uploads a revision each time, as the driver's second put of a path does."""
     discovery, http = import_module("googleapiclient.discovery"), import_module("googleapiclient.http")
     credentials = import_module("google.oauth2.credentials").Credentials(endpoint.credentials["access_token"])
     transport = import_module("httplib2").Http(ca_certs=endpoint.ca_file, proxy_info=None, timeout=100)
@@ -151,34 +151,38 @@ def _gdrive(endpoint: Endpoint) -> Bare:
     authorized = import_module("google_auth_httplib2").AuthorizedHttp(credentials, transport)
     files = discovery.build_from_document(document, http=authorized).files()
     folder = files.create(body={"name": "bare", "mimeType": "application/vnd.google-apps.folder"}).execute()["id"]
-    described = "id,name,mimeType,size,md5Checksum,headRevisionId"
+    fields = "id,name,mimeType,size,md5Checksum,headRevisionId"
 
     def put(path: str) -> None:
         name = path.rpartition("/")[2]
-        found = files.list(
+        matches = files.list(
             q=f"'{folder}' in parents and name = '{name}' and trashed = false",
-            fields=f"files({described},createdTime,modifiedTime,webViewLink)",
+            fields=f"files({fields},createdTime,modifiedTime,webViewLink)",
             supportsAllDrives=True, includeItemsFromAllDrives=True,
         ).execute()["files"]  # fmt: skip
         media = http.MediaInMemoryUpload(BODY, "application/octet-stream")
-        if found:
+        if matches:
             files.update(
-                fileId=found[0]["id"], media_body=media, fields=described, supportsAllDrives=True
+                fileId=matches[0]["id"], media_body=media, fields=fields, supportsAllDrives=True
             ).execute()  # fmt: skip
         else:
             body = {"name": name, "parents": [folder]}
-            files.create(body=body, media_body=media, fields=described, supportsAllDrives=True).execute()
+            files.create(body=body, media_body=media, fields=fields, supportsAllDrives=True).execute()
 
     return Bare(put)
 
 
 def _sftp(endpoint: Endpoint) -> Bare:
-    """Open, write, close: ``putfo`` would look at no answer to a write, or send a request more to ask for the size."""
+    """Return a client that opens, writes and closes.
+
+    ``putfo`` would either ignore the answers to writes, or send one more request for the size.
+    """
     client: Any = import_module("paramiko").SSHClient()
-    given, place = endpoint.credentials, urlsplit(endpoint.url)
-    client.load_system_host_keys(given["known_hosts"])
+    credentials, address = endpoint.credentials, urlsplit(endpoint.url)
+    client.load_system_host_keys(credentials["known_hosts"])
     client.connect(
-        place.hostname, place.port, given["user"], given["password"], allow_agent=False, look_for_keys=False
+        address.hostname, address.port, credentials["user"], credentials["password"], allow_agent=False,
+        look_for_keys=False,
     )  # fmt: skip
     channel = client.open_sftp()
 
@@ -195,8 +199,10 @@ def _sftp(endpoint: Endpoint) -> Bare:
 
 
 def _swift(endpoint: Endpoint) -> Bare:
-    given = endpoint.credentials
-    client = import_module("swiftclient").Connection(given["auth_url"], given["user"], given["key"], retries=0)
+    credentials = endpoint.credentials
+    client = import_module("swiftclient").Connection(
+        credentials["auth_url"], credentials["user"], credentials["key"], retries=0
+    )
     container = load_recipe("swift").target
     return Bare(
         lambda path: client.put_object(container, path[1:], contents=BODY, content_length=len(BODY)),
@@ -205,9 +211,9 @@ def _swift(endpoint: Endpoint) -> Bare:
 
 
 def _webdav(endpoint: Endpoint) -> Bare:
-    given = endpoint.credentials
+    credentials = endpoint.credentials
     client = import_module("webdav4.client").Client(
-        endpoint.url, auth=(given["user"], given["password"]), retry=False, trust_env=False, timeout=100
+        endpoint.url, auth=(credentials["user"], credentials["password"]), retry=False, trust_env=False, timeout=100
     )
 
     def get(path: str) -> bytes:
@@ -229,4 +235,4 @@ BARE: Mapping[str, tuple[str, Callable[[Endpoint], Bare]]] = {
     "swift": ("local:swift", _swift),
     "webdav": ("local:webdav", _webdav),
 }
-"""Driver to the server that stands in for its provider, and to its bare SDK."""
+"""For each driver, the server that stands in for its provider, and its bare SDK."""

@@ -1,4 +1,4 @@
-"""How often a run whose times are steady is said to drift, and which drift is found.
+"""Measure how often a steady run is said to drift, and how often a drift is found.
 
 Simulated: operations are lognormal (sigma 0.35), and either independent, or each resembles the one before (0.7), or
 stretches of a tenth of the run share a disturbance of 5 % and resemble the stretch before (0.5), or the machine is
@@ -20,7 +20,7 @@ from benchmarks.harness import Figure
 from pytest_cloudbench.judge.significance import wilson
 from pytest_cloudbench.judge.steady import drift
 
-__all__ = ["STEADY", "alarms", "measure", "recorded", "steady"]
+__all__ = ["STEADY", "count_alarms", "cut_recorded", "draw_steady", "measure"]
 
 SIGMA, TYPICAL_S = 0.35, 0.05
 RUNS, SIZES = 2000, (200, 300, 1000, 3000)
@@ -28,18 +28,18 @@ RISE, RISING_OPS = 1.0, 1000
 _STEP = 20
 
 
-def _independent(draws: random.Random, ops: int) -> Iterator[float]:
+def _draw_independent(draws: random.Random, ops: int) -> Iterator[float]:
     return (draws.gauss(0, SIGMA) for _ in range(ops))
 
 
-def _alike(draws: random.Random, ops: int) -> Iterator[float]:
+def _draw_alike(draws: random.Random, ops: int) -> Iterator[float]:
     state = draws.gauss(0, SIGMA)
     for _ in range(ops):
         yield state
         state = 0.7 * state + draws.gauss(0, SIGMA * sqrt(1 - 0.7**2))
 
 
-def _disturbed(draws: random.Random, ops: int) -> Iterator[float]:
+def _draw_disturbed(draws: random.Random, ops: int) -> Iterator[float]:
     level = draws.gauss(0, 0.05)
     for at in range(ops):
         if at % max(1, ops // 10) == 0:
@@ -47,7 +47,7 @@ def _disturbed(draws: random.Random, ops: int) -> Iterator[float]:
         yield level + draws.gauss(0, SIGMA)
 
 
-def _in_stretches(draws: random.Random, ops: int) -> Iterator[float]:
+def _draw_in_stretches(draws: random.Random, ops: int) -> Iterator[float]:
     is_slow = draws.random() < 0.5
     for _ in range(ops):
         is_slow ^= draws.random() < 5 / ops
@@ -55,34 +55,38 @@ def _in_stretches(draws: random.Random, ops: int) -> Iterator[float]:
 
 
 STEADY: dict[str, Callable[[random.Random, int], Iterator[float]]] = {
-    "independent": _independent, "alike by 0.7": _alike, "disturbed": _disturbed, "in stretches": _in_stretches,
+    "independent": _draw_independent, "alike by 0.7": _draw_alike, "disturbed": _draw_disturbed,
+    "in stretches": _draw_in_stretches,
 }  # fmt: skip
-"""Logarithms of what operations took, by what they are like."""
+"""Functions that draw the logarithms of operations' times, by the kind of series."""
 
 
-def steady(kind: str, ops: int, seed: int, rise: float = 0.0) -> list[float]:
-    """What the operations of one run took, in seconds; ``rise`` is how much longer the last one takes."""
-    found = STEADY[kind](random.Random(f"{kind}/{ops}/{seed}"), ops)
-    return [TYPICAL_S * exp(each) * (1 + rise * at / ops) for at, each in enumerate(found)]
+def draw_steady(kind: str, ops: int, seed: int, rise: float = 0.0) -> list[float]:
+    """Return the times of one run's operations, in seconds.
+
+    ``rise`` is the share by which the last operation takes longer.
+    """
+    logarithms = STEADY[kind](random.Random(f"{kind}/{ops}/{seed}"), ops)
+    return [TYPICAL_S * exp(logarithm) * (1 + rise * at / ops) for at, logarithm in enumerate(logarithms)]
 
 
-def recorded(ops: int) -> Iterator[list[float]]:
-    """Runs of so many operations out of what was recorded; they overlap."""
+def cut_recorded(ops: int) -> Iterator[list[float]]:
+    """Yield overlapping runs of ``ops`` operations from the records."""
     for path in (NOISE, BUSY):
         pairs = json.loads(path.read_text(encoding="utf-8"))["pairs"]
-        every = [ms / 1e3 for both in pairs for _, times in both for ms in times]
-        for first in range(0, len(every) - ops, _STEP):
-            yield every[first : first + ops]
+        times_s = [ms / 1e3 for both in pairs for _, times in both for ms in times]
+        for first in range(0, len(times_s) - ops, _STEP):
+            yield times_s[first : first + ops]
 
 
-def alarms(runs: Iterator[Sequence[float]]) -> tuple[int, int]:
-    """How many runs are said to drift, of how many."""
-    found = [bool(drift("response_p50", (), times_s, sum(times_s))) for times_s in runs]
-    return sum(found), len(found)
+def count_alarms(runs: Iterator[Sequence[float]]) -> tuple[int, int]:
+    """Return how many runs are said to drift, and how many there are."""
+    are_drifting = [bool(drift("response_p50", (), times_s, sum(times_s))) for times_s in runs]
+    return sum(are_drifting), len(are_drifting)
 
 
-def _simulated(kind: str, ops: int, rise: float, first: int) -> tuple[int, int]:
-    return alarms(steady(kind, ops, seed, rise) for seed in range(first, first + RUNS // 10))
+def _count_simulated(kind: str, ops: int, rise: float, first: int) -> tuple[int, int]:
+    return count_alarms(draw_steady(kind, ops, seed, rise) for seed in range(first, first + RUNS // 10))
 
 
 def measure(names: Sequence[str], runs: int) -> list[Figure]:
@@ -91,19 +95,19 @@ def measure(names: Sequence[str], runs: int) -> list[Figure]:
     with ProcessPoolExecutor() as pool:
 
         def share(kind: str, ops: int, rise: float) -> tuple[int, int]:
-            told = list(pool.map(partial(_simulated, kind, ops, rise), firsts))
-            return sum(count for count, _ in told), sum(of for _, of in told)
+            counts = list(pool.map(partial(_count_simulated, kind, ops, rise), firsts))
+            return sum(count for count, _ in counts), sum(total for _, total in counts)
 
         if "drift_false_doubts" in names:
-            found = {f"{kind}, {ops} operations": share(kind, ops, 0.0) for kind in STEADY for ops in SIZES}
-            found |= {f"recorded, {ops} operations": alarms(recorded(ops)) for ops in SIZES}
-            count, of = (sum(column) for column in zip(*found.values(), strict=True))
-            details = {"runs": of, "interval": [round(each, 6) for each in wilson(count / of, of)],
-                       "alarms of runs": found}  # fmt: skip
-            figures.append(Figure("drift_false_doubts", count / of, "of steady runs", 0.001, "at most", details))
+            counts = {f"{kind}, {ops} operations": share(kind, ops, 0.0) for kind in STEADY for ops in SIZES}
+            counts |= {f"recorded, {ops} operations": count_alarms(cut_recorded(ops)) for ops in SIZES}
+            count, total = (sum(column) for column in zip(*counts.values(), strict=True))
+            details = {"runs": total, "interval": [round(limit, 6) for limit in wilson(count / total, total)],
+                       "alarms of runs": counts}  # fmt: skip
+            figures.append(Figure("drift_false_doubts", count / total, "of steady runs", 0.001, "at most", details))
         if "drift_found" in names:
-            found = {kind: share(kind, RISING_OPS, RISE) for kind in STEADY}
-            count, of = found["independent"]
-            details = {"rise": RISE, "operations": RISING_OPS, "found of runs": found}
-            figures.append(Figure("drift_found", count / of, "of drifting runs", 0.9, "at least", details))
+            counts = {kind: share(kind, RISING_OPS, RISE) for kind in STEADY}
+            count, total = counts["independent"]
+            details = {"rise": RISE, "operations": RISING_OPS, "found of runs": counts}
+            figures.append(Figure("drift_found", count / total, "of drifting runs", 0.9, "at least", details))
     return figures

@@ -18,7 +18,7 @@ from pytest_cloudbench import drivers, providers
 from pytest_cloudbench.model import KIB, UsageError
 from pytest_cloudbench.workload.payload.contents import Literal
 
-__all__ = ["compared", "measure"]
+__all__ = ["compare_puts", "measure"]
 
 _PUTS = 20
 """Few, so that a pair of blocks meets the same machine, and there are many pairs for the median."""
@@ -31,15 +31,15 @@ _GETS = {5 * KIB: 200, 4 * MIB: 20, 64 * MIB: 3}
 def measure(names: Sequence[str], runs: int) -> list[Figure]:
     """``driver_overhead_ratio`` of puts and ``driver_get_ratio``, each the largest of all drivers."""
     figures = []
-    absent = {scheme: why for scheme in BARE if (why := _absent(scheme))}
+    absent = {scheme: why for scheme in BARE if (why := _describe_missing(scheme))}
     schemes = [scheme for scheme in BARE if scheme not in absent]
     if "driver_overhead_ratio" in names:
-        blocks = {scheme: compared(scheme, _BLOCKS * runs) for scheme in schemes}
+        blocks = {scheme: compare_puts(scheme, _BLOCKS * runs) for scheme in schemes}
         figures.append(_figure("driver_overhead_ratio", "put", blocks, absent))
     if "driver_get_ratio" in names:
         blocks = {}
         for scheme in schemes:
-            blocks |= {f"{scheme}, {size:,} bytes": gets for size, gets in compared_gets(scheme, runs).items()}
+            blocks |= {f"{scheme}, {size:,} bytes": gets for size, gets in compare_gets(scheme, runs).items()}
         figures.append(_figure("driver_get_ratio", "get", blocks, absent))
     return figures
 
@@ -56,20 +56,26 @@ def _figure(name: str, verb: str, blocks: Mapping[str, Blocks], absent: Mapping[
     return Figure(name, worst, "CPU / CPU of the bare SDK", _BOUND, details=details, absolute=absolute)
 
 
-def compared(scheme: str, blocks: int) -> Blocks:
-    """One driver and its bare SDK in turns, milliseconds of CPU per put."""
+def compare_puts(scheme: str, blocks: int) -> Blocks:
+    """Measure one driver and its bare SDK in turns, in milliseconds of CPU per put."""
     spec, bare = BARE[scheme]
     with providers.provided(spec) as provider:
         endpoint, content, put = provider.endpoint, Literal(BODY), provider.driver.put
         assert endpoint is not None
         paths = itertools.cycle([f"/bench/{number}.bin" for number in range(50)])
         bare_put = bare(endpoint).put
-        ours, theirs = _timed(lambda: put(next(paths), content), _PUTS), _timed(lambda: bare_put(next(paths)), _PUTS)
+        ours, theirs = (
+            _make_timer(lambda: put(next(paths), content), _PUTS),
+            _make_timer(lambda: bare_put(next(paths)), _PUTS),
+        )
         return alternating(ours, theirs, blocks)
 
 
-def compared_gets(scheme: str, runs: int) -> dict[int, Blocks]:
-    """One driver and its bare SDK in turns by size, milliseconds of CPU per get. Empty where a client needs ids."""
+def compare_gets(scheme: str, runs: int) -> dict[int, Blocks]:
+    """Measure one driver and its bare SDK in turns, in milliseconds of CPU per get, by size.
+
+    Returns nothing for a client that needs ids.
+    """
     spec, connect_bare = BARE[scheme]
     blocks = {}
     with providers.provided(spec) as provider:
@@ -89,12 +95,12 @@ def compared_gets(scheme: str, runs: int) -> dict[int, Blocks]:
 
             if not ours() == bare() == size_bytes:
                 raise RuntimeError(f"{scheme}: {ours()} and {bare()} of {size_bytes} bytes")
-            blocks[size_bytes] = alternating(_timed(ours), _timed(bare), pairs * runs)
+            blocks[size_bytes] = alternating(_make_timer(ours), _make_timer(bare), pairs * runs)
     return blocks
 
 
-def _absent(scheme: str) -> str:
-    """What is not installed here, of a driver's library and the server that stands in for its provider."""
+def _describe_missing(scheme: str) -> str:
+    """Name what is not installed: a driver's library, or the server that stands in for its provider."""
     if missing := drivers.missing_library(scheme):
         return missing
     try:
@@ -104,8 +110,11 @@ def _absent(scheme: str) -> str:
     return ""
 
 
-def _timed(call: Callable[[], object], count: int = 1) -> Callable[[], float]:
-    """Return what measures this process's CPU for one of ``count`` calls, milliseconds; the server's is not in it."""
+def _make_timer(call: Callable[[], object], count: int = 1) -> Callable[[], float]:
+    """Return a function that measures this process's CPU for one of ``count`` calls, in milliseconds.
+
+    The server's CPU does not count.
+    """
 
     def block() -> float:
         before_s = time.process_time()

@@ -66,9 +66,9 @@ def _onedrive(token: str, number: int) -> bytes:
 
 
 def _gdrive(token: str, number: int) -> bytes:
-    given = json.dumps({"name": f"{number}.bin", "parents": ["root"]})
+    metadata = json.dumps({"name": f"{number}.bin", "parents": ["root"]})
     body = (
-        f"--===4711==\r\nContent-Type: application/json\r\nMIME-Version: 1.0\r\n\r\n{given}\r\n--===4711==\r\n"
+        f"--===4711==\r\nContent-Type: application/json\r\nMIME-Version: 1.0\r\n\r\n{metadata}\r\n--===4711==\r\n"
         "Content-Type: application/octet-stream\r\nMIME-Version: 1.0\r\nContent-Transfer-Encoding: binary\r\n\r\n"
     ).encode() + _BODY + b"\r\n--===4711==--"  # fmt: skip
     head = (
@@ -88,27 +88,27 @@ _SKINS: Mapping[str, tuple[str, float, Callable[[str, int], bytes]]] = {
     "emulator_over_asgi_gdrive": ("gdrive", 1.5, _gdrive),
     "emulator_over_asgi_onedrive": ("onedrive", 1.5, _onedrive),
 }
-"""Figure to the API, the bound, and what makes an upload's request from a token and a number."""
+"""For each figure, the API, the bound, and a function that makes an upload's request from a token and a number."""
 
 
-def _received(connection: ssl.SSLSocket) -> bytes:
-    """The next bytes. Raises RuntimeError if the server has closed: a busy machine must not end in an endless loop."""
+def _receive(connection: ssl.SSLSocket) -> bytes:
+    """Return the next bytes. Raises RuntimeError if the server has closed, so that no loop is endless."""
     if piece := connection.recv(65536):
         return piece
     raise RuntimeError("the server has closed the connection")
 
 
-def _answered(connection: ssl.SSLSocket) -> None:
+def _read_answer(connection: ssl.SSLSocket) -> None:
     """Read one answer to its end. Raises RuntimeError if it is not a success."""
     data = b""
     while b"\r\n\r\n" not in data:
-        data += _received(connection)
+        data += _receive(connection)
     head, _, body = data.partition(b"\r\n\r\n")
     if not head.startswith(b"HTTP/1.1 20"):
         raise RuntimeError(f"unexpected answer: {data[:200]!r}")
     length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
     while len(body) < length:
-        body += _received(connection)
+        body += _receive(connection)
 
 
 @contextmanager
@@ -122,12 +122,12 @@ def _connected(port: int, ca_file: str) -> Iterator[ssl.SSLSocket]:
 
 
 def _cpu_ms(pid: int, connection: ssl.SSLSocket, requests: Sequence[bytes]) -> float:
-    """CPU of a server per request, milliseconds."""
+    """Return a server's CPU per request, in milliseconds."""
     clock = (~pid << 3) | 2  # clock_getcpuclockid(3): the whole process's CPU clock
     before_s = time.clock_gettime(clock)
     for request in requests:
         connection.sendall(request)
-        _answered(connection)
+        _read_answer(connection)
     return (time.clock_gettime(clock) - before_s) / len(requests) * 1e3
 
 
@@ -147,10 +147,10 @@ def _smallest() -> Iterator[dict[str, str | int]]:
 
 def measure(names: Sequence[str], runs: int) -> list[Figure]:
     """``emulator_over_asgi``, and the same for the other skins."""
-    return [_measured(name, runs) for name in names if name in _SKINS]
+    return [_measure_one(name, runs) for name in names if name in _SKINS]
 
 
-def _measured(name: str, runs: int) -> Figure:
+def _measure_one(name: str, runs: int) -> Figure:
     api, bound, request = _SKINS[name]
     numbers = itertools.count()
     with start_emulator("ideal", api=api) as emulator, _smallest() as other:

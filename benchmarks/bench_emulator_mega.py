@@ -36,7 +36,7 @@ def _request(target: str, body: bytes, kind: str) -> bytes:
 
 
 def _ask(connection: ssl.SSLSocket, request: bytes) -> bytes:
-    """Returns the body of the answer. Raises RuntimeError if it is not a success."""
+    """Return the body of the answer. Raises RuntimeError if it is not a success."""
     connection.sendall(request)
     data = b""
     while b"\r\n\r\n" not in data:
@@ -51,7 +51,7 @@ def _ask(connection: ssl.SSLSocket, request: bytes) -> bytes:
 
 
 class _Client:
-    """What a logged-in client sends, without its cryptography: the server cannot tell."""
+    """A logged-in client without its cryptography, which makes no difference to the server."""
 
     def __init__(self, connection: ssl.SSLSocket, session: str, parent: str) -> None:
         self._connection, self._parent, self._target = connection, parent, f"/cs?id=1&sid={session}"
@@ -60,9 +60,9 @@ class _Client:
         return _request(self._target, json.dumps([command]).encode(), "application/json")
 
     def upload(self, *, is_answered: bool) -> None:
-        """One upload. If the server gives no address or handle, made-up ones of the same length are sent instead."""
-        told = _ask(self._connection, self._command(a="u", s=len(_BODY)))
-        path = urlsplit(json.loads(told)[0]["p"]).path if is_answered else "/ul/" + "x" * 48
+        """Upload once. If the server gives no address or handle, made-up ones of the same length are sent instead."""
+        answer = _ask(self._connection, self._command(a="u", s=len(_BODY)))
+        path = urlsplit(json.loads(answer)[0]["p"]).path if is_answered else "/ul/" + "x" * 48
         handle = _ask(self._connection, _request(f"{path}/0", _BODY, "application/octet-stream"))
         entry = {"h": handle.decode() if is_answered else "x" * 48, "t": 0, "a": _ATTRIBUTES, "k": _KEY}
         _ask(self._connection, self._command(a="p", t=self._parent, i="x" * 10, n=[entry]))
@@ -77,29 +77,29 @@ def _cpu_s(pid: int, upload: Callable[[], None], count: int) -> float:
 
 
 def _login(connection: ssl.SSLSocket, email: str, password: str) -> tuple[str, str]:
-    """Returns a session, and the handle of the cloud drive."""
+    """Return a session, and the handle of the cloud drive."""
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
     def ask(session: str = "", **command: object) -> dict[str, str]:
         target = f"/cs?id=1{session and f'&sid={session}'}"
-        told = _ask(connection, _request(target, json.dumps([command]).encode(), "application/json"))
-        answer: dict[str, str] = json.loads(told)[0]
+        body = _ask(connection, _request(target, json.dumps([command]).encode(), "application/json"))
+        answer: dict[str, str] = json.loads(body)[0]
         return answer
 
     def decode(text: str) -> bytes:
         return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
-    def decrypted(key: bytes, text: str) -> bytes:
+    def decrypt(key: bytes, text: str) -> bytes:
         return Cipher(algorithms.AES(key), modes.ECB()).decryptor().update(decode(text))
 
     derived = hashlib.pbkdf2_hmac("sha512", password.encode(), decode(ask(a="us0", user=email)["s"]), 100_000, 32)
-    found = ask(a="us", user=email, uh=base64.urlsafe_b64encode(derived[16:]).rstrip(b"=").decode())
-    private, numbers = decrypted(decrypted(derived[:16], found["k"]), found["privk"]), []
+    login = ask(a="us", user=email, uh=base64.urlsafe_b64encode(derived[16:]).rstrip(b"=").decode())
+    private, numbers = decrypt(decrypt(derived[:16], login["k"]), login["privk"]), []
     for _ in range(3):
         length = (int.from_bytes(private[:2], "big") + 7) // 8
         numbers.append(int.from_bytes(private[2 : 2 + length], "big"))
         private = private[2 + length :]
-    opened = pow(int.from_bytes(decode(found["csid"])[2:], "big"), numbers[2], numbers[0] * numbers[1])
+    opened = pow(int.from_bytes(decode(login["csid"])[2:], "big"), numbers[2], numbers[0] * numbers[1])
     session = base64.urlsafe_b64encode(opened.to_bytes(255, "big")[:43]).rstrip(b"=").decode()
     nodes: list[dict[str, str]] = ask(session, a="f", c=1)["f"]  # type: ignore[assignment]  # the only answer with a list
     return session, nodes[0]["h"]

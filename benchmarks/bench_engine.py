@@ -1,7 +1,7 @@
-"""What an operation costs a whole session, and how punctual it is, with a driver that does nothing.
+"""Measure the cost of an operation in a whole session, and its lateness, with a driver that does nothing.
 
-The session is what a user types: pytest with one experiment, from its start to its table, records stored. Beside it
-stands a program of ten lines that puts the same files with ``ThreadPoolExecutor`` and keeps their times in a list.
+The session is what a user types: pytest with one experiment, from its start to its table, records stored. The
+reference is a program of ten lines that puts the same files with ``ThreadPoolExecutor`` and lists their times.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What fifty agents cost before their first operation: CPU and memory of the whole process tree.
+"""Measure the CPU and memory of fifty agents' whole process tree before their first operation.
 
-Beside them stands bare pytest: one empty test on ``-n 50`` with no plugin but pytest-xdist. Commands take turns, and
+The reference is bare pytest: one empty test on ``-n 50`` with no plugin but pytest-xdist. Commands take turns, and
 ratios compare medians.
 
 ``fleet50_start`` is a whole session with one empty experiment, ``iot50_ready`` is ``pytest suites/iot -n 50`` until its
@@ -56,11 +56,11 @@ def measure(names: Sequence[str], runs: int) -> list[Figure]:
             "fleet50_start": lambda agents: _run_empty(folder, agents),
             "iot50_ready": lambda agents: _run_until_first_operation(folder, agents),
         }
-        wanted = {name: command for name, command in commands.items() if f"{name}_ratio" in (*names, "bare_ratio")}
+        chosen = {name: command for name, command in commands.items() if f"{name}_ratio" in (*names, "bare_ratio")}
         figures = []
-        if len(wanted) > 1:
-            used = _take_turns(wanted, runs)
-            for name in wanted.keys() - {"bare"}:
+        if len(chosen) > 1:
+            used = _take_turns(chosen, runs)
+            for name in chosen.keys() - {"bare"}:
                 growth = measure_growth("agents", _AGENTS // 10, _cpu_s(commands[name]))
                 figures += _ratios(name, used[name], used["bare"], growth)
         if "providers50_ready_ratio" in names:

@@ -63,7 +63,7 @@ _CONFTEST = """
 
 
 def measure(names: Sequence[str], runs: int) -> list[Figure]:
-    """``freeze_p99_error`` and ``freeze_out_of_order``: the worst case's median, and what each run reported.
+    """Measure ``freeze_p99_error`` and ``freeze_out_of_order``: the worst case's median, with each run's report.
 
     The error is against theory. Out of order are pairs of held operations that were finished in another order than
     they were due: 0.5 would be chance. The figure is the emulator's worst case over the bare SDK's. The server written
@@ -83,8 +83,8 @@ def measure(names: Sequence[str], runs: int) -> list[Figure]:
                     measured = _run(folder, workers, [], port)
             cases.setdefault(f"socket {label}", []).append(measured)
         bare.append(_bare_out_of_order())
-    errors = {name: median([abs(each["error"]) for each in measured]) for name, measured in cases.items()}
-    disorder = {name: median([each["out_of_order"] for each in measured]) for name, measured in cases.items()}
+    errors = {name: median([abs(run["error"]) for run in measured]) for name, measured in cases.items()}
+    disorder = {name: median([run["out_of_order"] for run in measured]) for name, measured in cases.items()}
     reference, worst = median(bare), max(share for name, share in disorder.items() if name.startswith("emulator"))
     figures = [
         Figure("freeze_p99_error", round(max(errors.values()), 5), "of 1900 ms", 0.02, details=cases),
@@ -95,7 +95,7 @@ def measure(names: Sequence[str], runs: int) -> list[Figure]:
 
 
 def _bare_out_of_order() -> float:
-    """The share for the bare SDK."""
+    """Return the share for the bare SDK."""
     usage = run_tree(python("-m", "benchmarks.freeze_bare", str(_PROFILE), _SEED), ROOT, sampled=False).require()
     rows = json.loads(usage.output.splitlines()[-1])
     origin_ns = _origin_ns([end_ns for _, start_ns, end_ns in rows if end_ns - start_ns > _WAITED_NS])
@@ -103,9 +103,9 @@ def _bare_out_of_order() -> float:
 
 
 def _out_of_order(ops: Sequence[tuple[int, int]], origin_ns: int) -> float:
-    """The share of pairs of operations, held by the same freeze, whose later one ended first.
+    """Return the share of pairs of operations, held by the same freeze, in which the later one ended first.
 
-    ``ops`` has due time and end of each, in nanoseconds.
+    ``ops`` has the due time and the end of each operation, in nanoseconds.
     """
     freezes: dict[int, list[int]] = {}
     for due_ns, end_ns in sorted(ops):
@@ -116,7 +116,7 @@ def _out_of_order(ops: Sequence[tuple[int, int]], origin_ns: int) -> float:
 
 
 def _run(folder: Path, workers: int, options: list[str], port: int | None) -> dict[str, Any]:
-    """One experiment, and what its p99 should have been. ``port`` is that of the server written by hand."""
+    """Run one experiment, and compute its true p99. ``port`` is that of the server written by hand."""
     command = python(
         "-m", "pytest", "test_freeze.py", "-p", "no:cacheprovider", "--cloudbench-seed", _SEED,
         "--benchmark-json", "entries.json", *(["-n", str(workers)] if workers else []), *options,
@@ -129,7 +129,7 @@ def _run(folder: Path, workers: int, options: list[str], port: int | None) -> di
     if port is None:
         origin_ns = _origin_ns([op.end_ns for op in ops if op.service_ns > _WAITED_NS])
     else:
-        origin_ns = _told_origin_ns(port)
+        origin_ns = _ask_origin_ns(port)
     due_ns = sorted(table.scheduled_ns)
     truth_ms = percentile(sorted(_wait_ns(due, origin_ns) for due in due_ns), 0.99) / 1e6
     reported_ms = entry["response_p99"] * 1e3
@@ -154,19 +154,22 @@ def _run(folder: Path, workers: int, options: list[str], port: int | None) -> di
 
 
 def _wait_ns(due_ns: int, origin_ns: int) -> int:
-    """How long an answer that is asked for at ``due_ns`` has to wait for the thaw."""
+    """Return how long the answer to a request of ``due_ns`` has to wait for the thaw."""
     phase_ns = (due_ns - origin_ns) % _PERIOD_NS
     return _PERIOD_NS - phase_ns if phase_ns >= _PERIOD_NS - _DURATION_NS else 0
 
 
 def _origin_ns(ends_ns: Sequence[int]) -> int:
-    """When the first period began: the earliest answer after a thaw, seen from all thaws, is at most a service late."""
+    """Return when the first period began.
+
+    The earliest answer after any of the thaws is late by the service time at most.
+    """
     first_ns = min(ends_ns)
     phase_ns = min((end_ns - first_ns + _PERIOD_NS // 2) % _PERIOD_NS - _PERIOD_NS // 2 for end_ns in ends_ns)
     return first_ns + phase_ns - _PERIOD_NS
 
 
-def _told_origin_ns(port: int) -> int:
+def _ask_origin_ns(port: int) -> int:
     with socket.create_connection(("127.0.0.1", port)) as connection:
         return int(request(connection, "GET /origin"))
 

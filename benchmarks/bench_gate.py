@@ -1,4 +1,4 @@
-"""How well the regression gate decides: the product's rule on the sessions of ``gate_cases``.
+"""Measure how well the regression gate decides: the product's rule on the sessions of ``gate_cases``.
 
 Each figure is the share of sessions that are red with nothing changed, or in which the change is found, and so on.
 ``python -m benchmarks.gate_cases`` compares it with other rules, on the same sessions.
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from benchmarks.gate_cases import CASES, COURSES, Count, count_case, count_course, why_not
+from benchmarks.gate_cases import CASES, COURSES, Count, count_case, count_course, describe_missing
 from benchmarks.gate_recorded import read_record
 from benchmarks.gate_rules import RULES
 from benchmarks.gate_sessions import EXPERIMENTS, FORMER_RUNS, History
@@ -22,7 +22,7 @@ SESSIONS, SERIES = 500, 100
 
 _RULE = next(iter(RULES))
 _NAMES: Mapping[str, str] = {
-    f"gate_{name}": name for name in (*(name for name, case in CASES.items() if case.wanted is not None), *COURSES)
+    f"gate_{name}": name for name in (*(name for name, case in CASES.items() if case.bound is not None), *COURSES)
 }
 FIGURES = tuple(_NAMES)
 
@@ -42,7 +42,7 @@ def measure(figures: list[str], runs: int) -> list[Figure]:
             measured.append(Figure(figure, red.share, "of series", 0.95, "at least", details))
             details = {"series": opened.of, "simulated": True, "interval": opened.interval}
             measured.append(Figure(f"{figure}_open_met", opened.share, "of series", 0.0, "at most", details))
-        elif reason := why_not(CASES[name]):
+        elif reason := describe_missing(CASES[name]):
             print(f"{figure} is left out: {reason}", flush=True)
         else:
             measured.append(_figure(figure, name, count_case(name, [_RULE], SESSIONS)[_RULE]))
@@ -59,5 +59,5 @@ def _figure(figure: str, name: str, count: Count) -> Figure:
         loads = dict.fromkeys((*case.source.before, case.source.now))
         details["recorded"] = {load: record.about for load in loads if (record := read_record(load))}
     unit = "of metrics" if case.asks == "decided" else "of sessions"
-    assert case.wanted is not None
-    return Figure(figure, count.share, unit, case.wanted, case.sense, details)
+    assert case.bound is not None
+    return Figure(figure, count.share, unit, case.bound, case.sense, details)

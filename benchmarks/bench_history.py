@@ -1,4 +1,6 @@
-"""How long stored runs take to list, to compare and to judge again: 1,000 runs of 20 experiments of 500 operations.
+"""Measure how long stored runs take to list, to compare and to judge again.
+
+There are 1,000 runs of 20 experiments of 500 operations.
 
 Commands run as a user runs them, each in a process of its own. The reference is a bare interpreter that parses the
 files of all runs, in turn with it.
@@ -28,14 +30,14 @@ _COMMANDS = {
     "history_compare_ratio": (["compare", "all"], 2.0, "3 s are wanted"),
     "history_backtest_ratio": (["gate", "backtest"], 12.0, ""),
 }
-"""Figure to the command, its bound, and what is wanted of its seconds, which depend on the machine."""
+"""For each figure, the command, the bound, and a remark on its seconds, which depend on the machine."""
 _READ_ALL = (
     "import json, pathlib, sys; [json.loads(path.read_bytes()) for path in pathlib.Path(sys.argv[1]).rglob('*.json')]"
 )
 
 
 def make_runs(storage: Path, runs: int = _RUNS, tests: int = _TESTS, seed: int = 1) -> None:
-    """Write runs as pytest-benchmark stores them, one a day; values vary by 3 % from run to run."""
+    """Write runs as pytest-benchmark stores them, one for each day. Values vary by 3 % from run to run."""
     rng = random.Random(seed)
     folder = storage / "Linux-CPython-3.11-64bit"
     folder.mkdir(parents=True)
@@ -75,30 +77,30 @@ def _entry(rng: random.Random, fullname: str, run: int, run_id: str) -> dict[str
 
 
 def measure(names: Sequence[str], runs: int) -> list[Figure]:
-    """CPU time of commands over that of parsing all runs' files; their seconds beside it."""
+    """Measure the CPU time of commands over that of parsing all runs' files, with their seconds."""
     with scratch() as folder:
         storage = folder / "results"
         make_runs(storage)
-        building = _command(folder, "baseline", "list")  # the first one makes the index
+        building = _command(folder, "baseline", "list")  # the first command makes the index
         details = {
             "runs": _RUNS,
             "operations": _RUNS * _TESTS * _OPS,
             "index_bytes_per_entry": (storage / INDEX_NAME).stat().st_size / _RUNS / _TESTS,
         }
         figures = []
-        for name, (words, bound, wanted) in _COMMANDS.items():
+        for name, (words, bound, remark) in _COMMANDS.items():
             if names and name not in names:
                 continue
-            reading, taken = list[Usage](), list[Usage]()
+            reading, usages = list[Usage](), list[Usage]()
             for _ in range(runs):
                 reading.append(run_tree(python("-c", _READ_ALL, str(storage)), folder, sampled=False).require())
-                taken.append(_command(folder, *words))
-            wall = f"{' '.join(words)}, seconds" + (f" ({wanted})" if wanted else "")
+                usages.append(_command(folder, *words))
+            wall = f"{' '.join(words)}, seconds" + (f" ({remark})" if remark else "")
             absolute = {
-                wall: median([each.wall_s for each in taken]), f"{' '.join(words)}, CPU s": _cpu_s(taken),
+                wall: median([usage.wall_s for usage in usages]), f"{' '.join(words)}, CPU s": _cpu_s(usages),
                 "parsing all files, CPU s": _cpu_s(reading), "making the index as well, CPU s": building.cpu_s,
             }  # fmt: skip
-            ratio = _cpu_s(taken) / _cpu_s(reading)
+            ratio = _cpu_s(usages) / _cpu_s(reading)
             growth = measure_growth("runs", _RUNS // 100, partial(_cost_of, words))
             unit = "CPU / CPU to parse all runs"
             figures.append(Figure(name, ratio, unit, bound, details=details, absolute=absolute, growth=growth))
@@ -106,10 +108,10 @@ def measure(names: Sequence[str], runs: int) -> list[Figure]:
 
 
 def _command(folder: Path, *words: str) -> Usage:
-    used = run_tree(cloudbench(*words, "--storage", "results"), folder, environment(), sampled=False).require()
-    if not used.output:
+    usage = run_tree(cloudbench(*words, "--storage", "results"), folder, environment(), sampled=False).require()
+    if not usage.output:
         raise RuntimeError(f"cloudbench {' '.join(words)}: said nothing")
-    return used
+    return usage
 
 
 def _cost_of(words: Sequence[str], runs: int) -> float:
@@ -119,8 +121,8 @@ def _cost_of(words: Sequence[str], runs: int) -> float:
         return _command(folder, *words).cpu_s
 
 
-def _cpu_s(used: Sequence[Usage]) -> float:
-    return median([each.cpu_s for each in used])
+def _cpu_s(usages: Sequence[Usage]) -> float:
+    return median([usage.cpu_s for usage in usages])
 
 
 if __name__ == "__main__":

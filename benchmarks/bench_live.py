@@ -1,4 +1,4 @@
-"""What the live view costs the controller of fifty agents, with lines on a terminal and a page that is read."""
+"""Measure the live view's cost for the controller of fifty agents: lines on a terminal, and a page that is read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["measure"]
 
 _TIME_S = 30.0
 _READ_S = 2.0
-"""As the page itself does."""
+"""The page itself reads as often."""
 
 _CHILD = """
 import json, os, sys, time
@@ -62,7 +62,7 @@ if shows:
 
 
 def measure(names: Sequence[str], runs: int) -> list[Figure]:
-    """``live_view_core_share``: the CPU time with the view less that without, as a share of one core."""
+    """Measure ``live_view_core_share``: the CPU time with the view less that without, as a share of one core."""
     blocks = alternating(lambda: _share("shows"), lambda: _share("hides"), runs)
     pairs = zip(blocks.ours, blocks.reference, strict=True)
     return [_figure(blocks, round(median([ours - reference for ours, reference in pairs]), 5))]
@@ -87,7 +87,7 @@ def _share(how: str) -> float:
     assert child.stdout is not None
     address = json.loads(child.stdout.readline())
     if address:
-        threads.append(threading.Thread(target=_read, args=(address, ended), daemon=True))
+        threads.append(threading.Thread(target=_read_page, args=(address, ended), daemon=True))
     for thread in threads:
         thread.start()
     share = float(json.loads(child.stdout.readline()))
@@ -105,15 +105,15 @@ def _drain(controller: int) -> None:
         os.close(controller)
 
 
-def _read(address: str, ended: threading.Event) -> None:
+def _read_page(address: str, ended: threading.Event) -> None:
     drawn = b""
     while not ended.wait(_READ_S):
-        news = re.search(rb'data-drawn="(\d+)"', _got(f"{address}now"))
+        news = re.search(rb'data-drawn="(\d+)"', _fetch(f"{address}now"))
         if news is not None and news[1] != drawn:
             drawn = news[1]
-            _got(f"{address}figures")
+            _fetch(f"{address}figures")
 
 
-def _got(address: str) -> bytes:
+def _fetch(address: str) -> bytes:
     with urllib.request.urlopen(address, timeout=30) as answer:
         return bytes(answer.read())

@@ -1,8 +1,8 @@
-"""What a driver costs beside its library alone: CPU for puts of 5 KiB on one real server, in the same run.
+"""Measure a driver beside its library alone: CPU for puts of 5 KiB on one real server, in the same run.
 
 Process CPU time, so that the threads of a library in Rust count too. The server is a process of its own.
-Beside the driver stands warp, the load generator of the people who make MinIO. Both have eight operations in flight.
-Neither's start counts: of warp it is the difference between a long and a short run.
+The driver is also compared with warp, MinIO's own load generator. Both have eight operations in flight.
+No start counts. For warp, it is the difference between a long and a short run that counts.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _store(endpoint: Endpoint) -> Any:
 
 
 def _cost(put: Callable[[int], object], count: int = _PUTS) -> Callable[[], float]:
-    """Return what measures the CPU-seconds of so many puts, one after the other."""
+    """Return a function that measures the CPU-seconds of ``count`` puts, one after the other."""
 
     def block() -> float:
         before_s = time.process_time()

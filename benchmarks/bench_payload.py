@@ -1,4 +1,4 @@
-"""How fast payloads are made, on one core."""
+"""Measure how fast payloads are made, on one core."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the plugin costs a run that does not use it, and whether the percentiles it reports are exact."""
+"""Measure the plugin's cost for a run that does not use it, and check that reported percentiles are exact."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def measure(names: Sequence[str], runs: int) -> list[Figure]:
 
 
 def _measure_unused(pairs: int) -> Figure:
-    """One empty test. Every pair of runs, with and without, has a ratio: a slow machine is as slow for both."""
+    """Run one empty test, with and without. Each pair of runs has a ratio, as a slow machine is as slow for both."""
     modules: dict[str, dict[bool, set[str]]] = {}
     with scratch(test_nothing=_TEST, conftest=_CONFTEST) as folder:
         (folder / "pytest.ini").write_text("[pytest]\n")
@@ -93,7 +93,7 @@ def _measure_unused(pairs: int) -> Figure:
 
 
 def _measure_ordinary(pairs: int) -> Figure:
-    """A session of 2,000 ordinary tests. The bound is met unless the pairs rule it out."""
+    """Run a session of 2,000 ordinary tests. The bound is met unless the pairs rule it out."""
     with scratch(test_ordinary=_ORDINARY) as folder:
         (folder / "pytest.ini").write_text("[pytest]\n")
 
@@ -111,7 +111,7 @@ def _measure_ordinary(pairs: int) -> Figure:
 
 
 def _sure_below(count: int) -> int:
-    """Returns which of ``count`` sorted values the true median is above, with 95 % confidence (sign test)."""
+    """Return the index of the sorted value that the true median exceeds with 95 % confidence (sign test)."""
     return max((index for index in range(count) if binomial_sf(count - index, count, 0.5) <= 0.05), default=0)
 
 
@@ -140,9 +140,9 @@ def _compare_percentiles() -> Figure:
         "lateness": sorted(row["start_ns"] - row["scheduled_ns"] for row in rows),
     }
     expected = {
-        f"{time}_{label}": times_ns[time][-(-of * len(times_ns[time]) // whole) - 1] / 1e9
+        f"{time}_{label}": times_ns[time][-(-part * len(times_ns[time]) // parts) - 1] / 1e9
         for time in _TIMES
-        for label, (of, whole) in _SHARES.items()
+        for label, (part, parts) in _SHARES.items()
     }
     different = {name: [entry[name], value] for name, value in expected.items() if entry[name] != value}
     details = {"compared": len(expected), "records": len(rows), "ok": len(ok), "agents": entry["agents"],

@@ -1,13 +1,14 @@
-"""What an array's write path costs in CPU: seal, code, hash and hand over 16 MiB objects at k=4, m=2; and its memory.
+"""Measure the CPU of an array's write path, and its memory.
 
-The children swallow what they are given, so the whole driver is measured and no disk. Process CPU time, so that the
-threads of the children count too. The reference is the least that any such array must do with the same bytes: AES-GCM
-once, and SHA-256 of the content.
+Objects of 16 MiB are sealed, coded, hashed and handed over at k=4, m=2. The children discard their content, so no disk
+is measured. Process CPU time includes the threads of the children. The reference is the minimum that
+any such array must do with the same bytes: AES-GCM once, and SHA-256 of the content.
 
-Objects of 5 KiB go into six folders, beside plain puts into six folders: most of what an array adds is not bytes then.
+Objects of 5 KiB go into six folders and are compared with plain puts into six folders, since most of the cost does not
+depend on the size then.
 
-Beside Tahoe-LAFS, which any four of six nodes are enough for as well, both send over the loopback and only the client
-counts: this process, and of Tahoe also its gateway, which encrypts and codes.
+Tahoe-LAFS also needs any four of six nodes. Both send over the loopback, and only the client counts: this process, and
+for Tahoe-LAFS also its gateway, which encrypts and codes.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ _K, _M = 4, 2
 
 
 class _Sink:
-    """A child that reads what it is given, as an upload does, and forgets it."""
+    """A child that reads contents, as an upload does, and discards them."""
 
     capabilities = Capabilities(None, frozenset({Verb.PUT, Verb.GET, Verb.STAT, Verb.LIST, Verb.DELETE}))
 
@@ -101,7 +102,7 @@ def _array(children: Sequence[Any], scratch: str | None = None) -> Iterator[Raid
 
 
 def measure(names: Sequence[str], runs: int) -> list[Figure]:
-    """Figures of the write path over the reference, of the same over Tahoe-LAFS, and of memory for 1 GiB at once."""
+    """Measure the write path over the reference, of the same over Tahoe-LAFS, and the memory for 1 GiB at once."""
     figures = []
     for name, codec, bound in (
         ("raid_put_isal", reed_solomon.Isal, 0.4), ("raid_put_portable", reed_solomon.Portable, 0.17),
@@ -122,9 +123,9 @@ def _write_path(name: str, codec: Any, bound: float, blocks: int) -> Figure:
     before, reed_solomon.CODECS = reed_solomon.CODECS, (codec,)
     try:
         with _array([_Sink() for _ in range(_K + _M)]) as driver:
-            found = alternating(
+            rates = alternating(
                 lambda: _mb_per_cpu_s(lambda: driver.put("/object", content)),
-                lambda: _mb_per_cpu_s(lambda: _least(content.data)), blocks,
+                lambda: _mb_per_cpu_s(lambda: _seal_and_hash(content.data)), blocks,
             )  # fmt: skip
             costs = driver.ledger.totals()["put"]
             growth = measure_growth("bytes", _SIZE_BYTES // 10, lambda size: _put_cpu_s(driver, size))
@@ -133,12 +134,12 @@ def _write_path(name: str, codec: Any, bound: float, blocks: int) -> Figure:
     ms = {f"{part}_ms": round(getattr(costs, f"{part}_ns") / costs.operations / 1e6, 2)
           for part in ("seal", "code", "hash", "metadata", "transfer")}  # fmt: skip
     absolute = {
-        "put, MB / CPU-s": round(median(found.ours), 1),
-        "AES-GCM and SHA-256, MB / CPU-s": round(median(found.reference), 1),
+        "put, MB / CPU-s": round(median(rates.ours), 1),
+        "AES-GCM and SHA-256, MB / CPU-s": round(median(rates.reference), 1),
     }
     unit = "MB / CPU-s over AES-GCM and SHA-256 of the same bytes"
-    details = {**found.details(), **ms}
-    return Figure(name, round(found.ratio, 3), unit, bound, "at least", details, absolute, growth)
+    details = {**rates.details(), **ms}
+    return Figure(name, round(rates.ratio, 3), unit, bound, "at least", details, absolute, growth)
 
 
 def _put_cpu_s(driver: RaidDriver, size_bytes: int) -> float:
@@ -166,21 +167,21 @@ def _small_objects(blocks: int) -> Figure:
                         put(path, content)
                 return (time.process_time_ns() - start_ns) / 1e9
 
-            found = alternating(
+            rates = alternating(
                 lambda: _SMALL_PUTS / cost([array.put], _SMALL_PUTS),
                 lambda: _SMALL_PUTS / cost([child.put for child in plain], _SMALL_PUTS),
                 blocks,
             )
             growth = measure_growth("puts", _SMALL_PUTS // 4, lambda count: cost([array.put], count))
     absolute = {
-        "put of the array, per CPU-s": round(median(found.ours)),
-        "put into each of six folders, per CPU-s": round(median(found.reference)),
+        "put of the array, per CPU-s": round(median(rates.ours)),
+        "put into each of six folders, per CPU-s": round(median(rates.reference)),
     }
     unit = "puts of 5 KiB per CPU-second over six plain puts into folders"
-    return Figure("raid_put_small", round(found.ratio, 3), unit, 0.7, "at least", found.details(), absolute, growth)
+    return Figure("raid_put_small", round(rates.ratio, 3), unit, 0.7, "at least", rates.details(), absolute, growth)
 
 
-def _least(data: bytes) -> None:
+def _seal_and_hash(data: bytes) -> None:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
     cipher = AESGCM(bytes(32))
@@ -197,10 +198,10 @@ def _mb_per_cpu_s(put: Callable[[], object]) -> float:
 
 
 def _over_tahoe(runs: int) -> list[Figure]:
-    """Empty where Tahoe-LAFS is not installed, with a line that says so."""
+    """Compare with Tahoe-LAFS. Where it is not installed, print a line and return nothing."""
     grid = load_recipe("tahoe")
-    if told := grid.describe_missing():
-        print(f"raid_over_tahoe is not measured: {told}")
+    if missing := grid.describe_missing():
+        print(f"raid_over_tahoe is not measured: {missing}")
         return []
     ports = [f"{{port{number}}}" for number in range(2, 3 + _K + _M)]
     grid = replace(grid, command=("{python}", "{here}/tahoe.py", "tahoe", "{folder}", str(_K), "{port}", *ports))
@@ -210,17 +211,17 @@ def _over_tahoe(runs: int) -> list[Figure]:
         specs = ", ".join(f'"{child}"' for child in ["local:s3?driver=s3%2Bfast"] * (_K + _M))
         file.write_text(f"k = {_K}\nm = {_M}\nchildren = [{specs}]\n", "utf-8")
         with providers.opened(f"raid:{file}") as raid:
-            found = alternating(
+            rates = alternating(
                 _rate(raid.put, lambda: 0.0), _rate(tahoe.put, lambda: children_cpu_s(_is_gateway)),
                 max(_BLOCKS, runs),
             )  # fmt: skip
         tahoe.close()
     absolute = {
-        "put of the array, MB / CPU-s": round(median(found.ours), 1),
-        "put of Tahoe-LAFS, MB / CPU-s": round(median(found.reference), 1),
+        "put of the array, MB / CPU-s": round(median(rates.ours), 1),
+        "put of Tahoe-LAFS, MB / CPU-s": round(median(rates.reference), 1),
     }
     unit = "bytes per client CPU-second over Tahoe-LAFS"
-    return [Figure("raid_over_tahoe", round(found.ratio, 2), unit, 2.0, "at least", found.details(), absolute)]
+    return [Figure("raid_over_tahoe", round(rates.ratio, 2), unit, 2.0, "at least", rates.details(), absolute)]
 
 
 def _is_gateway(command: str) -> bool:
@@ -228,7 +229,7 @@ def _is_gateway(command: str) -> bool:
 
 
 def _rate(put: Callable[[str, Content], object], more_cpu_s: Callable[[], float]) -> Callable[[], float]:
-    """Returns what measures MB per CPU-second of this process and of what ``more_cpu_s`` counts.
+    """Return a function that measures MB per CPU-second of this process and of what ``more_cpu_s`` counts.
 
     All contents differ: Tahoe-LAFS sends no content twice.
     """
@@ -245,7 +246,7 @@ def _rate(put: Callable[[str, Content], object], more_cpu_s: Callable[[], float]
 
 
 def _memory() -> Figure:
-    """The most memory of a process that writes one large object into folders and reads it again."""
+    """Measure the peak memory of a process that writes one large object into folders and reads it again."""
     with tempfile.TemporaryDirectory(dir=os.environ.get("CLOUDBENCH_SCRATCH")) as folder:
         command = [sys.executable, "-m", "benchmarks.bench_raid", folder, str(_LARGE_BYTES)]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
@@ -256,11 +257,11 @@ def _memory() -> Figure:
 
 
 def main(folder: str, size_bytes: int) -> None:
-    """Write and read one object; print the most memory after each, in KiB."""
+    """Write and read one object. Print the peak memory after each, in KiB."""
     from pytest_cloudbench.lab.sync.usage import rss_bytes
     from pytest_cloudbench.workload.payload import RandomContent
 
-    def tell() -> None:
+    def print_peak() -> None:
         # Not ru_maxrss: that is at least what the process had that started this one.
         print((rss_bytes([os.getpid()], peak=True) or 0) // 1024)
 
@@ -272,15 +273,15 @@ def main(folder: str, size_bytes: int) -> None:
     content = RandomContent("raid", size_bytes)
     with providers.opened(f"raid:{file}") as driver:
         driver.put("/large", content)
-        tell()
-        at = 0
+        print_peak()
+        offset = 0
         for piece in driver.get("/large"):
-            if piece != content.read(at, len(piece)):
-                raise SystemExit(f"the object differs at {at}")
-            at += len(piece)
-        if at != size_bytes:
-            raise SystemExit(f"the object has {at} bytes")
-        tell()
+            if piece != content.read(offset, len(piece)):
+                raise SystemExit(f"the object differs at {offset}")
+            offset += len(piece)
+        if offset != size_bytes:
+            raise SystemExit(f"the object has {offset} bytes")
+        print_peak()
 
 
 if __name__ == "__main__":

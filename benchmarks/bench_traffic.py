@@ -1,4 +1,4 @@
-"""How fast captures are read, by the command that a user types: ``cloudbench analyze FILE --json``.
+"""Measure how fast captures are read by the command that a user types: ``cloudbench analyze FILE --json``.
 
 Beside it stand ``tcptrace -n -l`` and tshark with the fields that ours has, on the same files of seven unlike kinds.
 All are whole processes, start and output included. dpkt and pyshark are libraries, so a small program reads with each,

@@ -1,4 +1,4 @@
-"""What the way of an agent on another host to a service of the controller costs, beside a plain loopback connection.
+"""Measure the relay between an agent on another host and a service of the controller, over a loopback connection.
 
 The host is this machine, by a pipe, so no network is a part of it.
 """
@@ -42,9 +42,9 @@ def measure(names: Sequence[str], runs: int) -> list[Figure]:
     return figures
 
 
-def _compare(of: Callable[[int], float], direct: int, connection: HostConnection, runs: int) -> Blocks:
+def _compare(probe: Callable[[int], float], direct: int, connection: HostConnection, runs: int) -> Blocks:
     through = connection.find_port(("127.0.0.1", direct))
-    return alternating(lambda: of(through), lambda: of(direct), runs)
+    return alternating(lambda: probe(through), lambda: probe(direct), runs)
 
 
 def _figure(name: str, blocks: Blocks, bound: float, sense: str, unit: str, scale: float) -> Figure:

@@ -27,7 +27,7 @@ from pytest_cloudbench.support.clock import now_ns
 from pytest_cloudbench.workload.arrival import FixedInterval, plan
 from pytest_cloudbench.workload.payload import Payloads
 
-__all__ = ["NoDriver", "lateness"]
+__all__ = ["NoDriver", "measure_lateness"]
 
 _MANY_SENSORS, _INTERVAL_S = 10_000, 10.0
 _MARGIN_NS = 50_000_000
@@ -65,8 +65,8 @@ class NoDriver:
     def close(self) -> None: ...
 
 
-def lateness(blocks: int) -> dict[str, Any]:
-    """How late many sensors are (p99, milliseconds), and a thread that only sleeps until the same times."""
+def measure_lateness(blocks: int) -> dict[str, Any]:
+    """Return the lateness (p99, ms) of many sensors, and of a thread that only sleeps until the same times."""
     upload = Upload(NoDriver(), Files("/run/experiment", Payloads("bench").random(5120)))
     runs: list[dict[str, float]] = []
 
@@ -74,8 +74,8 @@ def lateness(blocks: int) -> dict[str, Any]:
         runs.append(_run_engine(upload))
         return runs[-1]["lateness_p99_ms"]
 
-    found = alternating(sensors, _sleeper_p99_ms, blocks)
-    return {"ours": found.ours, "reference": found.reference, "runs": runs[1:]}
+    blocks_ms = alternating(sensors, _sleeper_p99_ms, blocks)
+    return {"ours": blocks_ms.ours, "reference": blocks_ms.reference, "runs": runs[1:]}
 
 
 def _sleeper_p99_ms() -> float:
@@ -107,4 +107,4 @@ def _run_engine(task: Task) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(lateness(int(sys.argv[1]))))
+    print(json.dumps(measure_lateness(int(sys.argv[1]))))

@@ -30,11 +30,11 @@ def main(profile: str, seed: str) -> None:
         put = bare_dropbox(emulator.start(), connections=_THREADS).put
         emulator.refill()
         begun_ns = now_ns() + _MARGIN_NS
-        json.dump(_uploaded(put, [begun_ns + due_ns for due_ns in schedule.due_ns]), sys.stdout)
+        json.dump(_upload_all(put, [begun_ns + due_ns for due_ns in schedule.due_ns]), sys.stdout)
 
 
-def _uploaded(put: Callable[[str], object], due_ns: list[int]) -> list[tuple[int, int, int]]:
-    """Returns due time, start and end of each upload, in nanoseconds."""
+def _upload_all(put: Callable[[str], object], due_ns: list[int]) -> list[tuple[int, int, int]]:
+    """Return due time, start and end of each upload, in nanoseconds."""
     tickets, done = itertools.count(), list[tuple[int, int, int]]()
 
     def upload() -> None:

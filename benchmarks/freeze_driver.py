@@ -1,4 +1,4 @@
-"""The least a driver can be: one socket per thread and HTTP by hand, for ``freeze_server.py``."""
+"""A minimal driver for ``freeze_server.py``: one socket per thread, and HTTP by hand."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def request(connection: socket.socket, head: str, body: bytes = b"") -> bytes:
         if not piece:
             raise ConnectionResetError("the connection ended")
         data += piece
-        answer, mark, rest = data.partition(b"\r\n\r\n")
-        if mark and len(rest) >= int(answer.rpartition(b":")[2]):
-            return rest
+        answer, mark, content = data.partition(b"\r\n\r\n")
+        if mark and len(content) >= int(answer.rpartition(b":")[2]):
+            return content
 
 
 class FreezeDriver:
-    """Only uploads; it lists nothing, so experiments on it do not verify."""
+    """A driver that only uploads. It lists nothing, so experiments on it do not verify."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(digest=None, verbs=frozenset({Verb.PUT}), via="a socket")
 
@@ -63,7 +63,7 @@ class FreezeDriver:
     def delete(self, path: str) -> None: ...
 
     def mkdir(self, path: str) -> None:
-        """The first period begins here, as the emulator's does when an experiment begins."""
+        """Start the first period, as the emulator does when an experiment begins."""
         with socket.create_connection(("127.0.0.1", self._port)) as connection:
             request(connection, "POST /origin")
 

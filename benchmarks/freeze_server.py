@@ -15,7 +15,7 @@ __all__ = ["FrozenServer"]
 
 
 class FrozenServer(asyncio.Protocol):
-    """One connection; requests come one after the other."""
+    """One connection, on which requests come one after the other."""
 
     period_ns = duration_ns = origin_ns = 0
 

@@ -1,8 +1,8 @@
-"""How well the gate decides, and how other rules decide on the same data: a table, and the figures of ``bench_gate``.
+"""Measure how well the gate and other rules decide on the same data: a table, and the figures of ``bench_gate``.
 
 ``python -m benchmarks.gate_cases --sessions 500 --json gate-cases.json`` prints a Markdown table of all cases and rules
-and writes the same with counts and intervals. A case without a record is left out, and said. With ``PYTHONPATH=src:.``
-it also runs in an environment that has the package ``apache-otava``; see ``gate_rules``.
+and writes the same with counts and intervals. A case without a record is left out. With ``PYTHONPATH=src:.`` it
+also runs in an environment that has the package ``apache-otava``; see ``gate_rules``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from pytest_cloudbench.judge.baseline import ONLY_AT_GATE, WAS_OUTLIER
 from pytest_cloudbench.judge.significance import wilson
 from pytest_cloudbench.judge.watched import FOLLOWED_ONLY, Numbers
 
-__all__ = ["CASES", "COURSES", "Case", "Count", "Course", "count_case", "count_course", "why_not"]
+__all__ = ["CASES", "COURSES", "Case", "Count", "Course", "count_case", "count_course", "describe_missing"]
 
 Sense = Literal["at most", "at least"]
 
@@ -50,24 +50,24 @@ _P50_METRICS = ("quiet_p50", "unstarved_p50")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Sessions of one kind, and what is asked of them.
+    """Sessions of one kind, and the answer that is counted in them.
 
     Attributes:
-        text: what they are.
-        source: what they are drawn from, or the noise of simulated ones.
+        text: their description.
+        source: the history that they are drawn from, or the noise of simulated ones.
         asks: whether anything is ``red``; whether the change is ``found``, or ``met`` by a metric that decides, in the
             first experiment; or which share of all metrics that can make an experiment inconclusive is ``decided``
             (met or broken).
-        wanted: the bound of the answer's share, None if it is only reported.
+        bound: the limit of the answer's share, None if it is only reported.
         sense: of the bound.
-        change: what is different today.
-        shows: the metrics that count; all, if there is none.
+        change: today's difference.
+        shows: the metrics that count, or none for all.
     """
 
     text: str
     source: History | Noise
     asks: Literal["red", "found", "met", "decided"] = "red"
-    wanted: float | None = 0.01
+    bound: float | None = 0.01
     sense: Sense = "at most"
     change: Change = field(default_factory=Change)
     shows: Collection[str] = ()
@@ -77,12 +77,12 @@ class Case:
         return isinstance(self.source, Noise)
 
 
-def _finds(text: str, source: History | Noise, change: Change, *shows: str, wanted: float = 0.95) -> Case:
-    return Case(f"{text}: found", source, "found", wanted, "at least", change, shows)
+def _finds(text: str, source: History | Noise, change: Change, *shows: str, bound: float = 0.95) -> Case:
+    return Case(f"{text}: found", source, "found", bound, "at least", change, shows)
 
 
-def _decided(text: str, source: History, wanted: float | None, shows: Collection[str] = ()) -> Case:
-    return Case(text, source, "decided", wanted, "at least", Change(), shows)
+def _decides(text: str, source: History, bound: float | None, shows: Collection[str] = ()) -> Case:
+    return Case(text, source, "decided", bound, "at least", Change(), shows)
 
 
 _CALM, _BUSY4, _BUSY16 = (History((load,), load) for load in ("calm", "busy4", "busy16"))
@@ -105,12 +105,12 @@ CASES: Mapping[str, Case] = {
     "false_alarms_calm_to_bursts": Case("nothing changed, bursts after a calm history", History(("calm",), "bursts")),
     "false_alarms": Case("nothing changed, disturbances t4 of 1 %, a fifth shared", Noise()),
     "false_alarms_t3": Case("nothing changed, disturbances t3 of 1 %, half shared",
-                            Noise(shared=0.5, freedom=3), wanted=0.05),
+                            Noise(shared=0.5, freedom=3), bound=0.05),
     "false_alarms_t3_shared": Case("nothing changed, disturbances t3 of 1 %, 90 % shared",
-                                   Noise(shared=0.9, freedom=3), wanted=0.05),
-    "finds_lost": _finds("one file lost, once", _CALM, Change(lost=1), *_LOST, wanted=1.0),
-    "finds_lost_busy16": _finds("one file lost, once, 16 busy processes", _BUSY16, Change(lost=1), *_LOST, wanted=1.0),
-    "finds_corrupt": _finds("one byte corrupt, once", _CALM, Change(corrupt=1), "corrupt_rate", wanted=1.0),
+                                   Noise(shared=0.9, freedom=3), bound=0.05),
+    "finds_lost": _finds("one file lost, once", _CALM, Change(lost=1), *_LOST, bound=1.0),
+    "finds_lost_busy16": _finds("one file lost, once, 16 busy processes", _BUSY16, Change(lost=1), *_LOST, bound=1.0),
+    "finds_corrupt": _finds("one byte corrupt, once", _CALM, Change(corrupt=1), "corrupt_rate", bound=1.0),
     "finds_p50": _finds("p50 +10 %, calm", _CALM, _P50, *_TIMES),
     "finds_p50_simulated": _finds("p50 +10 %, disturbances t4 of 1 %", Noise(), _P50, *_TIMES),
     "finds_p99": _finds("p99 +25 %, calm", _CALM, _P99, "quiet_p99"),
@@ -130,9 +130,9 @@ CASES: Mapping[str, Case] = {
                                      _incidents("calm", 2, _FAILED_OPS), Change(failed=0.01), "failed_rate",
                                      "loss_rate"),
     "finds_p99_incident_busy4": _finds("p99 +25 %, 4 busy processes, one incident before", _incidents("busy4", 1),
-                                       _P99, "quiet_p99", wanted=0.8),
+                                       _P99, "quiet_p99", bound=0.8),
     "finds_p99_incidents_busy4": _finds("p99 +25 %, 4 busy processes, two incidents before", _incidents("busy4", 2),
-                                        _P99, "quiet_p99", wanted=0.8),
+                                        _P99, "quiet_p99", bound=0.8),
     "finds_p50_new": _finds("p50 +25 %, bursts that no earlier session had", _NEW, Change(p50=0.25), *_TIMES),
     "finds_p50_calm_to_bursts": _finds("p50 +25 %, bursts after a calm history", History(("calm",), "bursts"),
                                        Change(p50=0.25), *_TIMES),
@@ -144,21 +144,21 @@ CASES: Mapping[str, Case] = {
                         _P50_METRICS),
     "met_p50_calm_to_bursts": Case("p50 +10 %, bursts after a calm history: met", History(("calm",), "bursts"), "met",
                                    0.05, "at most", _P50, _P50_METRICS),
-    "decided_open": _decided("16 busy processes, open loop: metrics decided",
+    "decided_open": _decides("16 busy processes, open loop: metrics decided",
                              History(("busy16",), "busy16", ("open",)), 0.5),
-    "decided_closed": _decided("16 busy processes, closed loop: metrics decided",
+    "decided_closed": _decides("16 busy processes, closed loop: metrics decided",
                                History(("busy16",), "busy16", ("closed", "served")), 0.8),
-    "decided_times_open": _decided("the same, p50 and p99 alone, open loop",
+    "decided_times_open": _decides("the same, p50 and p99 alone, open loop",
                                    History(("busy16",), "busy16", ("open",)), None, _TIMES),
-    "decided_times_closed": _decided("the same, p50 and p99 alone, closed loop",
+    "decided_times_closed": _decides("the same, p50 and p99 alone, closed loop",
                                      History(("busy16",), "busy16", ("closed", "served")), None, _TIMES),
 }  # fmt: skip
-"""What the gate must do, by the names of ``bench_gate``'s figures without ``gate_``."""
+"""The cases that the gate must decide, by the names of ``bench_gate``'s figures without ``gate_``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """How often a rule's answer was what was asked for. ``of`` is 0 if the rule has nothing to say."""
+    """The number of expected answers of a rule. ``of`` is 0 if the rule cannot answer."""
 
     count: int
     of: int
@@ -169,55 +169,55 @@ class Count:
 
     @property
     def interval(self) -> list[float]:
-        """Returns the 95 % interval of the share, as if all were independent."""
+        """Return the 95 % interval of the share, as if all were independent."""
         return [round(bound, 4) for bound in wilson(self.share, self.of)] if self.of else [0.0, 1.0]
 
 
-def why_not(case: Case) -> str:
-    """Returns why a case cannot be run here, or an empty text."""
+def describe_missing(case: Case) -> str:
+    """Return why a case cannot be run here, or an empty text."""
     if isinstance(case.source, Noise):
         return ""
     if missing := missing_loads(case.source):
         return f"no record of {', '.join(missing)}"
     record = read_record(case.source.now)
     assert record is not None
-    known = {metric for run in record.rounds[0].values() for metric in run}
-    if case.asks == "found" and known.isdisjoint(case.shows):
+    recorded_metrics = {metric for run in record.rounds[0].values() for metric in run}
+    if case.asks == "found" and recorded_metrics.isdisjoint(case.shows):
         return f"the record of {case.source.now} lacks {', '.join(case.shows)}"
     return ""
 
 
 def count_case(name: str, rules: Sequence[str], sessions: int) -> dict[str, Count]:
-    """Returns for each rule how often it answered what the case asks, in so many sessions."""
+    """Return for each rule how often it answered what the case asks, in a number of sessions."""
     with ProcessPoolExecutor() as pool:
-        answers = list(pool.map(partial(_one, name, rules), range(sessions), chunksize=5))
+        answers = list(pool.map(partial(_count_session, name, rules), range(sessions), chunksize=5))
     return {
-        rule: Count(sum(each[index][0] for each in answers), sum(each[index][1] for each in answers))
+        rule: Count(sum(counts[index][0] for counts in answers), sum(counts[index][1] for counts in answers))
         for index, rule in enumerate(rules)
     }
 
 
-def _one(name: str, rules: Sequence[str], seed: int) -> list[tuple[int, int]]:
+def _count_session(name: str, rules: Sequence[str], seed: int) -> list[tuple[int, int]]:
     case = CASES[name]
     if isinstance(case.source, Noise):
         session = simulated_session(case.source, case.change, f"{name}/{seed}")
     else:
         session = drawn_session(case.source, case.change, f"{name}/{seed}")
-    return [counted(case, RULES[rule](session)) for rule in rules]
+    return [count_answers(case, RULES[rule](session)) for rule in rules]
 
 
-def counted(case: Case, answers: Sequence[Answered]) -> tuple[int, int]:
-    """Returns how many answers of one session are what the case asks, and of how many."""
+def count_answers(case: Case, answers: Sequence[Answered]) -> tuple[int, int]:
+    """Return how many answers of one session are what the case asks, and of how many."""
     if not answers:
         return 0, 0
     if case.asks == "decided":
-        deciding = [each for each in answers if each.decides and (not case.shows or each.metric in case.shows)]
-        return sum(each.answer != "inconclusive" for each in deciding), len(deciding)
-    wanted = "met" if case.asks == "met" else "broken"
+        deciding = [answer for answer in answers if answer.decides and (not case.shows or answer.metric in case.shows)]
+        return sum(answer.answer != "inconclusive" for answer in deciding), len(deciding)
+    expected = "met" if case.asks == "met" else "broken"
     is_so = any(
-        each.answer == wanted and (wanted == "broken" or each.decides)
-        for each in answers
-        if case.asks == "red" or (each.experiment == "t0" and each.metric in (*case.shows, OPERATIONS))
+        answer.answer == expected and (expected == "broken" or answer.decides)
+        for answer in answers
+        if case.asks == "red" or (answer.experiment == "t0" and answer.metric in (*case.shows, OPERATIONS))
     )
     return int(is_so), 1
 
@@ -227,10 +227,10 @@ def counted(case: Case, answers: Sequence[Answered]) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """What happens to an experiment from its 21st run on. Simulated; runs differ by a normal disturbance.
+    """A simulated course of an experiment from its 21st run on. Runs differ by a normal disturbance.
 
     Attributes:
-        text: what it is.
+        text: its description.
         spread: of runs, a standard deviation as a share.
         slope: the share that times rise by with each run.
         step: the share that they rise by at once.
@@ -242,7 +242,7 @@ class Course:
     step: float = 0.0
 
     def rise(self, run: int) -> float:
-        """Returns the logarithm of how much longer times are in a run, counted from the first one with the change."""
+        """Return the logarithm of how much longer times are in a run, counted from the first one with the change."""
         return run * log1p(self.slope) + log1p(self.step)
 
 
@@ -262,12 +262,12 @@ _MOST_RISE = 0.20
 _STEP_RUNS = 30
 """A step must be red within so many runs."""
 _RUNS_AFTER = 10
-"""For so many runs after that a regression is followed: as long as times are longer by the margin, none may be met."""
+"""A regression is followed for so many runs after that. While times are longer by the margin, none may be met."""
 _MARGIN = 0.10
 
 
 class Ending(NamedTuple):
-    """What a rule said in a course.
+    """The answers of a rule in a course.
 
     Attributes:
         was_red: in time.
@@ -283,42 +283,47 @@ class Ending(NamedTuple):
 
 
 def count_course(name: str, rules: Sequence[str], series: int) -> dict[str, tuple[Count, Count, Count]]:
-    """Returns for each rule in how many series it was red in time; met, of those; and met, of those that were open."""
+    """Return for each rule in how many series it was red in time, and in how many of these it was then met.
+
+    The third count is of the series with an open regression that were then met.
+    """
     with ProcessPoolExecutor() as pool:
-        answers = list(pool.map(partial(_followed, name, rules), range(series), chunksize=2))
+        answers = list(pool.map(partial(_follow_all, name, rules), range(series), chunksize=2))
     totals = {}
     for index, rule in enumerate(rules):
-        ends = [end for each in answers if (end := each[index]) is not None]
+        ends = [end for endings in answers if (end := endings[index]) is not None]
         red = [end.was_met for end in ends if end.was_red]
         opened = [end.was_met_open for end in ends if end.was_open]
         totals[rule] = Count(len(red), len(ends)), Count(sum(red), len(red)), Count(sum(opened), len(opened))
     return totals
 
 
-def _followed(name: str, rules: Sequence[str], seed: int) -> list[Ending | None]:
+def _follow_all(name: str, rules: Sequence[str], seed: int) -> list[Ending | None]:
     return [follow(COURSES[name], rule, f"{name}/{seed}") for rule in rules]
 
 
 def follow(course: Course, rule: str, seed: str) -> Ending | None:
-    """Returns what a rule says in a course; None if it has nothing to say."""
+    """Return the answers of a rule in a course, or None if it cannot answer."""
     noise = Noise(spread=course.spread, freedom=0)
-    former: list[Numbers] = [_timed(noise, 0.0, f"{seed}/before {run}") for run in range(_ACCEPTED_RUNS)]
+    former: list[Numbers] = [_simulate_times(noise, 0.0, f"{seed}/before {run}") for run in range(_ACCEPTED_RUNS)]
     was_red = was_met = was_open = was_met_open = False
     for run in range(_most_runs(course) + _RUNS_AFTER):
         if run == _most_runs(course) and not was_red:
             break
-        now = _timed(noise, course.rise(run), f"{seed}/{run}")
+        now = _simulate_times(noise, course.rise(run), f"{seed}/{run}")
         again = partial(_again, noise, course.rise(run), f"{seed}/{run}")
         answers = RULES[rule](Session([Experiment("t0", former, now)], again))
         if not answers:
             return None
-        is_red = any(each.answer == "broken" for each in answers)
-        is_met = course.rise(run) >= log1p(_MARGIN) and all(each.answer == "met" for each in answers)
+        is_red = any(answer.answer == "broken" for answer in answers)
+        is_met = course.rise(run) >= log1p(_MARGIN) and all(answer.answer == "met" for answer in answers)
         was_met |= was_red and is_met
         was_met_open |= was_open and is_met
         was_red |= is_red
-        was_open |= any(each.is_open and not each.is_outlier for each in answers)  # else the run is not stored
-        is_outlier = any(each.is_outlier for each in answers)
+        was_open |= any(
+            answer.is_open and not answer.is_outlier for answer in answers
+        )  # otherwise the run is not stored
+        is_outlier = any(answer.is_outlier for answer in answers)
         barred = ONLY_AT_GATE if is_red else WAS_OUTLIER if is_outlier else ""
         former.append(dict(now) | ({FOLLOWED_ONLY: barred} if barred else {}))
     return Ending(was_red, was_met, was_open, was_met_open)
@@ -330,31 +335,31 @@ def _most_runs(course: Course) -> int:
     return next(run for run in range(10_000) if expm1(course.rise(run)) >= _MOST_RISE)
 
 
-def _timed(noise: Noise, rise: float, seed: str) -> Numbers:
+def _simulate_times(noise: Noise, rise: float, seed: str) -> Numbers:
     numbers = simulated_run(noise, Change(p50=expm1(rise)), random.Random(seed))
     return {name: numbers[name] for name in ("quiet_ops", "ops", "quiet_p50")}
 
 
 def _again(noise: Noise, rise: float, seed: str, _: int, before: int) -> Numbers:
-    return _timed(noise, rise, f"{seed}/again {before}")
+    return _simulate_times(noise, rise, f"{seed}/again {before}")
 
 
 # --- the table ---
 
 
 def compare(names: Iterable[str], rules: Sequence[str], sessions: int, series: int) -> dict[str, Any]:
-    """Returns the answers of all rules in all cases and courses that can be run here."""
+    """Return the answers of all rules in all cases and courses that can be run here."""
     rows: dict[str, Any] = {}
     left_out: dict[str, str] = {}
     for name in names:
         print(f"{name} ...", file=sys.stderr, flush=True)
         if name in COURSES:
             rows |= _course_rows(name, count_course(name, rules, series))
-        elif reason := why_not(CASES[name]):
+        elif reason := describe_missing(CASES[name]):
             left_out[name] = reason
         else:
             case = CASES[name]
-            rows[name] = _row(case.text, case.wanted, case.sense, count_case(name, rules, sessions))
+            rows[name] = _row(case.text, case.bound, case.sense, count_case(name, rules, sessions))
             rows[name] |= {"simulated": case.is_simulated, "change": asdict(case.change)}
     loads = sorted({load for case in CASES.values() if isinstance(case.source, History)
                     for load in (*case.source.before, case.source.now)})  # fmt: skip
@@ -368,7 +373,7 @@ def compare(names: Iterable[str], rules: Sequence[str], sessions: int, series: i
 
 def _course_rows(name: str, counts: Mapping[str, tuple[Count, Count, Count]]) -> dict[str, Any]:
     course = COURSES[name]
-    red, met, opened = ({rule: each[index] for rule, each in counts.items()} for index in range(3))
+    red, met, opened = ({rule: triple[index] for rule, triple in counts.items()} for index in range(3))
     limit = f"within {_STEP_RUNS} runs" if course.step else "before +20 %"
     return {
         name: _row(f"{course.text}: red {limit}", 0.95, "at least", red),
@@ -377,23 +382,23 @@ def _course_rows(name: str, counts: Mapping[str, tuple[Count, Count, Count]]) ->
     }
 
 
-def _row(text: str, wanted: float | None, sense: Sense, counts: Mapping[str, Count]) -> dict[str, Any]:
+def _row(text: str, bound: float | None, sense: Sense, counts: Mapping[str, Count]) -> dict[str, Any]:
     return {
-        "text": text, "wanted": wanted, "sense": sense, "simulated": True,
-        "rules": {rule: {"count": each.count, "of": each.of, "interval": each.interval}
-                  for rule, each in counts.items()},
+        "text": text, "wanted": bound, "sense": sense, "simulated": True,
+        "rules": {rule: {"count": count.count, "of": count.of, "interval": count.interval}
+                  for rule, count in counts.items()},
     }  # fmt: skip
 
 
 def table(compared: Mapping[str, Any]) -> list[str]:
-    """Returns the lines of a Markdown table."""
+    """Return the lines of a Markdown table."""
     rules = list(dict.fromkeys(rule for row in compared["rows"].values() for rule in row["rules"]))
     lines = [f"| situation | by | wanted | {' | '.join(rules)} |", "|---" * (3 + len(rules)) + "|"]
     for row in compared["rows"].values():
         by = "simulated" if row["simulated"] else "recorded"
-        wanted = "" if row["wanted"] is None else f"{row['sense']} {row['wanted'] * 100:g} %"
+        bound = "" if row["wanted"] is None else f"{row['sense']} {row['wanted'] * 100:g} %"
         cells = [_percent(row["rules"].get(rule)) for rule in rules]
-        lines.append(f"| {row['text']} | {by} | {wanted} | {' | '.join(cells)} |")
+        lines.append(f"| {row['text']} | {by} | {bound} | {' | '.join(cells)} |")
     return lines
 
 

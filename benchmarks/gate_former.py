@@ -1,4 +1,4 @@
-"""The gate's rule until 2026-11-25, reduced to what makes it differ, for comparison with the one that took its place.
+"""The gate's rule until 2026-11-25, reduced to its differences, for comparison with its successor.
 
 Student's t on mean and standard deviation of the runs since the last change in either direction. A suspect counts as
 the median of three repetitions. What is broken must also be further from its baseline than 99.5 % of the session's
@@ -75,7 +75,7 @@ def _checks_of(experiment: Experiment) -> list[_Check]:
 
 @dataclass(eq=False)
 class _Check:
-    """One metric of one experiment; ``again`` are the repetitions of a suspect."""
+    """One metric of one experiment. ``again`` has the repetitions of a suspect."""
 
     experiment: Experiment
     former: Sequence[Numbers]
@@ -110,7 +110,7 @@ class _Level(_Check):
     is_test = True
 
     def _value(self, run: Numbers) -> float:
-        """Returns the logarithm of a run's number, infinite if there is none."""
+        """Return the logarithm of a run's number, infinite if there is none."""
         name = self.metric if self.experiment.kind == "open" else self.metric.replace("quiet", "service")
         value, unit = run.get(name), run.get("reference_cpu_s") if self.metric == "cpu_per_op" else 1.0
         return log(value / unit) if value and unit else inf
@@ -155,7 +155,7 @@ class _Level(_Check):
         return self._p_value(self.judged) if self.again else 1.0
 
     def leave_one_out(self) -> list[float]:
-        """Returns the t of each run of the baseline against the others."""
+        """Return the t of each run of the baseline against the others."""
         distances = []
         for index, value in enumerate(self.logs):
             others = self.logs[:index] + self.logs[index + 1 :]
@@ -186,7 +186,7 @@ class _Rate(_Check):
 
     @cached_property
     def _usual(self) -> _Count:
-        return _pooled(self._counts)
+        return _pool(self._counts)
 
     @cached_property
     def _dispersion(self) -> float:
@@ -197,14 +197,14 @@ class _Rate(_Check):
         return max(1.0, chi2 / (len(self._counts) - 1))
 
     def _change(self, counts: Sequence[_Count]) -> float:
-        count, of = _pooled(counts)
+        count, of = _pool(counts)
         return count / of - self._usual[0] / self._usual[1]
 
     def _p_value(self, counts: Sequence[_Count]) -> float:
-        count, of = _pooled(counts)
-        seen, drawn = floor(count / self._dispersion), ceil(of / self._dispersion)
-        marked, whole = (ceil(number / self._dispersion) for number in self._usual)
-        return hypergeometric_sf(seen, drawn, seen + marked, drawn + whole)
+        count, of = _pool(counts)
+        hits, draws = floor(count / self._dispersion), ceil(of / self._dispersion)
+        usual_hits, usual_draws = (ceil(number / self._dispersion) for number in self._usual)
+        return hypergeometric_sf(hits, draws, hits + usual_hits, draws + usual_draws)
 
     @cached_property
     def now(self) -> _Count:
@@ -236,8 +236,8 @@ class _Rate(_Check):
         return "met" if self._upper(again or [self.now]) < _MARGIN_RATE else "inconclusive"
 
     def _upper(self, counts: Sequence[_Count]) -> float:
-        """Returns Newcombe's one-sided 95 % bound of the change."""
-        (count, of), (theirs, of_theirs) = _pooled(counts), self._usual
+        """Return Newcombe's one-sided 95 % bound of the change."""
+        (count, of), (theirs, of_theirs) = _pool(counts), self._usual
         share, usual = count / of, theirs / of_theirs
         _, high = wilson(share, of / self._dispersion, Z90)
         low, _ = wilson(usual, of_theirs / self._dispersion, Z90)
@@ -273,7 +273,7 @@ def _spread(values: Sequence[float]) -> float:
     return max(sqrt(sum((value - middle) ** 2 for value in values) / (len(values) - 1)), _LEAST_SPREAD)
 
 
-def _pooled(counts: Sequence[_Count]) -> _Count:
+def _pool(counts: Sequence[_Count]) -> _Count:
     return sum(count for count, _ in counts), sum(of for _, of in counts)
 
 

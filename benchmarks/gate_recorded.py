@@ -1,4 +1,4 @@
-"""Runs of one machine under named loads, in the order in which they were measured: what the gate's figures are made of.
+"""Runs of one machine under named loads, in the order in which they were measured, for the gate's figures.
 
 ``python -m benchmarks.gate_recorded LOAD MINUTES [--rounds N] [--folder FOLDER]`` records this machine under a load,
 into ``gate-LOAD.jsonl.gz``. A round is one run of each kind: an open loop and a closed one against an emulator, and a
@@ -32,7 +32,17 @@ from benchmarks.harness import environment, python, scratch
 from pytest_cloudbench.judge.baseline import is_about_times
 from pytest_cloudbench.judge.watched import TIMES_DOUBTED, Numbers, needed_numbers
 
-__all__ = ["COLUMNS", "KINDS", "LOADS", "SAMPLE", "Record", "busy_machine", "read_record", "record", "unstarved"]
+__all__ = [
+    "COLUMNS",
+    "KINDS",
+    "LOADS",
+    "SAMPLE",
+    "Record",
+    "busy_machine",
+    "compute_unstarved",
+    "read_record",
+    "record",
+]
 
 FOLDER = Path(__file__).parent
 
@@ -55,12 +65,12 @@ _ROUNDS = 3
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What else the machine does.
+    """The other work of the machine.
 
     Attributes:
         about: in words.
         processes: how many of them compute.
-        busy_s, idle_s: how long, on average, each computes and then sleeps; never, if ``idle_s`` is 0.
+        busy_s, idle_s: how long, on average, each computes and then sleeps. With ``idle_s`` 0 they never sleep.
     """
 
     about: str
@@ -172,10 +182,10 @@ _NAME = re.compile(r"test_(?P<kind>\w+)\[.*?(?P<round>\d+)\]$")
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What was recorded under one load.
+    """The record of one load.
 
     Attributes:
-        about: of what, when and where.
+        about: the operations, the date and the machine.
         rounds: the runs of each round by their kind, in order.
     """
 
@@ -184,13 +194,13 @@ class Record:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Returns the kinds of runs that each of its rounds has."""
+        """Return the kinds of runs that each of its rounds has."""
         return tuple(kind for kind in KINDS if kind in self.rounds[0])
 
 
 @cache
 def read_record(load: str, folder: Path = FOLDER) -> Record | None:
-    """Returns what was recorded under a load; None if nothing was. Rounds that lack a run are left out."""
+    """Return the record of a load, or None if there is none. Rounds that lack a run are left out."""
     path = folder / f"gate-{load}.jsonl.gz"
     if not path.exists():
         return None
@@ -198,15 +208,15 @@ def read_record(load: str, folder: Path = FOLDER) -> Record | None:
         about, *runs = map(json.loads, file)
     rounds: dict[int, dict[str, Numbers]] = {}
     for run in runs:
-        rounds.setdefault(run["round"], {})[run["kind"]] = run | unstarved(run)
-    most = max(map(len, rounds.values()))
+        rounds.setdefault(run["round"], {})[run["kind"]] = run | compute_unstarved(run)
+    most_runs = max(map(len, rounds.values()))
     averages = [run["load_average"] for run in runs if "load_average" in run]
     text = f"{about['about']}, load average {min(averages)} to {max(averages)}" if averages else about["about"]
-    return Record(text, [runs_of for runs_of in rounds.values() if len(runs_of) == most])
+    return Record(text, [runs_of for runs_of in rounds.values() if len(runs_of) == most_runs])
 
 
-def unstarved(numbers: Numbers, slowdown: float = 0.0) -> dict[str, float]:
-    """Returns of a run's columns what is known without its threads' waits; nothing if it lacks them.
+def compute_unstarved(numbers: Numbers, slowdown: float = 0.0) -> dict[str, float]:
+    """Return the numbers of a run without its threads' waits, or none if it lacks the columns.
 
     Args:
         numbers: of the run.
@@ -226,10 +236,10 @@ def unstarved(numbers: Numbers, slowdown: float = 0.0) -> dict[str, float]:
 @contextmanager
 def busy_machine(load: str) -> Iterator[None]:
     """Keep the machine as busy as a load says, by processes that end with this block, or with this process."""
-    asked = LOADS[load]
+    work = LOADS[load]
     with ExitStack() as stack:
-        for seed in range(asked.processes):
-            command = python("-c", _BUSY, str(os.getpid()), str(asked.busy_s), str(asked.idle_s), str(seed))
+        for seed in range(work.processes):
+            command = python("-c", _BUSY, str(os.getpid()), str(work.busy_s), str(work.idle_s), str(seed))
             process = stack.enter_context(subprocess.Popen(command))
             stack.callback(process.kill)
         yield
@@ -243,7 +253,7 @@ def record(
     Args:
         load: which of ``LOADS``.
         minutes: after which no further session begins.
-        folder: of the file that is written; a former one is replaced.
+        folder: of the file that is written. A former one is replaced.
         ops: operations of a run.
         rounds: of each session.
         most_rounds: after which no further session begins, either.
@@ -274,7 +284,7 @@ def _append(path: Path, lines: Sequence[Mapping[str, Any]], mode: str = "ab") ->
 
 
 def _session(ops: int, rounds: int) -> list[dict[str, Any]]:
-    """Returns the runs of one session, in order; a run whose counts cannot be believed is left out."""
+    """Return the runs of one session, in order, except those whose counts are in doubt."""
     with scratch() as folder:
         texts = {"noise.toml": _PROFILE, "threads.toml": _RECIPE, "conftest.py": _CONFTEST, "test_put.py": _TEST}
         for name, text in texts.items():
@@ -284,8 +294,8 @@ def _session(ops: int, rounds: int) -> list[dict[str, Any]]:
         settings = environment(OPS=str(ops), ROUNDS=str(rounds))
         ended = subprocess.run(command, cwd=folder, env=settings, capture_output=True, text=True, check=False)
         if not (folder / "out.json").exists():
-            said = f"{ended.stdout[-3000:]}{ended.stderr[-2000:]}"
-            raise RuntimeError(f"the session ended with {ended.returncode}:\n{said}")
+            output = f"{ended.stdout[-3000:]}{ended.stderr[-2000:]}"
+            raise RuntimeError(f"the session ended with {ended.returncode}:\n{output}")
         entries = json.loads((folder / "out.json").read_text(encoding="utf-8"))["benchmarks"]
     load_average = round(os.getloadavg()[0], 1)
     return [
@@ -299,12 +309,12 @@ def _line(entry: Mapping[str, Any]) -> dict[str, Any]:
     name, info = _NAME.search(entry["fullname"]), entry["extra_info"]
     assert name is not None
     line: dict[str, Any] = {"kind": name["kind"], "round": int(name["round"])}
-    line |= {name: _rounded(info[name]) for name in sorted(needed_numbers()) if info.get(name) is not None}
+    line |= {name: _round(info[name]) for name in sorted(needed_numbers()) if info.get(name) is not None}
     line |= {TIMES_DOUBTED: True} if info["doubts"] else {}
     return line | {name: info[name] for name in (SAMPLE, *COLUMNS) if name in info}
 
 
-def _rounded(value: Any) -> Any:
+def _round(value: Any) -> Any:
     return float(f"{value:.7g}") if isinstance(value, float) else value
 
 

@@ -1,8 +1,8 @@
-"""Rules that say whether a session got worse, behind one interface: the gate's own, its former one, and others.
+"""Rules that decide whether a session got worse: the gate's own, its former one, and others.
 
-All see the same numbers of the same sessions (``gate_sessions``). Otava is the package ``apache-otava`` where that is
-installed, which needs an environment of its own; otherwise this project's own E-divisive stands for it, and its name
-says so.
+All use the same numbers of the same sessions (``gate_sessions``). Otava is the package ``apache-otava`` where that is
+installed, which needs an environment of its own; otherwise this project's own E-divisive takes its place under a name
+of its own.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _WATCHED = (
     "quiet_p50", "quiet_p99", "failed_rate", "loss_rate", "silent_loss_rate", "corrupt_rate", "throttled_rate",
     "requests_per_op", "payload_bytes_per_op", "wire_bytes_per_op",
 )  # fmt: skip
-"""What the simple rules compare. CPU time and the share of quiet operations would only add to their false alarms."""
+"""The metrics that the simple rules compare. CPU time and the share of quiet operations would add false alarms."""
 
 
 # --- the gate's own rule ---
@@ -45,12 +45,14 @@ def _checks(experiment: Experiment, former: FormerNumbers, again: Sequence[Numbe
 
 
 def gate(session: Session) -> list[Answered]:
-    """The product's rule. Suspects are measured again as in ``load.gate.session``, for half the session's own time at
-    most."""
+    """Judge by the product's rule.
+
+    Suspects are measured again as in ``load.gate.session``, for half the session's own time at most.
+    """
     experiments = session.experiments
     former = [FormerNumbers(experiment.former) for experiment in experiments]
     again: list[list[Numbers]] = [[] for _ in experiments]
-    checks = [_checks(*each) for each in zip(experiments, former, again, strict=True)]
+    checks = [_checks(*arguments) for arguments in zip(experiments, former, again, strict=True)]
     suspects = [number for number, those in enumerate(checks) if any(map(is_suspect, those))]
     ranked = sorted(suspects, key=lambda number: min(map(suspicion, filter(is_suspect, checks[number]))))
     budget, spent = len(experiments) // 2, 0
@@ -69,11 +71,14 @@ def gate(session: Session) -> list[Answered]:
     ]  # fmt: skip
 
 
-# --- what else is used ---
+# --- other rules in use ---
 
 
 def last_run(session: Session, ratio: float, *, both_ways: bool = False) -> list[Answered]:
-    """Broken is what is larger than in the run before by more than a ratio; ``both_ways``, also what is smaller."""
+    """Call a metric broken if it is larger than in the run before by more than a ratio.
+
+    With ``both_ways``, a smaller one is broken, too.
+    """
 
     def answer(experiment: Experiment, metric: str) -> Answered:
         before, now = experiment.former[-1][metric], experiment.now[metric]
@@ -89,7 +94,7 @@ def last_run(session: Session, ratio: float, *, both_ways: bool = False) -> list
 
 
 def mann_whitney(session: Session, alpha: float = 0.01) -> list[Answered]:
-    """Broken is an experiment whose operations are slower than those of the run before, as if all were independent."""
+    """Call an experiment broken if its operations are slower than in the run before, as if all were independent."""
     return [
         Answered(experiment.name, OPERATIONS, "broken" if p_value < alpha else "met")
         for experiment in session.experiments
@@ -99,7 +104,7 @@ def mann_whitney(session: Session, alpha: float = 0.01) -> list[Answered]:
 
 
 def slower_p_value(now: Sequence[float], before: Sequence[float]) -> float:
-    """Returns the one-sided probability by Mann and Whitney's U, from its normal distribution with ties."""
+    """Return the one-sided probability by Mann and Whitney's U, from its normal distribution with ties."""
     both = sorted([(value, True) for value in now] + [(value, False) for value in before])
     ranks, ties, first = 0.0, 0.0, 0
     while first < len(both):
@@ -120,7 +125,7 @@ _NEWEST = 10
 
 
 def change_points(session: Session, find: Callable[[Sequence[float]], list[int]]) -> list[Answered]:
-    """Broken is a metric with a lasting change for the worse, once the sessions that follow have been measured, too."""
+    """Call a metric broken if it has lastingly changed for the worse, as seen after some more sessions."""
     answers = []
     for experiment in session.experiments:
         runs = [*experiment.former, experiment.now, *experiment.later]
@@ -128,14 +133,14 @@ def change_points(session: Session, find: Callable[[Sequence[float]], list[int]]
             values = [run[metric] for run in runs if run.get(metric) is not None]
             if len(values) < len(runs):
                 continue
-            news = [place for place in find(values) if place >= len(values) - _NEWEST] if len(set(values)) > 1 else []
-            is_worse = any(fmean(values[place:]) > fmean(values[:place]) for place in news)
+            news = [index for index in find(values) if index >= len(values) - _NEWEST] if len(set(values)) > 1 else []
+            is_worse = any(fmean(values[index:]) > fmean(values[:index]) for index in news)
             answers.append(Answered(experiment.name, metric, "broken" if is_worse else "met"))
     return answers
 
 
 def _otava(values: Sequence[float]) -> list[int]:
-    """Returns the change points that Otava sees with its default settings."""
+    """Return the change points that Otava sees with its default settings."""
     from otava.analysis import compute_change_points  # type: ignore[import-not-found]  # in an environment of its own
 
     points, _ = compute_change_points(list(values), window_len=50, max_pvalue=0.001, min_magnitude=0.0)
@@ -159,4 +164,4 @@ RULES: Mapping[str, Rule] = {
     "github-action-benchmark, 110 %": partial(last_run, ratio=1.1),
     _OTAVA[0]: partial(change_points, find=_OTAVA[1]),
 }
-"""The gate's rule first."""
+"""All rules by name, the gate's own first."""

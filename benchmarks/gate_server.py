@@ -64,28 +64,29 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_PROPFIND(self) -> None:
         self._body()
-        below = self._path.rstrip("/") + "/"
+        prefix = self._path.rstrip("/") + "/"
         with self.server.lock:
             if self._path not in self.server.sizes:
                 return self._answer(404)
             entries = {self._path: self.server.sizes[self._path]}
             if self.headers.get("Depth") != "0":
                 entries |= {path: size for path, size in self.server.sizes.items()
-                            if path.startswith(below) and path != below and "/" not in path[len(below):]}  # fmt: skip
+                            if path.startswith(prefix) and path != prefix
+                            and "/" not in path[len(prefix):]}  # fmt: skip
         lines = "".join(_ENTRY.format(path=escape(path), properties=_properties(entries[path])) for path in entries)
         self._answer(207, f'<?xml version="1.0"?><d:multistatus xmlns:d="DAV:">{lines}</d:multistatus>'.encode())
 
     def do_DELETE(self) -> None:
         self._body()
-        below = self._path.rstrip("/") + "/"
+        prefix = self._path.rstrip("/") + "/"
         with self.server.lock:
-            gone = [path for path in self.server.sizes if path == self._path or path.startswith(below)]
-            for path in gone:
+            removed = [path for path in self.server.sizes if path == self._path or path.startswith(prefix)]
+            for path in removed:
                 del self.server.sizes[path]
-        self._answer(204 if gone else 404)
+        self._answer(204 if removed else 404)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing: it would cost more than the request."""
+        """Log nothing, since it would cost more than the request."""
 
     @property
     def _path(self) -> str:

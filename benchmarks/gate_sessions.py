@@ -1,4 +1,4 @@
-"""Sessions with known truth: what a rule sees of one, drawn from recorded runs or simulated.
+"""Sessions with known truth, drawn from recorded runs or simulated.
 
 Drawn: today's experiments are one stretch of neighbouring runs (``gate_recorded``), suspects are measured again by the
 runs that follow, and each earlier session is a stretch from elsewhere, of the loads that its history had. So what a
@@ -16,7 +16,7 @@ from math import exp, sqrt
 from statistics import NormalDist
 from typing import Any
 
-from benchmarks.gate_recorded import KINDS, SAMPLE, Record, read_record, unstarved
+from benchmarks.gate_recorded import KINDS, SAMPLE, Record, compute_unstarved, read_record
 from pytest_cloudbench.judge.gate import Answer
 from pytest_cloudbench.judge.watched import Numbers
 
@@ -26,21 +26,21 @@ __all__ = [
 ]  # fmt: skip
 
 EXPERIMENTS = 20
-"""In each session; the first one has the change."""
+"""The experiments of a session. The first one has the change."""
 FORMER_RUNS = 40
-"""Of each experiment: the last 20 are the baseline, and all of them are followed for a slow rise."""
+"""The former runs of each experiment. The last 20 are the baseline, and a slow rise is sought in all."""
 LATER_SESSIONS = 3
-"""How many sessions with the same change follow, for rules that need several runs to notice one."""
+"""The number of later sessions with the same change, for rules that need several runs to notice one."""
 _BASELINE_RUNS = 20
 _INCIDENT = 3.0
-"""How many times as long all times of a bad run are."""
+"""All times of a bad run are longer by this factor."""
 _NORMAL = NormalDist()
 _TIMES = ("quiet_p50", "quiet_p99", "service_p50", "service_p99")
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is different today.
+    """Today's difference.
 
     Attributes:
         p50: the share that all times are longer by.
@@ -62,13 +62,13 @@ class Change:
 
     @property
     def again(self) -> Change:
-        """Returns what of it comes again when it is measured again."""
+        """Return the part of it that a repetition shows, too."""
         return Change(self.p50, self.p99, self.failed, self.requests, self.wire_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """How simulated runs differ with nothing changed.
+    """The differences of simulated runs without a change.
 
     Attributes:
         ops: quiet operations in a run.
@@ -106,11 +106,11 @@ class Experiment:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What a rule judges.
+    """The experiments that a rule judges.
 
     Attributes:
         experiments: in the order of measuring.
-        again: what measuring an experiment again gives: its index, and how many runs were measured again before.
+        again: measures an experiment again. Takes its index and the number of repetitions before.
     """
 
     experiments: Sequence[Experiment]
@@ -119,12 +119,12 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What a rule says of one metric of one experiment.
+    """The answer of a rule for one metric of one experiment.
 
     Attributes:
-        experiment: its name.
-        metric: which.
-        answer: met, broken or inconclusive; most rules know no third answer.
+        experiment: the experiment's name.
+        metric: the metric's name.
+        answer: met, broken or inconclusive. Most rules have no third answer.
         decides: whether the metric alone can make the experiment inconclusive.
         is_outlier: the run is no baseline for later ones.
         is_open: the metric has a regression that is not gone, whatever this run says.
@@ -140,7 +140,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """From what a session is drawn.
+    """The records that a session is drawn from.
 
     Attributes:
         before: the loads under which earlier sessions ran.
@@ -158,67 +158,67 @@ class History:
 
 
 def missing_loads(history: History) -> list[str]:
-    """Returns the loads of which there is no record, or none of the wanted kinds."""
+    """Return the loads without a record of the wanted kinds."""
     loads = dict.fromkeys((*history.before, history.now))
     records = {load: read_record(load) for load in loads}
-    return [load for load, each in records.items() if each is None or not set(each.kinds) & set(history.kinds)]
+    return [load for load, record in records.items() if record is None or not set(record.kinds) & set(history.kinds)]
 
 
 def drawn_session(history: History, change: Change, seed: object, experiments: int = EXPERIMENTS) -> Session:
-    """Returns one session, drawn from recorded runs. Raises LookupError if a load was not recorded."""
+    """Return one session, drawn from recorded runs. Raises LookupError if a load was not recorded."""
     if missing := missing_loads(history):
         raise LookupError(f"no record of: {', '.join(missing)}")
     draws = random.Random(f"gate/{seed}")
-    sources = [_Stretch.drawn(draws.choice(history.before), history, draws) for _ in range(FORMER_RUNS)]
-    today, *later = (_Stretch.drawn(history.now, history, draws) for _ in range(1 + LATER_SESSIONS))
+    sources = [_Stretch.draw(draws.choice(history.before), history, draws) for _ in range(FORMER_RUNS)]
+    today, *later = (_Stretch.draw(history.now, history, draws) for _ in range(1 + LATER_SESSIONS))
     incident = Change(p50=_INCIDENT - 1)
     bad = set(draws.sample(range(FORMER_RUNS - _BASELINE_RUNS, FORMER_RUNS), history.incidents))
     kinds = [kind for kind in history.kinds if all(kind in stretch.record.kinds for stretch in (*sources, today))]
 
     def experiment(number: int) -> Experiment:
         mine, kind = change if number == 0 else Change(), kinds[number % len(kinds)]
-        place = number // len(kinds)
+        position = number // len(kinds)
         former = [
-            stretch.run(place, kind, incident if index in bad else Change(), f"{seed}/{number}/{index}")
+            stretch.run(position, kind, incident if index in bad else Change(), f"{seed}/{number}/{index}")
             for index, stretch in enumerate(sources)
         ]
         following = [
-            stretch.run(place, kind, mine.again, f"{seed}/{number}/later {index}")
+            stretch.run(position, kind, mine.again, f"{seed}/{number}/later {index}")
             for index, stretch in enumerate(later)
         ]
-        return Experiment(f"t{number}", former, today.run(place, kind, mine, f"{seed}/{number}"), following, kind)
+        return Experiment(f"t{number}", former, today.run(position, kind, mine, f"{seed}/{number}"), following, kind)
 
     def again(number: int, before: int) -> Numbers:
         mine = change.again if number == 0 else Change()
-        place = -(-experiments // len(kinds)) + before // len(kinds)
-        return today.run(place, kinds[number % len(kinds)], mine, f"{seed}/{number}/again {before}")
+        position = -(-experiments // len(kinds)) + before // len(kinds)
+        return today.run(position, kinds[number % len(kinds)], mine, f"{seed}/{number}/again {before}")
 
     return Session([experiment(number) for number in range(experiments)], again)
 
 
 @dataclass(frozen=True, slots=True)
 class _Stretch:
-    """Neighbouring rounds of a record, from one on; after the last comes the first."""
+    """Neighbouring rounds of a record, from ``begin`` on. The first round follows the last."""
 
     record: Record
     begin: int
     ops: int
 
     @classmethod
-    def drawn(cls, load: str, history: History, draws: random.Random) -> _Stretch:
+    def draw(cls, load: str, history: History, draws: random.Random) -> _Stretch:
         record = read_record(load)
         assert record is not None
         return cls(record, draws.randrange(len(record.rounds)), history.ops)
 
-    def run(self, place: int, kind: str, change: Change, seed: str) -> Numbers:
-        numbers = self.record.rounds[(self.begin + place) % len(self.record.rounds)][kind]
+    def run(self, position: int, kind: str, change: Change, seed: str) -> Numbers:
+        numbers = self.record.rounds[(self.begin + position) % len(self.record.rounds)][kind]
         if self.ops:
             numbers = _with_failures(numbers, self.ops, change.failed, random.Random(f"failures/{seed}"))
-        return changed(numbers, change)
+        return apply_change(numbers, change)
 
 
 def _with_failures(numbers: Numbers, ops: int, more: float, draws: random.Random) -> Numbers:
-    """Returns a run's numbers with the failures of so many operations."""
+    """Return a run's numbers with the failures of so many operations."""
     share = numbers["failed"] / numbers["ops"] + more
     count = sum(draws.random() < share for _ in range(ops))
     counted = dict(numbers) | {"failed": count, "failed_rate": count / ops, "ops": ops, "files": ops}
@@ -228,45 +228,45 @@ def _with_failures(numbers: Numbers, ops: int, more: float, draws: random.Random
     return counted | {"silently_lost": 0, "silent_loss_rate": 0.0}
 
 
-def changed(numbers: Numbers, change: Change) -> Numbers:
-    """Returns a run's numbers with a change made to them, but for failures, which are drawn."""
+def apply_change(numbers: Numbers, change: Change) -> Numbers:
+    """Return a run's numbers with a change result to them, but for failures, which are drawn."""
     if change == Change():
         return numbers
-    made: dict[str, Any] = dict(numbers)
+    result: dict[str, Any] = dict(numbers)
     for name in _TIMES:
-        if name in made:
-            made[name] *= 1 + change.p50 + (change.p99 if name.endswith("p99") else 0.0)
-    made |= unstarved(numbers, change.p50)
-    if SAMPLE in made:
-        slow = sorted(made[SAMPLE])[-max(1, len(made[SAMPLE]) // 50)] if made[SAMPLE] else 0
-        made[SAMPLE] = [us * (1 + change.p50 + (change.p99 if us >= slow else 0.0)) for us in made[SAMPLE]]
+        if name in result:
+            result[name] *= 1 + change.p50 + (change.p99 if name.endswith("p99") else 0.0)
+    result |= compute_unstarved(numbers, change.p50)
+    if SAMPLE in result:
+        slow = sorted(result[SAMPLE])[-max(1, len(result[SAMPLE]) // 50)] if result[SAMPLE] else 0
+        result[SAMPLE] = [us * (1 + change.p50 + (change.p99 if us >= slow else 0.0)) for us in result[SAMPLE]]
     for name in ("requests_per_op", "requests_usual"):
-        if name in made:
-            made[name] += change.requests
-    if "wire_bytes_per_op" in made:
-        made["wire_bytes_per_op"] += change.wire_bytes
+        if name in result:
+            result[name] += change.requests
+    if "wire_bytes_per_op" in result:
+        result["wire_bytes_per_op"] += change.wire_bytes
     if change.lost:
-        lost, silent = made["lost"] + change.lost, made["silently_lost"] + change.lost
-        made |= {"lost": lost, "loss_rate": lost / made["files"]}
-        made |= {"silently_lost": silent, "silent_loss_rate": silent / made["files"]}
+        lost, silent = result["lost"] + change.lost, result["silently_lost"] + change.lost
+        result |= {"lost": lost, "loss_rate": lost / result["files"]}
+        result |= {"silently_lost": silent, "silent_loss_rate": silent / result["files"]}
     if change.corrupt:
-        made["corrupt"] += change.corrupt
-        made["corrupt_rate"] = made["corrupt"] / made["ops"]
-    return made
+        result["corrupt"] += change.corrupt
+        result["corrupt_rate"] = result["corrupt"] / result["ops"]
+    return result
 
 
 # --- simulated ---
 
 
 def simulated_session(noise: Noise, change: Change, seed: object, experiments: int = EXPERIMENTS) -> Session:
-    """Returns one simulated session: times and failures."""
+    """Return one simulated session: times and failures."""
     shared = [_disturbance(noise, random.Random(f"{seed}/{number}")) for number in range(experiments)]
 
     def run(number: int, name: str, mine: Change, *, is_today: bool = False) -> Numbers:
         common = sqrt(noise.shared) * shared[number] if is_today else None
         return simulated_run(noise, mine if number == 0 else Change(), random.Random(f"{seed}/{number}/{name}"), common)
 
-    made = [
+    all_experiments = [
         Experiment(
             f"t{number}",
             [run(number, f"former {index}", Change()) for index in range(FORMER_RUNS)],
@@ -275,17 +275,17 @@ def simulated_session(noise: Noise, change: Change, seed: object, experiments: i
         )
         for number in range(experiments)
     ]
-    return Session(made, lambda number, before: run(number, f"again {before}", change.again, is_today=True))
+    return Session(all_experiments, lambda number, before: run(number, f"again {before}", change.again, is_today=True))
 
 
 def simulated_run(noise: Noise, change: Change, draws: random.Random, common: float | None = None) -> Numbers:
-    """Returns the numbers of one run.
+    """Return the numbers of one run.
 
     Args:
-        noise: how runs differ.
-        change: what is different in it.
-        draws: of its chances.
-        common: what a run and its repetitions share of their disturbance; None if nothing.
+        noise: the differences of runs.
+        change: the difference of this run.
+        draws: its random numbers.
+        common: the disturbance that a run shares with its repetitions, or None.
     """
     numbers: dict[str, Any] = {"quiet_ops": noise.ops, "ops": noise.ops}
     for name, share in (("quiet_p50", 0.5), ("quiet_p99", 0.99)):
@@ -295,7 +295,7 @@ def simulated_run(noise: Noise, change: Change, draws: random.Random, common: fl
         own = own if common is None else common + sqrt(1 - noise.shared) * own
         numbers[name] = 0.1 * exp(noise.sigma * quantile + own)
     count = sum(draws.random() < change.failed for _ in range(noise.ops)) if change.failed else 0
-    return changed(numbers | {"failed": count, "failed_rate": count / noise.ops}, change)
+    return apply_change(numbers | {"failed": count, "failed_rate": count / noise.ops}, change)
 
 
 def _disturbance(noise: Noise, draws: random.Random) -> float:

@@ -1,4 +1,4 @@
-"""What the benchmarks share: figures, and processes whose CPU and memory are counted with all they start.
+"""Figures, and runs of whole process trees whose CPU and memory are counted.
 
 Linux only: CPU is read from each process's own CPU clock (nanoseconds, threads that have ended included)
 and, for children that have been waited for, from ``/proc/PID/stat`` (ticks of 10 ms). What one whole
@@ -130,7 +130,7 @@ class Sample:
 
 @dataclass(slots=True)
 class Usage:
-    """What a command and everything it started have used."""
+    """The CPU, time and memory that a command and everything it started have used."""
 
     status: int
     cpu_s: float
@@ -157,7 +157,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """What something and its reference cost, in blocks that took turns."""
+    """The costs of something and of its reference, in blocks that took turns."""
 
     ours: list[float]
     reference: list[float]
@@ -169,14 +169,14 @@ class Blocks:
 
     @property
     def interval95(self) -> tuple[float, float]:
-        """Where the median of all such ratios lies, with 95 % (sign test); of fewer than six, all of them."""
+        """Return the 95 % interval of the ratios' median (sign test). With fewer than six, it spans all of them."""
         ratios, rank = sorted(self.details()["ratios"]), 0
         while binomial_sf(len(ratios) - rank, len(ratios), 0.5) <= 0.025:
             rank += 1
         return ratios[max(rank - 1, 0)], ratios[-max(rank, 1)]
 
     def details(self) -> dict[str, list[float]]:
-        """The ratio of each pair."""
+        """Return the ratio of each pair."""
         pairs = zip(self.ours, self.reference, strict=True)
         return {"ratios": [round(ours / reference, 3) for ours, reference in pairs]}
 
@@ -185,12 +185,12 @@ def alternating(ours: Callable[[], float], reference: Callable[[], float], block
     """Measure both in turns (A B, B A, A B, ...), after one warm-up block of each."""
     ours()
     reference()
-    found = Blocks([], [])
+    blocks_measured = Blocks([], [])
     for number in range(blocks):
-        first = [(found.ours, ours), (found.reference, reference)]
+        first = [(blocks_measured.ours, ours), (blocks_measured.reference, reference)]
         for costs, measure in first if number % 2 == 0 else reversed(first):
             costs.append(measure())
-    return found
+    return blocks_measured
 
 
 def median(values: Sequence[float]) -> float:
@@ -202,20 +202,20 @@ def python(*args: str) -> list[str]:
 
 
 def cloudbench(*args: str) -> list[str]:
-    """The ``cloudbench`` command that was installed beside this interpreter."""
+    """Return the ``cloudbench`` command that was installed beside this interpreter."""
     return [str(Path(sys.executable).with_name("cloudbench")), *args]
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """Returns this environment without what would distort results: users have byte code, and no extra options."""
+    """Return this environment without variables that would distort results."""
     dropped = ("PYTHONDONTWRITEBYTECODE", "PYTEST_", "CLOUDBENCH_", "COV_")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
-    return kept | {"COLUMNS": "120", "PYTHONUNBUFFERED": "1"} | changes
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
+    return variables | {"COLUMNS": "120", "PYTHONUNBUFFERED": "1"} | changes
 
 
 @contextmanager
 def scratch(**files: str) -> Iterator[Path]:
-    """A folder with some Python files in it, each by its name without ``.py``."""
+    """Yield a folder with some Python files in it, each by its name without ``.py``."""
     with tempfile.TemporaryDirectory(prefix="cloudbench-bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name).resolve()
         for stem, text in files.items():
@@ -231,7 +231,7 @@ def run_tree(
     sampled: bool = True,
     enough: Callable[[], bool] | None = None,
 ) -> Usage:
-    """Run a command in ``folder``; with ``enough``, end it by Ctrl-C as soon as that says so."""
+    """Run a command in ``folder``. End it by Ctrl-C as soon as ``enough`` returns True."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so would all
     began = time.monotonic()
     samples: list[Sample] = []
@@ -240,7 +240,7 @@ def run_tree(
             command, cwd=folder, env=environment() if env is None else env, stdin=subprocess.DEVNULL, stdout=out,
             stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
-        asked, pss_due_ns = False, 0
+        is_ending, pss_due_ns = False, 0
         try:
             while True:
                 pid, status, usage = os.wait4(process.pid, os.WNOHANG)
@@ -254,8 +254,8 @@ def run_tree(
                     if sample.pss_bytes:
                         now_ns = time.monotonic_ns()
                         pss_due_ns = now_ns + round((now_ns - sample.at_ns) / _PSS_SHARE)
-                if enough is not None and not asked and enough():
-                    asked = True
+                if enough is not None and not is_ending and enough():
+                    is_ending = True
                     os.kill(process.pid, signal.SIGINT)
                 time.sleep(_SAMPLE_S)
         except BaseException:
@@ -271,18 +271,18 @@ def run_tree(
 
 
 def children_cpu_s(is_wanted: Callable[[str], bool]) -> float:
-    """CPU seconds so far of this process's descendants with such a command line, which must not end in between."""
-    found = 0.0
+    """Return the CPU-seconds so far of descendants with such a command line, which must not end in between."""
+    total_s = 0.0
     for pid in set(_tree(os.getpid())) - {os.getpid()}:
-        with suppress(OSError):  # another that has just ended
+        with suppress(OSError):  # it has just ended
             command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").rstrip()
             if is_wanted(command):
-                found += time.clock_gettime((~pid << 3) | 2)
-    return found
+                total_s += time.clock_gettime((~pid << 3) | 2)
+    return total_s
 
 
 def at(samples: Sequence[Sample], at_ns: int) -> Sample:
-    """The state at a time between two samples, by linear interpolation."""
+    """Return the state at a time between two samples, by linear interpolation."""
     for before, after in itertools.pairwise(samples):
         if before.at_ns <= at_ns <= after.at_ns:
             share = (at_ns - before.at_ns) / max(1, after.at_ns - before.at_ns)
@@ -292,7 +292,7 @@ def at(samples: Sequence[Sample], at_ns: int) -> Sample:
 
 
 def _stat(pid: int | str) -> list[str]:
-    """The fields of ``/proc/PID/stat`` from the state on; empty when the process is gone."""
+    """Return the fields of ``/proc/PID/stat`` from the state on, or none if the process is gone."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
             return file.read().rpartition(")")[2].split()
@@ -301,18 +301,18 @@ def _stat(pid: int | str) -> list[str]:
 
 
 def _tree(root: int) -> dict[int, list[str]]:
-    """The process and all its descendants, with their stat fields."""
+    """Return the process and all its descendants, with their stat fields."""
     stats = {int(name): fields for name in os.listdir("/proc") if name.isdigit() if (fields := _stat(name))}
     children: dict[int, list[int]] = {}
     for pid, fields in stats.items():
         children.setdefault(int(fields[1]), []).append(pid)
-    found, todo = dict[int, list[str]](), [root]
+    tree, todo = dict[int, list[str]](), [root]
     while todo:
         pid = todo.pop()
         if pid in stats:
-            found[pid] = stats[pid]
+            tree[pid] = stats[pid]
             todo += children.get(pid, [])
-    return found
+    return tree
 
 
 def _sample(tree: Mapping[int, list[str]], *, has_pss: bool) -> Sample:

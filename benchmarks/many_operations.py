@@ -1,4 +1,4 @@
-"""A session of many operations with a driver that does nothing, and what it has used at the end.
+"""A session of many operations with a driver that does nothing, and the CPU and memory that it has used.
 
 This includes start, listing, verification, summary, Parquet and pytest-benchmark's table.
 """
@@ -51,7 +51,7 @@ _CONFTEST = """
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """What a session has used: all its processes from start to end, and its controller."""
+    """The CPU and memory of a session: of all its processes from start to end, and of its controller."""
 
     cpu_s: float
     controller_cpu_s: float

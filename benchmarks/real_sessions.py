@@ -40,10 +40,10 @@ _FAULTS: Mapping[str, str] = {
     "p50 +10 %": f"time:{_LATENCY_S * 0.1}", "p50 +25 %": f"time:{_LATENCY_S * 0.25}", "errors +1 point": "error:100",
     "one more request": "request:1", "one lost file": "lost:1",
 }  # fmt: skip
-"""What a session's driver does, by its name: the value of ``CHANGE``."""
+"""The faults of a session's driver by name, each a value of ``CHANGE``."""
 
 _METRIC = "cloudbench.gate."
-"""How the names of those JUnit properties begin that have a metric's answer."""
+"""The prefix of JUnit properties with a metric's answer."""
 
 _PROFILE = f"""[meta]
 name = "real-sessions"
@@ -111,7 +111,7 @@ def test_upload(experiment, payloads, size_bytes, interval_s):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What sessions are of.
+    """The kind of a session.
 
     Attributes:
         change: the fault, or an empty text.
@@ -127,7 +127,7 @@ class Kind:
 
     @classmethod
     def of(cls, session: Mapping[str, Any]) -> Kind:
-        """Returns the kind of a recorded session; older ones say neither loop nor load."""
+        """Return the kind of a recorded session. Older ones have neither loop nor load."""
         aside = bool(session.get("aside", session["change"]))
         return cls(session["change"], session.get("loop", "open"), session.get("under", "calm"), aside)
 
@@ -139,7 +139,7 @@ class Kind:
 
 
 def main() -> int:
-    """Run sessions until there are as many as were asked for, and print what they came to."""
+    """Run sessions until there are as many as requested, and print their sums."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, metavar="FOLDER")
     parser.add_argument(
@@ -160,22 +160,22 @@ def main() -> int:
     log = folder / "sessions.jsonl"
     before = read_sessions(log)
     kind = Kind(options.fault, options.loop, options.load, options.aside or bool(options.fault))
-    if loops := {Kind.of(session).loop for session in before} - {kind.loop}:
+    if loops := {Kind.of(earlier).loop for earlier in before} - {kind.loop}:
         parser.error(f"{folder} has the history of the {loops.pop()} loop")
-    history = before[0]["history"] if before else new_history()
-    for _ in range(options.count - sum(Kind.of(session) == kind for session in before)):
-        found = {"history": history, **_session(folder, kind)}
-        for kept in filter(None, (log, options.record)):
-            with kept.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(found) + "\n")
-        print(json.dumps(found), flush=True)
+    history = before[0]["history"] if before else name_history()
+    for _ in range(options.count - sum(Kind.of(earlier) == kind for earlier in before)):
+        session = {"history": history, **_session(folder, kind)}
+        for record in filter(None, (log, options.record)):
+            with record.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(session) + "\n")
+        print(json.dumps(session), flush=True)
     sessions = read_sessions(options.record or log)
     print(json.dumps(summary(sessions)), *table(sessions), sep="\n")
     return 0
 
 
-def new_history() -> str:
-    """Histories may begin in the same second, and are told apart by their names in one record."""
+def name_history() -> str:
+    """Return a name for a history. Two may begin in the same second, so it has a random part."""
     return f"{_now_text()} {secrets.token_hex(4)}"
 
 
@@ -184,12 +184,12 @@ def _now_text() -> str:
 
 
 def read_sessions(log: Path) -> list[dict[str, Any]]:
-    """What a record says, one mapping for each session; nothing if there is no such file."""
+    """Return one mapping for each session of a record, or none if there is no such file."""
     return [json.loads(line) for line in log.read_text("utf-8").splitlines()] if log.exists() else []
 
 
 def _session(folder: Path, kind: Kind) -> dict[str, Any]:
-    """One session; returns how many experiments, and metrics, came to which answer, and what was called broken."""
+    """Run one session. Return the counts of answers of its experiments and metrics, and the broken metrics."""
     store, report = folder / "history", folder / "junit.xml"
     if kind.aside:
         shutil.rmtree(folder / "aside", ignore_errors=True)
@@ -207,7 +207,7 @@ def _session(folder: Path, kind: Kind) -> dict[str, Any]:
         load_average = round(os.getloadavg()[0], 1)
     if run.returncode not in (0, 1):
         raise SystemExit(f"the session ended with {run.returncode}:\n{run.stdout[-3000:]}{run.stderr[-2000:]}")
-    answers, metrics, broken = answers_in(report)
+    answers, metrics, broken = count_answers(report)
     return {
         **asdict(kind), "start": started, "load": load_average,
         "machine": f"{platform.machine()}, {os.cpu_count()} processors",
@@ -215,73 +215,76 @@ def _session(folder: Path, kind: Kind) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def answers_in(report: Path) -> tuple[dict[str, int], dict[str, int], list[str]]:
-    """Returns how many experiments of a JUnit report came to which answer, how many metrics, and what is broken."""
-    found, metrics, broken = Counter[str](), Counter[str](), list[str]()
+def count_answers(report: Path) -> tuple[dict[str, int], dict[str, int], list[str]]:
+    """Return the counts of answers of a JUnit report's experiments and metrics, and the broken metrics."""
+    answers, metrics, broken = Counter[str](), Counter[str](), list[str]()
     for case in ElementTree.parse(report).iter("testcase"):
-        told = {str(each.get("name")): str(each.get("value")) for each in case.iter("property")}
-        found[told.get("cloudbench.gate", "none")] += 1
-        for name, answer in told.items():
+        properties = {str(element.get("name")): str(element.get("value")) for element in case.iter("property")}
+        answers[properties.get("cloudbench.gate", "none")] += 1
+        for name, answer in properties.items():
             if name.startswith(_METRIC):
                 metrics[answer.partition(" ")[0]] += 1
             if name.startswith(_METRIC) and answer.startswith("broken"):
                 broken.append(f"{case.get('name')}: {name.removeprefix(_METRIC)} {answer}")
-    return dict(found), dict(metrics), broken
+    return dict(answers), dict(metrics), broken
 
 
 def summary(sessions: list[dict[str, Any]]) -> dict[str, Any]:
-    """What all sessions came to: false alarms of judged unchanged ones, and the answers of each kind."""
-    kinds = _kinds(sessions)
-    unchanged = [each for kind, those in kinds.items() if not kind.change for each in those]
-    alarmed = _red(unchanged)
+    """Return the sums of all sessions: false alarms of judged unchanged ones, and the answers of session kind."""
+    kinds = _group_judged(sessions)
+    unchanged = [session for kind, those in kinds.items() if not kind.change for session in those]
+    alarmed = _count_red(unchanged)
     return {
-        "dates": [min(each["start"] for each in sessions)[:10], max(each["start"] for each in sessions)[:10]],
-        "machines": sorted({each["machine"] for each in sessions}),
-        "load": [min(each["load"] for each in sessions), max(each["load"] for each in sessions)],
+        "dates": [
+            min(session["start"] for session in sessions)[:10], max(session["start"] for session in sessions)[:10],
+        ],
+        "machines": sorted({session["machine"] for session in sessions}),
+        "load": [min(session["load"] for session in sessions), max(session["load"] for session in sessions)],
         "judged_sessions": len(unchanged),
         "alarmed_sessions": alarmed,
         "alarmed_interval": _interval(alarmed, len(unchanged)),
-        "kinds": {str(kind): {"judged": len(those), "red": _red(those), "interval": _interval(_red(those), len(those)),
+        "kinds": {str(kind): {"judged": len(those), "red": _count_red(those),
+                              "interval": _interval(_count_red(those), len(those)),
                               "experiments": _sum(those, "answers"), "metrics": _sum(those, "metrics")}
                   for kind, those in kinds.items()},
     }  # fmt: skip
 
 
 def _interval(red: int, judged: int) -> list[float]:
-    return [round(each, 3) for each in wilson(red / judged if judged else 0.0, judged)]
+    return [round(limit, 3) for limit in wilson(red / judged if judged else 0.0, judged)]
 
 
-def _kinds(sessions: list[dict[str, Any]]) -> dict[Kind, list[dict[str, Any]]]:
-    """Returns the judged sessions of each kind: those whose history was long enough. Unchanged ones come first."""
+def _group_judged(sessions: list[dict[str, Any]]) -> dict[Kind, list[dict[str, Any]]]:
+    """Return the judged sessions of session kind: those whose history was long enough. Unchanged ones come first."""
     runs, kinds = Counter[str](), dict[Kind, list[dict[str, Any]]]()
-    for each in sessions:
-        kind = Kind.of(each)
-        if runs[each["history"]] >= _LEAST_RUNS and each["answers"]:
-            kinds.setdefault(kind, []).append(each)
-        runs[each["history"]] += not kind.aside
+    for session in sessions:
+        kind = Kind.of(session)
+        if runs[session["history"]] >= _LEAST_RUNS and session["answers"]:
+            kinds.setdefault(kind, []).append(session)
+        runs[session["history"]] += not kind.aside
     return dict(sorted(kinds.items(), key=lambda item: bool(item[0].change)))
 
 
 def _sum(sessions: Iterable[dict[str, Any]], key: str) -> dict[str, int]:
-    return dict(sum((Counter(each.get(key, {})) for each in sessions), Counter[str]()))
+    return dict(sum((Counter(session.get(key, {})) for session in sessions), Counter[str]()))
 
 
-def _red(sessions: Iterable[dict[str, Any]]) -> int:
-    return sum("broken" in each["answers"] for each in sessions)
+def _count_red(sessions: Iterable[dict[str, Any]]) -> int:
+    return sum("broken" in session["answers"] for session in sessions)
 
 
 def table(sessions: list[dict[str, Any]]) -> list[str]:
-    """The lines of a Markdown table: sessions of each kind, red ones, and what experiments and metrics came to."""
+    """Return the lines of a Markdown table: sessions of each kind, red ones, and the answers in them."""
     lines = [
         "| real sessions | judged | red | experiments: met | inconclusive | broken | metrics decided |",
         "|---|---|---|---|---|---|---|",
     ]
-    for kind, those in _kinds(sessions).items():
+    for kind, those in _group_judged(sessions).items():
         answers, metrics = _sum(those, "answers"), _sum(those, "metrics")
         counts = " | ".join(str(answers.get(answer, 0)) for answer in ("met", "inconclusive", "broken"))
         decided, judged = metrics.get("met", 0) + metrics.get("broken", 0), sum(metrics.values())
         share = f"{decided / judged * 100:.0f} %" if judged else "not recorded"
-        lines.append(f"| {kind} | {len(those)} | {_red(those)} | {counts} | {share} |")
+        lines.append(f"| {kind} | {len(those)} | {_count_red(those)} | {counts} | {share} |")
     return lines
 
 

@@ -193,7 +193,7 @@ GROUPS: Mapping[str, Group] = {
         ),
     ),
 }
-"""By module of this folder."""
+"""Groups of figures, by the module of this folder that measures them."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -207,9 +207,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unknown = [name for name in options.figures if name not in names]
     if unknown or options.runs < 1:
         parser.error(f"no figure is called {unknown[0]}; see --help" if unknown else "--runs: expected 1 or more")
-    wanted = options.figures or names
+    selected = options.figures or names
     if options.list:
-        _print({name: figure for name, figure in _stored().items() if name in wanted or not options.figures})
+        _print({name: figure for name, figure in _read_stored().items() if name in selected or not options.figures})
         return 0
     commit = _commit()
     if commit.endswith("-dirty") and not options.is_trial:
@@ -218,7 +218,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _compile()
     measured: dict[str, dict[str, Any]] = {}
     for module, group in GROUPS.items():
-        chosen = [name for name in group.figures if name in wanted]
+        chosen = [name for name in group.figures if name in selected]
         if chosen:
             print(f"measuring {', '.join(chosen)} ...", flush=True)
             for figure in importlib.import_module(f"benchmarks.{module}").measure(chosen, options.runs):
@@ -230,7 +230,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _compile() -> None:
-    """Users have byte code; without it, every process would compile again."""
+    """Compile to byte code, which users have. Without it, every process would compile again."""
     print("compiling src and suites to byte code, as an installation does", flush=True)
     subprocess.run([sys.executable, "-m", "compileall", "-q", "src", "suites"], cwd=ROOT, check=True)
 
@@ -289,7 +289,7 @@ def _describe_changes(commit: str, paths: tuple[str, ...]) -> str:
     return {0: "", 1: "older than the code that it measures"}.get(status, "of a commit that is not here")
 
 
-def _stored() -> dict[str, dict[str, Any]]:
+def _read_stored() -> dict[str, dict[str, Any]]:
     if not RESULTS.is_file():
         return {}
     document = json.loads(RESULTS.read_text(encoding="utf-8"))
@@ -299,7 +299,7 @@ def _stored() -> dict[str, dict[str, Any]]:
 
 def _write(measured: Mapping[str, Any]) -> None:
     """Called after each group, so that an interrupted run keeps its results so far."""
-    document = {"schema": SCHEMA, "figures": {**_stored(), **measured}}
+    document = {"schema": SCHEMA, "figures": {**_read_stored(), **measured}}
     partial = RESULTS.with_suffix(".partial")
     partial.write_text(json.dumps(document, indent=1, sort_keys=False) + "\n", encoding="utf-8")
     partial.replace(RESULTS)

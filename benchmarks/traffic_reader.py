@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 
 
-def read_with_dpkt(path: str, most: int) -> Counter[object]:
+def read_with_dpkt(path: str, most_packets: int) -> Counter[object]:
     import dpkt
 
     flows = Counter[object]()
@@ -22,14 +22,14 @@ def read_with_dpkt(path: str, most: int) -> Counter[object]:
     return flows
 
 
-def read_with_pyshark(path: str, most: int) -> Counter[object]:
+def read_with_pyshark(path: str, most_packets: int) -> Counter[object]:
     import pyshark
 
     flows = Counter[object]()
     capture = pyshark.FileCapture(path, use_json=True, keep_packets=False)
     for number, packet in enumerate(capture, 1):
         flows[packet.tcp.stream] += int(packet.tcp.len)
-        if number >= most:
+        if number >= most_packets:
             break
     capture.close()
     return flows

@@ -32,7 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Runs under test, in this process or another, use a journal in a separate folder, and only loopback."""
+    """Give runs under test, in this process or another, a journal in a separate folder and only loopback."""
     config.stash[_STATE] = folder = tempfile.TemporaryDirectory(prefix="cloudbench-tests-")
     os.environ["CLOUDBENCH_JOURNAL"] = os.path.join(folder.name, "journal.jsonl")
     GUARD.install()
@@ -44,7 +44,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown() -> Generator[None, object, object]:
-    """A test that asked for another host fails, even if the request was refused."""
+    """Fail a test that asked for another host, even if the request was refused."""
     try:
         return (yield)
     finally:
@@ -76,7 +76,7 @@ def _conclusions_of_suites() -> None:
 
 @pytest.fixture(scope="session")
 def can_link() -> None:
-    """Skip where this machine cannot make a link. The reason says what would allow it."""
+    """Skip if this machine cannot make a link. The reason says what would allow it."""
     try:
         with Link():
             pass
@@ -86,7 +86,7 @@ def can_link() -> None:
 
 @pytest.fixture(scope="session")
 def can_capture() -> None:
-    """Skip where this user may not capture packets. The reason says what would allow it."""
+    """Skip if this user may not capture packets. The reason says what would allow it."""
     try:
         check()
     except CaptureUnavailable as error:
@@ -95,7 +95,7 @@ def can_capture() -> None:
 
 @pytest.fixture
 def ctrl_c() -> Iterator[None]:
-    """Ctrl-C works in the test and in what it starts, also where all of this was started with SIGINT ignored."""
+    """Let Ctrl-C work in the test and its child processes, even if pytest was started with SIGINT ignored."""
     former = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, former)
@@ -103,7 +103,7 @@ def ctrl_c() -> Iterator[None]:
 
 @pytest.fixture
 def hangup() -> Iterator[None]:
-    """A hangup ends what the test starts, also where all of this was started with nohup."""
+    """Let a hangup end the child processes of the test, even if pytest was started with nohup."""
     former = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, former)
@@ -111,14 +111,17 @@ def hangup() -> Iterator[None]:
 
 @pytest.fixture
 def truths(request: pytest.FixtureRequest) -> Truths:
-    """Decides whether a run's own doubts allow it to be compared with a truth that was set."""
+    """The truths of a test, which decide whether a run's own doubts allow a comparison with a truth that was set."""
     assert isinstance(request.node, pytest.Item)
     return Truths(request.node)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Thousands of tests stay in memory until the end: Python's collector would examine all of them each time."""
+    """Switch off Python's garbage collector during the collection.
+
+    Thousands of tests stay in memory until the end, and it would examine all of them each time.
+    """
     gc.disable()
     try:
         return (yield)
@@ -130,7 +133,10 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """A truth is judged only on a machine that does little else, so these tests do not run beside all others."""
+    """Mark tests of truths, mark slow cases, and choose the part.
+
+    Tests of truths do not run with all others, because a truth is judged only on a machine that does little else.
+    """
     for item in items:
         if "truths" in getattr(item, "fixturenames", ()):
             item.add_marker("truth")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-# What can be waited for with a time-out. Waiting for a new one, which no other code knows, is a sleep.
+# Classes whose objects can be waited for with a time-out. A wait for a new one, which no other code knows, is a sleep.
 WAITABLE_CLASSES = frozenset(
     "Event Condition Barrier Semaphore BoundedSemaphore Lock RLock Queue SimpleQueue poll".split()
 )
@@ -26,13 +26,15 @@ def find_disguised_sleeps(tree: ast.Module) -> Iterator[int]:
     """Yield the lines that wait for a new signal, for one whose every use is a wait, or for no descriptor at all."""
     created: dict[str, list[int]] = {}
     uses: dict[str, list[tuple[str | None, int]]] = {}
-    waited = {id(node.value): node for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    attributes = {id(node.value): node for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and node.attr in WAITS and is_new(node.value):
             yield node.lineno
         elif isinstance(node, ast.Call) and len(node.args) == 4 and last_part(node.func) == "select":
-            watched = [value for value in node.args[:3] if not isinstance(value, (ast.Tuple, ast.List)) or value.elts]
-            yield from () if watched else (node.lineno,)
+            descriptors = [
+                value for value in node.args[:3] if not isinstance(value, (ast.Tuple, ast.List)) or value.elts
+            ]
+            yield from () if descriptors else (node.lineno,)
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 pairs = [(target, node.value)]
@@ -42,7 +44,7 @@ def find_disguised_sleeps(tree: ast.Module) -> Iterator[int]:
                     if is_new(value):
                         created.setdefault(ast.unparse(name), []).append(node.lineno)
         if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load):
-            use = waited.get(id(node))
+            use = attributes.get(id(node))
             uses.setdefault(ast.unparse(node), []).append((use.attr if use else None, node.lineno))
     for text in created:
         if uses.get(text) and all(attr in WAITS for attr, _ in uses[text]):

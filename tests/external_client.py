@@ -50,8 +50,8 @@ class ExternalClientLab:
     """A running client, whose ``external`` specs are to be examined.
 
     Attributes:
-        pair: the client with its server, for the test alone: specs must find the client from outside.
-        link: between them.
+        pair: the client with its server. Only the test uses it, because specs must find the client from outside.
+        link: the link between the two.
     """
 
     def __init__(self, stack: ExitStack, link: Link, pair: ReferenceClient, folder: Path) -> None:
@@ -124,8 +124,8 @@ def _running_client(spec: str, link: Link, folder: Path) -> Iterator[ReferenceCl
     pair = clients.make_client(spec)
     assert isinstance(pair, ReferenceClient)
     try:
-        server, mine = link.address("server"), link.address("client")
-        pair.prepare(folder, server_address=server, client_address=mine, runner=link)
+        server_address, client_address = link.address("server"), link.address("client")
+        pair.prepare(folder, server_address=server_address, client_address=client_address, runner=link)
         pair.start()
         yield pair
     finally:

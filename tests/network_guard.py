@@ -19,7 +19,7 @@ NOWHERE = ("127.0.0.1", 4)
 
 _VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY")
 _LOCAL_NAMES = frozenset({"", "localhost", "localhost.localdomain", "ip6-localhost", socket.gethostname().lower()})
-# Of loopback, and of the networks that the package makes for itself (pytest_cloudbench.net.link).
+# Loopback, and the networks that the package makes for itself (pytest_cloudbench.net.link).
 _NETWORKS = tuple(map(ip_network, ("127.0.0.0/8", "0.0.0.0/32", "::/127", "198.18.0.0/15", "2001:2::/48")))
 
 

@@ -13,7 +13,7 @@ _HUGE_BYTES = 8 * 2**30
 
 
 def make_odd_file(folder: Path, kind: str, name: str = "odd.toml") -> Path:
-    """Create one of them in ``folder``. The huge one is sparse, and takes no space."""
+    """Create an odd file of a kind in ``folder``. The huge one is sparse and takes no space."""
     path = folder / name
     target = folder / f"target-of-{name}" if kind.startswith("link") else path
     if kind.endswith("pipe"):

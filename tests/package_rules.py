@@ -42,7 +42,7 @@ def imported_modules(source: str, modules: Mapping[str, str]) -> Iterator[str]:
 
 def import_circles(sources: Mapping[str, str]) -> list[list[str]]:
     """Return groups of modules that import each other, directly or not, even if only for types."""
-    reached: dict[str, set[str]] = {}
+    reachable: dict[str, set[str]] = {}
     direct = {module: set(imported_modules(source, sources)) for module, source in sources.items()}
     for module in sources:
         todo, visited = list(direct[module]), set[str]()
@@ -51,11 +51,11 @@ def import_circles(sources: Mapping[str, str]) -> list[list[str]]:
             if target not in visited:
                 visited.add(target)
                 todo += direct.get(target, ())
-        reached[module] = visited
+        reachable[module] = visited
     groups = {
-        tuple(sorted(other for other in reached[module] if module in reached.get(other, ())))
+        tuple(sorted(other for other in reachable[module] if module in reachable.get(other, ())))
         for module in sources
-        if module in reached[module]
+        if module in reachable[module]
     }
     return [list(group) for group in sorted(groups) if len(group) > 1]
 

@@ -21,7 +21,7 @@ LARGE_FILE_TESTS = 100
 
 
 def mark_slow_cases(items: Iterable[pytest.Item]) -> None:
-    """Mark the cases of a parametrized test as slow that follow the first n of ``quick_cases(n)``."""
+    """Mark all cases of a parametrized test as slow except the first n of ``quick_cases(n)``."""
     cases = Counter[str]()
     for item in items:
         if marker := item.get_closest_marker("quick_cases"):
@@ -40,7 +40,7 @@ def parse_part(text: str) -> tuple[int, int]:
 
 
 def part_of(nodeid: str, parts: int, *, is_alone: bool) -> int:
-    """Return the part, from 1, of a test that is divided from those of its file, or is not."""
+    """Return the part, from 1, of a test. Unless ``is_alone``, all tests of its file are in that part."""
     name = nodeid if is_alone else nodeid.partition("::")[0]
     return 1 + int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") % parts
 

@@ -1,4 +1,4 @@
-"""What the rules of ``test_architecture`` must find, and what they must let pass: (rule, module, source...)."""
+"""Snippets that the rules of ``test_architecture`` must find, or must let pass, as (rule, module, source...)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of runs under test, and whether they are one process or a fleet of two agents."""
+"""Options of runs under test, and parameters that run them in one process or as a fleet of two agents."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 __all__ = ["ALONE", "FLEET", "LEAN", "QUIET", "SPREAD", "Spread"]
 
 LEAN = "-p no:anyio -p no:randomly -Wignore:assertions"
-"""For PYTEST_ADDOPTS: anyio's plugin takes a quarter of a small run's CPU, tests of a session run in the order in which
-they stand, beside pytest-randomly, too, and `python -O` is a warning."""
+"""Options for PYTEST_ADDOPTS. Without anyio's plugin a small run takes a quarter less CPU. Without pytest-randomly
+tests run in their written order. The warning of `python -O` is ignored."""
 QUIET = f"{LEAN} -ocloudbench_max_lateness=60"
-"""The same for tests that are not about a busy machine."""
+"""The same with a large bound for lateness, for tests that are not about a busy machine."""
 
 Spread: TypeAlias = tuple[str, ...]
 

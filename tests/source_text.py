@@ -1,4 +1,4 @@
-"""Source text as rules read it: statements that run on import, imports, identifiers, words."""
+"""Helpers that read source text for rules: statements that run on import, imports, identifiers and words."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The checkable rules of docs/architecture.md, as pure functions over source text.
 
 Each rule runs over every module of the package, and over a small bad snippet that it must find.
-To change a rule, change the table at the top and say why beside it.
+To change a rule, change the table at the top and give the reason there.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ ROOMS = (
     ("judge", "support", "workload"),
     ("model",),
 )
-FACES = ("", "api")  # what others import from: it shows things of every room, and rooms take only the version from it
-# A name of a room that is data where it stands, and no import.
+FACES = ("", "api")  # show names of every room to others; rooms import only the version from them
+# Literals that equal the name of a room but import nothing: (module, room) and the reason.
 NAMED_ROOMS = {
     ("load.policy", "suites"): "looks for this name on the command line",
     ("commands.estimate", "plugin"): "names the plugin that pytest is to load",
     ("results.installed", "suites"): "imports the suites that ship for what they declare, and knows none by name",
     ("lab.clients", "clients"): "names the group of entry points that bring sync clients",
 }
-# No clock, no file, no socket, no thread and no unseeded chance.
+# Modules without a clock, a file, a socket, a thread and unseeded chance.
 PURE_PLACES = (
     "model", "workload", "judge", "support.redact", "net.traffic", "lab.detect", "plugin.configs", "savingbox.batching",
     "raid.coding", "net.locate.sphere", "net.locate.discs", "net.locate.prefixes",
@@ -62,15 +62,15 @@ PURE_PLACES = (
 )  # fmt: skip
 # What a driver may import from the package, besides helper modules of its own package.
 # The others are flat keys, what drivers on an SDK share, lazy imports, plain HTTP, proxies and certificates, secrets in
-# texts, opening files and child processes that end with this one. None knows a provider, except that one knows where
-# Google's programs keep credentials, and one what each driver's libraries read of the environment.
+# texts, opening files and child processes that end with this one. None knows a provider, with two exceptions: one knows
+# where Google's programs keep credentials, and one knows what each driver's libraries read of the environment.
 DRIVER_IMPORTS = (
     "model", "drivers.base", "drivers.egress", "drivers.google_home", "drivers.keys", "drivers.sdk", "drivers.stranger",
     "drivers.sdk_import", "drivers.surroundings", "drivers.web", "support.redact", "support.opening", "services.child",
     "services.guard",
 )  # fmt: skip
 TELLS_TIME = {"drivers.web": "when an access token ends; it measures nothing"}
-# Packages that never import each other, or one bug would cancel the other.
+# Packages that never import each other, so that a bug in one cannot hide a bug in the other.
 STRANGERS = {
     ("drivers", "emulators"),
     ("emulators", "drivers"),
@@ -78,30 +78,30 @@ STRANGERS = {
     ("emulators", "lab.clients"),
 }
 
-# Where providers may be named: the code for them, and their registries.
+# Packages that may name providers: their code and their registries.
 PROVIDER_HOMES = ("drivers", "emulators", "lab.clients")
-RECIPES = ("services.recipes",)  # data, and the scripts beside it that start one server each
+RECIPES = ("services.recipes",)  # data, and scripts that start one server each
 PROVIDERS = frozenset(
     "dropbox onedrive googledrive gdrive s3 minio azure gcs webdav nextcloud owncloud tahoe rclone backblaze b2 "
     "icloud pcloud seafile syncthing obstore opendal".split()
 )
-# Providers whose names are ordinary words: found as a spec ("box:...") or beside one of COMPANIONS.
+# Providers whose names are ordinary words. They count in a spec ("box:...") or next to one of COMPANIONS.
 ORDINARY = frozenset("box drive mega swift".split())
 COMPANIONS = frozenset("driver emulator client provider sdk api account token google openstack".split())
-# (module, literal) that may occur once although it names a provider.
+# Literals that may occur once in a module although they name a provider: (module, literal) and the reason.
 NAMED = {
     ("plugin.options", "emulated:dropbox"): "the default of --provider needs no account",
     ("plugin.options", "syncthing"): "the default of --client is a real one that Debian has, and ours",
 }
 
-# All that PURE_PLACES may import from the standard library: no clock, socket, file or thread among it.
+# Modules of the standard library that PURE_PLACES may import. None has a clock, a socket, a file or a thread.
 PURE = frozenset(
     "__future__ abc array ast base64 binascii bisect codecs collections contextlib copy csv dataclasses datetime "
     "decimal difflib enum fnmatch fractions functools hashlib heapq hmac html ipaddress itertools json keyword math "
     "numbers operator random re statistics string struct textwrap tomllib types typing unicodedata urllib.parse "
     "warnings zlib".split()
 )
-# (place, library) that pure code may use all the same.
+# Other libraries that pure code may use: (module, library) and the reason.
 PURE_TOO = {
     ("workload.payload", "cryptography"): "AES as a fast generator of bytes: a pure function of key and counter",
     ("workload.payload", "io"): "BytesIO, a buffer in memory that takes half the time of a list of pieces to be joined",
@@ -118,19 +118,19 @@ PURE_TOO = {
 IMPURE_CALLS = frozenset({"open", "input", "print", "breakpoint", "exec", "eval", "__import__"})
 CLOCKS = frozenset({"now", "utcnow", "today"})  # of datetime and date
 
-# Costly to import, so imported by the function that uses them, in the process that uses them.
+# Libraries that are costly to import, so that only functions that use them import them.
 HEAVY = frozenset(
     "pyarrow duckdb rich dropbox hypothesis keyring requests uvicorn trustme numpy platformdirs googleapiclient "
     "pyshark vcr httptools uvloop cryptography psutil httpx box_sdk_gen mega boto3 botocore obstore azure google "
     "swiftclient webdav4 paramiko opendal httplib2 aiohttp pyeclib dns".split()
 )
-# (module, library) that may import it at its top all the same.
+# Modules that may import a costly library at the top: (module, library) and the reason.
 PAID = {("emulators.protocol", "uvicorn"): "derives from its protocol; only the emulator's own process comes here"}
-# Not on every system: a module that imports them at the top cannot be imported elsewhere.
+# Modules that some systems lack. A module that imports one at the top cannot be imported there.
 NOT_PORTABLE = frozenset(
     "fcntl resource pwd grp termios tty pty syslog posix readline crypt spwd nis msvcrt winreg _winapi winsound".split()
 )
-# Modules that may call time.sleep: waiting for a signal is better nearly everywhere (clock.wait_for).
+# Modules that may call time.sleep. Nearly everywhere it is better to wait for a signal (clock.wait_for).
 SLEEPERS = {
     "load.engine.engine": "the only clock for operations",
     "support.clock": "the pace of a workload, and questions that nothing signals",
@@ -138,7 +138,7 @@ SLEEPERS = {
     "net.locate.rtt": "the pace of its connects; the same",
 }
 
-# Private names of others: (module, attribute) to the reason.
+# Private names of other modules that may be used: (module, attribute) and the reason.
 PRIVATES = {
     ("commands.command", "_SubParsersAction"): "argparse has no public name for it",
     ("commands.history", "_SubParsersAction"): "the same",
@@ -193,32 +193,32 @@ PRIVATES = {
 }
 PUBLIC_ALL_THE_SAME = frozenset({"_replace", "_asdict", "_fields", "_make"})  # of named tuples
 
-# Words with one meaning in the glossary (docs/architecture.md, Words), and parameters that may have another.
+# Words with one meaning in the glossary (docs/architecture.md, Words), and parameters that may have another meaning.
 GLOSSARY_WORDS = ("emulator", "endpoint", "expectation", "facts", "op", "plan", "service")
 OTHER_MEANINGS = {("drivers.opendal", "service"): "the library's own word for what it talks to"}
 
 MAX_LINES = 600
 
 
-# --- what the checkers share ---
+# --- helpers of the rules ---
 
 
-def top(module: str) -> str:
+def room_name(module: str) -> str:
     return module.partition(".")[0]
 
 
 def rank(module: str) -> int | None:
-    """The line of a module's room, from 0 at the bottom; None where it has no room."""
+    """Return the line of a module's room, from 0 at the bottom, or None if it has no room."""
     ranks = {room: number for number, line in enumerate(reversed(ROOMS)) for room in line}
-    return ranks.get(top(module))
+    return ranks.get(room_name(module))
 
 
-def below(module: str, roots: tuple[str, ...]) -> bool:
+def is_below(module: str, roots: tuple[str, ...]) -> bool:
     return any(module == root or module.startswith(root + ".") for root in roots)
 
 
 def inside_imports(module: str, source: str, *, is_package: bool = False) -> Iterator[tuple[int, str]]:
-    """(line, name below the package) of every import of the package itself, also by import_module and -m."""
+    """Yield (line, name below the package) of every import of the package itself, also by import_module and -m."""
     parents = [PACKAGE, *module.split(".")] if module else [PACKAGE]
     for node in nodes(source):
         names: list[str] = []
@@ -227,35 +227,35 @@ def inside_imports(module: str, source: str, *, is_package: bool = False) -> Ite
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
             if node.level:
-                keep = len(parents) - node.level + is_package
-                base = ".".join([*parents[:keep], *([node.module] if node.module else [])])
+                depth = len(parents) - node.level + is_package
+                base = ".".join([*parents[:depth], *([node.module] if node.module else [])])
             names = [f"{base}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             names = [node.value] if re.fullmatch(rf"{PACKAGE}(\.[a-z_]+)+", node.value) else []
         for name in names:
             if name == PACKAGE or name.startswith(PACKAGE + "."):
                 below_package = name.removeprefix(PACKAGE).removeprefix(".")
-                yield getattr(node, "lineno", 0), known(face().get(below_package, below_package))
+                yield getattr(node, "lineno", 0), normalize_name(face().get(below_package, below_package))
 
 
 @functools.cache
 def face() -> dict[str, str]:
-    """The home of each name of the package's public face: ``Driver`` is ``drivers.base.Driver``."""
+    """Return the home of each name of the package's public face: ``Driver`` is ``drivers.base.Driver``."""
     return dict(public_names((SOURCE / "__init__.py").read_text("utf-8")))
 
 
-def known(name: str) -> str:
-    """``__version__`` and other values of the package's own __init__ belong to ``""``."""
+def normalize_name(name: str) -> str:
+    """Return a name below the package, or ``""`` for values of its own __init__, such as ``__version__``."""
     return "" if name.startswith("__") else name
 
 
-def provider_in(text: str, *, is_literal: bool) -> str | None:
-    found = words(text)
-    for index, word in enumerate(found):
+def find_provider(text: str, *, is_literal: bool) -> str | None:
+    text_words = words(text)
+    for index, word in enumerate(text_words):
         if word in PROVIDERS:
             return word
         if word in ORDINARY:
-            neighbours = {*found[max(0, index - 1) : index], *found[index + 1 : index + 2]}
+            neighbours = {*text_words[max(0, index - 1) : index], *text_words[index + 1 : index + 2]}
             if neighbours & COMPANIONS or (is_literal and re.fullmatch(rf"(emulated:)?{word}(:\S*)?", text.lower())):
                 return word
     return None
@@ -268,18 +268,18 @@ def check_layers(module: str, source: str) -> list[str]:
     """Imports point to rooms below, or stay within a room."""
     if module in FACES:
         return []
-    own = rank(module)
-    if own is None:
+    own_rank = rank(module)
+    if own_rank is None:
         return [f"1: {module} has no room, give it one in ROOMS"]
     findings = []
     for line, target in inside_imports(module, source):
-        there = -1 if target == "" else rank(target)
-        if (module, top(target)) in NAMED_ROOMS:
+        target_rank = -1 if target == "" else rank(target)
+        if (module, room_name(target)) in NAMED_ROOMS:
             continue
-        if there is None:
+        if target_rank is None:
             findings.append(f"{line}: {target} has no room, give it one in ROOMS")
-        elif top(target) != top(module) and there >= own:
-            findings.append(f"{line}: {top(module)} imports {target}, which is not below it")
+        elif room_name(target) != room_name(module) and target_rank >= own_rank:
+            findings.append(f"{line}: {room_name(module)} imports {target}, which is not below it")
     return findings
 
 
@@ -289,7 +289,7 @@ def check_drivers(module: str, source: str) -> list[str]:
         f"{line}: {own} must not import {target}"
         for line, target in inside_imports(module, source)
         for own, other in STRANGERS
-        if below(module, (own,)) and below(target, (other,))
+        if is_below(module, (own,)) and is_below(target, (other,))
     ]
     if module.startswith("drivers."):
         own = ".".join(module.split(".")[:2])
@@ -297,7 +297,7 @@ def check_drivers(module: str, source: str) -> list[str]:
         findings += [
             f"{line}: a driver must not import {target}"
             for line, target in inside_imports(module, source)
-            if not below(target, DRIVER_IMPORTS) and not target.startswith(own_helpers)
+            if not is_below(target, DRIVER_IMPORTS) and not target.startswith(own_helpers)
         ]
         findings += [
             f"{line}: a driver never times, the engine does"
@@ -308,21 +308,21 @@ def check_drivers(module: str, source: str) -> list[str]:
 
 
 def check_provider_names(module: str, source: str) -> list[str]:
-    """No provider's name outside drivers/, emulators/ and clients/; comments and docstrings may name them."""
-    if below(module, (*PROVIDER_HOMES, *RECIPES)):
+    """No provider is named outside drivers/, emulators/ and clients/. Comments and docstrings may name them."""
+    if is_below(module, (*PROVIDER_HOMES, *RECIPES)):
         return []
     exempt = docstrings(source)
     findings = []
     for line, name in identifiers(source):
-        if word := provider_in(name, is_literal=False):
+        if word := find_provider(name, is_literal=False):
             findings.append(f"{line}: {name} names the provider {word}")
-    seen: set[str] = set()
+    used_literals: set[str] = set()
     for node in nodes(source):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in exempt:
-            if (word := provider_in(node.value, is_literal=True)) is None:
+            if (word := find_provider(node.value, is_literal=True)) is None:
                 continue
-            if (module, node.value) in NAMED and node.value not in seen:
-                seen.add(node.value)
+            if (module, node.value) in NAMED and node.value not in used_literals:
+                used_literals.add(node.value)
                 continue
             findings.append(f"{node.lineno}: {node.value[:60]!r} names the provider {word}")
     return findings
@@ -330,13 +330,13 @@ def check_provider_names(module: str, source: str) -> list[str]:
 
 def check_pure(module: str, source: str) -> list[str]:
     """Pure code has no clock, no file, no socket, no thread and no unseeded chance."""
-    if not below(module, PURE_PLACES):
+    if not is_below(module, PURE_PLACES):
         return []
-    allowed = {library for place, library in PURE_TOO if below(module, (place,))}
+    allowed = {library for pure_module, library in PURE_TOO if is_below(module, (pure_module,))}
     findings = [
         f"{line}: {name} is not in PURE"
         for line, name in outside_imports(nodes(source))
-        if name not in PURE and name.partition(".")[0] not in PURE and not below(name, (PACKAGE,))
+        if name not in PURE and name.partition(".")[0] not in PURE and not is_below(name, (PACKAGE,))
         if name.partition(".")[0] not in allowed
     ]
     for node in nodes(source):
@@ -357,7 +357,7 @@ def check_pure(module: str, source: str) -> list[str]:
 
 
 def check_all(module: str, source: str) -> list[str]:
-    """``__all__`` stands only where a module shows names of others; it is exact there. All else is private."""
+    """``__all__`` is only in modules that show names of others, and it is exact. All other names are private."""
     listed: list[str] | None = None
     defined: set[str] = set()
     imported: set[str] = set()
@@ -406,11 +406,11 @@ def check_docstrings(module: str, source: str) -> list[str]:
 
 
 MAY_WAIT = re.compile(rf"sleep|select|{'|'.join(WAITABLE_CLASSES)}")
-"""Words of which a file that waits has at least one; most files have none."""
+"""A file that waits has at least one of these words. Most files have none."""
 
 
 def check_sleep(module: str, source: str) -> list[str]:
-    """Only the modules in SLEEPERS sleep; waiting for something that is never signalled is sleeping, too."""
+    """Only the modules in SLEEPERS sleep. A wait for something that is never signalled is a sleep, too."""
     if module in SLEEPERS:
         return []
     if not MAY_WAIT.search(source):
@@ -440,7 +440,7 @@ def check_sleep(module: str, source: str) -> list[str]:
 
 
 def check_portable(module: str, source: str) -> list[str]:
-    """What exists on some systems only is imported inside functions."""
+    """Libraries that exist on some systems only are imported inside functions."""
     return [
         f"{line}: {name} at module level does not exist on every system"
         for line, name in outside_imports(iter(top_level(parse(source).body, typing_too=True)))
@@ -458,7 +458,7 @@ def check_heavy(module: str, source: str) -> list[str]:
 
 
 MAY_SILENCE = re.compile(r"#\s*(noqa|type:\s*ignore|ruff:\s*noqa|mypy:)")
-"""What a file that silences ruff or mypy contains."""
+"""The beginning of a comment that silences ruff or mypy."""
 
 
 def check_ignores(module: str, source: str) -> list[str]:
@@ -471,15 +471,17 @@ def check_ignores(module: str, source: str) -> list[str]:
             continue
         silencer = re.compile(r"#\s*(noqa|type:\s*ignore|ruff:\s*noqa|mypy:)(:\s*[A-Z0-9, ]+(?=\s|$)|\[[\w, -]+\])?")
         if silencer.search(token.string):
-            rest = silencer.sub("", token.string)
-            bare = any(match[2] is None for match in silencer.finditer(token.string) if not match[1].startswith("mypy"))
-            if bare or len(re.findall(r"[A-Za-z]{2,}", rest)) < 2:
+            reason = silencer.sub("", token.string)
+            lacks_rule = any(
+                match[2] is None for match in silencer.finditer(token.string) if not match[1].startswith("mypy")
+            )
+            if lacks_rule or len(re.findall(r"[A-Za-z]{2,}", reason)) < 2:
                 findings.append(f"{token.start[0]}: {token.string} needs a rule and a reason on the same line")
     return findings
 
 
 def check_privates(module: str, source: str) -> list[str]:
-    """No private name of another module is touched."""
+    """No private name of another module is used."""
     return [
         f"{line}: {name} is private to another module"
         for line, name in find_foreign_privates(source)
@@ -491,9 +493,9 @@ def check_privates(module: str, source: str) -> list[str]:
 def check_words(module: str, source: str) -> list[str]:
     """A word of the glossary has the meaning that it has there."""
     return [
-        f"{line}: {found}"
-        for line, found in find_other_meanings(source, GLOSSARY_WORDS, glossary())
-        if (module, found.partition(":")[0]) not in OTHER_MEANINGS
+        f"{line}: {problem}"
+        for line, problem in find_other_meanings(source, GLOSSARY_WORDS, glossary())
+        if (module, problem.partition(":")[0]) not in OTHER_MEANINGS
     ]
 
 
@@ -508,7 +510,7 @@ def check_asserts(module: str, source: str) -> list[str]:
 
 @functools.cache
 def glossary() -> str:
-    """The section of the map that defines words."""
+    """Return the section of the map that defines words."""
     return (ROOT / "docs" / "architecture.md").read_text("utf-8").partition("## Words")[2].partition("\n## ")[0]
 
 
@@ -530,7 +532,7 @@ MODULES = {module_name(path): path for path in sorted(SOURCE.rglob("*.py"))}
 
 
 def test_rules_hold() -> None:
-    """All rules over one file before the next, so that each file is parsed once."""
+    """Run all rules over one file before the next, so that each file is parsed once."""
     findings = [
         f"{path.relative_to(ROOT)}:{finding} [{rule}: {check.__doc__}]"
         for module, path in MODULES.items()
@@ -555,9 +557,9 @@ def test_ignores_have_reasons_outside_the_package_too(folder: str) -> None:
 @pytest.mark.parametrize("folder", ["suites", "examples", "tests", "tools", "benchmarks"])
 def test_words_mean_the_same_outside_the_package_too(folder: str) -> None:
     findings = [
-        f"{path.relative_to(ROOT)}:{line}: {found}"
+        f"{path.relative_to(ROOT)}:{line}: {problem}"
         for path in sorted((ROOT / folder).rglob("*.py"))
-        for line, found in find_other_meanings(path.read_text("utf-8"), ("facts", "plan"), glossary())
+        for line, problem in find_other_meanings(path.read_text("utf-8"), ("facts", "plan"), glossary())
     ]
     assert not findings, "\n".join(findings)
 
@@ -575,21 +577,21 @@ def test_the_glossary_names_classes_that_there_are() -> None:
     defined = {
         node.name for text in sources().values() for node in ast.walk(parse(text)) if isinstance(node, ast.ClassDef)
     }
-    named = set(re.findall(r"`([A-Z]\w+)`", glossary()))
-    assert named
-    assert named <= defined, named - defined
+    class_names = set(re.findall(r"`([A-Z]\w+)`", glossary()))
+    assert class_names
+    assert class_names <= defined, class_names - defined
 
 
-def mapped() -> list[str]:
-    """The rooms that the map names, from top to bottom (docs/architecture.md, Rooms)."""
+def list_mapped_rooms() -> list[str]:
+    """Return the rooms that the map names, from top to bottom (docs/architecture.md, Rooms)."""
     section = (ROOT / "docs" / "architecture.md").read_text("utf-8").partition("## Rooms")[2].partition("\n## ")[0]
     return re.findall(r"^\| `(\w+)`", section, re.MULTILINE)
 
 
 def test_the_map_names_every_room_in_its_order() -> None:
     rooms = [room for line in ROOMS for room in line if room != "suites"]
-    assert sorted(mapped()) == sorted(rooms)
-    ranks = [rank(room) or 0 for room in mapped()]
+    assert sorted(list_mapped_rooms()) == sorted(rooms)
+    ranks = [rank(room) or 0 for room in list_mapped_rooms()]
     assert ranks == sorted(ranks, reverse=True)
 
 
@@ -605,18 +607,18 @@ def test_modules_import_each_other_in_no_circle() -> None:
 
 
 def test_tables_hold_no_resolved_exceptions() -> None:
-    touched = {
+    used_privates = {
         (module, name.rpartition(".")[2])
         for module in {module for module, _ in PRIVATES}
         for _, name in find_foreign_privates(sources().get(module, ""))
     }
-    assert touched >= PRIVATES.keys(), PRIVATES.keys() - touched
-    meant = {
-        (module, found.partition(":")[0])
+    assert used_privates >= PRIVATES.keys(), PRIVATES.keys() - used_privates
+    used_meanings = {
+        (module, problem.partition(":")[0])
         for module in {module for module, _ in OTHER_MEANINGS}
-        for _, found in find_other_meanings(sources().get(module, ""), GLOSSARY_WORDS, glossary())
+        for _, problem in find_other_meanings(sources().get(module, ""), GLOSSARY_WORDS, glossary())
     }
-    assert meant >= OTHER_MEANINGS.keys(), OTHER_MEANINGS.keys() - meant
+    assert used_meanings >= OTHER_MEANINGS.keys(), OTHER_MEANINGS.keys() - used_meanings
 
 
 @pytest.mark.parametrize("folder", ["suites", "tests"])
@@ -633,7 +635,7 @@ def test_every_module_is_checked() -> None:
     assert {"", "model", "drivers.base"} <= MODULES.keys()
 
 
-# --- the rules work: what each must find, and what it must let pass ---
+# --- tests of the rules: snippets that each must find, or must let pass ---
 
 
 @pytest.mark.parametrize(("rule", "module", "source", "finding"), FOUND)

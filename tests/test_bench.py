@@ -21,7 +21,7 @@ from benchmarks.gate_cases import COURSES, follow
 from benchmarks.gate_rules import RULES, change_points, last_run, slower_p_value
 from benchmarks.gate_sessions import Change, Experiment, Noise, Session, simulated_session
 from benchmarks.harness import ROOT, Blocks, Figure, alternating, children_cpu_s, measure_growth
-from benchmarks.real_sessions import answers_in, new_history, read_sessions, summary, table
+from benchmarks.real_sessions import count_answers, name_history, read_sessions, summary, table
 from benchmarks.traffic_captures import KINDS, write_capture
 from pytest_cloudbench.net.dissect import open_capture
 from pytest_cloudbench.net.traffic import analyze
@@ -32,8 +32,8 @@ from tests.limits import HANG_S
 def test_drift_cancels_out_of_a_ratio(slowdown: float) -> None:
     """Each block is slower than the one before by a tenth of this machine's slowdown."""
     speed = (slowdown ** (number / 10) for number in itertools.count())
-    found = alternating(lambda: 3.0 * next(speed), lambda: 2.0 * next(speed), 8)
-    assert found.ratio == pytest.approx(1.5, rel=0.01)
+    blocks = alternating(lambda: 3.0 * next(speed), lambda: 2.0 * next(speed), 8)
+    assert blocks.ratio == pytest.approx(1.5, rel=0.01)
 
 
 def test_blocks_take_turns_after_one_of_each_that_does_not_count() -> None:
@@ -43,9 +43,9 @@ def test_blocks_take_turns_after_one_of_each_that_does_not_count() -> None:
         order.append(name)
         return float(len(order))
 
-    found = alternating(lambda: block("a"), lambda: block("b"), 3)
+    blocks = alternating(lambda: block("a"), lambda: block("b"), 3)
     assert "".join(order) == "ab" + "ab" + "ba" + "ab"
-    assert found == Blocks([3.0, 6.0, 7.0], [4.0, 5.0, 8.0])
+    assert blocks == Blocks([3.0, 6.0, 7.0], [4.0, 5.0, 8.0])
 
 
 @pytest.mark.parametrize(
@@ -55,8 +55,8 @@ def test_blocks_take_turns_after_one_of_each_that_does_not_count() -> None:
 )
 def test_the_median_lies_between_the_ranks_of_the_sign_test(pairs: int, ranks: tuple[int, int]) -> None:
     """Any table of the sign test has these ranks."""
-    found = Blocks([float(number) for number in range(pairs, 0, -1)], [1.0] * pairs)
-    assert found.interval95 == ranks
+    blocks = Blocks([float(number) for number in range(pairs, 0, -1)], [1.0] * pairs)
+    assert blocks.interval95 == ranks
 
 
 @pytest.mark.parametrize(
@@ -70,9 +70,9 @@ def test_a_bound_is_met_or_not(value: float, sense: str, met: bool) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_the_memory_of_the_process_that_measures_is_not_counted(tmp_path: Path) -> None:
     large = "import subprocess, sys; held = bytearray(b'x') * 400_000_000; subprocess.run(sys.argv[1:], check=True)"
-    measured = [sys.executable, "-m", "benchmarks.bench_raid", str(tmp_path), "1000000"]
+    command = [sys.executable, "-m", "benchmarks.bench_raid", str(tmp_path), "1000000"]
     done = subprocess.run(
-        [sys.executable, "-c", large, *measured], cwd=ROOT, capture_output=True, text=True, check=True, timeout=HANG_S
+        [sys.executable, "-c", large, *command], cwd=ROOT, capture_output=True, text=True, check=True, timeout=HANG_S
     )
     assert all(0 < int(word) < 300_000 for word in done.stdout.split()), done.stdout
 
@@ -90,23 +90,26 @@ def test_cpu_of_children_is_that_of_the_wanted_ones() -> None:
         child.communicate(timeout=HANG_S)
 
 
-def made_sessions(path: Path) -> Path:
-    """Two histories of 12 unchanged sessions, in each of which the second judged one is red, one changed session, and
-    one of a closed loop under a load that its history does not have."""
+def write_sessions(path: Path) -> Path:
+    """Write two histories of 12 unchanged sessions, in each of which the second judged one is red, one changed session,
+    and one of a closed loop under a load that its history does not have."""
     lines = []
     for history in ("2026-01-01", "2026-01-02"):
-        found = {"change": "", "history": history, "start": history, "load": 1.5, "machine": "toy"}
-        lines += [{**found, "answers": {"inconclusive": 20}}] * 10
-        lines += [{**found, "answers": {"met": 19, "inconclusive": 1}}, {**found, "answers": {"met": 19, "broken": 1}}]
-    lines.append({**found, "change": "p50 +10 %", "answers": {"broken": 18, "inconclusive": 2}, "load": 0.5})
-    found |= {"loop": "closed", "under": "bursts", "aside": True}
-    lines.append({**found, "answers": {"met": 20}, "metrics": {"met": 90, "broken": 1, "inconclusive": 9}})
-    path.write_text("".join(json.dumps(each) + "\n" for each in lines), "utf-8")
+        session = {"change": "", "history": history, "start": history, "load": 1.5, "machine": "toy"}
+        lines += [{**session, "answers": {"inconclusive": 20}}] * 10
+        lines += [
+            {**session, "answers": {"met": 19, "inconclusive": 1}},
+            {**session, "answers": {"met": 19, "broken": 1}},
+        ]
+    lines.append({**session, "change": "p50 +10 %", "answers": {"broken": 18, "inconclusive": 2}, "load": 0.5})
+    session |= {"loop": "closed", "under": "bursts", "aside": True}
+    lines.append({**session, "answers": {"met": 20}, "metrics": {"met": 90, "broken": 1, "inconclusive": 9}})
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
     return path
 
 
 def test_real_sessions_are_judged_once_their_own_history_is_long_enough(tmp_path: Path) -> None:
-    sessions = read_sessions(made_sessions(tmp_path / "sessions.jsonl"))
+    sessions = read_sessions(write_sessions(tmp_path / "sessions.jsonl"))
     new_load = "nothing changed, closed loop, under bursts, which no earlier session was"
     assert summary(sessions) == {
         "dates": ["2026-01-01", "2026-01-02"], "machines": ["toy"], "load": [0.5, 1.5], "judged_sessions": 5,
@@ -136,11 +139,11 @@ def test_a_session_names_the_metrics_that_were_called_broken(tmp_path: Path) -> 
     ]
     suite = ElementTree.Element("testsuite")
     for name, properties in cases:
-        inside = ElementTree.SubElement(ElementTree.SubElement(suite, "testcase", name=name), "properties")
-        for each, value in properties.items():
-            ElementTree.SubElement(inside, "property", name=each, value=value)
+        element = ElementTree.SubElement(ElementTree.SubElement(suite, "testcase", name=name), "properties")
+        for key, value in properties.items():
+            ElementTree.SubElement(element, "property", name=key, value=value)
     ElementTree.ElementTree(suite).write(tmp_path / "junit.xml")
-    assert answers_in(tmp_path / "junit.xml") == (
+    assert count_answers(tmp_path / "junit.xml") == (
         {"broken": 2, "met": 1, "none": 1},
         {"broken": 2, "met": 1},
         ["test_a: quiet_p50 broken +11 % (+8 to +14 %)", "test_d: can_share broken"],
@@ -148,17 +151,22 @@ def test_a_session_names_the_metrics_that_were_called_broken(tmp_path: Path) -> 
 
 
 def test_two_histories_of_the_same_second_are_two() -> None:
-    assert len({new_history() for _ in range(100)}) == 100
+    assert len({name_history() for _ in range(100)}) == 100
 
 
 def test_the_documents_have_the_table_of_the_recorded_sessions() -> None:
     sessions = read_sessions(ROOT / "benchmarks" / "real-sessions.jsonl")
-    found, text = summary(sessions), (ROOT / "docs" / "method" / "gate.md").read_text("utf-8")
-    assert found["judged_sessions"] >= 30
-    assert found["alarmed_sessions"] == 0
+    figures, text = summary(sessions), (ROOT / "docs" / "method" / "gate.md").read_text("utf-8")
+    assert figures["judged_sessions"] >= 30
+    assert figures["alarmed_sessions"] == 0
     assert "\n".join(table(sessions)) in text
-    said = [f"at most {found['alarmed_interval'][1] * 100:g} %", *found["dates"], *found["machines"], *found["load"]]
-    assert [each for each in said if str(each) not in " ".join(text.split())] == []
+    claims = [
+        f"at most {figures['alarmed_interval'][1] * 100:g} %",
+        *figures["dates"],
+        *figures["machines"],
+        *figures["load"],
+    ]
+    assert [claim for claim in claims if str(claim) not in " ".join(text.split())] == []
 
 
 def test_make_bench_measures_all_figures_of_the_gate() -> None:
@@ -185,7 +193,7 @@ def test_growth_of_a_cost_too_small_to_count_is_unknown() -> None:
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository with the code of one figure, whose results are of its first commit."""
+    """A repository with the code of one figure, whose results belong to its first commit."""
     code = tmp_path / "src" / "pytest_cloudbench" / "net"
     for folder in (code, tmp_path / "benchmarks"):
         folder.mkdir(parents=True)
@@ -258,8 +266,8 @@ def test_record_holds_gate_figures_of_each_kind_of_run(tmp_path: Path) -> None:
     path = gate_recorded.record("bursts", 0, tmp_path, ops=60, rounds=2)
     record = gate_recorded.read_record("bursts", tmp_path)
     assert record is not None
-    assert [tuple(of_round) for of_round in record.rounds] == [gate_recorded.KINDS] * 2
-    for numbers in (numbers for of_round in record.rounds for numbers in of_round.values()):
+    assert [tuple(by_kind) for by_kind in record.rounds] == [gate_recorded.KINDS] * 2
+    for numbers in (numbers for by_kind in record.rounds for numbers in by_kind.values()):
         assert (numbers["ops"], numbers["files"], numbers["silently_lost"]) == (60, 60, 0)
         assert numbers["requests_usual"] == 1
         assert 0 <= numbers["starved_share"] < 1
@@ -271,26 +279,26 @@ def test_record_holds_gate_figures_of_each_kind_of_run(tmp_path: Path) -> None:
         assert waited_us / took_us == pytest.approx(numbers["starved_share"], abs=0.01)
         assert len(late_us) == 60
         assert numbers["reference_cpu_s"] > 0, "as the gate measures it"
-        slower = gate_recorded.unstarved(numbers, 1.0)["unstarved_p50"]
+        slower = gate_recorded.compute_unstarved(numbers, 1.0)["unstarved_p50"]
         assert numbers["unstarved_p50"] < slower <= 2.01 * numbers["unstarved_p50"]
     with gzip.open(path, "rt", encoding="utf-8") as file:
         _, *runs = map(json.loads, file)
-    for measured in runs:  # by the product, while a record's numbers are computed from columns
-        computed = gate_recorded.unstarved(measured)
+    for measured in runs:  # measured by the product, while the numbers of a record are computed from columns
+        computed = gate_recorded.compute_unstarved(measured)
         assert measured["unstarved_p50"] == pytest.approx(computed["unstarved_p50"], rel=0.01)
         assert measured["starved_elsewhere_share"] == pytest.approx(computed["starved_elsewhere_share"], abs=0.01)
         assert measured["unstarved_p50"] <= measured["service_p50"]
     assert len(runs) == 2 * len(gate_recorded.KINDS)
-    open_us = [us for of_round in record.rounds for us in of_round["open"][gate_recorded.SAMPLE]]
+    open_us = [us for by_kind in record.rounds for us in by_kind["open"][gate_recorded.SAMPLE]]
     assert min(open_us, default=50_000) > 30_000, "the emulator takes 0.05 s, with a sigma of 0.1"
     assert path.stat().st_size < 20_000
 
 
 def test_processes_of_a_load_end_with_it() -> None:
     def busy() -> int:
-        listed = subprocess.run(["ps", "-ww", "-o", "args", "--ppid", str(os.getpid())], capture_output=True, text=True,
+        result = subprocess.run(["ps", "-ww", "-o", "args", "--ppid", str(os.getpid())], capture_output=True, text=True,
                                 check=True, timeout=HANG_S)  # fmt: skip
-        return listed.stdout.count("os.getppid()")
+        return result.stdout.count("os.getppid()")
 
     before = busy()
     with gate_recorded.busy_machine("busy4"):
@@ -298,7 +306,7 @@ def test_processes_of_a_load_end_with_it() -> None:
     assert busy() == before
 
 
-def one_experiment(former: list[dict[str, float]], *runs: dict[str, float]) -> Session:
+def make_session(former: list[dict[str, float]], *runs: dict[str, float]) -> Session:
     return Session([Experiment("t0", former, runs[0], runs[1:])], lambda number, before: runs[0])
 
 
@@ -308,8 +316,8 @@ def one_experiment(former: list[dict[str, float]], *runs: dict[str, float]) -> S
      (2.0, False, 1.9, "met"), (2.0, False, 2.1, "broken")],
 )  # fmt: skip
 def test_the_last_run_alone_decides_by_a_ratio(ratio: float, both_ways: bool, now: float, answer: str) -> None:
-    session = one_experiment([{"quiet_p50": 5.0}, {"quiet_p50": 1.0}], {"quiet_p50": now})
-    assert [each.answer for each in last_run(session, ratio, both_ways=both_ways)] == [answer]
+    session = make_session([{"quiet_p50": 5.0}, {"quiet_p50": 1.0}], {"quiet_p50": now})
+    assert [result.answer for result in last_run(session, ratio, both_ways=both_ways)] == [answer]
 
 
 @pytest.mark.slow
@@ -327,8 +335,8 @@ def test_a_change_point_is_news_for_some_runs_only() -> None:
     def answer(before: int, after: int) -> str:
         runs = [{"quiet_p50": 1.0 + 0.001 * (number % 3)} for number in range(before)]
         runs += [{"quiet_p50": 1.5 + 0.001 * (number % 3)} for number in range(after)]
-        (answered,) = change_points(one_experiment(runs[:-1], runs[-1]), lambda values: [before])
-        return answered.answer
+        (result,) = change_points(make_session(runs[:-1], runs[-1]), lambda values: [before])
+        return result.answer
 
     assert [answer(20, after) for after in (4, 10, 11)] == ["broken", "broken", "met"]
 

@@ -1,4 +1,4 @@
-"""Files that ship: the trace is what its tool makes; a user's file is found beside the one that names it."""
+"""The shipped trace is the output of its tool. A user's file is looked up in the folder of the file that names it."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def test_shipped_trace_has_the_properties_its_tool_declares() -> None:
 def test_traces_that_ship_can_be_replayed_by_name(name: str) -> None:
     replay = arrival("trace", {"file": name, "scale": 60}, read_trace)
     assert isinstance(replay, Replay)
-    made = plan(replay, range(replay.sensors), replay.ops_per_sensor, "seed")
-    assert len(made) == len(replay.trace)
-    assert made.horizon_s < 60
+    schedule = plan(replay, range(replay.sensors), replay.ops_per_sensor, "seed")
+    assert len(schedule) == len(replay.trace)
+    assert schedule.horizon_s < 60
 
 
 def test_a_file_is_found_beside_the_file_that_names_it(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
-"""The documents stay true: every command in a ```console block is run, every link leads somewhere.
+"""The documents stay true: every command in a ```console block is run, and every link leads somewhere.
 
 A command is a line that starts with ``$ `` (and what follows a trailing backslash). RULES below says how each kind
-of command is run here; a command that no rule knows fails. What a command prints is not compared.
+of command is run here. A command without a rule fails. The output of a command is not compared.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from tests.runs import QUIET
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("changelog.d/README.md")])
 BIN = Path(sys.executable).parent
-# Left out of the copy that commands run in: results of this checkout, caches, environments.
+# Left out of the copy in which commands run: results of this checkout, caches and environments.
 NOT_COPIED = shutil.ignore_patterns(
     ".git", ".venv", ".tox", ".testbed", ".*_cache", "__pycache__", "dist", "build", ".hypothesis"
 )
-# Commands for a real account are collected only; this lets them get as far as that.
+# Commands for a real account are only collected. That needs a token, which may be any text.
 NO_ACCOUNT = {"CLOUDBENCH_DROPBOX_ACCESS_TOKEN": "none"}
 
 Words = list[str]
@@ -47,26 +47,26 @@ Words = list[str]
 
 @dataclass(frozen=True)
 class Rule:
-    """How the commands that ``pattern`` matches from their start are run; where ``run`` gives None, not at all."""
+    """A substitute for the commands that begin with ``pattern``. If ``run`` returns None, the command is not run."""
 
     pattern: str
     why: str
     run: Callable[[Words], Words | None]
 
 
-# --- substitutions: words of a command to words that are run instead ---
+# --- substitutes: functions from the words of a command to the words that are run instead ---
 
 
-def as_written(command: Words) -> Words:
+def keep_command(command: Words) -> Words:
     return command
 
 
-def not_run(command: Words) -> None:
+def skip_command(command: Words) -> None:
     return None
 
 
-def only_help(command: Words) -> Words:
-    """The help of the same program and sub-command; run_command looks up each option of the command in it."""
+def ask_help(command: Words) -> Words:
+    """Return the command for the help of the same program. run_command looks up each option in its output."""
     if command[1:2] == ["--storage"]:  # pytest-benchmark's own option, before its sub-command
         return [command[0], "--help"] if len(command) < 4 else [*command[:1], command[3], "--help"]
     if "pytest" in command[:3]:  # a suite's options are known where its folder is named
@@ -85,8 +85,8 @@ def is_for_emulator(command: Words) -> bool:
 
 @functools.cache
 def one_experiment() -> str:
-    """A -k expression for the suite's experiment with the smallest numbers in its name."""
-    collected = subprocess.run(
+    """Return a -k expression for the suite's experiment with the smallest numbers in its name."""
+    output = subprocess.run(
         [sys.executable, "-m", "pytest", "suites/iot", "--collect-only", "-q"],
         cwd=ROOT,
         capture_output=True,
@@ -94,13 +94,13 @@ def one_experiment() -> str:
         timeout=HANG_S,
         check=False,
     ).stdout
-    tests: Words = re.findall(r"^\S+::(\S+)$", collected, re.MULTILINE)
-    assert tests, collected
+    tests: Words = re.findall(r"^\S+::(\S+)$", output, re.MULTILINE)
+    assert tests, output
     return min(tests, key=lambda test: [int(number) for number in re.findall(r"\d+", test)])
 
 
-def small(command: Words) -> Words:
-    """Two agents and one experiment; --collect-only where a real account would be needed, or another suite is named."""
+def shrink_command(command: Words) -> Words:
+    """Use two agents and one experiment. Only collect the tests if they need a real account or the paper's grid."""
     if not is_for_emulator(command) or "--grid paper" in " ".join(command):
         return [*command, "--collect-only"]
     words = [*command]
@@ -109,72 +109,81 @@ def small(command: Words) -> Words:
     return words if "-k" in words or "::" in " ".join(words) else [*words, "-k", one_experiment()]
 
 
-def collected(command: Words) -> Words:
+def collect_only(command: Words) -> Words:
     return [*command, "--collect-only"]
 
 
-def on_folder(command: Words) -> Words:
-    """A whole suite on a folder, in seconds; the suites' own tests run them on emulators."""
+def use_folder(command: Words) -> Words:
+    """Run a whole suite on a folder, which takes seconds. The suites' own tests run them on emulators."""
     if not is_for_emulator(command) or "--grid paper" in " ".join(command):
         return [*command, "--collect-only"]
-    few = ["--capacity-ops", "200", "--capacity-seconds", "0.2"] if "suites/capacity" in command else []
-    return [*command, *few, "--provider", "folder:objects"]
+    limits = ["--capacity-ops", "200", "--capacity-seconds", "0.2"] if "suites/capacity" in command else []
+    return [*command, *limits, "--provider", "folder:objects"]
 
 
-def example(command: Words) -> Words:
-    """A part of what ``cloudbench new`` writes, on two agents at most and without a service far away."""
-    here = {"experiment.bench.toml": "src/pytest_cloudbench/data/example.bench.toml", "folder:/mnt/nas": "folder:nas"}
-    words = [here.get(word, word).replace("10%", "100000%") for word in command]
+def shrink_example(command: Words) -> Words:
+    """Run a part of the example that ``cloudbench new`` writes, on two agents at most and without a remote service."""
+    substitutes = {
+        "experiment.bench.toml": "src/pytest_cloudbench/data/example.bench.toml",
+        "folder:/mnt/nas": "folder:nas",
+    }
+    words = [substitutes.get(word, word).replace("10%", "100000%") for word in command]
     if "-n" in words:
         words[words.index("-n") + 1] = "2"
     words += [] if "--provider" in words else ["--provider", "emulated:ideal"]
     return words if "-k" in words else [*words, "-k", "batch"]
 
 
-def small_make(command: Words) -> Words:
-    """The recipe with this environment in place of .venv and no set-up, and few experiments."""
-    given = [word.removeprefix("ARGS=") for word in command if word.startswith("ARGS=")]
-    args = shlex.split(" ".join(given))
+def shrink_make(command: Words) -> Words:
+    """Run the recipe with this environment in place of .venv, without set-up, and with few experiments."""
+    arguments = [word.removeprefix("ARGS=") for word in command if word.startswith("ARGS=")]
+    args = shlex.split(" ".join(arguments))
     if command[1] == "iot":
-        args = small(["pytest", "-n", "50", *args])[1:]
+        args = shrink_command(["pytest", "-n", "50", *args])[1:]
     return ["make", command[1], "STAMP=", f"PY={sys.executable}", "ARGS=" + shlex.join(args)]
 
 
-def dry_make(command: Words) -> Words:
+def make_dry_run(command: Words) -> Words:
     return ["make", "--dry-run", *command[1:], "STAMP=", f"PY={sys.executable}"]
 
 
 RULES = [
-    Rule(r"make (iot)\b", "one experiment, two agents, no set-up", small_make),
-    Rule(r"make help\b|make$", "as written", as_written),
-    Rule(r"make [a-z-]+", "runs the tests, which run this; the target must exist", dry_make),
-    Rule(r"(python3? -m )?pytest\b.*--(help|version|markers|fixtures)\b", "as written", as_written),
-    Rule(r"(python3? -m )?pytest( -\S+)*( tests\b.*)?$", "the project's own tests would run this test again", not_run),
-    Rule(r"pytest --pyargs pytest_cloudbench\.suites", "needs the wheel; tests/test_packaging.py runs it", not_run),
-    Rule(r"(python3? -m )?pytest\b.*\bsuites/iot\b", "one experiment, two agents", small),
-    Rule(r"pytest suites/availability\b", "one series of seconds", as_written),
-    Rule(r"pytest suites/\w+ --client (syncthing|unison)\b", "minutes; the reference client's are run", collected),
-    Rule(r"(python3? -m )?pytest\b.*\bsuites/\w+\b", "on a folder, in seconds", on_folder),
-    Rule(r"pytest experiment\.bench\.toml", "the example, on what is at hand", example),
-    Rule(r"(python3? -m )?pytest\b", "a file of the reader's: options are parsed", only_help),
-    Rule(r"(pytest-benchmark|py\.test-benchmark) ", "needs earlier results: options are parsed", only_help),
-    Rule(r"cloudbench\b.*--(help|version)\b|cloudbench$", "as written", as_written),
+    Rule(r"make (iot)\b", "one experiment, two agents, no set-up", shrink_make),
+    Rule(r"make help\b|make$", "as written", keep_command),
+    Rule(r"make [a-z-]+", "runs the tests, which run this; the target must exist", make_dry_run),
+    Rule(r"(python3? -m )?pytest\b.*--(help|version|markers|fixtures)\b", "as written", keep_command),
+    Rule(
+        r"(python3? -m )?pytest( -\S+)*( tests\b.*)?$",
+        "the project's own tests would run this test again",
+        skip_command,
+    ),
+    Rule(
+        r"pytest --pyargs pytest_cloudbench\.suites", "needs the wheel; tests/test_packaging.py runs it", skip_command
+    ),
+    Rule(r"(python3? -m )?pytest\b.*\bsuites/iot\b", "one experiment, two agents", shrink_command),
+    Rule(r"pytest suites/availability\b", "one series of seconds", keep_command),
+    Rule(r"pytest suites/\w+ --client (syncthing|unison)\b", "minutes; the reference client's are run", collect_only),
+    Rule(r"(python3? -m )?pytest\b.*\bsuites/\w+\b", "on a folder, in seconds", use_folder),
+    Rule(r"pytest experiment\.bench\.toml", "the example, on what is at hand", shrink_example),
+    Rule(r"(python3? -m )?pytest\b", "a file of the reader's: options are parsed", ask_help),
+    Rule(r"(pytest-benchmark|py\.test-benchmark) ", "needs earlier results: options are parsed", ask_help),
+    Rule(r"cloudbench\b.*--(help|version)\b|cloudbench$", "as written", keep_command),
     Rule(r"cloudbench new\b", "to the screen: what is there is not overwritten", lambda command: [*command[:2], "-"]),
-    Rule(r"cloudbench schema\b", "as written", as_written),
-    Rule(r"cloudbench published\b(?!.*--run)", "as written", as_written),
-    Rule(r"cloudbench [a-z]+", "serves for ever, or needs an account: options are parsed", only_help),
-    Rule(r"towncrier (build|create)\b", "changes the checkout: options are parsed", only_help),
-    Rule(r"(python3? -m )?tox\b", "installs for minutes; its options are tox's own", not_run),
-    Rule(r"(python3? -m )?pip install\b", "needs the index; tests/test_packaging.py installs the wheel", not_run),
+    Rule(r"cloudbench schema\b", "as written", keep_command),
+    Rule(r"cloudbench published\b(?!.*--run)", "as written", keep_command),
+    Rule(r"cloudbench [a-z]+", "serves for ever, or needs an account: options are parsed", ask_help),
+    Rule(r"towncrier (build|create)\b", "changes the checkout: options are parsed", ask_help),
+    Rule(r"(python3? -m )?tox\b", "installs for minutes; its options are tox's own", skip_command),
+    Rule(r"(python3? -m )?pip install\b", "needs the index; tests/test_packaging.py installs the wheel", skip_command),
     Rule(
         r"python3? -m venv\b|source |\. |cd |mkdir |export |git (clone|diff)\b",
         "prepares the reader's machine",
-        not_run,
+        skip_command,
     ),
-    Rule(r"tools/testbed list\b", "as written", as_written),
-    Rule(r"tools/testbed (install|up|down) ", "changes the reader's machine: options are parsed", only_help),
-    Rule(r"(sudo )?apt(-get)? install\b", "prepares the reader's machine", not_run),
-    Rule(r"(\.venv/bin/)?python3? (tools|benchmarks|docs)/\S+\.py\b", "takes long: options are parsed", only_help),
+    Rule(r"tools/testbed list\b", "as written", keep_command),
+    Rule(r"tools/testbed (install|up|down) ", "changes the reader's machine: options are parsed", ask_help),
+    Rule(r"(sudo )?apt(-get)? install\b", "prepares the reader's machine", skip_command),
+    Rule(r"(\.venv/bin/)?python3? (tools|benchmarks|docs)/\S+\.py\b", "takes long: options are parsed", ask_help),
 ]
 
 
@@ -182,29 +191,29 @@ RULES = [
 
 
 def commands(text: str) -> list[str]:
-    """The commands of all console blocks, joined where a line ends with a backslash, comments cut off."""
-    found = []
+    """Return the commands of all console blocks. Lines that end with a backslash are joined."""
+    command_lines = []
     for block in re.findall(r"^```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
         joined = re.sub(r"\\\n\s*(?:> )?", "", block)
-        found += [line[2:].strip() for line in joined.splitlines() if line.startswith("$ ")]
-    return found
+        command_lines += [line[2:].strip() for line in joined.splitlines() if line.startswith("$ ")]
+    return command_lines
 
 
 def parts(command: str) -> list[Words]:
-    """The commands of one line: ``a && b`` are two. Leading NAME=VALUE and comments are left out."""
+    """Return the commands of one line: ``a && b`` are two. Leading NAME=VALUE and comments are left out."""
     lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
-    found: list[Words] = [[]]
+    split_words: list[Words] = [[]]
     redirected = False
     for word in lexer:
         if word in {"&&", ";", "||", "|", "&"}:
-            found.append([])
+            split_words.append([])
             redirected = False
         elif word in {">", ">>", "<"} or redirected:
             redirected = True
-        elif found[-1] or not re.fullmatch(r"[A-Z_]+=.*", word):
-            found[-1].append(word)
-    return [words for words in found if words]
+        elif split_words[-1] or not re.fullmatch(r"[A-Z_]+=.*", word):
+            split_words[-1].append(word)
+    return [words for words in split_words if words]
 
 
 def rule_for(words: Words) -> Rule | None:
@@ -212,7 +221,7 @@ def rule_for(words: Words) -> Rule | None:
 
 
 def slug(heading: str) -> str:
-    """The anchor that Markdown viewers give to a heading."""
+    """Return the anchor that Markdown viewers give to a heading."""
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
 
 
@@ -222,7 +231,7 @@ def anchors(text: str) -> set[str]:
 
 
 def broken_links(document: Path, text: str) -> list[str]:
-    """Relative links whose file or heading does not exist."""
+    """Return the relative links whose file or heading does not exist."""
     prose = re.sub(r"^```.*?^```|`[^`\n]*`", "", text, flags=re.MULTILINE | re.DOTALL)
     broken = []
     for target in re.findall(r"\]\(([^)\s]+)(?: \"[^\"]*\")?\)", prose):
@@ -233,15 +242,22 @@ def broken_links(document: Path, text: str) -> list[str]:
         if name and not path.exists():
             broken.append(target)
         elif anchor and (not name or path.suffix == ".md"):
-            there = path.read_text("utf-8") if name else text
-            broken += [] if anchor in anchors(there) else [target]
+            target_text = path.read_text("utf-8") if name else text
+            broken += [] if anchor in anchors(target_text) else [target]
     return broken
 
 
 def marks(words: Words) -> list[pytest.MarkDecorator]:
-    """Mark as slow what measures: suites and examples have quick tests of their own."""
+    """Return the mark of slow commands, which measure. Suites and examples have quick tests of their own."""
     rule = rule_for(words)
-    is_slow = rule is not None and rule.run in (small, small_make, on_folder, example, collected, as_written)
+    is_slow = rule is not None and rule.run in (
+        shrink_command,
+        shrink_make,
+        use_folder,
+        shrink_example,
+        collect_only,
+        keep_command,
+    )
     return [pytest.mark.slow] if is_slow else []
 
 
@@ -269,17 +285,17 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_command(words: Words, checkout: Path) -> str:
-    """What the command's substitute prints; "" where it is not run. Fails when it does, or when no rule knows it."""
+    """Run the command's substitute and return its output, or "" if it is not run. Fail if it fails or has no rule."""
     rule = rule_for(words)
     assert rule, f"no rule in {Path(__file__).name} says how to run: {' '.join(words)}"
     substitute = rule.run(words)
     if substitute is None:
         return ""
     make_folders(checkout, substitute)
-    run = help_of if rule.run is only_help else run_in
+    run = help_of if rule.run is ask_help else run_in
     status, output = run(checkout, tuple(substitute))
     assert status == 0, f"{shlex.join(substitute)} ended with {status}:\n{output}"
-    if rule.run is only_help:
+    if rule.run is ask_help:
         words = [word for word in words if word != "--storage"]
         options = {word.partition("=")[0] for word in words if re.fullmatch(r"--[a-z][\w-]*(=.*)?", word)}
         unknown = [option for option in options if not re.search(rf"{option}\b", output)]
@@ -308,7 +324,7 @@ def run_in(checkout: Path, command: tuple[str, ...]) -> tuple[int, str]:
 
 
 help_of = functools.cache(run_in)
-"""Runs each ``--help`` once, however many commands of the documents need it."""
+"""Run each ``--help`` once, however many commands of the documents need it."""
 
 
 @pytest.mark.parametrize("words", [[*words] for words in FIRST], ids=" ".join)
@@ -335,15 +351,15 @@ def test_commands_are_in_console_blocks(document: Path) -> None:
 
 
 def block(document: str, kind: str) -> str:
-    """The first block of a kind in a document."""
+    """Return the first block of a kind in a document."""
     return blocks(document, kind)[0]
 
 
 def blocks(document: str, kind: str) -> list[str]:
-    """All blocks of a kind in a document, at least one."""
-    found = re.findall(rf"^```{kind}\n(.*?)^```", (ROOT / document).read_text("utf-8"), re.MULTILINE | re.DOTALL)
-    assert found, f"{document} has no {kind} block"
-    return found
+    """Return all blocks of a kind in a document, at least one."""
+    matches = re.findall(rf"^```{kind}\n(.*?)^```", (ROOT / document).read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    assert matches, f"{document} has no {kind} block"
+    return matches
 
 
 @pytest.mark.parametrize(
@@ -357,8 +373,8 @@ def blocks(document: str, kind: str) -> list[str]:
     ],
 )
 def test_the_experiments_in_a_document_run(document: str, tests: int, time_scale: int, tmp_path: Path) -> None:
-    every = [each for each in blocks(document, "python") if tests > 5 or "Stable(" not in each]
-    (tmp_path / "test_document.py").write_text("\n".join(every) if tests > 1 else every[0])
+    sources = [source for source in blocks(document, "python") if tests > 5 or "Stable(" not in source]
+    (tmp_path / "test_document.py").write_text("\n".join(sources) if tests > 1 else sources[0])
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "--provider", "emulated:ideal", "--time-scale", f"{time_scale}", "-n", "2"],
         cwd=tmp_path,
@@ -387,12 +403,14 @@ def test_the_site_is_built_without_a_warning_and_needs_no_other_place(tmp_path: 
     pages = {path.relative_to(tmp_path).as_posix(): path.read_text("utf-8") for path in tmp_path.rglob("*.html")}
     documents = {path.relative_to(ROOT / "docs").with_suffix(".html").as_posix() for path in ROOT.glob("docs/**/*.md")}
     assert pages.keys() == documents | {"404.html", "example-report.html"}
-    fetched = r'<(?:script|img|iframe|link rel="(?:stylesheet|preconnect|icon)")[^>]*(?:src|href)="(?:https?:)?//'
-    assert not [page for page, text in pages.items() if re.search(fetched, text)]
+    external_pattern = (
+        r'<(?:script|img|iframe|link rel="(?:stylesheet|preconnect|icon)")[^>]*(?:src|href)="(?:https?:)?//'
+    )
+    assert not [page for page, text in pages.items() if re.search(external_pattern, text)]
 
 
 def test_the_expectation_in_the_documents_is_one() -> None:
-    (text,) = (each for each in blocks("docs/gates.md", "toml") if "[[expect]]" in each)
+    (text,) = (block_text for block_text in blocks("docs/gates.md", "toml") if "[[expect]]" in block_text)
     (claim,) = parse_expectations(text, "docs/gates.md")
     assert (claim.metric, claim.at_most, claim.where) == ("loss_rate", 0.0, {"test": "test_twenty_sensors"})
 
@@ -422,8 +440,8 @@ def test_the_profile_in_the_documents_is_one() -> None:
 
 
 def test_the_recipes_in_the_documents_are_recipes(tmp_path: Path) -> None:
-    every = [*blocks("docs/providers.md", "toml"), *blocks("docs/reference/drivers.md", "toml")]
-    recipes = [each for each in every if "\ncommand = " in each]
+    texts = [*blocks("docs/providers.md", "toml"), *blocks("docs/reference/drivers.md", "toml")]
+    recipes = [text for text in texts if "\ncommand = " in text]
     assert len(recipes) == 2
     for number, text in enumerate(recipes):
         (tmp_path / f"{number}.toml").write_text(text)
@@ -445,13 +463,13 @@ def test_the_arrivals_in_the_documents_are_those_there_are() -> None:
 
 
 def keys_of(text: str) -> list[tuple[str, object]]:
-    """``section.key`` and value of a TOML text."""
+    """Return ``section.key`` and the value of each key of a TOML text."""
     return [
         (f"{section}.{key}", value) for section, table in tomllib.loads(text).items() for key, value in table.items()
     ]
 
 
-# --- the checks work ---
+# --- tests of the checks ---
 
 
 def test_reading_of_console_blocks() -> None:
@@ -480,7 +498,7 @@ def test_a_failing_command_fails(checkout: Path) -> None:
 
 
 def test_make_iot_is_run_without_set_up(checkout: Path) -> None:
-    words = small_make(["make", "iot"])
+    words = shrink_make(["make", "iot"])
     printed = subprocess.run([*words, "--dry-run"], cwd=checkout, capture_output=True, text=True, check=True).stdout
     assert "set" not in printed.split("pytest")[0]
     assert "suites/iot -n 50 -n 2 -k" in printed

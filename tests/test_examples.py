@@ -48,8 +48,8 @@ def project(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return Path(shutil.copytree(EXAMPLES / request.param, tmp_path / request.param))
 
 
-def told(project: Path) -> list[str]:
-    """The commands of its README except the first, which installs this package."""
+def list_commands(project: Path) -> list[str]:
+    """Return the commands of the project's README except the first, which installs this package."""
     first, *others = commands((project / "README.md").read_text("utf-8"))
     assert first == INSTALLS
     return others
@@ -67,16 +67,18 @@ def test_the_list_of_examples_is_complete() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("project", ["iot-gate"], indirect=True)
 def test_gate_of_a_team_passes_and_fails_as_documented(project: Path) -> None:
-    held, broken = told(project)
-    done = run(held, project)
+    passing_command, failing_command = list_commands(project)
+    done = run(passing_command, project)
     assert done.returncode == 0, done.stdout + done.stderr
     cases = list(ElementTree.parse(project / "junit.xml").getroot().iter("testcase"))
-    told_of = [{each.attrib["name"]: each.attrib["value"] for each in case.iter("property")} for case in cases]
-    assert len(told_of) == 2
-    for each in told_of:  # on a machine that is too busy the product says so, and judges nothing
-        doubts = each["cloudbench.doubts"]
-        assert each["cloudbench.verdict"] == ("met" if doubts == "none" else "inconclusive"), doubts
-    done = run(broken, project)
+    case_properties = [
+        {entry.attrib["name"]: entry.attrib["value"] for entry in case.iter("property")} for case in cases
+    ]
+    assert len(case_properties) == 2
+    for entry in case_properties:  # on a machine that is too busy, the product says so and judges nothing
+        doubts = entry["cloudbench.doubts"]
+        assert entry["cloudbench.verdict"] == ("met" if doubts == "none" else "inconclusive"), doubts
+    done = run(failing_command, project)
     assert done.returncode == 1, done.stdout + done.stderr
     assert re.search(r"gate response_p99:1e-06: (.* breaks the bound <= 1e-06|unknown, engine saturated)", done.stdout)
 
@@ -84,19 +86,19 @@ def test_gate_of_a_team_passes_and_fails_as_documented(project: Path) -> None:
 @pytest.mark.parametrize("project", ["iot-gate"], indirect=True)
 def test_workflow_runs_the_commands_of_the_readme(project: Path) -> None:
     steps = re.findall(r"- run: (.*)", (project / ".github" / "workflows" / "storage.yml").read_text("utf-8"))
-    assert steps == [INSTALLS, told(project)[0]]
+    assert steps == [INSTALLS, list_commands(project)[0]]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("project", ["compare-services"], indirect=True)
 def test_services_stand_side_by_side(project: Path) -> None:
-    made, measured, compared = told(project)
-    assert made == "mkdir nas"
+    make_folder, measure, compare = list_commands(project)
+    assert make_folder == "mkdir nas"
     (project / "nas").mkdir()
-    done = run(measured, project)
+    done = run(measure, project)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "4 passed" in done.stdout
-    table = run(compared, project)
+    table = run(compare, project)
     assert table.returncode == 0, table.stderr
     rows = set(re.findall(r"^photos#upload\[(\S+?)-threads:(\d)\]", table.stdout, re.MULTILINE))
     assert rows == {(service, threads) for service in ("folder:nas", "emulated:ideal") for threads in "14"}
@@ -104,7 +106,7 @@ def test_services_stand_side_by_side(project: Path) -> None:
 
 @pytest.mark.parametrize("project", ["client-tests"], indirect=True)
 def test_a_client_is_tested_against_a_service_that_misbehaves(project: Path) -> None:
-    (tests,) = told(project)
+    (tests,) = list_commands(project)
     done = run(tests, project)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "4 passed" in done.stdout
@@ -122,8 +124,8 @@ def test_batching_folder_unit_works_with_options_of_its_head(tmp_path: Path) -> 
     (source := tmp_path / "source").mkdir()
     (synced := tmp_path / "synced").mkdir()
     (source / "a.txt").write_text("kept")
-    given = {"${SAVINGBOX}": str(source), "${SYNC_FOLDER}": str(synced), "$OPTIONS": options}
-    for name, value in given.items():
+    variables = {"${SAVINGBOX}": str(source), "${SYNC_FOLDER}": str(synced), "$OPTIONS": options}
+    for name, value in variables.items():
         command = command.replace(name, value)
     done = run(f"{command} --once", tmp_path)
     assert done.returncode == 0, done.stderr
@@ -134,7 +136,7 @@ def test_batching_folder_unit_works_with_options_of_its_head(tmp_path: Path) -> 
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     def verify(unit: Path) -> subprocess.CompletedProcess[str]:
         words = ["systemd-analyze", "verify", "--user", "--man=no", str(unit)]
-        with tempfile.TemporaryDirectory(dir="/tmp") as short:  # names of sockets must be
+        with tempfile.TemporaryDirectory(dir="/tmp") as short:  # names of sockets must be short
             environment = {**os.environ, "XDG_RUNTIME_DIR": short}
             return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=HANG_S, check=False)
 

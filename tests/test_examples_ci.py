@@ -1,4 +1,4 @@
-"""The CI files in examples/ci do what they say: their schemas hold, and their steps are run here one by one.
+"""The CI files in examples/ci work: they keep their schemas, and their steps are run here one by one.
 
 A runner is imitated as far as these files need one: conditions, a cache, a fresh checkout for each job.
 """
@@ -36,52 +36,52 @@ BUSY = {"PYTEST_ADDOPTS": QUIET}
 LEAKY = ("PYTEST", "CLOUDBENCH", "COV_", "GITHUB", "CI_")
 
 
-def loaded(path: Path) -> Any:
+def load_yaml(path: Path) -> Any:
     return YAML(typ="safe").load(path.read_text("utf-8"))
 
 
 # --- their schemas ---
 
 
-def checked(schema: str, path: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    command: list[str | Path] = [BIN / "check-jsonschema", "--builtin-schema", f"vendor.{schema}", *more, path]
+def check_schema(schema: str, path: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command: list[str | Path] = [BIN / "check-jsonschema", "--builtin-schema", f"vendor.{schema}", *options, path]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("path", WORKFLOWS, ids=[path.relative_to(ROOT).parts[1] for path in WORKFLOWS])
 def test_a_workflow_keeps_githubs_schema(path: Path, tmp_path: Path) -> None:
-    found = checked("github-workflows", path)
-    assert found.returncode == 0, found.stdout
+    result = check_schema("github-workflows", path)
+    assert result.returncode == 0, result.stdout
     wrong = tmp_path / "wrong.yml"
     wrong.write_text(path.read_text("utf-8").replace("runs-on:", "run-on:"), "utf-8")
-    assert checked("github-workflows", wrong).returncode == 1
+    assert check_schema("github-workflows", wrong).returncode == 1
 
 
 def test_the_pipeline_keeps_gitlabs_schema(tmp_path: Path) -> None:
-    found = checked("gitlab-ci", GITLAB, "--data-transform", "gitlab-ci")
-    assert found.returncode == 0, found.stdout
+    result = check_schema("gitlab-ci", GITLAB, "--data-transform", "gitlab-ci")
+    assert result.returncode == 0, result.stdout
     wrong = tmp_path / "wrong.yml"
     wrong.write_text(GITLAB.read_text("utf-8").replace("policy: $STORED", "policy: sometimes"), "utf-8")
-    assert checked("gitlab-ci", wrong, "--data-transform", "gitlab-ci").returncode == 1
+    assert check_schema("gitlab-ci", wrong, "--data-transform", "gitlab-ci").returncode == 1
 
 
 def test_no_line_of_a_shell_is_made_of_an_expression() -> None:
     """A branch's name could be a command."""
-    steps = [step for path in WORKFLOWS for job in loaded(path)["jobs"].values() for step in job["steps"]]
+    steps = [step for path in WORKFLOWS for job in load_yaml(path)["jobs"].values() for step in job["steps"]]
     assert len([step for step in steps if "run" in step]) > 8
     assert not [step for step in steps if "${{" in step.get("run", "")]
 
 
 def test_only_the_default_branch_writes() -> None:
-    steps = loaded(GITHUB)["jobs"]["gate"]["steps"]
+    steps = load_yaml(GITHUB)["jobs"]["gate"]["steps"]
     writers = [
         step for step in steps if "cache/save" in step.get("uses", "") or "baseline export" in step.get("run", "")
     ]
     assert len(writers) == 2
     assert all("github.ref == 'refs/heads/main'" in step["if"] for step in writers)
-    assert loaded(GITHUB)["permissions"] == {"contents": "read"}
-    rules = loaded(GITLAB)["workflow"]["rules"]
+    assert load_yaml(GITHUB)["permissions"] == {"contents": "read"}
+    rules = load_yaml(GITLAB)["workflow"]["rules"]
     assert [rule["variables"]["STORED"] for rule in rules] == ["pull", "pull-push"]
     assert rules[1]["if"] == "$CI_COMMIT_BRANCH == $CI_DEFAULT_BRANCH"
 
@@ -94,23 +94,23 @@ class Runner:
     """Runs jobs, each in a fresh checkout, and keeps their cache.
 
     Attributes:
-        folder: of the runner.
-        cache: what jobs have kept, by name.
-        checkout: where the latest job ran.
-        said: what its steps printed.
+        folder: the folder of the runner.
+        cache: the paths that jobs have kept, by name.
+        checkout: the folder in which the latest job ran.
+        output: the output of its steps.
     """
 
     folder: Path
     cache: dict[str, Path] = field(default_factory=dict)
     checkout: Path = Path()
-    said: str = ""
+    output: str = ""
 
     def begin(self) -> None:
         self.checkout = Path(shutil.copytree(PROJECT, self.folder / f"job-{len(list(self.folder.iterdir()))}"))
-        self.said = ""
+        self.output = ""
 
     def shell(self, script: str, env: Mapping[str, str]) -> bool:
-        """Run lines as both services do: the first that fails ends them."""
+        """Run lines as both services do: the first that fails ends them. Return whether all succeeded."""
         clean = {name: value for name, value in os.environ.items() if not name.startswith(LEAKY)}
         clean |= {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "PYTHONDONTWRITEBYTECODE": "1", **env}
         done = subprocess.run(
@@ -118,29 +118,29 @@ class Runner:
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300,
             check=False,
         )  # fmt: skip
-        self.said += f"$ {script}\n{done.stdout}"
+        self.output += f"$ {script}\n{done.stdout}"
         return done.returncode == 0
 
     def keep(self, name: str) -> None:
-        kept = self.folder / f"cache-{len(self.cache)}-{name}"
+        path = self.folder / f"cache-{len(self.cache)}-{name}"
         copy = shutil.copytree if (self.checkout / name).is_dir() else shutil.copy
-        self.cache[name] = Path(copy(self.checkout / name, kept))
+        self.cache[name] = Path(copy(self.checkout / name, path))
 
     def fetch(self, name: str) -> None:
-        kept = self.cache.get(name)
-        if kept is not None:
-            (shutil.copytree if kept.is_dir() else shutil.copy)(kept, self.checkout / name)
+        copy = self.cache.get(name)
+        if copy is not None:
+            (shutil.copytree if copy.is_dir() else shutil.copy)(copy, self.checkout / name)
 
     def text(self, name: str) -> str:
         return (self.checkout / name).read_text("utf-8")
 
 
-def on_github(runner: Runner, job: str, ref: str, env: Mapping[str, str] | None = None) -> bool:
-    """Returns whether the job is green."""
+def run_on_github(runner: Runner, job: str, ref: str, env: Mapping[str, str] | None = None) -> bool:
+    """Run a job of the workflow. Return whether it is green."""
     runner.begin()
-    flow = loaded(GITHUB)
-    given = {**BUSY, "GITHUB_OUTPUT": str(runner.checkout / "output"), **(env or {})}
-    given["GITHUB_STEP_SUMMARY"] = str(runner.checkout / "summary.md")
+    flow = load_yaml(GITHUB)
+    variables = {**BUSY, "GITHUB_OUTPUT": str(runner.checkout / "output"), **(env or {})}
+    variables["GITHUB_STEP_SUMMARY"] = str(runner.checkout / "summary.md")
     is_green = True
     for step in flow["jobs"][job]["steps"]:
         condition = step.get("if", "")
@@ -148,27 +148,27 @@ def on_github(runner: Runner, job: str, ref: str, env: Mapping[str, str] | None 
         if not (condition or is_green) or ("github.ref" in condition and ref != "refs/heads/main"):
             continue
         if "run" in step:
-            is_green &= step["run"] == INSTALLS or runner.shell(step["run"], given)
+            is_green &= step["run"] == INSTALLS or runner.shell(step["run"], variables)
         elif "cache/restore" in step["uses"]:
             runner.fetch(step["with"]["path"])
         elif "cache/save" in step["uses"]:
-            assert (runner.checkout / step["with"]["path"]).exists(), runner.said
+            assert (runner.checkout / step["with"]["path"]).exists(), runner.output
             runner.keep(step["with"]["path"])
     return is_green
 
 
-def on_gitlab(runner: Runner, job: str, stored: str = "pull", env: Mapping[str, str] | None = None) -> bool:
-    """Returns whether the job is green."""
+def run_on_gitlab(runner: Runner, job: str, stored: str = "pull", env: Mapping[str, str] | None = None) -> bool:
+    """Run a job of the pipeline. Return whether it is green."""
     runner.begin()
-    pipeline = loaded(GITLAB)
-    told = pipeline[job]
-    given = {**BUSY, **pipeline["variables"], "STORED": stored, **(env or {})}
-    for name in told.get("cache", {}).get("paths", ()):
+    pipeline = load_yaml(GITLAB)
+    definition = pipeline[job]
+    variables = {**BUSY, **pipeline["variables"], "STORED": stored, **(env or {})}
+    for name in definition.get("cache", {}).get("paths", ()):
         runner.fetch(name)
-    lines = [line for line in [*told.get("before_script", ()), *told["script"]] if line != INSTALLS]
-    is_green = runner.shell("\n".join(lines), given)
-    runner.shell("\n".join(told.get("after_script", ["true"])), given)
-    for name in told.get("cache", {}).get("paths", ()) if stored == "pull-push" else ():
+    lines = [line for line in [*definition.get("before_script", ()), *definition["script"]] if line != INSTALLS]
+    is_green = runner.shell("\n".join(lines), variables)
+    runner.shell("\n".join(definition.get("after_script", ["true"])), variables)
+    for name in definition.get("cache", {}).get("paths", ()) if stored == "pull-push" else ():
         runner.keep(name)
     return is_green
 
@@ -178,13 +178,13 @@ TOO_FEW = "gate inconclusive: baseline {} of 10"
 RUNS = 12
 
 
-def runs_in(archive: Path) -> int:
-    with zipfile.ZipFile(archive) as found:
-        return sum(name.endswith(".json") for name in found.namelist())
+def count_runs(archive: Path) -> int:
+    with zipfile.ZipFile(archive) as archive_file:
+        return sum(name.endswith(".json") for name in archive_file.namelist())
 
 
-def history(template: Path, folder: Path, requests_per_op: float) -> Path:
-    """An archive of as many runs as a baseline may have, each like the one in ``template`` except for this number."""
+def write_history(template: Path, folder: Path, requests_per_op: float) -> Path:
+    """Write an archive of as many runs as a baseline may have, which differ from ``template`` only in this number."""
     folder.mkdir()
     assert main(["baseline", "import", str(template), "--storage", str(folder / "stored")]) == 0
     (first,) = (folder / "stored").rglob("0001_*.json")
@@ -208,35 +208,35 @@ def cases(text: str) -> Sequence[ElementTree.Element]:
 @pytest.mark.slow
 def test_a_baseline_goes_from_the_default_branch_to_a_pull_request_on_github(tmp_path: Path) -> None:
     runner = Runner(tmp_path)
-    assert on_github(runner, "gate", MAIN), runner.said
-    assert TOO_FEW.format(0) in runner.said
+    assert run_on_github(runner, "gate", MAIN), runner.output
+    assert TOO_FEW.format(0) in runner.output
     assert re.fullmatch(r"key=[a-z0-9.-]+\n", runner.text("output"))
     first = runner.cache["stored.zip"]
-    assert runs_in(first) == 1
+    assert count_runs(first) == 1
 
-    runner.cache["stored.zip"] = same = history(first, tmp_path / "same", 1.0)
-    assert on_github(runner, "gate", PULL), runner.said
+    runner.cache["stored.zip"] = same = write_history(first, tmp_path / "same", 1.0)
+    assert run_on_github(runner, "gate", PULL), runner.output
     assert runner.cache["stored.zip"] == same, "a pull request has written"
     assert not (runner.checkout / "stored").with_suffix(".zip").samefile(same)
     assert "**2 experiments: 2 met**" in runner.text("summary.md")
     assert len(cases(runner.text("junit.xml"))) == 2
     assert runner.text("metrics.txt").endswith("# EOF\n")
 
-    runner.cache["stored.zip"] = history(first, tmp_path / "half", 0.5)
-    assert not on_github(runner, "gate", PULL), runner.said
+    runner.cache["stored.zip"] = write_history(first, tmp_path / "half", 0.5)
+    assert not run_on_github(runner, "gate", PULL), runner.output
     assert "**2 experiments: 2 broken**" in runner.text("summary.md")
-    assert "gate broken: requests_per_op: +100 % worse than 12 runs" in runner.said
+    assert "gate broken: requests_per_op: +100 % worse than 12 runs" in runner.output
 
     runner.cache["stored.zip"] = first
-    assert on_github(runner, "gate", MAIN), runner.said
-    assert TOO_FEW.format(1) in runner.said
-    assert runs_in(runner.cache["stored.zip"]) == 2
+    assert run_on_github(runner, "gate", MAIN), runner.output
+    assert TOO_FEW.format(1) in runner.output
+    assert count_runs(runner.cache["stored.zip"]) == 2
 
 
 @pytest.mark.slow
 def test_a_broken_gate_makes_the_job_red_and_is_shown_on_github(tmp_path: Path) -> None:
     runner = Runner(tmp_path)
-    assert not on_github(runner, "gate", PULL, {"PYTEST_ADDOPTS": "--cloudbench-fail ok_rate:2"})
+    assert not run_on_github(runner, "gate", PULL, {"PYTEST_ADDOPTS": "--cloudbench-fail ok_rate:2"})
     assert "gate ok_rate:2: " in runner.text("summary.md")
     assert "cloudbench_ok_rate_ratio{" in runner.text("metrics.txt")
 
@@ -248,10 +248,10 @@ def test_the_job_that_checks_the_gate_is_green_only_if_the_gate_is_red(service: 
 
     def is_green(**env: str) -> bool:
         if service == "github":
-            return on_github(runner, "gate-can-fail", PULL, env)
-        return on_gitlab(runner, "gate-can-fail", "pull", env)
+            return run_on_github(runner, "gate-can-fail", PULL, env)
+        return run_on_gitlab(runner, "gate-can-fail", "pull", env)
 
-    assert is_green(), runner.said
+    assert is_green(), runner.output
     assert not is_green(PYTEST_ADDOPTS="--collect-only"), "nothing was judged"
     assert not is_green(PYTEST_ADDOPTS="--unknown-option"), "red for another reason"
 
@@ -259,25 +259,25 @@ def test_the_job_that_checks_the_gate_is_green_only_if_the_gate_is_red(service: 
 @pytest.mark.slow
 def test_a_baseline_goes_from_the_default_branch_to_a_merge_request_on_gitlab(tmp_path: Path) -> None:
     runner = Runner(tmp_path)
-    assert on_gitlab(runner, "gate", "pull-push"), runner.said
-    kept = runner.cache["carried"]
-    (archive,) = kept.iterdir()
-    assert runs_in(archive) == 1
-    assert on_gitlab(runner, "gate"), runner.said
-    assert TOO_FEW.format(1) in runner.said
-    assert runner.cache["carried"] == kept
+    assert run_on_gitlab(runner, "gate", "pull-push"), runner.output
+    folder = runner.cache["carried"]
+    (archive,) = folder.iterdir()
+    assert count_runs(archive) == 1
+    assert run_on_gitlab(runner, "gate"), runner.output
+    assert TOO_FEW.format(1) in runner.output
+    assert runner.cache["carried"] == folder
     assert "**2 experiments: 2 inconclusive**" in runner.text("summary.md")
     assert runner.text("metrics.txt").endswith("# EOF\n")
     assert len(cases(runner.text("junit.xml"))) == 2
 
 
 def test_gate_job_runs_the_commands_of_the_readme() -> None:
-    first, *told = commands((PROJECT / "README.md").read_text("utf-8"))
+    first, *others = commands((PROJECT / "README.md").read_text("utf-8"))
     assert first == INSTALLS
-    measured = next(
-        step["run"] for step in loaded(GITHUB)["jobs"]["gate"]["steps"] if step.get("name") == "Measure and judge"
+    script = next(
+        step["run"] for step in load_yaml(GITHUB)["jobs"]["gate"]["steps"] if step.get("name") == "Measure and judge"
     )
-    for command in told:
+    for command in others:
         words = command.split()
-        assert set(words) <= set(measured.split()) | {"summary.md"}, command
-    assert told
+        assert set(words) <= set(script.split()) | {"summary.md"}, command
+    assert others

@@ -47,7 +47,7 @@ exec {" ".join(NETWORK)} sh -c 'ip link set lo up; exec "$@"' - "$@"
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Path:
-    """A folder with stand-ins, and what they have been asked for."""
+    """A folder with the stand-ins and a file of the calls to them."""
     probe = subprocess.run([*NETWORK, "ip", "link", "set", "lo", "up"], capture_output=True, text=True, check=False)
     if probe.returncode:
         pytest.skip(f"cannot open a network namespace: {probe.stderr.strip()}")
@@ -68,7 +68,7 @@ def run(script: str, cluster: Path, project: Path) -> tuple[str, dict[str, Any]]
     for path in (EXAMPLES / "hosts").iterdir():
         (project / path.name).write_bytes(path.read_bytes())
     stored = project / "stored.json"
-    ran = subprocess.run(
+    done = subprocess.run(
         [*command.split(), f"--benchmark-json={stored}"], cwd=project, text=True,
         env={
             **os.environ, "PATH": f"{cluster}{os.pathsep}{BIN}{os.pathsep}{os.environ['PATH']}",
@@ -76,9 +76,9 @@ def run(script: str, cluster: Path, project: Path) -> tuple[str, dict[str, Any]]
         },
         stdin=subprocess.DEVNULL, capture_output=True, timeout=HANG_S, check=False,
     )  # fmt: skip
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     info: dict[str, Any] = json.loads(stored.read_text("utf-8"))["benchmarks"][0]["extra_info"]
-    return ran.stdout, info
+    return done.stdout, info
 
 
 @pytest.mark.slow
@@ -91,8 +91,8 @@ def test_pods_of_a_job_carry_agents_and_are_deleted(cluster: Path, tmp_path: Pat
     job = YAML(typ="safe").load(cluster / "manifest")
     assert (job["kind"], job["spec"]["parallelism"], job["spec"]["completions"]) == ("Job", 3, 3)
     selector = f"-l app={job['spec']['template']['metadata']['labels']['app']}"
-    asked = (cluster / "calls").read_text("utf-8").splitlines()
-    assert [call.split()[0] for call in asked if selector in call] == ["wait", "get"]
+    calls = (cluster / "calls").read_text("utf-8").splitlines()
+    assert [call.split()[0] for call in calls if selector in call] == ["wait", "get"]
 
 
 @pytest.mark.slow
@@ -101,5 +101,5 @@ def test_nodes_of_an_allocation_carry_agents(cluster: Path, tmp_path: Path) -> N
     assert output.count(": ready: Python ") == 3
     assert (info["agents"], info["missing_agents"], info["ok_rate"]) == (6, {}, 1.0)
     assert [host["name"] for host in info["hosts"]] == list(NODES)
-    asked = (cluster / "calls").read_text("utf-8").splitlines()
-    assert {option for option in asked if option.startswith("--nodelist")} == {f"--nodelist={name}" for name in NODES}
+    options = (cluster / "calls").read_text("utf-8").splitlines()
+    assert {option for option in options if option.startswith("--nodelist")} == {f"--nodelist={name}" for name in NODES}

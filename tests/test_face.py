@@ -1,4 +1,4 @@
-"""The public face: its names are lazy, typed and complete, and what is made for readers imports from nowhere else."""
+"""The public face: its names are lazy, typed and complete, and examples for readers import only from it."""
 
 from __future__ import annotations
 
@@ -22,15 +22,17 @@ BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def run(code: str) -> str:
-    """Return what a fresh interpreter prints."""
+    """Return the output of a fresh interpreter."""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return done.stdout
 
 
 def loaded_by(code: str) -> set[str]:
     """Return the modules that some code loads in a fresh interpreter."""
-    told = run(f"import json, sys\nbefore = set(sys.modules)\n{code}\nprint(json.dumps([*set(sys.modules) - before]))")
-    return set(json.loads(told))
+    output = run(
+        f"import json, sys\nbefore = set(sys.modules)\n{code}\nprint(json.dumps([*set(sys.modules) - before]))"
+    )
+    return set(json.loads(output))
 
 
 # --- it costs nothing until it is used ---
@@ -70,8 +72,8 @@ def test_no_name_is_hidden_by_a_module() -> None:
 
 
 def test_dir_lists_public_names_before_they_are_loaded() -> None:
-    told = run("import pytest_cloudbench\nprint(*dir(pytest_cloudbench))").split()
-    assert {*pytest_cloudbench.__all__} <= {*told}
+    names = run("import pytest_cloudbench\nprint(*dir(pytest_cloudbench))").split()
+    assert {*pytest_cloudbench.__all__} <= {*names}
 
 
 def test_a_wrong_name_is_an_import_error_that_says_so() -> None:
@@ -109,7 +111,7 @@ def deep_imports(source: str) -> Iterator[str]:
 
 
 def python_of(path: Path) -> Iterator[str]:
-    """Yield the Python of a module, or that of a page's blocks."""
+    """Yield the Python source of a module, or of the blocks of a page."""
     text = path.read_text("utf-8")
     for source in [text] if path.suffix == ".py" else BLOCK.findall(text):
         try:
@@ -124,7 +126,7 @@ READ = sorted(
     path
     for folder, ending in (("suites", "py"), ("examples", "py"), ("examples", "md"), ("docs", "md"))
     for path in (ROOT / folder).rglob(f"*.{ending}")
-    if "decisions" not in path.parts  # they say what was so when they were written
+    if "decisions" not in path.parts  # a decision describes the code of its time
 )
 
 

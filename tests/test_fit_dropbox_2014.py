@@ -18,7 +18,7 @@ def fit() -> ModuleType:
 
 
 def test_tables_are_the_published_ones(fit: ModuleType) -> None:
-    rows = fit.published()
+    rows = fit.read_published()
     assert [row.table for row in rows] == ["4.2"] * 15 + ["4.3"] * 15
     assert all(row.files == 10 * row.sensors for row in rows)
     assert sum(row.lost for row in rows[:15]) == 5369
@@ -45,13 +45,13 @@ def test_profile_reproduces_the_tables_even_when_bursts_arrive_spread(fit: Modul
 
 def test_desynchronised_sensors_lose_nothing_where_the_thesis_lost_nothing(fit: ModuleType) -> None:
     verdict = fit.judge(load_profile("dropbox-2014"), runs=5)
-    none_lost = [
+    losses = [
         simulated.loss
         for row, simulated in zip(verdict.rows, verdict.simulated, strict=True)
         if row.table == "4.3" and row.lost == 0
     ]
-    assert len(none_lost) == 7
-    assert max(none_lost) < 4.0
+    assert len(losses) == 7
+    assert max(losses) < 4.0
 
 
 def test_profile_without_throttle_loses_nothing_and_fails(fit: ModuleType) -> None:
@@ -71,7 +71,7 @@ def test_exit_status_tells_a_bad_profile(fit: ModuleType, tmp_path: Path) -> Non
 
 
 def test_simulation_is_deterministic_and_uses_the_policy(fit: ModuleType) -> None:
-    rows = fit.published()[:6]
+    rows = fit.read_published()[:6]
     profile = load_profile("dropbox-2014")
     assert fit.simulate_rows(rows, profile, 2) == fit.simulate_rows(rows, profile, 2)
     in_flight = ThrottlePolicy(max_in_flight=5)
@@ -94,10 +94,10 @@ def test_losses_differ_only_beyond_the_noise_of_one_run(fit: ModuleType) -> None
 def test_search_improves_a_bad_start(
     fit: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    few = [row for row in fit.published() if row.sensors in (10, 30)]
-    monkeypatch.setattr(fit, "published", lambda: few)
+    few = [row for row in fit.read_published() if row.sensors in (10, 30)]
+    monkeypatch.setattr(fit, "read_published", lambda: few)
     start = change_profile(load_profile("dropbox-2014"), {"throttle.rate_per_s": 3.0})
-    found = fit.search(start, tries=2, steps=3)
-    assert fit.objective(found, 1) < fit.objective(start, 1)
+    fitted = fit.search(start, tries=2, steps=3)
+    assert fit.objective(fitted, 1) < fit.objective(start, 1)
     assert "Nelder-Mead" in capsys.readouterr().out
-    assert fit.snippet(found).count(" = ") == len(fit.BOUNDS)
+    assert fit.snippet(fitted).count(" = ") == len(fit.BOUNDS)

@@ -1,4 +1,4 @@
-"""The published tables: the committed files are what the data say, and the data are what the papers printed.
+"""The published tables: the committed files follow from the data, and the data are those of the papers.
 
 The papers are not in this repository, so a mistyped digit is caught by what the papers themselves imply: sums,
 ratios to the printed precision, and sentences that repeat a number.
@@ -44,7 +44,7 @@ Entry = dict[str, Any]
 
 @pytest.fixture(autouse=True)
 def _no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a worker pytest-benchmark switches itself off, also in the runs that these tests start."""
+    """Unset the variable of workers, because pytest-benchmark switches itself off in a worker and its child runs."""
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
 
 
@@ -54,38 +54,38 @@ def tool() -> ModuleType:
 
 
 def entries(name: str) -> list[Entry]:
-    found = json.loads((PUBLISHED / f"{name}.json").read_text("utf-8"))["benchmarks"]
-    assert isinstance(found, list)
-    assert len(found) == COUNTS[name]
-    return found
+    records = json.loads((PUBLISHED / f"{name}.json").read_text("utf-8"))["benchmarks"]
+    assert isinstance(records, list)
+    assert len(records) == COUNTS[name]
+    return records
 
 
 def infos(name: str) -> list[Entry]:
     return [entry["extra_info"] for entry in entries(name)]
 
 
-def every() -> list[Entry]:
+def all_entries() -> list[Entry]:
     return [entry for name in COUNTS for entry in entries(name)]
 
 
-def rounded(value: float, places: int) -> float:
-    """As people round: 0.5 away from zero."""
+def round_half_up(value: float, places: int) -> float:
+    """Return a rounded value. As people do, 0.5 is rounded away from zero."""
     return float(Decimal(repr(value)).quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP))
 
 
-def size(printed: str) -> float:
-    """A size as printed, in bytes of decimal units."""
+def parse_size(printed: str) -> float:
+    """Return a printed size in bytes. Its units are decimal."""
     figure, unit = printed.split()
     return float(figure) * {"B": 1, "KB": 1e3, "MB": 1e6}[unit]
 
 
-# --- the files are what the data say ---
+# --- the files follow from the data ---
 
 
 def test_committed_files_match_output_of_the_tool(tool: ModuleType) -> None:
-    made = tool.documents(PUBLISHED)
-    assert sorted(made) == sorted(f"{name}.json" for name in COUNTS)
-    assert {path.name: path.read_text("utf-8") for path in PUBLISHED.glob("*.json")} == made
+    documents = tool.documents(PUBLISHED)
+    assert sorted(documents) == sorted(f"{name}.json" for name in COUNTS)
+    assert {path.name: path.read_text("utf-8") for path in PUBLISHED.glob("*.json")} == documents
 
 
 def test_check_names_differing_file(
@@ -94,14 +94,14 @@ def test_check_names_differing_file(
     folder = Path(shutil.copytree(PUBLISHED, tmp_path / "published"))
     monkeypatch.setattr(tool, "FOLDER", folder)
     assert tool.main(["--check"]) == 0
-    changed, left = folder / "uds-2013-table-1.json", folder / "left.json"
+    changed, stale = folder / "uds-2013-table-1.json", folder / "left.json"
     changed.write_text("{}")
-    left.write_text("{}")
+    stale.write_text("{}")
     assert tool.main(["--check"]) == 1
     assert capsys.readouterr().out.split(": ")[0] == "left.json"
     assert changed.read_text() == "{}"
     assert tool.main([]) == 0
-    assert not left.exists()
+    assert not stale.exists()
     assert changed.read_text("utf-8") == (PUBLISHED / changed.name).read_text("utf-8")
 
 
@@ -117,21 +117,21 @@ def test_nothing_in_a_file_is_of_this_machine(name: str) -> None:
 
 
 def test_files_have_the_keys_of_an_ordinary_file_and_entries_too(pytester: pytest.Pytester) -> None:
-    """What pytest-benchmark itself writes for the same single round, key by key."""
+    """The keys are those that pytest-benchmark itself writes for the same single round."""
     mine = entries("thesis-2014-table-4.5")[2]
-    document, (theirs,) = stored_run(pytester, mine["params"], {}, mine["stats"]["data"], "test_x[50MB]")
+    document, (theirs,) = store_run(pytester, mine["params"], {}, mine["stats"]["data"], "test_x[50MB]")
     assert mine["stats"] == theirs["stats"]
     assert mine.keys() == theirs.keys()
-    made = json.loads((PUBLISHED / "thesis-2014-table-4.5.json").read_text("utf-8"))
-    assert made.keys() == document.keys()
-    assert made["machine_info"].keys() <= document["machine_info"].keys()
-    assert made["commit_info"].keys() <= document["commit_info"].keys() | {"author_time", "branch"}
+    published = json.loads((PUBLISHED / "thesis-2014-table-4.5.json").read_text("utf-8"))
+    assert published.keys() == document.keys()
+    assert published["machine_info"].keys() <= document["machine_info"].keys()
+    assert published["commit_info"].keys() <= document["commit_info"].keys() | {"author_time", "branch"}
 
 
 def test_every_entry_states_its_statistic_and_source() -> None:
-    found = every()
-    assert len({entry["fullname"] for entry in found}) == len(found) == sum(COUNTS.values())
-    for entry in found:
+    published_entries = all_entries()
+    assert len({entry["fullname"] for entry in published_entries}) == len(published_entries) == sum(COUNTS.values())
+    for entry in published_entries:
         info, stats = entry["extra_info"], entry["stats"]
         assert entry["group"].startswith(f"{info['stats_of']} (")
         assert entry["name"] == f"{entry['name'].partition('[')[0]}[{entry['param']}]"
@@ -147,19 +147,19 @@ def test_every_entry_states_its_statistic_and_source() -> None:
 
 def test_a_group_holds_one_quantity_of_one_table() -> None:
     groups: dict[str, set[tuple[str, str, str]]] = {}
-    for entry in every():
+    for entry in all_entries():
         info = entry["extra_info"]
         groups.setdefault(entry["group"], set()).add((info["stats_of"], info["stats_unit"], info["provider"]))
     assert all(len(quantities) == 1 for quantities in groups.values())
 
 
 def test_times_are_seconds_and_nothing_else_is_called_so() -> None:
-    for entry in every():
+    for entry in all_entries():
         info = entry["extra_info"]
         assert (info["stats_unit"] == "s") == info["stats_of"].endswith(("seconds", " in s"))
 
 
-# --- the data are what the papers printed ---
+# --- the data are those of the papers ---
 
 
 @pytest.mark.parametrize(("table", "lost"), [("4.2", 5369), ("4.3", 2781)])
@@ -167,19 +167,21 @@ def test_loss_tables_are_the_suites_own(table: str, lost: int) -> None:
     """Transcribed twice: suites/iot/published.toml is the other transcript."""
     rows = tomllib.loads((ROOT / "suites/iot/published.toml").read_text("utf-8"))["row"]
     keys = ("sensors", "interval_s", "first_delay_max_s", "files", "lost", "loss_rate")
-    found = infos(f"thesis-2014-table-{table}")
-    assert [[info[key] for key in keys] for info in found] == [
+    published = infos(f"thesis-2014-table-{table}")
+    assert [[info[key] for key in keys] for info in published] == [
         [row[key] for key in keys] for row in rows if row["table"] == table
     ]
-    assert sum(info["lost"] for info in found) == lost
-    for info in found:
+    assert sum(info["lost"] for info in published) == lost
+    for info in published:
         assert info["files"] == 10 * info["sensors"]
-        assert rounded(info["lost"] / info["files"], 4) == info["loss_rate"]
+        assert round_half_up(info["lost"] / info["files"], 4) == info["loss_rate"]
 
 
 def test_names_of_the_loss_tables_are_the_suites_own() -> None:
     command = [sys.executable, "-m", "pytest", "suites/iot", "--collect-only", "-q", "--grid", "paper", "-k", "table"]
-    done = subprocess.run(command, cwd=ROOT, env=quiet(), capture_output=True, text=True, check=True, timeout=HANG_S)
+    done = subprocess.run(
+        command, cwd=ROOT, env=quiet_environment(), capture_output=True, text=True, check=True, timeout=HANG_S
+    )
     suites = {line.removesuffix("-emulated:dropbox-2014]") for line in done.stdout.splitlines() if "::" in line}
     names = [entry["fullname"] for table in ("4.2", "4.3") for entry in entries(f"thesis-2014-table-{table}")]
     assert {name.removesuffix("-published:thesis-2014]") for name in names} == suites
@@ -192,53 +194,53 @@ def test_the_decrease_of_loss_follows_from_both_tables() -> None:
     for worst, average in zip(before, after, strict=True):
         printed = average["loss_rate_decrease"]
         if worst["lost"]:
-            assert rounded(1 - average["lost"] / worst["lost"], 2) == printed
+            assert round_half_up(1 - average["lost"] / worst["lost"], 2) == printed
         else:
             assert printed is None
 
 
 def test_readiness_is_within_half_a_second_as_the_text_says() -> None:
-    found = infos("thesis-2014-table-4.5")
-    assert all(abs(info["readiness_s"]) < 0.5 for info in found)
-    assert sum(info["readiness_s"] < 0 for info in found) == 3
-    assert sum(info["readiness_s"] for info in found) == pytest.approx(0.669)
-    assert [info["size"] for info in found] == "200 MB,100 MB,50 MB,10 MB,1 MB,100 KB,10 KB,1 KB".split(",")
+    rows = infos("thesis-2014-table-4.5")
+    assert all(abs(info["readiness_s"]) < 0.5 for info in rows)
+    assert sum(info["readiness_s"] < 0 for info in rows) == 3
+    assert sum(info["readiness_s"] for info in rows) == pytest.approx(0.669)
+    assert [info["size"] for info in rows] == "200 MB,100 MB,50 MB,10 MB,1 MB,100 KB,10 KB,1 KB".split(",")
 
 
 def test_deduplicated_traffic_is_far_below_that_of_three_files() -> None:
     (info,) = infos("thesis-2014-table-4.7")
     assert (info["files"], info["size"]) == (3, "20 MB")
-    assert rounded(info["traffic_mb"], 0) == 26
+    assert round_half_up(info["traffic_mb"], 0) == 26
     assert info["traffic_mb"] < 60
 
 
 def test_traffic_usage_follows_from_the_columns_and_a_little_beacon_traffic() -> None:
     for info in infos("uds-2013-table-1"):
-        sent = size(info["index_server_traffic"]) + size(info["file_server_traffic"])
-        total = info["tue"] * size(info["size"])
-        assert -0.015 < (total - sent) / total < 0.051, info["cells"]
+        sent_bytes = parse_size(info["index_server_traffic"]) + parse_size(info["file_server_traffic"])
+        total_bytes = info["tue"] * parse_size(info["size"])
+        assert -0.015 < (total_bytes - sent_bytes) / total_bytes < 0.051, info["cells"]
         assert info["sync_delay_s"] >= 4.0
     assert sum(info["sync_delay_s"] for info in infos("uds-2013-table-1")) == pytest.approx(577.1)
 
 
 def test_hash_calls_are_whole_milliseconds_of_seven_providers() -> None:
-    found = infos("cloud-raid-2012-table-1")
-    services = list(dict.fromkeys(info["service"] for info in found))
+    published = infos("cloud-raid-2012-table-1")
+    services = list(dict.fromkeys(info["service"] for info in published))
     assert services == ["Amazon [EU]", "Amazon [US]", "Azure", "Box", "Google", "Nirvanix", "Rackspace"]
     for service in services:
-        rows = [info for info in found if info["service"] == service]
+        rows = [info for info in published if info["service"] == service]
         assert [info["size_kb"] for info in rows] == [100, 1024, 10240, 102400]
         calls = [info["hash_call_s"] for info in rows]
         assert max(calls) < 1.5 * min(calls), "the text: the time is not affected by the size"
         assert rows[3]["local_hash_s"] > rows[3]["hash_call_s"] or service == "Amazon [US]"
         assert rows[3]["local_hash_s"] / rows[2]["local_hash_s"] == pytest.approx(10, rel=0.02)
-    assert sum(info["hash_call_s"] for info in found) == pytest.approx(10.815)
-    assert sum(info["local_hash_s"] for info in found) == pytest.approx(5.033)
+    assert sum(info["hash_call_s"] for info in published) == pytest.approx(10.815)
+    assert sum(info["local_hash_s"] for info in published) == pytest.approx(5.033)
 
 
 def test_improvement_factors_follow_from_the_times() -> None:
-    found = infos("cloud-raid-2012-table-2")
-    for info in found:
+    rows = infos("cloud-raid-2012-table-2")
+    for info in rows:
         assert info["native"] / info["segmented"] == pytest.approx(info["improvement_factor"], abs=0.0101), info[
             "cells"
         ]
@@ -248,23 +250,23 @@ def test_improvement_factors_follow_from_the_times() -> None:
         assert info["best_segments"] in range(5, 101, 5)
     sums = {"native": 8083.801, "segmented": 202.18, "single_chunk": 124.24, "best_segments": 1215}
     for key, expected in sums.items():
-        assert sum(info[key] for info in found) == pytest.approx(expected, rel=1e-9)
+        assert sum(info[key] for info in rows) == pytest.approx(expected, rel=1e-9)
 
 
 def test_availability_follows_from_errors_and_writes() -> None:
     for info in infos("cloud-raid-2012-table-3"):
-        assert rounded(1 - info["errors"] / info["writes"], 5) == info["availability"]
+        assert round_half_up(1 - info["errors"] / info["writes"], 5) == info["availability"]
     assert {info["service"]: info["wrong_hashes"] for info in infos("cloud-raid-2012-table-3")} == {
         "Google": 0, "Amazon": 0, "Nirvanix": 0, "Rackspace": 5, "Box": 40, "HP": 0,
     }  # fmt: skip
 
 
 def test_capabilities_are_as_the_text_says() -> None:
-    has: dict[str, set[str]] = {}
+    services: dict[str, set[str]] = {}
     for info in infos("imc-2013-table-1"):
         assert (info["has_capability"] == 1) == (info["verdict"] == "yes") == (info["printed"] != "no")
-        has.setdefault(info["capability"], set()).update({info["service"]} if info["has_capability"] else set())
-    assert has == {
+        services.setdefault(info["capability"], set()).update({info["service"]} if info["has_capability"] else set())
+    assert services == {
         "Chunking": {"Dropbox", "SkyDrive", "Wuala", "Google Drive"},  # 4.1: only Cloud Drive does not
         "Bundling": {"Dropbox"},
         "Compression": {"Dropbox", "Google Drive"},
@@ -315,26 +317,26 @@ def test_savings_of_uds_agree_with_the_text() -> None:
     ],
 )  # fmt: skip
 def test_numbers_are_read_as_printed(tool: ModuleType, cell: str, scale: str | None, expected: float | None) -> None:
-    read = tool.scaled(cell, scale)
-    assert read == expected
-    assert type(read) is type(expected)
+    number = tool.scale_cell(cell, scale)
+    assert number == expected
+    assert type(number) is type(expected)
 
 
-# --- beside a run ---
+# --- comparisons with a run ---
 
 
-def quiet() -> dict[str, str]:
-    """An environment in which this test run does not reach into a child."""
+def quiet_environment() -> dict[str, str]:
+    """Return an environment in which this test run does not reach into a child."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")} | {
         "COLUMNS": "160",
         "PYTEST_ADDOPTS": QUIET,
     }
 
 
-def stored_run(
+def store_run(
     pytester: pytest.Pytester, params: Entry, info: Entry, data_s: list[float], name: str
 ) -> tuple[Entry, list[Entry]]:
-    """A run as pytest-benchmark itself stores it, with one entry: the file's content, and its entries."""
+    """Let pytest-benchmark itself store a run with one entry. Return the file's content and its entries."""
     fullname = f"suites/iot/test_iot.py::{name}"
     arguments = {"name": name, "fullname": fullname, "params": params, "extra_info": info, "data_s": data_s}
     pytester.makeconftest(f"""
@@ -361,12 +363,12 @@ MY_NAME = "test_table_4_2[30-1s-emulated:dropbox]"
 
 
 def compare(pytester: pytest.Pytester, *arguments: str) -> str:
-    """What ``pytest-benchmark compare`` prints, with this checkout's published files in ``published/``."""
+    """Return the output of ``pytest-benchmark compare``, with this checkout's published files in ``published/``."""
     if not (pytester.path / "published").exists():
         shutil.copytree(PUBLISHED, pytester.path / "published")
     command = [sys.executable, "-m", "pytest_benchmark", "--storage", "store", "compare", *arguments]
     done = subprocess.run(
-        command, cwd=pytester.path, env=quiet(), capture_output=True, text=True, check=False, timeout=HANG_S
+        command, cwd=pytester.path, env=quiet_environment(), capture_output=True, text=True, check=False, timeout=HANG_S
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Failed to load" not in done.stderr
@@ -386,7 +388,7 @@ def test_pytest_benchmark_compares_every_published_file(pytester: pytest.Pyteste
 @pytest.mark.slow
 def test_a_run_itself_is_listed_beside_but_never_in_one_table(pytester: pytest.Pytester) -> None:
     """Its rounds are response times, so only --group-by=func brings them together."""
-    stored_run(pytester, MY_ROW, {"loss_rate": 0.25}, [0.5, 0.7], MY_NAME)
+    store_run(pytester, MY_ROW, {"loss_rate": 0.25}, [0.5, 0.7], MY_NAME)
     shutil.copytree(PUBLISHED, pytester.path / "store" / "published")
     both = ("published/thesis-2014-table-4.2", "*/0001")
     apart = compare(pytester, *both)
@@ -397,24 +399,30 @@ def test_a_run_itself_is_listed_beside_but_never_in_one_table(pytester: pytest.P
 
 @pytest.mark.slow
 def test_published_files_are_no_runs(pytester: pytest.Pytester) -> None:
-    """They are not what a comparison without a name loads, nor what gates take as the latest run."""
-    stored_run(pytester, MY_ROW, {"loss_rate": 0.25}, [0.5], MY_NAME)
+    """A comparison without a name does not load them, and gates do not take them as the latest run."""
+    store_run(pytester, MY_ROW, {"loss_rate": 0.25}, [0.5], MY_NAME)
     shutil.copytree(PUBLISHED, pytester.path / "store" / "published")
     printed = compare(pytester)
     assert MY_NAME in printed
     assert "published" not in printed
     from pytest_cloudbench.results import benchmarks
 
-    found = benchmarks.stored_runs(pytester.parseconfigure("-p", "no:cacheprovider", "--benchmark-storage=store"))
-    assert [list(entries.values()) for _, entries in found.files] == [[{"loss_rate": 0.25}]]
+    runs = benchmarks.stored_runs(pytester.parseconfigure("-p", "no:cacheprovider", "--benchmark-storage=store"))
+    assert [list(entries.values()) for _, entries in runs.files] == [[{"loss_rate": 0.25}]]
 
 
 def test_a_run_that_compares_with_another_machine_is_warned_and_not_ended() -> None:
-    """This checkout turns warnings into errors; pytest-benchmark's about the machine would end the session."""
+    """This checkout turns warnings into errors, so pytest-benchmark's about the machine could end the session."""
     command = [sys.executable, "-m", "pytest", "suites/iot", "--collect-only", "-q", "-p", "no:cacheprovider"]
-    compared = ("--benchmark-storage=results", "--benchmark-compare=published/thesis-2014-table-4.2")
+    options = ("--benchmark-storage=results", "--benchmark-compare=published/thesis-2014-table-4.2")
     done = subprocess.run(
-        [*command, *compared], cwd=ROOT, env=quiet(), capture_output=True, text=True, check=False, timeout=HANG_S
+        [*command, *options],
+        cwd=ROOT,
+        env=quiet_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=HANG_S,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "machine_info is different" in done.stderr

@@ -1,4 +1,4 @@
-"""Specs: any text is a spec or a SpecError. The other values are what they are made of."""
+"""Any text is a spec or a SpecError, and other values of the model have the properties of their parts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PIECES = st.sampled_from(["dropbox", "folder", "emulated", ":", "//", "/", "?", 
 SPEC_LIKE = st.lists(PIECES | st.text(max_size=4), max_size=12).map("".join)
 
 
-def parsed(text: str) -> ProviderSpec | SpecError:
+def parse_spec(text: str) -> ProviderSpec | SpecError:
     try:
         return ProviderSpec.parse(text)
     except SpecError as error:
@@ -23,7 +23,7 @@ def parsed(text: str) -> ProviderSpec | SpecError:
 
 @given(st.text() | SPEC_LIKE)
 def test_any_text_is_a_spec_or_a_spec_error(text: str) -> None:
-    spec = parsed(text)
+    spec = parse_spec(text)
     if isinstance(spec, SpecError):
         assert "\n" not in str(spec)
         return

@@ -1,4 +1,4 @@
-"""A test that asks for another host is found, also where what it calls swallows the error; loopback is let pass."""
+"""A test that asks for another host is found, even if the code under test swallows the error. Loopback passes."""
 
 from __future__ import annotations
 

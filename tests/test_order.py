@@ -32,6 +32,6 @@ def test_a_secret_ends_with_its_test_and_one_of_a_module_does_not(issued: str, t
 @pytest.mark.parametrize("files", [FILES, FILES[::-1]], ids=["forwards", "backwards"])
 def test_two_files_pass_in_both_orders(files: tuple[str, ...]) -> None:
     argv = [sys.executable, "-m", "pytest", "-q", "-m", "not slow", "-p", "no:cacheprovider", *files]
-    ran = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=HANG_S, check=False)
-    assert ran.returncode == 0, ran.stdout
-    assert " failed" not in ran.stdout
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=HANG_S, check=False)
+    assert done.returncode == 0, done.stdout
+    assert " failed" not in done.stdout

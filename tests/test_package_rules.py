@@ -1,4 +1,4 @@
-"""The rules about the package as a whole find what they are for, and nothing else."""
+"""The rules about the package as a whole find all violations, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user gets from the index: the sdist and the wheel, built here and installed away from this checkout.
+"""The sdist and the wheel that a user gets from the index, built here and installed away from this checkout.
 
 Also the pins in constraints.txt, which must cover everything that set-up installs.
 """
@@ -39,13 +39,13 @@ UNPINNED = {"pip", "setuptools", "wheel", "pytest-cloudbench"}
 
 
 def clean_env(**extra: str) -> dict[str, str]:
-    """The environment without what would let this checkout, or this test run, reach into a child."""
+    """Return the environment without variables that would let this checkout or this test run reach into a child."""
     leaky = ("PYTHONPATH", "PYTHONHOME", "PYTEST_", "PYTEST", "COV_", "VIRTUAL_ENV", "PIP_CONSTRAINT")
     return {name: value for name, value in os.environ.items() if not name.startswith(leaky)} | extra
 
 
 def run(*command: str | Path, cwd: Path, timeout_s: float = 120, env: Mapping[str, str] | None = None) -> str:
-    """What the command prints; fails with all of it when the command does."""
+    """Run a command and return its output. Fail with all of the output if the command fails."""
     done = subprocess.run(
         [str(part) for part in command],
         cwd=cwd,
@@ -70,36 +70,36 @@ def pins() -> dict[str, Requirement]:
     return {canonicalize_name(requirement.name): requirement for requirement in requirements}
 
 
-def needed(requirement: Requirement, seen: set[tuple[str, str]]) -> set[str]:
-    """Names of all installed distributions that a requirement brings here, itself included."""
+def find_distributions(requirement: Requirement, visited: set[tuple[str, str]]) -> set[str]:
+    """Return the names of all installed distributions that a requirement brings here, itself included."""
     name = canonicalize_name(requirement.name)
-    found: set[str] = set()
+    names: set[str] = set()
     for extra in {"", *requirement.extras}:
-        if (name, extra) in seen:
+        if (name, extra) in visited:
             continue
-        seen.add((name, extra))
+        visited.add((name, extra))
         try:
             requires = distribution(name).requires or []
         except PackageNotFoundError:
-            return found
-        found.add(name)
+            return names
+        names.add(name)
         for line in requires:
             child = Requirement(line)
             if child.marker is None or child.marker.evaluate({"extra": extra}):
-                found |= needed(child, seen)
-    return found
+                names |= find_distributions(child, visited)
+    return names
 
 
 def test_constraints_pin_every_distribution_that_set_up_installs() -> None:
     declared = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"]]
-    wanted: set[str] = set()
+    expected: set[str] = set()
     for line in declared:
         requirement = Requirement(line)
         if requirement.marker is None or requirement.marker.evaluate():
-            assert needed(requirement, set()), f"{line} is declared but not installed here"
-            wanted |= needed(requirement, set())
-    assert len(wanted) > len(declared)
-    assert wanted - UNPINNED <= pins().keys()
+            assert find_distributions(requirement, set()), f"{line} is declared but not installed here"
+            expected |= find_distributions(requirement, set())
+    assert len(expected) > len(declared)
+    assert expected - UNPINNED <= pins().keys()
 
 
 def installed_names() -> set[str]:
@@ -146,12 +146,12 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def wheel(built: Path) -> Path:
-    (found,) = built.glob("*.whl")
-    return found
+    (path,) = built.glob("*.whl")
+    return path
 
 
-def tracked(folder: str, pattern: str = "*") -> set[str]:
-    """Files of the checkout below a folder that belong into a package, relative to that folder."""
+def list_files(folder: str, pattern: str = "*") -> set[str]:
+    """Return the files of the checkout below a folder that belong into a package, relative to that folder."""
     base = ROOT / folder
     paths = (path.relative_to(base) for path in base.rglob(pattern) if path.is_file())
     return {path.as_posix() for path in paths if "__pycache__" not in path.parts and path.suffix != ".pyc"}
@@ -160,9 +160,9 @@ def tracked(folder: str, pattern: str = "*") -> set[str]:
 @pytest.mark.slow
 def test_wheel_carries_package_suites_data_and_licence(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    expected = {f"pytest_cloudbench/{name}" for name in tracked("src/pytest_cloudbench")}
-    expected |= {f"pytest_cloudbench/suites/{name}" for name in tracked("suites")}
-    expected |= {f"pytest_cloudbench/data/published/{name}" for name in tracked("results/published", "*.json")}
+    expected = {f"pytest_cloudbench/{name}" for name in list_files("src/pytest_cloudbench")}
+    expected |= {f"pytest_cloudbench/suites/{name}" for name in list_files("suites")}
+    expected |= {f"pytest_cloudbench/data/published/{name}" for name in list_files("results/published", "*.json")}
     # Named one by one, so that an empty checkout cannot make this test pass.
     expected |= {"pytest_cloudbench/py.typed", "pytest_cloudbench/suites/__init__.py"}
     expected |= {"pytest_cloudbench/suites/iot/__init__.py", "pytest_cloudbench/suites/expectations.toml"}
@@ -187,7 +187,7 @@ def test_sdist_contains_all_files_its_tests_need(built: Path) -> None:
         "docs",
         "results/published",
     ):
-        assert {f"{folder}/{name}" for name in tracked(folder)} <= names, folder
+        assert {f"{folder}/{name}" for name in list_files(folder)} <= names, folder
     assert {"LICENSE", "Makefile", "constraints.txt", "pyproject.toml", "tox.ini"} <= names
     others = [name for name in names if not name.startswith("results/published")]
     assert not [name for name in others if name.startswith(("results/", ".venv", ".git/", ".tox"))]
@@ -203,7 +203,7 @@ def test_wheel_declares_ranges_and_no_pins(wheel: Path) -> None:
 
 # --- without extras ---
 
-# What the extras bring, and what only the project's own tests use.
+# Modules of the extras, and modules that only the project's own tests use.
 EXTRA_MODULES = "numpy pyshark lxml keyring googleapiclient vcr duckdb pyarrow psutil dpkt hypothesis scipy PIL".split()
 
 
@@ -221,17 +221,17 @@ sys.meta_path.insert(0, Blocker)
 
 
 @pytest.fixture
-def bare(tmp_path: Path) -> dict[str, str]:
-    """An environment in which no Python process can import what an ordinary installation lacks."""
+def bare_env(tmp_path: Path) -> dict[str, str]:
+    """An environment in which no Python process can import modules that an ordinary installation lacks."""
     folder = tmp_path / "bare"
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(_BLOCKER.format(names=EXTRA_MODULES))
     return clean_env(PYTHONPATH=str(folder))
 
 
-def bare_run(bare: dict[str, str], *command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+def bare_run(bare_env: dict[str, str], *command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        [sys.executable, *command], cwd=cwd, env=bare, capture_output=True, text=True, timeout=HANG_S, check=False
+        [sys.executable, *command], cwd=cwd, env=bare_env, capture_output=True, text=True, timeout=HANG_S, check=False
     )
     assert "Traceback" not in done.stdout + done.stderr, done.stdout + done.stderr
     return done
@@ -247,9 +247,11 @@ def test_it(experiment, payloads):
 
 
 @pytest.mark.slow
-def test_an_experiment_runs_and_keeps_its_records_without_any_extra(bare: dict[str, str], tmp_path: Path) -> None:
+def test_an_experiment_runs_and_keeps_its_records_without_any_extra(bare_env: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(_EXPERIMENT)
-    done = bare_run(bare, "-m", "pytest", "-n", "2", "-p", "no:hypothesispytest", "--benchmark-autosave", cwd=tmp_path)
+    done = bare_run(
+        bare_env, "-m", "pytest", "-n", "2", "-p", "no:hypothesispytest", "--benchmark-autosave", cwd=tmp_path
+    )
     assert "1 passed" in done.stdout, done.stdout + done.stderr
     (records,) = (tmp_path / "results").rglob("*.parquet")
     assert len(read_parquet(records)) == 6
@@ -258,36 +260,43 @@ def test_an_experiment_runs_and_keeps_its_records_without_any_extra(bare: dict[s
 
 
 @pytest.mark.parametrize("command", [["--help"], ["emulate", "--help"], ["clean", "--dry-run"], ["new", "-"]])
-def test_the_command_works_without_any_extra(command: list[str], bare: dict[str, str], tmp_path: Path) -> None:
-    bare["CLOUDBENCH_JOURNAL"] = str(tmp_path / "journal.jsonl")
-    assert bare_run(bare, "-m", "pytest_cloudbench.commands.cli", *command, cwd=tmp_path).returncode == 0
+def test_the_command_works_without_any_extra(command: list[str], bare_env: dict[str, str], tmp_path: Path) -> None:
+    bare_env["CLOUDBENCH_JOURNAL"] = str(tmp_path / "journal.jsonl")
+    assert bare_run(bare_env, "-m", "pytest_cloudbench.commands.cli", *command, cwd=tmp_path).returncode == 0
 
 
 @pytest.mark.slow
-def test_missing_extra_is_named_in_one_line(bare: dict[str, str], tmp_path: Path) -> None:
+def test_missing_extra_is_named_in_one_line(bare_env: dict[str, str], tmp_path: Path) -> None:
     done = bare_run(
-        bare, "-m", "pytest_cloudbench.commands.cli", "analyze", str(ROOT / "fixtures/captures/vlan.pcap"), cwd=tmp_path
+        bare_env,
+        "-m",
+        "pytest_cloudbench.commands.cli",
+        "analyze",
+        str(ROOT / "fixtures/captures/vlan.pcap"),
+        cwd=tmp_path,
     )
-    said = f"numpy and pyshark are not installed: run {install_command('capture')}"
-    assert (done.returncode, done.stderr) == (4, f"cloudbench: analyze: {said}\n")
+    message = f"numpy and pyshark are not installed: run {install_command('capture')}"
+    assert (done.returncode, done.stderr) == (4, f"cloudbench: analyze: {message}\n")
     (tmp_path / "test_it.py").write_text(
         "def test_it(lab): lab.rebuild(); lab.client\ndef test_lab(lab): lab.examine()\n"
     )
-    done = bare_run(bare, "-m", "pytest", "-rs", "-p", "no:hypothesispytest", "--client", "reference", cwd=tmp_path)
+    done = bare_run(bare_env, "-m", "pytest", "-rs", "-p", "no:hypothesispytest", "--client", "reference", cwd=tmp_path)
     assert "2 skipped" in done.stdout
-    assert done.stdout.count(f"client reference: {said}") == 2
-    token = bare_run(bare, "-m", "pytest", "-p", "no:hypothesispytest", "--provider", "dropbox", cwd=tmp_path).stderr
+    assert done.stdout.count(f"client reference: {message}") == 2
+    token = bare_run(
+        bare_env, "-m", "pytest", "-p", "no:hypothesispytest", "--provider", "dropbox", cwd=tmp_path
+    ).stderr
     assert f"(keyring is not installed: run {install_command('keyring')})" in token
 
 
-def test_conformance_suite_names_extra_for_random_order(bare: dict[str, str], tmp_path: Path) -> None:
+def test_conformance_suite_names_extra_for_random_order(bare_env: dict[str, str], tmp_path: Path) -> None:
     suite = str(ROOT / "suites" / "conformance" / "test_any_order.py")
     # Without a cache, because this checkout may be another user's.
     plugins = ("-p", "no:hypothesispytest", "-p", "no:cacheprovider")
-    given = (*plugins, "--provider", "folder:objects", "-Wignore:ASSERTIONS")
-    make_folders(tmp_path, given)
-    # pytest's own importer, which rewrites assertions in plugins, stands before what hides the module.
-    done = bare_run(bare, "-m", "pytest", suite, "-rs", "--assert=plain", *given, cwd=tmp_path)
+    options = (*plugins, "--provider", "folder:objects", "-Wignore:ASSERTIONS")
+    make_folders(tmp_path, options)
+    # pytest's own importer, which rewrites assertions in plugins, comes before the one that hides the module.
+    done = bare_run(bare_env, "-m", "pytest", suite, "-rs", "--assert=plain", *options, cwd=tmp_path)
     assert "1 skipped" in done.stdout
     assert f"hypothesis is not installed: run {install_command('conformance')}" in done.stdout
 
@@ -311,7 +320,7 @@ def size_bytes(folder: Path) -> int:
 
 
 def make_environment(folder: Path) -> tuple[Path, Path]:
-    """A new, empty environment: its interpreter and its site-packages."""
+    """Make a new, empty environment. Return its interpreter and its site-packages."""
     venv.create(folder, with_pip=False, symlinks=os.name != "nt")
     python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     site = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=folder).strip()
@@ -331,21 +340,21 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def assert_not_from_checkout(python: Path, cwd: Path) -> None:
-    where = (
+    code = (
         "import pytest_cloudbench, pytest_cloudbench.suites.iot as iot; print(pytest_cloudbench.__file__, iot.__file__)"
     )
-    for path in run(python, "-c", where, cwd=cwd).split():
+    for path in run(python, "-c", code, cwd=cwd).split():
         assert Path(path).is_relative_to(python.parent.parent), path
 
 
 def collect(python: Path, cwd: Path) -> list[str]:
-    """Node ids of the suite as the installed wheel has it."""
+    """Return the node ids of the suite as the installed wheel has it."""
     output = run(*(python, "-m", "pytest", "--pyargs", "pytest_cloudbench.suites.iot", "--collect-only", "-q"), cwd=cwd)
     return re.findall(r"^\S+::(\S+)$", output, re.MULTILINE)
 
 
 def shortest(tests: list[str]) -> str:
-    """A -k expression for one experiment with few sensors: numbers in a name compare as numbers."""
+    """Return a -k expression for one experiment with few sensors. Numbers in a name are compared as numbers."""
     return min(tests, key=lambda test: [int(number) for number in re.findall(r"\d+", test)])
 
 
@@ -361,8 +370,8 @@ def test_a_suite_from_the_wheel_knows_its_options(installed: Path, tmp_path: Pat
     (tmp_path / "test_mine.py").write_text(
         "def test_mine(request): assert request.config.option.cloudbench_idle_seconds == 3"
     )
-    named = ("--pyargs", "pytest_cloudbench.suites.idle", "test_mine.py", "--idle-seconds", "3")
-    output = run(installed, "-m", "pytest", *named, *spread, "-k", "test_mine", cwd=tmp_path)
+    arguments = ("--pyargs", "pytest_cloudbench.suites.idle", "test_mine.py", "--idle-seconds", "3")
+    output = run(installed, "-m", "pytest", *arguments, *spread, "-k", "test_mine", cwd=tmp_path)
     assert re.search(r"\b1 passed", output), output
 
 
@@ -377,18 +386,18 @@ def test_the_wheel_checks_a_driver(installed: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_checkout_checks_a_driver_by_the_same_command(tmp_path: Path) -> None:
-    named = ("--pyargs", "pytest_cloudbench.suites.conformance", "-k", "test_any_order", "-p", "no:cacheprovider")
+    arguments = ("--pyargs", "pytest_cloudbench.suites.conformance", "-k", "test_any_order", "-p", "no:cacheprovider")
     (tmp_path / "objects").mkdir()
     for folder in (ROOT, tmp_path):
         provider = ("--provider", f"folder:{tmp_path / 'objects'}")
-        printed = run(sys.executable, "-m", "pytest", *named, *provider, cwd=folder)
+        printed = run(sys.executable, "-m", "pytest", *arguments, *provider, cwd=folder)
         assert re.search(r"\b[1-9]\d* passed", printed), printed
 
 
 @pytest.mark.slow
 def test_published_tables_are_in_the_wheel(installed: Path, tmp_path: Path) -> None:
-    shown = run(installed.with_name("cloudbench"), "published", "thesis-2014-table-4.2", cwd=tmp_path)
-    assert "55.33 %" in shown
+    output = run(installed.with_name("cloudbench"), "published", "thesis-2014-table-4.2", cwd=tmp_path)
+    assert "55.33 %" in output
 
 
 def test_console_script_of_the_wheel(installed: Path, tmp_path: Path) -> None:
@@ -425,7 +434,7 @@ def test_one_experiment_runs_after_an_ordinary_install_from_the_index(wheel: Pat
 
 
 def test_modules_are_imported_as_they_were_compiled(tmp_path: Path) -> None:
-    """Where bytecode is not written, pytest would compile each module whose asserts it rewrites, in each worker."""
+    """Without written bytecode, pytest would compile each module whose asserts it rewrites, in each worker."""
     (tmp_path / "test_it.py").write_text(
         "import importlib\n"
         "def rewritten(name):\n"
@@ -442,13 +451,13 @@ def test_modules_are_imported_as_they_were_compiled(tmp_path: Path) -> None:
 def test_a_suite_that_runs_in_the_checkout_is_not_ended_as_a_test_that_hangs() -> None:
     """An item of ``suites/batching --grid paper`` takes four hours, one of ``suites/availability`` a week."""
     assert [name for name in PYPROJECT["tool"]["pytest"]["ini_options"] if "timeout" in name] == []
-    asked = "pytest -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true"
-    told = run("make", "-n", "test", cwd=ROOT)
-    assert [line for line in told.splitlines() if " -m pytest" in line and asked not in line] == [], told
+    options = "pytest -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true"
+    commands = run("make", "-n", "test", cwd=ROOT)
+    assert [line for line in commands.splitlines() if " -m pytest" in line and options not in line] == [], commands
 
 
 def test_helpers_assert_in_a_python_without_asserts() -> None:
-    """What pytest does not rewrite, `python -O` leaves out: a helper's assertion could no longer fail."""
+    """`python -O` leaves out asserts that pytest does not rewrite, so a helper's assertion could no longer fail."""
     loaders = {
         name: type(getattr(module.__spec__, "loader", None)).__name__
         for name, module in sys.modules.items() if name.startswith("tests.")
@@ -458,10 +467,10 @@ def test_helpers_assert_in_a_python_without_asserts() -> None:
 
 
 def test_the_slow_part_repeats_the_quick_tests_in_other_surroundings() -> None:
-    told = run("make", "-n", "test-all", cwd=ROOT).splitlines()
-    quick = [line for line in told if "not slow and not truth" in line]
-    assert any(line.startswith("PYTHONOPTIMIZE=2 ") for line in quick), told
-    assert any(line.startswith("sh tools/as_ordinary_user.sh ") for line in quick), told
+    commands = run("make", "-n", "test-all", cwd=ROOT).splitlines()
+    quick = [line for line in commands if "not slow and not truth" in line]
+    assert any(line.startswith("PYTHONOPTIMIZE=2 ") for line in quick), commands
+    assert any(line.startswith("sh tools/as_ordinary_user.sh ") for line in quick), commands
 
 
 IMPORTED_AS_ON_WINDOWS = """
@@ -480,7 +489,7 @@ for module in pkgutil.walk_packages(pytest_cloudbench.__path__, "pytest_cloudben
 
 
 def test_every_module_can_be_imported_where_posix_is_missing() -> None:
-    """As on Windows, without what the standard library has for other systems only."""
+    """Windows lacks the parts of the standard library that are for other systems only."""
     missing = (
         "O_CLOEXEC O_DIRECTORY O_NOCTTY O_NOFOLLOW O_NONBLOCK O_PATH O_TMPFILE chown fchmod fork geteuid getuid killpg "
         "memfd_create mkfifo pidfd_open pipe2 pread pwrite sched_getaffinity setsid statvfs sync sysconf wait4",
@@ -488,5 +497,5 @@ def test_every_module_can_be_imported_where_posix_is_missing() -> None:
         "fcntl grp pty pwd resource syslog termios tty",
     )
     command = [sys.executable, "-c", IMPORTED_AS_ON_WINDOWS, *missing]
-    imported = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
-    assert imported.returncode == 0, imported.stderr
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
+    assert done.returncode == 0, done.stderr

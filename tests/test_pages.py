@@ -18,19 +18,19 @@ MADE_BY_TESTS = {"suites/smallfile.md", "a.md"}
 
 
 def words(text: str) -> int:
-    """How many words a text has: what holds a letter or a digit, so that bars of tables are none."""
+    """Return the number of words in a text. A word has a letter or a digit, so that bars of tables are none."""
     return sum(bool(re.search(r"[^\W_]", word)) for word in text.split())
 
 
 def section(nav: str, title: str) -> list[str]:
-    """The pages of a section of the site's navigation, in their order."""
+    """Return the pages of a section of the site's navigation, in their order."""
     body = nav.partition(f"\n  - {title}:\n")[2]
     own = re.split(r"^  - ", body, maxsplit=1, flags=re.MULTILINE)[0]
     return re.findall(r"(\S+\.md)$", own, re.MULTILINE)
 
 
 def named_pages(texts: Iterable[str]) -> set[str]:
-    """The paths below ``docs`` that texts name."""
+    """Return the paths below ``docs`` that texts name."""
     return {name for text in texts for name in re.findall(r"(?<![\w.])docs/([\w/.-]+?\.md)\b", text)}
 
 

@@ -1,4 +1,4 @@
-"""A quarter of the tests: each test is in exactly one, whichever part of them is asked for."""
+"""Parts of the tests: each test is in exactly one, whichever part is run."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def test_quick(number):
 def collect(folder: Path, *arguments: str) -> list[str]:
     quiet = ("--collect-only", "-q", "-p", "no:cacheprovider", "-p", "no:randomly")
     argv = [sys.executable, "-m", "pytest", *quiet, *arguments]
-    ran = subprocess.run(argv, cwd=folder, capture_output=True, text=True, timeout=HANG_S, check=False)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    return [line for line in ran.stdout.splitlines() if "::" in line]
+    done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, timeout=HANG_S, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [line for line in done.stdout.splitlines() if "::" in line]
 
 
 @pytest.fixture(scope="module")
@@ -104,9 +104,9 @@ def test_cases_after_the_quick_ones_are_slow(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_part_of_a_test_is_independent_of_other_tests(project: Path) -> None:
-    whole = collect(project, "--part", "2/4", "-m", "not slow")
+    all_tests = collect(project, "--part", "2/4", "-m", "not slow")
     alone = collect(project, "--part", "2/4", "test_large.py")
-    assert [test for test in whole if test.startswith("test_large.py")] == alone
+    assert [test for test in all_tests if test.startswith("test_large.py")] == alone
 
 
 def test_a_part_is_the_same_in_every_process() -> None:

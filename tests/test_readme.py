@@ -1,4 +1,4 @@
-"""Each sentence of the README is shown by a test: the table below says by which.
+"""Each sentence of the README is shown by a test that the table below names.
 
 Whoever changes a sentence looks for the test that shows the new one, and changes the table with it.
 """
@@ -439,24 +439,24 @@ CLAIMS_NOTHING = {
 
 
 def sentences(text: str) -> list[str]:
-    """The sentences of a document's paragraphs and list items, and the rows of its tables, each on one line.
+    """Return the sentences of a document's paragraphs and list items, and the rows of its tables, each on one line.
 
     Headings, also those of tables, code blocks, and paragraphs that consist of links are left out.
     """
     prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
     prose = re.sub(r"^\|.*\|\n\|[-|]+\|$", "", prose, flags=re.MULTILINE)
-    found: list[str] = []
+    texts: list[str] = []
     for lines in re.split(r"\n{2,}|\n(?=- |\|)", prose):
         block = " ".join(lines.split()).removeprefix("- ")
         if block.startswith("#") or not re.sub(r"\[[^]]*\]\([^)]*\)|[·\s]", "", block):
             continue
-        found += [block] if block.startswith("|") else re.split(r"(?<=[.?!])\s+(?=[A-Z`*[])|(?<=[.?!]\*\*)\s+", block)
-    return found
+        texts += [block] if block.startswith("|") else re.split(r"(?<=[.?!])\s+(?=[A-Z`*[])|(?<=[.?!]\*\*)\s+", block)
+    return texts
 
 
 def table(text: str) -> list[tuple[str, list[str]]]:
-    """The sentences of a table such as SHOWN, each with its tests."""
-    entries = [each.splitlines() for each in re.split(r"\n{2,}", text.strip())]
+    """Return the sentences of a table such as SHOWN, each with its tests."""
+    entries = [paragraph.splitlines() for paragraph in re.split(r"\n{2,}", text.strip())]
     return [
         (" ".join(" ".join(line for line in lines if not line.startswith(" ")).split()),
          [line.strip() for line in lines if line.startswith(" ")])
@@ -466,9 +466,9 @@ def table(text: str) -> list[tuple[str, list[str]]]:
 
 @functools.cache
 def names_of_tests(path: str) -> frozenset[str]:
-    """The names of the tests in a file."""
+    """Return the names of the tests in a file."""
     body = ast.parse((ROOT / path).read_text("utf-8")).body if (ROOT / path).is_file() else []
-    return frozenset(each.name for each in body if isinstance(each, ast.FunctionDef) and each.name.startswith("test_"))
+    return frozenset(node.name for node in body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"))
 
 
 TABLE = table(SHOWN)
@@ -478,18 +478,23 @@ TABLE = table(SHOWN)
 
 
 def test_each_sentence_is_in_the_table_once() -> None:
-    said = Counter(sentences(README))
-    told = Counter([*(sentence for sentence, _ in TABLE), *CLAIMS_NOTHING])
-    problems = [f"only in the README (which test shows it?): {sentence}" for sentence in said - told]
-    problems += [f"only in the table (changed, or gone?): {sentence}" for sentence in told - said]
+    in_readme = Counter(sentences(README))
+    in_table = Counter([*(sentence for sentence, _ in TABLE), *CLAIMS_NOTHING])
+    problems = [f"only in the README (which test shows it?): {sentence}" for sentence in in_readme - in_table]
+    problems += [f"only in the table (changed, or gone?): {sentence}" for sentence in in_table - in_readme]
     assert not problems, "\n".join(problems)
 
 
 def test_the_tests_of_the_table_exist() -> None:
     assert [sentence for sentence, tests in TABLE if not tests] == [], "no test shows it"
-    named = {test for _, tests in TABLE for test in tests}
+    test_ids = {test for _, tests in TABLE for test in tests}
     assert (
-        sorted(each for each in named if each.partition("::")[2] not in names_of_tests(each.partition("::")[0])) == []
+        sorted(
+            test_id
+            for test_id in test_ids
+            if test_id.partition("::")[2] not in names_of_tests(test_id.partition("::")[0])
+        )
+        == []
     )
 
 
@@ -518,11 +523,11 @@ def test_reading_of_sentences_and_of_the_table() -> None:
     assert names_of_tests("tests/not_there.py") == frozenset()
 
 
-# --- what no other test shows ---
+# --- sentences that no other test shows ---
 
 
 def rows_of(heading: str) -> list[list[str]]:
-    """The cells of each row of the table below a heading."""
+    """Return the cells of each row of the table below a heading."""
     section = README.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     return [row.strip("| ").split(" | ") for row in sentences(section) if row.startswith("|")]
 
@@ -532,8 +537,8 @@ def test_two_commands_set_up_and_run(target: str, tmp_path: Path) -> None:
     command = ["make", "--dry-run", target, f"VENV={tmp_path / 'venv'}"]
     of_other_makes = ("MAKE", "MFLAGS", "STAMP", "PY")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(of_other_makes)}
-    told = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
-    set_up, pytest_called, arguments = told.partition(" -m pytest ")
+    output = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+    set_up, pytest_called, arguments = output.partition(" -m pytest ")
     assert "tools/setup.sh" in set_up
     assert pytest_called
     assert ("suites/iot -n 50" if target == "iot" else "not slow and not truth") in arguments
@@ -542,22 +547,22 @@ def test_two_commands_set_up_and_run(target: str, tmp_path: Path) -> None:
 def test_a_dozen_services_have_an_extra_each() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
     *_, others = rows = [re.findall(r"`([a-z0-9]+)", cells[1]) for cells in rows_of("Services")]
-    named = {name for row in rows for name in row}
+    providers = {name for row in rows for name in row}
     assert others == ["rclone", "opendal"]
-    assert len(named - {*others, "folder", "raid"}) == 12
-    assert named - extras.keys() == {"dropbox", "folder"}
+    assert len(providers - {*others, "folder", "raid"}) == 12
+    assert providers - extras.keys() == {"dropbox", "folder"}
 
 
 def test_every_suite_has_its_row() -> None:
-    named = [name for cells in rows_of("Suites that are ready to run") for name in re.findall(r"`(\w+)`", cells[0])]
+    suites = [name for cells in rows_of("Suites that are ready to run") for name in re.findall(r"`(\w+)`", cells[0])]
     folders = {path.parent.name for path in ROOT.glob("suites/*/__init__.py")}
     # Those of `cloudbench put` and of drivers, which have other sections.
-    assert sorted([*named, "load", "conformance"]) == sorted(folders)
+    assert sorted([*suites, "load", "conformance"]) == sorted(folders)
 
 
 def test_numbers_are_those_of_the_project() -> None:
-    found = summary(read_sessions(ROOT / "benchmarks" / "real-sessions.jsonl"))
-    assert (found["judged_sessions"], found["alarmed_sessions"]) == (61, 0)
+    figures = summary(read_sessions(ROOT / "benchmarks" / "real-sessions.jsonl"))
+    assert (figures["judged_sessions"], figures["alarmed_sessions"]) == (61, 0)
     assert GateSettings().runs == 20
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     assert project["requires-python"] == ">=3.11"

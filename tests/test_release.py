@@ -1,4 +1,4 @@
-"""What a reader of a package index, and of the changelog, gets: a page that renders, and links that lead somewhere."""
+"""The page of a package index renders, and its links lead somewhere. The changelog begins with the first release."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TOOL = load_tool("index_readme")
 
 
 class Page(HTMLParser):
-    """Where the links and pictures of a page lead, and which elements and ids it has."""
+    """The targets of the links and pictures of a page, and its elements and ids."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Page(HTMLParser):
 
 
 def build_metadata(folder: Path, repository: str) -> Message:
-    """The metadata of a copy of this checkout that has an address, as a package index reads it."""
+    """Return the metadata of a copy of this checkout that has an address, as a package index reads it."""
     copy = folder / "copy"
     ignored = shutil.ignore_patterns(".*", "results", "fixtures", "build", "tests", "__pycache__")
     shutil.copytree(ROOT, copy, ignore=ignored, symlinks=True)
@@ -59,9 +59,9 @@ def build_metadata(folder: Path, repository: str) -> Message:
         "sys.stdout.buffer.write(get_core_metadata_constructors()['2.3'](project).encode())\n"
     )
     argv = [sys.executable, "-c", code, str(copy)]
-    ran = subprocess.run(argv, cwd=copy, capture_output=True, timeout=HANG_S, check=False)
-    assert ran.returncode == 0, ran.stderr.decode()
-    return Parser().parsestr(ran.stdout.decode())
+    done = subprocess.run(argv, cwd=copy, capture_output=True, timeout=HANG_S, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    return Parser().parsestr(done.stdout.decode())
 
 
 @pytest.fixture(scope="module", params=["", REPOSITORY], ids=["without an address", "with an address"])
@@ -69,24 +69,24 @@ def metadata(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return build_metadata(tmp_path_factory.mktemp("metadata"), request.param)
 
 
-def described(metadata: Message) -> str:
-    """The description, which is the metadata's body."""
+def get_description(metadata: Message) -> str:
+    """Return the description, which is the metadata's body."""
     text = metadata.get_payload()
     assert isinstance(text, str)
     return text
 
 
 def test_the_description_renders_as_on_an_index(metadata: Message) -> None:
-    """By the index's own renderer, as ``twine check`` does."""
+    """The index's own renderer is used, as ``twine check`` does."""
     assert metadata["Description-Content-Type"] == "text/markdown"
-    html = markdown.render(described(metadata))
+    html = markdown.render(get_description(metadata))
     assert html is not None
     assert {"h1", "h2", "pre", "table", "strong"} <= Page(html).elements
     assert "](" not in re.sub(r"<(pre|code).*?</\1>", "", html, flags=re.DOTALL)
 
 
 def test_no_link_of_the_description_is_dead(metadata: Message) -> None:
-    html = markdown.render(described(metadata))
+    html = markdown.render(get_description(metadata))
     assert html is not None
     page = Page(html)
     targets = [target for target in page.targets if target.removeprefix("#") not in page.ids]
@@ -102,7 +102,7 @@ def test_no_link_of_the_description_is_dead(metadata: Message) -> None:
         assert [url for url in inside if not (ROOT / url.partition("/blob/main/")[2]).exists()] == []
     else:
         assert targets == []
-        assert "(`docs/tutorial.md`)" in described(metadata)
+        assert "(`docs/tutorial.md`)" in get_description(metadata)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_the_changelog_begins_with_the_first_release() -> None:
 
 
 def test_the_next_release_gathers_its_fragments(tmp_path: Path) -> None:
-    """Above the first release, which stays as it is."""
+    """They are added above the first release, which stays as it is."""
     for name in ("pyproject.toml", "CHANGELOG.md"):
         shutil.copy(ROOT / name, tmp_path)
     shutil.copytree(ROOT / "src/pytest_cloudbench", tmp_path / "src/pytest_cloudbench", ignore=lambda *_: {"suites"})
@@ -145,10 +145,10 @@ def test_the_next_release_gathers_its_fragments(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "towncrier", "build", "--yes", "--version", "1.0.0", "--date", "2027-01-02"]
     git = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CEILING_DIRECTORIES": str(tmp_path.parent)}
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True, env=os.environ | git)
-    ran = subprocess.run(
+    done = subprocess.run(
         argv, cwd=tmp_path, capture_output=True, text=True, timeout=HANG_S, check=False, env=os.environ | git
     )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     text = (tmp_path / "CHANGELOG.md").read_text("utf-8")
     assert re.findall(r"(?m)^## (.*?) \(", text)[:2] == ["1.0.0", "1.0.0rc1"]
     assert "Something is mended." in text

@@ -1,4 +1,4 @@
-"""The package names no suite: what a suite has of its own, it declares itself."""
+"""The package names no suite, because each suite declares its own metrics, figures and options."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TESTS = {
 }
 
 RUN_BY = {"commands/load.py": "load"}
-"""A command that is the other half of a suite: it passes its options on."""
+"""A command that passes its options on to a suite may name it."""
 
 ORDINARY = {
     "availability": "what providers have: an aim of an array, and the heading of a report's table",
@@ -39,43 +39,43 @@ ORDINARY = {
     "transfer": "what moves a file",
     "updates": "changes of files",
 }
-"""Names of suites that are ordinary words, and what they mean in the package."""
+"""Names of suites that are ordinary words, and their meaning in the package."""
 
 
-def named_in(source: str) -> Iterator[tuple[int, str]]:
+def find_suite_names(source: str) -> Iterator[tuple[int, str]]:
     """Yield (line, name) of each suite, and each test of a suite, that some code names."""
     for number, line in enumerate(source.splitlines(), 1):
         for name in re.findall(r"suites[./](\w+)", line):
             if name in SUITES:
                 yield number, name
-    told, exempt = TESTS | (SUITES - ORDINARY.keys()), docstrings(source)
+    forbidden, exempt = TESTS | (SUITES - ORDINARY.keys()), docstrings(source)
     for node in nodes(source):
         names = [getattr(node, field, None) for field in ("id", "attr", "name", "arg")]
         if isinstance(node, ast.Constant) and id(node) not in exempt:
             names.append(node.value)
-        yield from ((getattr(node, "lineno", 0), name) for name in names if isinstance(name, str) and name in told)
+        yield from ((getattr(node, "lineno", 0), name) for name in names if isinstance(name, str) and name in forbidden)
 
 
 def test_the_package_names_no_suite() -> None:
     assert ORDINARY.keys() <= SUITES
-    named = [
+    findings = [
         f"{path.relative_to(ROOT)}:{line}: {name}"
         for path in sorted(SOURCE.rglob("*.py"))
         if path.relative_to(SOURCE).parts[0] != "suites"
-        for line, name in named_in(path.read_text("utf-8"))
+        for line, name in find_suite_names(path.read_text("utf-8"))
         if RUN_BY.get(path.relative_to(SOURCE).as_posix()) != name
     ]
-    assert named == []
+    assert findings == []
 
 
 @pytest.mark.parametrize("folder", ["data", "configs"])
 def test_data_files_name_no_suite(folder: str) -> None:
-    named = [
+    findings = [
         (path.name, word)
         for path in (SOURCE / folder).rglob("*.toml")
         for word in re.findall(r"suites[./](\w+)", path.read_text("utf-8"))
     ]
-    assert [(name, word) for name, word in named if word in SUITES] == []
+    assert [(name, word) for name, word in findings if word in SUITES] == []
 
 
 @pytest.mark.parametrize(
@@ -89,9 +89,9 @@ def test_data_files_name_no_suite(folder: str) -> None:
     ],
 )
 def test_a_name_is_found(source: str) -> None:
-    assert [*named_in(source)]
+    assert [*find_suite_names(source)]
 
 
 @pytest.mark.parametrize("source", ['step = "idle"', "def availability(): pass", '"""About concurrency."""'])
 def test_ordinary_words_pass(source: str) -> None:
-    assert [*named_in(source)] == []
+    assert [*find_suite_names(source)] == []

@@ -1,4 +1,4 @@
-"""The scripts in ``tools/`` as modules, so that tests call what a user runs."""
+"""The scripts in ``tools/`` as modules, so that tests call the code that a user runs."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.fleet.harness import Ended
+from tests.fleet.harness import FinishedRun
 
 __all__ = ["JUDGED", "Truths", "summary"]
 
@@ -22,12 +22,12 @@ _SHOWN = 8
 
 
 class Truths:
-    """The truths of one test. A test that sets one asks ``judged`` before it asserts on times."""
+    """The truths of one test. A test that sets one calls ``judged`` before it asserts on times."""
 
     def __init__(self, node: pytest.Item) -> None:
         self._node = node
 
-    def judged(self, run: Ended, *infos: Mapping[str, Any]) -> bool:
+    def judged(self, run: FinishedRun, *infos: Mapping[str, Any]) -> bool:
         """Return whether these entries of a run are free of doubts. The run must state each doubt, and is counted if it
         has one."""
         doubts = list(dict.fromkeys(reason for info in infos for reason in _find_doubts(info)))
@@ -38,12 +38,12 @@ class Truths:
         return not doubts
 
     @staticmethod
-    def assert_time(found_s: float, truth_s: float, rel: float, own_s: float = 0.0) -> None:
-        """A time is what was set, up to a relative tolerance and what the client itself had to compute meanwhile.
+    def assert_time(measured_s: float, truth_s: float, rel: float, own_s: float = 0.0) -> None:
+        """Assert that a time is the set one, up to a relative tolerance and the computing time of the client itself.
 
         The other side computes about as much, on the same machine.
         """
-        assert truth_s * (1 - rel) <= found_s <= truth_s * (1 + rel) + 2 * own_s, (found_s, truth_s, own_s)
+        assert truth_s * (1 - rel) <= measured_s <= truth_s * (1 + rel) + 2 * own_s, (measured_s, truth_s, own_s)
 
 
 def _find_doubts(info: Mapping[str, Any]) -> Iterable[str]:

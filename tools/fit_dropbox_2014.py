@@ -47,7 +47,7 @@ MAX_MEAN_ERROR = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One published row; ``loss`` in percent, times in seconds."""
+    """One published row. ``loss`` is in percent, times are in seconds."""
 
     table: str
     sensors: int
@@ -76,7 +76,7 @@ class Simulated:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """All rows with what the simulation makes of them; errors in percentage points."""
+    """All rows with their simulated values. Errors are in percentage points."""
 
     rows: Sequence[Row]
     simulated: Sequence[Simulated]
@@ -96,8 +96,8 @@ class Verdict:
 
     @property
     def gaps(self) -> list[float]:
-        """Simulated differences of the pairs that the tables tell apart: positive where the order is kept."""
-        return [self.simulated[b].loss - self.simulated[a].loss for a, b in told_pairs(self.rows)]
+        """The simulated differences of the pairs that the tables tell apart, positive where the order is kept."""
+        return [self.simulated[b].loss - self.simulated[a].loss for a, b in distinct_pairs(self.rows)]
 
     @property
     def passed(self) -> bool:
@@ -107,14 +107,14 @@ class Verdict:
 # -------------------------------------------------------------------- published
 
 
-def published() -> list[Row]:
-    """The 30 rows of both tables, in print order."""
+def read_published() -> list[Row]:
+    """Return the 30 rows of both tables in printed order."""
     keys = ("table", "sensors", "interval_s", "first_delay_max_s", "files", "lost")
     return [Row(*(entry[key] for key in keys)) for entry in tomllib.loads(TABLES.read_text())["row"]]
 
 
 def neighbours(rows: Sequence[Row], key: Callable[[Row], tuple[object, ...]], along: str) -> Iterable[tuple[int, int]]:
-    """Indices of rows that share ``key`` and are next to each other along an attribute, in its order."""
+    """Yield the indices of rows that share ``key`` and are next to each other along an attribute, in its order."""
     groups: dict[tuple[object, ...], list[int]] = {}
     for index in sorted(range(len(rows)), key=lambda index: float(getattr(rows[index], along))):
         groups.setdefault(key(rows[index]), []).append(index)
@@ -123,7 +123,7 @@ def neighbours(rows: Sequence[Row], key: Callable[[Row], tuple[object, ...]], al
 
 
 def differs(one: Row, other: Row) -> bool:
-    """Whether two published losses differ by more than the noise of one run each (Agresti and Caffo, 95 %)."""
+    """Return whether two published losses differ by more than the noise of one run each (Agresti and Caffo, 95 %)."""
     shares = [(row.lost + 1) / (row.files + 2) for row in (one, other)]
     variance = sum(share * (1 - share) / (row.files + 2) for share, row in zip(shares, (one, other), strict=True))
     return abs(shares[0] - shares[1]) > 1.96 * math.sqrt(variance)
@@ -133,11 +133,11 @@ def differs(one: Row, other: Row) -> bool:
 
 
 def simulate(row: Row, policy: ThrottlePolicy, latency: Latency, draws: random.Random, spread_s: float = 0.0) -> float:
-    """One run of one row on the virtual clock: the loss in percent."""
+    """Simulate one run of one row on the virtual clock, and return the loss in percent."""
     throttle = Throttle(policy)
     spread_s *= row.sensors / 100
     medians_s = latency.median_s * latency.write_factor, latency.median_s
-    left = [FILES_PER_SENSOR] * row.sensors
+    remaining_files = [FILES_PER_SENSOR] * row.sensors
     due = ((draws.random() * row.first_delay_max_s + draws.random() * spread_s, s, True) for s in range(row.sensors))
     events = list(due)
     heapq.heapify(events)
@@ -154,15 +154,15 @@ def simulate(row: Row, policy: ThrottlePolicy, latency: Latency, draws: random.R
             continue
         if holds[sensor]:
             throttle.release(now_s, write=True)
-        left[sensor] -= 1
-        if left[sensor]:
+        remaining_files[sensor] -= 1
+        if remaining_files[sensor]:
             heapq.heappush(events, (now_s + row.interval_s + draws.random() * spread_s, sensor, True))
     return 100.0 * lost / row.files
 
 
 def simulate_rows(rows: Sequence[Row], profile: Profile, runs: int, spread_s: float = 0.0) -> list[Simulated]:
-    """All rows, each the mean of ``runs`` runs; equal arguments give equal results."""
-    answers = []
+    """Simulate all rows, each as the mean of ``runs`` runs. Equal arguments give equal results."""
+    results = []
     for index, row in enumerate(rows):
         losses = [
             simulate(row, profile.throttle, profile.latency, random.Random(f"{SEED} {index} {run}"), spread_s)
@@ -170,12 +170,12 @@ def simulate_rows(rows: Sequence[Row], profile: Profile, runs: int, spread_s: fl
         ]
         mean = sum(losses) / runs
         variance = sum((loss - mean) ** 2 for loss in losses) / max(1, runs - 1)
-        answers.append(Simulated(mean, math.sqrt(variance), runs))
-    return answers
+        results.append(Simulated(mean, math.sqrt(variance), runs))
+    return results
 
 
-def told_pairs(rows: Sequence[Row]) -> list[tuple[int, int]]:
-    """Indices of the neighbours whose published losses differ by more than noise, the smaller loss first."""
+def distinct_pairs(rows: Sequence[Row]) -> list[tuple[int, int]]:
+    """Return the neighbours whose published losses differ by more than noise, as indices, the smaller loss first."""
     pairs = itertools.chain(
         neighbours(rows, lambda row: (row.table, row.interval_s), "sensors"),
         neighbours(rows, lambda row: (row.table, row.sensors), "interval_s"),
@@ -184,11 +184,11 @@ def told_pairs(rows: Sequence[Row]) -> list[tuple[int, int]]:
 
 
 def violations(rows: Sequence[Row], simulated: Sequence[Simulated]) -> list[str]:
-    """A sentence for each place where the ordering is not kept (see the module)."""
+    """Return a sentence for each pair that violates the ordering (see the module)."""
     sentences = [
         f"{_name(rows[a])} lost less than {_name(rows[b])}, simulated {simulated[a].loss:.1f} and "
         f"{simulated[b].loss:.1f} %"
-        for a, b in told_pairs(rows)
+        for a, b in distinct_pairs(rows)
         if simulated[a].loss >= simulated[b].loss
     ]
     for a, b in neighbours(rows, lambda row: (row.table, row.interval_s), "sensors"):
@@ -199,8 +199,8 @@ def violations(rows: Sequence[Row], simulated: Sequence[Simulated]) -> list[str]
 
 
 def judge(profile: Profile, runs: int = 20, spread_s: float = 0.0) -> Verdict:
-    """Simulate all rows with a profile and hold them against the published ones."""
-    rows = published()
+    """Simulate all rows with a profile, and compare them with the published ones."""
+    rows = read_published()
     simulated = simulate_rows(rows, profile, runs, spread_s)
     return Verdict(rows, simulated, violations(rows, simulated))
 
@@ -215,15 +215,15 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "latency.write_factor": (0.1, 10.0),
     "latency.sigma": (0.05, 0.8),
 }
-"""The fitted parameters with the range that is searched; all others are fixed by the start profile."""
+"""Maps each fitted parameter to its range in the search. The start profile fixes all others."""
 
 
 def objective(profile: Profile, runs: int) -> float:
-    """What the search minimises, without and with arrival spread, in percentage points.
+    """Return the cost that the search minimises, without and with arrival spread, in percentage points.
 
-    The mean absolute error, a tenth of all that exceeds 6 points, and for each pair of rows that the tables tell
-    apart a third of what its difference lacks to 3 points (a single run's noise), so that a measurement keeps the
-    order as well.
+    It is the mean absolute error, plus a tenth of the excess of errors over 6 points. For each pair of rows that the
+    tables tell apart it adds a third of the points by which the difference is less than 3 (the noise of a single
+    run), so that a measurement keeps the order as well.
     """
     cost = 0.0
     for spread_s in (0.0, 0.3, 1.0):
@@ -238,7 +238,7 @@ Point = list[float]
 
 
 def _profile_at(start: Profile, point: Point) -> Profile:
-    """The profile at a point of the search space (natural logarithms of the parameters)."""
+    """Return the profile at a point of the search space (natural logarithms of the parameters)."""
     changes: dict[str, object] = {}
     for (key, (low, high)), value in zip(BOUNDS.items(), point, strict=True):
         changes[key] = float(f"{min(max(math.exp(value), low), high):.3g}")
@@ -246,7 +246,7 @@ def _profile_at(start: Profile, point: Point) -> Profile:
 
 
 def _nelder_mead(cost: Callable[[Point], float], start: Point, steps: int, size: float = 0.15) -> tuple[float, Point]:
-    """The classic simplex search: reflect, expand, contract, shrink."""
+    """Search with the classic simplex: reflect, expand, contract, shrink."""
     corners = [
         start,
         *([value + (size if i == j else 0.0) for j, value in enumerate(start)] for i in range(len(start))),
@@ -276,22 +276,22 @@ def _nelder_mead(cost: Callable[[Point], float], start: Point, steps: int, size:
 
 
 def search(start: Profile, tries: int, steps: int) -> Profile:
-    """Nelder-Mead from the best two of some random points and from the start; the same result every time."""
+    """Search by Nelder-Mead from the start and from the best two of some random points, always with the same result."""
     draws = random.Random(SEED)
     bounds = [(math.log(low), math.log(high)) for low, high in BOUNDS.values()]
     points = [[draws.uniform(low, high) for low, high in bounds] for _ in range(tries)]
     ranked = sorted((objective(_profile_at(start, point), 1), point) for point in points)
     print(f"random search over {tries} points: best objective {ranked[0][0]:.2f}", flush=True)
-    found = []
-    known = list_settings(start)
-    begin = [math.log(float(str(known[key]))) for key in BOUNDS]
+    minima = []
+    settings = list_settings(start)
+    begin = [math.log(float(str(settings[key]))) for key in BOUNDS]
     for point in (begin, *(point for _, point in ranked[:2])):
-        found.append(_nelder_mead(lambda at: objective(_profile_at(start, at), 2), point, steps))
-        print(f"Nelder-Mead: objective {found[-1][0]:.2f}", flush=True)
-    return _profile_at(start, min(found)[1])
+        minima.append(_nelder_mead(lambda at: objective(_profile_at(start, at), 2), point, steps))
+        print(f"Nelder-Mead: objective {minima[-1][0]:.2f}", flush=True)
+    return _profile_at(start, min(minima)[1])
 
 
-# -------------------------------------------------------------------- what people read
+# -------------------------------------------------------------------- output
 
 
 def _name(row: Row) -> str:
@@ -299,7 +299,7 @@ def _name(row: Row) -> str:
 
 
 def table(verdict: Verdict) -> list[str]:
-    """Published against simulated, one line per row, losses in percent."""
+    """Return published against simulated losses in percent, one line per row."""
     lines = [
         f"{'table':>5} {'sensors':>7} {'interval':>8} {'published':>9} {'simulated':>9} {'error':>6} {'run sd':>6}"
     ]
@@ -310,14 +310,14 @@ def table(verdict: Verdict) -> list[str]:
 
 
 def summary(verdict: Verdict) -> list[str]:
-    """The figures of a verdict as sentences."""
+    """Return the figures of a verdict as sentences."""
     error, row = verdict.largest
-    kept = "kept" if not verdict.violations else f"broken {len(verdict.violations)} times"
+    order = "kept" if not verdict.violations else f"broken {len(verdict.violations)} times"
     return [
         f"mean absolute error {verdict.mean_error:.2f} points (bound {MAX_MEAN_ERROR:g}), {len(BOUNDS)} fitted "
         f"parameters for {len(verdict.rows)} rows",
         f"largest error {error:+.1f} points: {_name(row)}",
-        f"ordering {kept}: {len(verdict.gaps)} pairs of neighbours are told apart by the tables, smallest simulated "
+        f"ordering {order}: {len(verdict.gaps)} pairs of neighbours are told apart by the tables, smallest simulated "
         f"difference {min(verdict.gaps):+.1f} points",
         *(f"  {violation}" for violation in verdict.violations),
         f"rows published without loss: largest simulated loss {largest_where_none_lost(verdict):.2f} %",
@@ -325,13 +325,13 @@ def summary(verdict: Verdict) -> list[str]:
 
 
 def largest_where_none_lost(verdict: Verdict) -> float:
-    """The largest simulated loss, percent, of rows whose published loss is zero."""
+    """Return the largest simulated loss, in percent, of rows whose published loss is zero."""
     pairs = zip(verdict.rows, verdict.simulated, strict=True)
     return max(simulated.loss for row, simulated in pairs if row.lost == 0)
 
 
 def sensitivity(profile: Profile, runs: int = 5) -> list[str]:
-    """What becomes of the errors when bursts arrive spread; seconds of the emulator's clock."""
+    """Return lines about the errors when bursts arrive spread. Times are in seconds of the emulator's clock."""
     lines = ["arrival spread of 100 sensors -> mean absolute error, largest error, rows beyond 8 points, out of order"]
     for spread_s in (0.3, 1.0, 3.0):
         verdict = judge(profile, runs, spread_s)
@@ -342,7 +342,7 @@ def sensitivity(profile: Profile, runs: int = 5) -> list[str]:
 
 
 def snippet(profile: Profile) -> str:
-    """The fitted settings as TOML."""
+    """Return the fitted settings as TOML."""
     values = {"throttle": profile.throttle, "latency": profile.latency}
     lines = []
     for section, value in values.items():
@@ -352,7 +352,7 @@ def snippet(profile: Profile) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Check or fit; the exit status is 1 when the profile misses the bound or the ordering."""
+    """Check or fit, and return the exit status: 1 if the profile misses the bound or the ordering."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     mode = parser.add_mutually_exclusive_group(required=True)
     mode.add_argument("--check", action="store_true", help="hold a profile against the published tables")

@@ -1,4 +1,4 @@
-"""What a package index shows of this project: its README, and the project's links.
+"""Build hook for the page of this project in a package index: its README and the project's links.
 
 Hatchling calls this at each build (``[tool.hatch.metadata.hooks.custom]`` in pyproject.toml). An index shows one file,
 so a link to another file of the checkout would lead nowhere. With a ``repository`` such links become absolute. Without
@@ -31,8 +31,8 @@ class ProjectMetadata(MetadataHookInterface):
         """Add what pyproject.toml declares as dynamic."""
         repository, version = self.config.get("repository", "").rstrip("/"), metadata["version"]
         text = (Path(self.root) / "README.md").read_text("utf-8")
-        shown = index_readme(text, f"{repository}/blob/v{version}" if repository else "")
-        metadata["readme"] = {"content-type": "text/markdown", "text": shown}
+        readme = index_readme(text, f"{repository}/blob/v{version}" if repository else "")
+        metadata["readme"] = {"content-type": "text/markdown", "text": readme}
         metadata["urls"] = project_urls(repository)
 
 

@@ -1,10 +1,10 @@
 """Write the JSON Schema of ``*.bench.toml`` files, for editors, from the tables that their parser uses.
 
     python tools/make_bench_schema.py            # write src/pytest_cloudbench/plugin/configs/bench.schema.json
-    python tools/make_bench_schema.py --check    # exit status 1 where the file is not what the tables say
+    python tools/make_bench_schema.py --check    # exit status 1 if the file differs from the tables
 
-The schema accepts whatever the parser accepts. It is more lenient where a schema cannot say it, or only in a way that
-editors explain badly: the order of operations, names given twice, bounds that cross, what else a grid has, files.
+The schema accepts whatever the parser accepts. It is more lenient where a schema cannot express a rule, or only in a
+way that editors explain badly: the order of operations, repeated names, bounds that cross, other keys of a grid, files.
 """
 
 from __future__ import annotations
@@ -28,36 +28,36 @@ NEVER = False
 
 
 def of_key(key: keys.Key) -> Schema:
-    """A key with its description."""
+    """Return a key's schema with its description."""
     return {"description": key.about, **key.schema}
 
 
 def of_param(name: str, param: Param) -> Schema:
-    """A generator's parameter."""
+    """Return the schema of a generator's parameter."""
     about = keys.ABOUT.get(name, f"Expected: {param.expected}.")
     default = param.default
-    shown = {"default": default} if isinstance(default, (int, float, str)) else {}
-    return {"description": about, **keys.param_schema(param), **shown}
+    shown_default = {"default": default} if isinstance(default, (int, float, str)) else {}
+    return {"description": about, **keys.param_schema(param), **shown_default}
 
 
 def values_of(schema: Schema) -> Schema:
-    """What a grid holds in place of a value: some of them."""
+    """Return the schema of the values that a grid lists in place of one."""
     return {"type": "array", "items": schema, "minItems": 1, "uniqueItems": True}
 
 
 def is_simple(schema: Schema) -> bool:
-    """Whether a grid can vary it: numbers and texts, not lists."""
+    """Return whether a grid can vary the value: numbers and texts, not lists."""
     return "anyOf" not in schema and schema.get("type") != "array"
 
 
 def holds(table: str, name: str, schema: Any) -> Schema:
-    """An experiment whose table has a key that fits."""
+    """Return the condition that a table of an experiment has a key with a fitting value."""
     inner = {"properties": {name: schema}, "required": [name]}
     return {"properties": {table: inner}, "required": [table]}
 
 
 def has(*path: str) -> Schema:
-    """An experiment that has a key, itself or in its grid."""
+    """Return the condition that an experiment has a key, itself or in its grid."""
     return {"anyOf": [_deep(path), _deep(("grid", *path))]}
 
 
@@ -67,37 +67,37 @@ def _deep(path: Sequence[str]) -> Schema:
 
 
 def has_not(*names: str) -> Schema:
-    """An experiment that has none of these keys, neither itself nor in its grid."""
+    """Return the condition that an experiment has none of these keys, neither itself nor in its grid."""
     absent = dict.fromkeys(names, NEVER)
     return {"properties": {**absent, "grid": {"properties": absent}}}
 
 
 def when(condition: Schema, *then: Schema) -> Schema:
-    """A rule of an experiment."""
+    """Return a rule of an experiment."""
     return {"if": condition, "then": then[0] if len(then) == 1 else {"allOf": list(then)}}
 
 
-def chosen(table: str, name: str, params: Mapping[str, Schema], fixed: Iterable[str]) -> Schema:
-    """The keys that a table and its grid have once it is known what it is about; ``fixed`` are described elsewhere."""
+def keys_after_choice(table: str, name: str, params: Mapping[str, Schema], fixed: Iterable[str]) -> Schema:
+    """Return the keys that a table and its grid may have after a choice. ``fixed`` keys are described elsewhere."""
     names = {"enum": [*fixed, *params]}
     lists = {key: values_of(schema) for key, schema in params.items() if is_simple(schema)}
     in_grid = {"properties": lists, "propertyNames": names}
-    own = {"properties": dict(params), "propertyNames": names}
-    return {"properties": {table: own, "grid": {"properties": {table: in_grid}}}}
+    table_schema = {"properties": dict(params), "propertyNames": names}
+    return {"properties": {table: table_schema, "grid": {"properties": {table: in_grid}}}}
 
 
 # --- the parts of an experiment ---
 
 
 def payload_rules() -> list[Schema]:
-    """Which parameters each generator takes."""
+    """Return the rules for the parameters of each generator."""
     rules = []
     is_trace = holds("arrival", "process", {"const": "trace"})
     for name, params in keys.PAYLOADS.items():
         schemas = {key: of_param(key, param) for key, param in params.items()}
         needed = [has("payload", key) for key, param in params.items() if is_required(param) and key != "size_bytes"]
-        is_it = holds("payload", "generator", {"const": name})
-        rules.append(when(is_it, chosen("payload", "generator", schemas, ["generator"]), *needed))
+        is_generator = holds("payload", "generator", {"const": name})
+        rules.append(when(is_generator, keys_after_choice("payload", "generator", schemas, ["generator"]), *needed))
     sized = {"enum": list(keys.PAYLOADS)}
     of_trace = {"payload": {"properties": {"size_bytes": NEVER, "generator": sized}},
                 "grid": {"properties": {"payload": {"properties": {"size_bytes": NEVER}}}}}  # fmt: skip
@@ -112,34 +112,34 @@ def payload_rules() -> list[Schema]:
             needed.append({"oneOf": [has("payload", "sizes_bytes"), has("payload", "file")]})
         fixed = ["generator", "distribution", "content"]
         condition = {"allOf": [is_mixed, holds("payload", "distribution", {"const": name})]}
-        rules.append(when(condition, chosen("payload", "distribution", schemas, fixed), *needed))
+        rules.append(when(condition, keys_after_choice("payload", "distribution", schemas, fixed), *needed))
     return rules
 
 
 def arrival_rules() -> list[Schema]:
-    """Which keys each arrival process takes."""
+    """Return the rules for the keys of each arrival process."""
     rules = []
     for name, params in keys.ARRIVALS.items():
         schemas = {key: of_key(param) for key, param in params.items()}
         needed = [has("arrival", key) for key, param in params.items() if param.is_required]
-        is_it = holds("arrival", "process", {"const": name})
-        rules.append(when(is_it, chosen("arrival", "process", schemas, ["process"]), *needed))
+        is_process = holds("arrival", "process", {"const": name})
+        rules.append(when(is_process, keys_after_choice("arrival", "process", schemas, ["process"]), *needed))
     return rules
 
 
 def until_rule() -> Schema:
-    """What is to be steady must mean something for each operation."""
+    """Return the rule that every operation must support the metric that is to be steady."""
     metric, about = "throughput", list(keys.ONLY_OF["throughput"])
     return when(holds("until", "metric", {"const": metric}), {"properties": {"operations": {"items": {"enum": about}}}})
 
 
 def is_required(param: Param) -> bool:
-    """Whether a generator cannot do without it."""
+    """Return whether a generator needs the parameter."""
     return param.default is Param("", bool).default
 
 
 def load_rules() -> list[Schema]:
-    """Either sensors or threads, and what goes with each."""
+    """Return the rules that an experiment has either sensors or threads, and the keys that belong to them."""
     is_trace = holds("arrival", "process", {"const": "trace"})
     of_sensors = [has("sensors"), has("ops_per_sensor")]
     return [
@@ -151,7 +151,7 @@ def load_rules() -> list[Schema]:
 
 
 def content() -> Schema:
-    """The ``content`` of mixed: a generator's name, or a table."""
+    """Return the schema of mixed's ``content``: a generator's name, or a table."""
     names = {"enum": list(keys.PAYLOADS)}
     tables = []
     for name, params in keys.PAYLOADS.items():
@@ -163,15 +163,15 @@ def content() -> Schema:
 
 
 def tables() -> Schema:
-    """The tables of an experiment with all keys that they can have: what editors offer."""
+    """Return the tables of an experiment with all keys that editors can offer."""
     payload: Schema = {"generator": {"description": keys.ABOUT["generator"], "enum": [*keys.PAYLOADS, "mixed"]}}
     for params in (*keys.PAYLOADS.values(), *keys.MIXED.values()):
         payload |= {key: {"description": keys.ABOUT.get(key, "")} for key in params if key not in payload}
     payload |= {"distribution": {"description": keys.ABOUT["distribution"], "enum": list(keys.MIXED)},
                 "content": content()}  # fmt: skip
     arrival: Schema = {"process": {"description": keys.ABOUT["process"], "enum": list(keys.ARRIVALS)}}
-    for own in keys.ARRIVALS.values():
-        arrival |= {key: {"description": value.about} for key, value in own.items() if key not in arrival}
+    for process_keys in keys.ARRIVALS.values():
+        arrival |= {key: {"description": value.about} for key, value in process_keys.items() if key not in arrival}
     lists = ("content", "sizes_bytes", "curve")
     scalars = {"type": ["string", "number", "boolean"]}
     grids: Schema = {key: values_of(of_key(keys.EXPERIMENT[key])) for key in keys.GRID}
@@ -182,22 +182,22 @@ def tables() -> Schema:
         varied = {key: values_of(value) for key, value in varied.items()}
         grids[name] = {"type": "object", "properties": varied, "additionalProperties": False}
     return {
-        "payload": _closed(payload, keys.EXPERIMENT["payload"].about),
-        "arrival": _closed(arrival, keys.EXPERIMENT["arrival"].about),
-        "until": _closed({name: of_key(key) for name, key in keys.UNTIL.items()}, keys.EXPERIMENT["until"].about)
+        "payload": _closed_table(payload, keys.EXPERIMENT["payload"].about),
+        "arrival": _closed_table(arrival, keys.EXPERIMENT["arrival"].about),
+        "until": _closed_table({name: of_key(key) for name, key in keys.UNTIL.items()}, keys.EXPERIMENT["until"].about)
         | {"required": [name for name, key in keys.UNTIL.items() if key.is_required]},
-        "gate": _closed({name: of_key(key) for name, key in keys.GATE.items()}, keys.EXPERIMENT["gate"].about),
-        "grid": _closed(grids, keys.EXPERIMENT["grid"].about),
+        "gate": _closed_table({name: of_key(key) for name, key in keys.GATE.items()}, keys.EXPERIMENT["gate"].about),
+        "grid": _closed_table(grids, keys.EXPERIMENT["grid"].about),
         "expect": {"type": "array", "description": keys.EXPERIMENT["expect"].about, "items": expectation()},
     }
 
 
-def _closed(properties: Schema, about: str) -> Schema:
+def _closed_table(properties: Schema, about: str) -> Schema:
     return {"type": "object", "description": about, "properties": properties, "additionalProperties": False}
 
 
 def expectation() -> Schema:
-    """One claim."""
+    """Return the schema of one claim."""
     rates = [name for name, metric in keys.METRICS.items() if metric.unit == "fraction"]
     share = {"maximum": 1}
     return {
@@ -212,7 +212,7 @@ def expectation() -> Schema:
 
 
 def schema() -> Schema:
-    """The whole."""
+    """Return the whole schema."""
     experiment = {
         "type": "object",
         "properties": {name: of_key(key) for name, key in keys.EXPERIMENT.items()} | tables(),
@@ -234,12 +234,12 @@ def schema() -> Schema:
 
 
 def text() -> str:
-    """What the file holds."""
+    """Return the text of the file."""
     return json.dumps(schema(), indent=1, ensure_ascii=False) + "\n"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write or check the file. Returns the exit status."""
+    """Write or check the file, and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; exit status 1 where the file differs")
     if not parser.parse_args(argv).check:

@@ -1,8 +1,8 @@
-"""Makes the small real captures in fixtures/captures, and writes down what tshark says of them.
+"""Make the small real captures in fixtures/captures, and store how tshark analyses them.
 
-Linux, as root, with tcpdump, tshark, ethtool, ip and nft. Each capture is made between two network namespaces, so
-nothing else is in it. A capture made again has other times and ports, and the same truths: sizes, names, what was
-dropped. ``--answers`` only asks tshark again.
+It needs Linux, root, tcpdump, tshark, ethtool, ip and nft. Each capture is made between two network namespaces, so
+nothing else is in it. Another run changes times and ports, but no sizes, names or dropped packets. ``--answers`` only
+asks tshark again.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ FIELDS = (
 
 
 def run(*command: str) -> str:
-    """What a command prints; RuntimeError when it fails."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)}: {done.stderr}")
-    return done.stdout
+    """Run a command and return its output. Raises RuntimeError if it fails."""
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)}: {process.stderr}")
+    return process.stdout
 
 
 # --- two namespaces ---
@@ -46,7 +46,7 @@ def run(*command: str) -> str:
 
 @contextmanager
 def link(*, offload: bool) -> Iterator[None]:
-    """Two namespaces with a cable between them: 10.9.0.1 and .2, fd09::1 and ::2."""
+    """Create two namespaces with a cable between them: 10.9.0.1 and .2, fd09::1 and ::2."""
     try:
         for name in (A, B):
             run("ip", "netns", "add", name)
@@ -67,7 +67,7 @@ def link(*, offload: bool) -> Iterator[None]:
 
 
 @contextmanager
-def captured(file: str, *options: str, device: str = "cb0") -> Iterator[None]:
+def capture(file: str, *options: str, device: str = "cb0") -> Iterator[None]:
     """Capture in the first namespace: .pcapng by dumpcap, .pcap by tcpdump."""
     path = FOLDER / file
     path.unlink(missing_ok=True)
@@ -84,18 +84,18 @@ def captured(file: str, *options: str, device: str = "cb0") -> Iterator[None]:
             break
     try:
         yield
-        time.sleep(1.0)  # what is still in the kernel's ring
+        time.sleep(1.0)  # for packets that are still in the kernel's ring
     finally:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=20)
     path.chmod(0o644)
 
 
-# --- what the two ends do; this file is run again in each namespace ---
+# --- the two ends: this file is run again in each namespace ---
 
 
 def serve(address: str, kind: str, port: int) -> None:
-    """Answer ``ok`` to each connection when all has been received; ``file`` sends 60,000 bytes first."""
+    """Answer ``ok`` to each connection when all has been received. The kind ``file`` first sends 60,000 bytes."""
     if kind == "dns":
         return serve_dns(address, port)
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -115,9 +115,9 @@ def serve(address: str, kind: str, port: int) -> None:
             connection.sendall(payload(60_000))
         if kind == "chunks":
             for size in (20_000, 20_000, 20_000, 5_000):
-                left = size
-                while left:
-                    left -= len(connection.recv(left))
+                remaining = size
+                while remaining:
+                    remaining -= len(connection.recv(remaining))
                 connection.sendall(b"ok")
         with suppress(OSError):  # the other end may reset
             while connection.recv(1 << 16):
@@ -138,56 +138,56 @@ def serve_dns(address: str, port: int) -> None:
 
 
 def payload(size: int) -> bytes:
-    """Bytes that look random and are always the same."""
+    """Return bytes that look random and are always the same."""
     from pytest_cloudbench.workload.payload import Payloads
 
     return Payloads("captures").random(size).content(0, 0).read(0, size)
 
 
-def talk(address: str, what: str, port: int) -> None:
-    """One client."""
-    if what == "dns":
+def talk(address: str, task: str, port: int) -> None:
+    """Run one client."""
+    if task == "dns":
         query = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         name = b"".join(bytes([len(part)]) + part for part in b"upload.example.com".split(b"."))
         query.sendto(
             b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00" + name + b"\x00\x00\x01\x00\x01", (address, 53)
         )
         query.recv(512)
-        what = "send:3000"
-    if what == "quic":
+        task = "send:3000"
+    if task == "quic":
         sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         sock.sendto(quic_initial("quic.example.com"), (address, 443))
         sock.sendto(b"\x40" + payload(1100), (address, 443))
         return
-    if what == "reuse":
+    if task == "reuse":
         return talk_reuse(address, port)
     connection: socket.socket = socket.create_connection((address, port))
-    if what.startswith("tls"):
+    if task.startswith("tls"):
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         context.set_alpn_protocols(["h2", "http/1.1"])
-        if what == "tls12":
+        if task == "tls12":
             context.maximum_version = ssl.TLSVersion.TLSv1_2
         connection = context.wrap_socket(connection, server_hostname="storage.example.com")
         connection.sendall(payload(20_000))
-    if what == "chunks":
+    if task == "chunks":
         for size in (20_000, 20_000, 20_000, 5_000):
             connection.sendall(payload(size))
             connection.recv(2)
-    if what == "canary":
+    if task == "canary":
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         body = b"." * 1000 + b"CANARY-IN-PLAIN-TEXT" + b"." * 1000
         connection.sendall(body[:1010])
         time.sleep(0.05)
         connection.sendall(body[1010:])
-    elif what == "idle":
+    elif task == "idle":
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
         connection.sendall(b"hello")
         time.sleep(3.5)
-    elif what.startswith("send"):
-        connection.sendall(payload(int(what.partition(":")[2])))
+    elif task.startswith("send"):
+        connection.sendall(payload(int(task.partition(":")[2])))
     connection.shutdown(socket.SHUT_WR)
     while connection.recv(1 << 16):
         pass
@@ -195,7 +195,7 @@ def talk(address: str, what: str, port: int) -> None:
 
 
 def talk_reuse(address: str, port: int) -> None:
-    """Two connections from one port; the first ends by a reset."""
+    """Open two connections from one port. The first ends by a reset."""
     for size in (2_000, 5_000):
         connection = socket.socket()
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -208,7 +208,7 @@ def talk_reuse(address: str, port: int) -> None:
 
 
 def quic_initial(name: str) -> bytes:
-    """A client's first QUIC packet with a TLS hello in it (RFC 9001, section 5), as browsers send it."""
+    """Return a client's first QUIC packet with a TLS hello in it (RFC 9001, section 5), as browsers send it."""
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -248,7 +248,7 @@ def quic_initial(name: str) -> bytes:
 
 @contextmanager
 def server(kind: str, address: str, port: int) -> Iterator[None]:
-    """The server end, in the second namespace."""
+    """Run the server end in the second namespace."""
     process = inside(B, "serve", address, kind, port)
     assert process.stdout is not None
     process.stdout.readline()
@@ -260,13 +260,13 @@ def server(kind: str, address: str, port: int) -> Iterator[None]:
 
 
 def inside(name: str, *words: object) -> subprocess.Popen[str]:
-    """This file, in a namespace."""
+    """Start this file in a namespace."""
     command = ["ip", "netns", "exec", name, sys.executable, __file__, *map(str, words)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
 def client(*words: object) -> None:
-    """One client, in the first namespace."""
+    """Run one client in the first namespace."""
     process = inside(A, "talk", *words)
     process.communicate(timeout=120)
     if process.returncode:
@@ -274,7 +274,7 @@ def client(*words: object) -> None:
 
 
 def drop(name: str, rule: str) -> None:
-    """Lose packets that come into a namespace, by a rule of nft; without chance."""
+    """Drop packets that come into a namespace by a rule of nft, without randomness."""
     run(
         "ip",
         "netns",
@@ -290,40 +290,40 @@ def drop(name: str, rule: str) -> None:
 
 
 def simple(
-    file: str, what: str, kind: str = "sink", *, address: str = "10.9.0.2", options: Sequence[str] = (),
+    file: str, task: str, kind: str = "sink", *, address: str = "10.9.0.2", options: Sequence[str] = (),
     offload: bool = False, lossy: Sequence[tuple[str, str]] = (), device: str = "cb0", port: int = 9000,
 ) -> Callable[[], None]:  # fmt: skip
-    """One client and one server."""
+    """Return a function that captures one client and one server."""
 
     def make() -> None:
         with link(offload=offload), server(kind, address, port):
             for name, rule in lossy:
                 drop(name, rule)
-            with captured(file, *options, device=device):
-                client(address, what, port)
+            with capture(file, *options, device=device):
+                client(address, task, port)
 
     return make
 
 
-def tagged() -> None:
-    """An upload, with a VLAN tag put into each frame, and two into every third: not every kernel has VLAN devices."""
+def capture_vlan() -> None:
+    """Capture an upload, and put one VLAN tag into each frame, or two: not every kernel has VLAN devices."""
     simple("vlan.pcap", "send:40000")()
     path = FOLDER / "vlan.pcap"
-    data, place, count = path.read_bytes(), 24, 0
+    data, offset, count = path.read_bytes(), 24, 0
     result = data[:24]
-    while place < len(data):
-        size = int.from_bytes(data[place + 8 : place + 12], "little")
+    while offset < len(data):
+        size = int.from_bytes(data[offset + 8 : offset + 12], "little")
         tags = b"\x81\x00\x00\x07" if count % 3 else b"\x88\xa8\x00\x09\x81\x00\x00\x07"
         lengths = 2 * (size + len(tags)).to_bytes(4, "little")
-        frame = data[place + 16 : place + 16 + size]
-        result += data[place : place + 8] + lengths + frame[:12] + tags + frame[12:]
-        place, count = place + 16 + size, count + 1
+        frame = data[offset + 16 : offset + 16 + size]
+        result += data[offset : offset + 8] + lengths + frame[:12] + tags + frame[12:]
+        offset, count = offset + 16 + size, count + 1
     path.write_bytes(result)
 
 
-def names() -> None:
-    """DNS, then a connection to the answer, then QUIC."""
-    with link(offload=False), server("dns", "10.9.0.2", 53), server("sink", "10.9.0.2", 443), captured("names.pcapng"):
+def capture_names() -> None:
+    """Capture DNS, then a connection to the address in the answer, then QUIC."""
+    with link(offload=False), server("dns", "10.9.0.2", 53), server("sink", "10.9.0.2", 443), capture("names.pcapng"):
         client("10.9.0.2", "dns", 443)
         client("10.9.0.2", "quic", 443)
 
@@ -334,7 +334,7 @@ CAPTURES: dict[str, Callable[[], None]] = {
     "upload-ipv4.pcapng": simple("upload-ipv4.pcapng", "send:100000"),
     "upload-ipv6.pcapng": simple("upload-ipv6.pcapng", "send:60000", address="fd09::2"),
     "download.pcap": simple("download.pcap", "receive", "file"),
-    "vlan.pcap": tagged,
+    "vlan.pcap": capture_vlan,
     "offload.pcap": simple("offload.pcap", "send:200000", offload=True),
     "snaplen.pcap": simple("snaplen.pcap", "tls", "tls", options=("-s", "96"), port=443),
     "cooked.pcap": simple("cooked.pcap", "send:20000", options=("-y", "LINUX_SLL"), device="any"),
@@ -351,21 +351,21 @@ CAPTURES: dict[str, Callable[[], None]] = {
     "loss-down.pcapng": simple("loss-down.pcapng", "receive", "file", lossy=[(A, BACK.format(9))]),
     "loss-syn.pcapng": simple("loss-syn.pcapng", "send:9000", lossy=[(B, "tcp flags == syn numgen inc mod 2 == 0")]),
     "loss-ack.pcapng": simple("loss-ack.pcapng", "send:90000", lossy=[(A, "tcp sport 9000 numgen inc mod 2 == 1")]),
-    "names.pcapng": names,
+    "names.pcapng": capture_names,
 }  # fmt: skip
 
 
-def answers(path: Path) -> dict[str, object]:
-    """What tshark says of a capture: sums by sender, and the numbers of the frames that it marks."""
+def ask_tshark(path: Path) -> dict[str, object]:
+    """Return tshark's analysis of a capture: sums by sender, and the numbers of the frames that it marks."""
     options = [word for field in FIELDS for word in ("-e", field)]
     lines = run("tshark", "-n", "-r", str(path), "-T", "fields", *options).splitlines()
     rows = [dict(zip(FIELDS, line.split("\t"), strict=False)) for line in lines]
-    sent: dict[str, int] = {}
+    bytes_by_sender: dict[str, int] = {}
     marked: dict[str, list[int]] = {field.rpartition(".")[2]: [] for field in FIELDS[7:12]}
     for row in rows:
         if row.get("tcp.len"):
             sender = row["ip.src"] or row["ipv6.src"]
-            sent[sender] = sent.get(sender, 0) + int(row["tcp.len"])
+            bytes_by_sender[sender] = bytes_by_sender.get(sender, 0) + int(row["tcp.len"])
         for field in FIELDS[7:12]:
             if row.get(field):
                 marked[field.rpartition(".")[2]].append(int(row["frame.number"]))
@@ -373,7 +373,7 @@ def answers(path: Path) -> dict[str, object]:
     return {
         "packets": len(rows),
         "streams": len({row["tcp.stream"] for row in rows if row.get("tcp.stream")}),
-        "payload_bytes": sent,
+        "payload_bytes": bytes_by_sender,
         "syns": sum(row["tcp.flags.ack"] in ("0", "False") for row in opening),
         "syn_acks": sum(row["tcp.flags.ack"] in ("1", "True") for row in opening),
         **marked,
@@ -383,22 +383,22 @@ def answers(path: Path) -> dict[str, object]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Make captures, or be one end of one. Returns the exit status."""
+    """Make captures, or be one end of one, and return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("words", nargs="*", help="captures to make (default: all)")
     parser.add_argument("--answers", action="store_true", help="make none, ask tshark again")
-    given = parser.parse_args(argv)
-    if given.words[:1] in (["serve"], ["talk"]):
-        end = serve if given.words[0] == "serve" else talk
-        end(given.words[1], given.words[2], int(given.words[3]))
+    options = parser.parse_args(argv)
+    if options.words[:1] in (["serve"], ["talk"]):
+        end = serve if options.words[0] == "serve" else talk
+        end(options.words[1], options.words[2], int(options.words[3]))
         return 0
     FOLDER.mkdir(parents=True, exist_ok=True)
-    for name in () if given.answers else given.words or CAPTURES:
+    for name in () if options.answers else options.words or CAPTURES:
         CAPTURES[name]()
         print(f"{name}: {(FOLDER / name).stat().st_size:,} bytes", flush=True)
     version = run("tshark", "--version").split("\n", 1)[0].split(" (")[0]
-    found = {path.name: answers(path) for path in sorted(FOLDER.glob("*.pcap*"))}
-    document = {"tshark": version, "captures": found}
+    captures = {path.name: ask_tshark(path) for path in sorted(FOLDER.glob("*.pcap*"))}
+    document = {"tshark": version, "captures": captures}
     ANSWERS.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return 0
 

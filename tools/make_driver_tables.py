@@ -1,7 +1,7 @@
-"""Write the tables of drivers in the documents: what they declare, and what their libraries read.
+"""Write the tables of drivers in the documents: declared capabilities, and settings that their libraries read.
 
 python tools/make_driver_tables.py            # write docs/reference/drivers.md and docs/reference/surroundings.md
-python tools/make_driver_tables.py --check    # exit status 1 where a page is not what the drivers declare
+python tools/make_driver_tables.py --check    # exit status 1 if a page differs from the declarations
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ COLUMNS = (
     "requests per put, get", "one request to",
 )  # fmt: skip
 MANY = 4
-"""So many closed names with one beginning are counted, not listed; ``drivers/surroundings.py`` has them all."""
+"""From this number on, closed names with one beginning are counted. ``drivers/surroundings.py`` lists them all."""
 
 
 def yes(value: bool) -> str:
@@ -53,16 +53,16 @@ def outcome(row: Surrounding) -> str:
     return f"closed: {row.closed}" if row.closed else f"passed through: {row.passed}"
 
 
-def shown(row: Surrounding) -> str:
+def quote_name(row: Surrounding) -> str:
     return f"`{row.name.removeprefix('host:')}`"
 
 
-def listed(same: Sequence[Surrounding]) -> str:
-    """Names of neighbours: all that are passed through, but of what is closed many with one beginning in one word."""
+def list_names(neighbours: Sequence[Surrounding]) -> str:
+    """Return the names of neighbours. Many closed names with one beginning become a count of them."""
     by_beginning: dict[str, list[str]] = {}
-    for row in same:
-        by_beginning.setdefault(row.name.partition("_")[0], []).append(shown(row))
-    several = {beginning for beginning, names in by_beginning.items() if same[0].closed and len(names) >= MANY}
+    for row in neighbours:
+        by_beginning.setdefault(row.name.partition("_")[0], []).append(quote_name(row))
+    several = {beginning for beginning, names in by_beginning.items() if neighbours[0].closed and len(names) >= MANY}
     return ", ".join(
         f"{len(names)} `{beginning}_...`" if beginning in several else ", ".join(names)
         for beginning, names in by_beginning.items()
@@ -70,9 +70,9 @@ def listed(same: Sequence[Surrounding]) -> str:
 
 
 def rows(library: str) -> Iterator[str]:
-    """Neighbours with the same outcome share a row."""
-    for told, same in groupby(LIBRARIES[library], key=outcome):
-        yield f"| {library} | {listed([*same])} | {told} |\n"
+    """Yield the rows of a library. Neighbours with the same outcome share a row."""
+    for result, neighbours in groupby(LIBRARIES[library], key=outcome):
+        yield f"| {library} | {list_names([*neighbours])} | {result} |\n"
 
 
 def surroundings() -> str:
@@ -89,14 +89,14 @@ MADE: Mapping[str, tuple[str, Callable[[], str]]] = {
     "reference/drivers.md": ("capabilities", capabilities),
     "reference/surroundings.md": ("surroundings", surroundings),
 }
-"""Maps a page to the name of its marks, and to what makes the text between them."""
+"""Maps a page to the name of its marks, and to the function that makes the text between them."""
 
 
-def renewed(page: str, name: str, made: str) -> str:
+def replace_table(page: str, name: str, table: str) -> str:
     begin, end = f"<!-- {name}: made by tools/make_driver_tables.py -->\n", f"<!-- end of {name} -->\n"
-    before, _, rest = page.partition(begin)
-    _, _, after = rest.partition(end)
-    return f"{before}{begin}\n{made}\n{end}{after}"
+    before, _, remainder = page.partition(begin)
+    _, _, after = remainder.partition(end)
+    return f"{before}{begin}\n{table}\n{end}{after}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -106,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     status = 0
     for file, (name, make) in MADE.items():
         page = (DOCS / file).read_text("utf-8")
-        text = renewed(page, name, make())
+        text = replace_table(page, name, make())
         if text != page and options.check:
             print(f"docs/{file} is out of date: run python tools/make_driver_tables.py", file=sys.stderr)
             status = 1

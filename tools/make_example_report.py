@@ -3,7 +3,7 @@
     python tools/make_example_report.py [--store FOLDER]
 
 It repeats a published table with ten agents, then compares the emulators of services: about ten minutes. With
-``--store`` the runs are kept, and those that are there already are not made again. The picture needs Chromium.
+``--store`` the runs are kept, and existing ones are not measured again. The picture needs Chromium.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WIDTH, HEIGHT = 1200, 1500
 
 
 def main() -> int:
-    """Returns the exit status."""
+    """Make the report and its picture, and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--store", type=Path, metavar="FOLDER", help="where runs are kept (default: nowhere)")
     options = parser.parse_args()
@@ -49,7 +49,7 @@ def main() -> int:
 
 
 def measure(words: str, store: Path) -> None:
-    """Run a suite; what it expects may be broken, which is a result, too."""
+    """Run a suite. Its expectations may be broken, which is a result, too."""
     print("pytest", words, flush=True)
     options = [
         f"--benchmark-storage={store}",
@@ -60,9 +60,9 @@ def measure(words: str, store: Path) -> None:
         "-q",
     ]
     command = [sys.executable, "-m", "pytest", *shlex.split(words), *options]
-    done = subprocess.run(command, cwd=ROOT, check=False).returncode
-    if done not in (0, 1):
-        raise SystemExit(f"pytest {words}: exit status {done}")
+    exit_status = subprocess.run(command, cwd=ROOT, check=False).returncode
+    if exit_status not in (0, 1):
+        raise SystemExit(f"pytest {words}: exit status {exit_status}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Makes ``src/pytest_cloudbench/data/locate`` from packages, unpacked side by side in a folder, and from IANA's files.
+"""Make ``src/pytest_cloudbench/data/locate`` from packages, unpacked side by side in a folder, and from IANA's files.
 
-Usage: ``python tools/make_locate_data.py FOLDER``. README.md there says which packages, and their licences.
+Usage: ``python tools/make_locate_data.py FOLDER``. README.md there names the packages and their licences.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SERVICES = {
     "CLOUDFRONT": "edge", "GLOBALACCELERATOR": "edge", "AZUREFRONTDOOR": "edge", "S3": "storage", "STORAGE": "storage",
     "EC2": "",
 }  # fmt: skip
-"""Services that tell an edge from a storage, and which of them they are. All others are left out."""
+"""Maps a service to its kind of place, edge or storage, if that is known. All other services are left out."""
 LEAST_PEOPLE = 100_000
 STEPS_PER_DEGREE = 4
 OPERATORS = {
@@ -40,7 +40,7 @@ def write_packed(name: str, lines: Iterable[str]) -> None:
 
 
 def prefix_lines(database: dict[str, Any]) -> Iterator[str]:
-    """Group prefixes by operator, region and service: a line that names these, then one line for each prefix."""
+    """Yield prefixes by operator, region and service: a line that names these, then one line for each prefix."""
     groups: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for row in database["ranges"]:
         region = (row.get("r") or "").lower()
@@ -48,24 +48,24 @@ def prefix_lines(database: dict[str, Any]) -> Iterator[str]:
         service = next((name for name in SERVICES if (row.get("s") or "").startswith(name)), "")
         groups[operator, "" if region == "global" else region, service].append(row["cidr"])
     for (operator, region, service), cidrs in sorted(groups.items()):
-        four = [ipaddress.IPv4Network(cidr) for cidr in cidrs if ":" not in cidr]
-        six = [ipaddress.IPv6Network(cidr) for cidr in cidrs if ":" in cidr]
+        ipv4_networks = [ipaddress.IPv4Network(cidr) for cidr in cidrs if ":" not in cidr]
+        ipv6_networks = [ipaddress.IPv6Network(cidr) for cidr in cidrs if ":" in cidr]
         kind = "edge" if operator == "cloudflare" else SERVICES.get(service, "")
         yield f"{OPERATORS[operator]}\t{region}\t{service}\t{kind}"
-        yield from map(str, ipaddress.collapse_addresses(four))
-        yield from map(str, ipaddress.collapse_addresses(six))
+        yield from map(str, ipaddress.collapse_addresses(ipv4_networks))
+        yield from map(str, ipaddress.collapse_addresses(ipv6_networks))
 
 
 def city_lines(cities: dict[str, Any]) -> Iterator[str]:
-    """Name cities, the largest first: name, country, degrees north and east, and thousands of people."""
+    """Yield cities, the largest first: name, country, degrees north and east, and thousands of people."""
     rows = [city for city in cities.values() if city["population"] >= LEAST_PEOPLE]
     for city in sorted(rows, key=lambda city: (-city["population"], city["name"])):
-        place = f"{city['latitude']:.2f}\t{city['longitude']:.2f}"
-        yield f"{city['name']}\t{city['countrycode']}\t{place}\t{city['population'] // 1000}"
+        coordinates = f"{city['latitude']:.2f}\t{city['longitude']:.2f}"
+        yield f"{city['name']}\t{city['countrycode']}\t{coordinates}\t{city['population'] // 1000}"
 
 
 def airport_lines(airports: list[dict[str, str]]) -> Iterator[str]:
-    """Name airports by IATA code: code, degrees north and east, and the city."""
+    """Yield airports by IATA code: code, degrees north and east, and the city."""
     for row in sorted(airports, key=lambda row: row["iata"]):
         if row["iata"]:
             yield f"{row['iata'].lower()}\t{float(row['lat']):.2f}\t{float(row['lon']):.2f}\t{row['city']}"
@@ -86,7 +86,7 @@ def decode_arcs(topology: dict[str, Any]) -> list[list[tuple[float, float]]]:
 
 
 def coast_lines(topology: dict[str, Any]) -> Iterator[str]:
-    """Yield a ring of land a line: its first point and then steps, in quarters of a degree."""
+    """Yield a line for each ring of land: its first point and then steps, in quarters of a degree."""
     arcs = decode_arcs(topology)
     for polygon in topology["objects"]["land"]["geometries"][0]["arcs"]:
         for ring in polygon:
@@ -101,21 +101,21 @@ def coast_lines(topology: dict[str, Any]) -> Iterator[str]:
                 yield " ".join(f"{x},{y}" for x, y in moves)
 
 
-def read_one(folder: Path, pattern: str) -> Path:
+def find_file(folder: Path, pattern: str) -> Path:
     """Return the one file below the folder that matches."""
     return next(iter(sorted(folder.rglob(pattern))))
 
 
 def main(folder: Path) -> None:
-    """Make all files that are made. The others are kept by hand."""
+    """Make all generated files. The others are maintained by hand."""
     TARGET.mkdir(exist_ok=True)
-    database = msgspec.msgpack.decode(gzip.decompress(read_one(folder, "cloudip.msgpack.gz").read_bytes()))
+    database = msgspec.msgpack.decode(gzip.decompress(find_file(folder, "cloudip.msgpack.gz").read_bytes()))
     write_packed("prefixes.txt", [f"# {database['version']}", *prefix_lines(database)])
-    airports = [*csv.DictReader(read_one(folder, "airports.csv").read_text("utf-8").splitlines())]
+    airports = [*csv.DictReader(find_file(folder, "airports.csv").read_text("utf-8").splitlines())]
     write_packed("airports.txt", airport_lines(airports))
-    cities = json.loads(read_one(folder, "cities15000.json").read_text("utf-8"))
+    cities = json.loads(find_file(folder, "cities15000.json").read_text("utf-8"))
     write_packed("cities.txt", city_lines(cities))
-    land = json.loads(read_one(folder, "land-110m.json").read_text("utf-8"))
+    land = json.loads(find_file(folder, "land-110m.json").read_text("utf-8"))
     (TARGET / "coasts.txt").write_text("\n".join(coast_lines(land)) + "\n", "ascii")
 
 

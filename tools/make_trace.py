@@ -1,4 +1,4 @@
-"""Makes the synthetic trace that ships: sensors, loggers and cameras around one store, for an hour.
+"""Make the synthetic trace that ships: sensors, loggers and cameras around one store, for an hour.
 
 No measurement: every number below is a choice in the spirit of the papers.
 
@@ -35,12 +35,12 @@ Row = tuple[float, int, str, int]
 
 
 def due_s(arrival: Arrival, seed: str, sensor: int) -> list[float]:
-    """The sensor's due times within the hour."""
+    """Return the sensor's due times within the hour."""
     return [due for due in arrival.due_s(seed, sensor, 1000) if due < HOUR_S]
 
 
 def photos(seed: str, sensor: int) -> list[Row]:
-    """What one camera does."""
+    """Return the operations of one camera."""
     draws, sizes = Random(f"{seed}/photo/{sensor}"), NormalDist(0.0, 0.7)
     due = due_s(Poisson(120.0), seed, sensor)
     rows: list[Row] = []
@@ -54,7 +54,7 @@ def photos(seed: str, sensor: int) -> list[Row]:
 
 
 def make(seed: str = SEED) -> str:
-    """The trace as CSV text."""
+    """Return the trace as CSV text."""
     rows: list[Row] = []
     for sensor in range(40):
         rows += [(due, sensor, "put", 5 * KIB) for due in due_s(Jittered(60.0, 1.0, 60.0), seed, sensor)]
@@ -69,19 +69,19 @@ def make(seed: str = SEED) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the file, or compare it. Returns the exit status."""
+    """Write the file, or compare it. Return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seed", default=SEED, help="another seed makes another hour (default: %(default)s)")
     parser.add_argument("--output", type=Path, default=FILE, help="where to write it (default: the file that ships)")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if the file differs")
-    given = parser.parse_args(argv)
-    text = make(given.seed)
-    if given.check:
-        is_same = given.output.read_text(encoding="utf-8") == text
-        print(f"{given.output.name}: {'the same' if is_same else 'differs'}")
+    options = parser.parse_args(argv)
+    text = make(options.seed)
+    if options.check:
+        is_same = options.output.read_text(encoding="utf-8") == text
+        print(f"{options.output.name}: {'the same' if is_same else 'differs'}")
         return 0 if is_same else 1
-    given.output.write_text(text, encoding="utf-8", newline="\n")
-    print(f"{given.output.name}: {text.count(chr(10)) - 3} operations")
+    options.output.write_text(text, encoding="utf-8", newline="\n")
+    print(f"{options.output.name}: {text.count(chr(10)) - 3} operations")
     return 0
 
 

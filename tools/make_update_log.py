@@ -1,12 +1,12 @@
 """Make the log of updates that suites/batching replays: suites/batching/updates.csv.
 
-Nobody has the log of the paper's user (UDS, Figures 15 and 22). What is known of it: four hours, 2.6 s between two
-updates on average, and 21 times its size as Dropbox's traffic. This one is made to agree with that: the last follows
-from one session of 36.3 KB for each update, which Table 1 implies, if an update has 1.8 KB. That updates come in bursts
-is ours; it is what the paper calls "frequent, short updates" (less than a second apart).
+The log of the paper's user (UDS, Figures 15 and 22) is not available. It is known to take four hours, with 2.6 s
+between two updates on average, and Dropbox's traffic was 21 times its size. This log is made to agree with that. The
+traffic follows from one session of 36.3 KB for each update, as Table 1 implies, if an update has 1.8 KB. The bursts are
+our own choice. They imitate the paper's "frequent, short updates" (less than a second apart).
 
     python tools/make_update_log.py            # write the file
-    python tools/make_update_log.py --check    # exit status 1 if it is not what this makes
+    python tools/make_update_log.py --check    # exit status 1 if the file would change
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ _SEED = 2013
 
 
 def rows() -> list[tuple[float, int]]:
-    """(due in seconds, bytes appended), in order of time."""
-    chance = Random(_SEED)
-    begins = sorted(chance.sample(range(UPDATES), BURSTS - 1))
-    gaps = [chance.expovariate(1 / WITHIN_S) for _ in range(UPDATES)]
-    rest_s = DURATION_S - sum(gaps)
-    pauses = [chance.expovariate(1.0) for _ in begins]
-    for number, pause in zip(begins, pauses, strict=True):
-        gaps[number] += rest_s * pause / sum(pauses)
+    """Return updates as (due in seconds, bytes appended), in order of time."""
+    draws = Random(_SEED)
+    pause_indices = sorted(draws.sample(range(UPDATES), BURSTS - 1))
+    gaps = [draws.expovariate(1 / WITHIN_S) for _ in range(UPDATES)]
+    pause_s = DURATION_S - sum(gaps)
+    pauses = [draws.expovariate(1.0) for _ in pause_indices]
+    for number, pause in zip(pause_indices, pauses, strict=True):
+        gaps[number] += pause_s * pause / sum(pauses)
     middle = math.log(MEAN_BYTES) - _SPREAD**2 / 2
-    sizes = [max(1, round(chance.lognormvariate(middle, _SPREAD))) for _ in range(UPDATES)]
-    found, now_s = [], 0.0
+    sizes = [max(1, round(draws.lognormvariate(middle, _SPREAD))) for _ in range(UPDATES)]
+    updates, now_s = [], 0.0
     for gap_s, size in zip(gaps, sizes, strict=True):
         now_s += gap_s
-        found.append((round(now_s, 3), size))
-    return found
+        updates.append((round(now_s, 3), size))
+    return updates
 
 
 def text() -> str:
-    """The file."""
+    """Return the text of the file."""
     lines = [f"{due_s:.3f},{size}" for due_s, size in rows()]
     return "\n".join(["due_s,size_bytes", *lines]) + "\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the file, or say whether it is what this makes."""
+    """Write the file, or check that it would not change. Return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--check", action="store_true", help="write nothing; exit status 1 if the file would change")
     is_same = FILE.is_file() and FILE.read_text(encoding="ascii") == text()

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TABLES = ROOT / "suites" / "iot" / "published.toml"
 
 SCALE_OF: dict[int, float] = {1: 2.0, 10: 3.0, 60: 10.0}
-"""By interval in s."""
+"""The time scale by interval in s."""
 
 LARGE_FLEET_SCALE = 3.0
 """The bound for Table 4.2 with 50 sensors and more, whose bursts are spread most."""
@@ -35,7 +35,7 @@ BOUND_POINTS = 8.0
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row: loss rates in percent, and how it was measured."""
+    """One row: loss rates in percent, and the conditions of the measurement."""
 
     table: str
     sensors: int
@@ -47,7 +47,7 @@ class Row:
 
 
 def scale_of(table: str, sensors: int, interval_s: int) -> float:
-    """The time scale of a row."""
+    """Return the time scale of a row."""
     scale = SCALE_OF[interval_s]
     return min(scale, LARGE_FLEET_SCALE) if table == "4.2" and sensors >= 50 else scale
 
@@ -79,18 +79,18 @@ def _row(row: dict[str, Any], info: dict[str, Any] | None, scale: float) -> Row:
 
 
 def main() -> int:
-    """Measure, print and store. Exit status 0 when the mean absolute error is within the bound."""
+    """Measure, print and store. Return 0 if the mean absolute error is within the bound."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--agents", type=int, default=10)
     parser.add_argument("--rows", default="", help="only these, as TABLE-SENSORS-INTERVAL joined by commas")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "tables-2014.json")
     options = parser.parse_args()
     rows = tomllib.loads(TABLES.read_text(encoding="utf-8"))["row"]
-    wanted = set(filter(None, options.rows.split(",")))
+    selected = set(filter(None, options.rows.split(",")))
     groups: dict[float, list[dict[str, Any]]] = {}
     for row in rows:
         key = (row["table"], row["sensors"], row["interval_s"])
-        if not wanted or "-".join(map(str, key)) in wanted:
+        if not selected or "-".join(map(str, key)) in selected:
             groups.setdefault(scale_of(*key), []).append(row)
     measured = [row for scale, group in sorted(groups.items()) for row in measure(group, scale, options.agents)]
     measured.sort(key=lambda row: (row.table, row.sensors, row.interval_s))
@@ -98,7 +98,7 @@ def main() -> int:
 
 
 def report(rows: Sequence[Row], out: Path, agents: int) -> int:
-    """Print and store all rows; the exit status."""
+    """Print and store all rows, and return the exit status."""
     print("table  sensors  interval s  published %  measured %  error  time scale  doubts")
     for row in rows:
         shown = "unknown" if row.measured is None else f"{row.measured:.2f}"

@@ -1,12 +1,12 @@
-"""Bring sync clients and their servers: install their packages, start a pair, end it.
+"""Install sync clients and their servers, start a pair of them, and end it.
 
     tools/testbed list
     tools/testbed install syncthing unison      or --quick: all that take under a minute together; --all: the rest, too
     tools/testbed up syncthing                  prints one JSON line; with options: 'syncthing?compression=always'
     tools/testbed down syncthing
 
-``cloudbench testbed`` installs, too: this adds what only a checkout needs. The table is ``data/testbed.toml`` of the
-package. Nothing is installed that is there already.
+``cloudbench testbed`` installs, too. This tool adds the commands that only a checkout needs. The table is
+``data/testbed.toml`` of the package. Packages that are there already are not installed again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 TOOLS = Path(__file__).resolve().parent
-# Another checkout's package may be installed: this one's comes first.
+# Another checkout's package may be installed, so this one's comes first.
 sys.path.insert(0, str(TOOLS.parent / "src"))
 
 from pytest_cloudbench.commands import testbed  # noqa: E402  # the path above comes first
@@ -43,12 +43,12 @@ STATE = TOOLS.parent / ".testbed"
 
 
 def state_folder(spec: str) -> Path:
-    """Where a pair's state and files are."""
+    """Return the folder of a pair's state and files."""
     return STATE / re.sub(r"[^A-Za-z0-9]+", "-", spec).strip("-")
 
 
 def read_state(spec: str) -> dict[str, object] | None:
-    """What ``up`` printed, if its process still runs."""
+    """Return the state that ``up`` printed, or None if its process no longer runs."""
     try:
         state: dict[str, object] = json.loads((state_folder(spec) / "state.json").read_text("utf-8"))
         stat = read_stat(int(str(state["pid"])))
@@ -58,7 +58,7 @@ def read_state(spec: str) -> dict[str, object] | None:
 
 
 def up(spec: str, folder: Path) -> None:
-    """Start a pair, held by a process of its own; print its addresses in one JSON line."""
+    """Start a pair in a process of its own, and print its addresses in one JSON line."""
     if (state := read_state(spec)) is not None:
         print(json.dumps(state))
         return
@@ -129,26 +129,30 @@ def down(spec: str, folder: Path) -> None:
 
 
 def install(arguments: argparse.Namespace) -> None:
-    """Bring what is missing, and say how long that took."""
+    """Install missing packages, and print how long that took."""
     started_s = time.monotonic()
-    lacking = testbed.install(testbed.select_rows(arguments, testbed.read_table()))
-    brought = ", ".join(row.name for row in lacking) or "nothing: everything is there"
-    print(f"testbed: installed {brought} ({time.monotonic() - started_s:.0f} s)")
+    missing_rows = testbed.install(testbed.select_rows(arguments, testbed.read_table()))
+    names = ", ".join(row.name for row in missing_rows) or "nothing: everything is there"
+    print(f"testbed: installed {names} ({time.monotonic() - started_s:.0f} s)")
 
 
 # --- the command line -----------------------------------------------------------------------------
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit status: 0, or 1 with one line on standard error."""
+    """Run a command, and return the exit status: 0, or 1 with one line on standard error."""
     parser = argparse.ArgumentParser(prog="tools/testbed", description="Sync clients and their servers.")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="what there is, and whether it is installed")
     bring = commands.add_parser("install", help="install packages where programs are missing")
     testbed.add_options(bring)
     bring.add_argument("--may-fail", action="store_true", help="exit with 0 even so, and say what failed")
-    for name, what in (("up", "start a pair, print a JSON line"), ("down", "end a pair"), ("hold", argparse.SUPPRESS)):
-        commands.add_parser(name, help=what).add_argument("spec", metavar="NAME")
+    for name, description in (
+        ("up", "start a pair, print a JSON line"),
+        ("down", "end a pair"),
+        ("hold", argparse.SUPPRESS),
+    ):
+        commands.add_parser(name, help=description).add_argument("spec", metavar="NAME")
     arguments = parser.parse_args(argv)
     try:
         if arguments.command == "list" or (arguments.command == "install" and arguments.list):

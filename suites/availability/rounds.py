@@ -98,11 +98,11 @@ def summarize_hash_calls(ops: Ops, began_s: float, payload: SizeClasses) -> dict
     return summaries
 
 
-def sample_evenly(ordered: Sequence[Any], most: int) -> Sequence[Any]:
-    """Return at most ``most`` of some ascending values, at evenly spaced ranks that include the first and the last."""
-    if len(ordered) <= most:
+def sample_evenly(ordered: Sequence[Any], limit: int) -> Sequence[Any]:
+    """Return at most ``limit`` of some ascending values, at evenly spaced ranks that include the first and the last."""
+    if len(ordered) <= limit:
         return ordered
-    return [ordered[round(rank * (len(ordered) - 1) / (most - 1))] for rank in range(most)]
+    return [ordered[round(rank * (len(ordered) - 1) / (limit - 1))] for rank in range(limit)]
 
 
 # -- all rounds --------------------------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ def _judge_size_influence(by_size: Mapping[int, _Calls]) -> str:
         size_kb * KIB: list(sample_evenly(sorted(call_s for _, call_s in calls.sample if call_s > 0), STORED_CALLS))
         for size_kb, calls in by_size.items()
     }
-    line, least = fit_line(times_s), min(map(len, times_s.values()), default=0)
-    if not line.is_known or least < (3 if line.bytes_per_s else 10):  # with so few calls a difference may go unnoticed
+    line, fewest = fit_line(times_s), min(map(len, times_s.values()), default=0)
+    if not line.is_known or fewest < (3 if line.bytes_per_s else 10):  # with so few calls a difference may go unnoticed
         return "unknown"
     return "yes" if line.bytes_per_s else "no"

@@ -223,10 +223,10 @@ class CpuShares:
         self.shares: list[float] = []
         self.at_s: list[float] = []
 
-    def sample_after(self, then: Callable[[], None] | None) -> None:
-        """Run the action ``then`` that follows an update, and add a sample if an interval is over."""
-        if then is not None:
-            then()
+    def sample_after(self, action: Callable[[], None] | None) -> None:
+        """Run the action that follows an update, and add a sample if an interval is over."""
+        if action is not None:
+            action()
         now_s = time.monotonic()
         if self._last is not None and now_s - self._last[0] < 1.0:
             return

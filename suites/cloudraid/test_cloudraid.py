@@ -91,7 +91,7 @@ def test_together_and_alone(
     """Uploads and downloads, one after another, with the array and with each of its children alone."""
     payload = payloads.random(size_bytes)
 
-    def both() -> tuple[Result, Result]:
+    def run_both() -> tuple[Result, Result]:
         up = experiment.run(payload, arrival=Threads(1), files=objects, keep=True, store=False, detail=True)
         down = experiment.run(
             arrival=Threads(1), on=up.files, operation=Verb.GET, store=False, detail=True
@@ -99,30 +99,30 @@ def test_together_and_alone(
         return up, down
 
     before = array.ledger.totals()
-    together = both()
+    together = run_both()
     spent = subtract_costs(before, array.ledger.totals())
-    apart = experiment.agent.once(
+    array_costs = experiment.agent.once(
         f"apart:{experiment.nodeid}", lambda: phases_per_operation(spent) | measure_stored_bytes(array)
     )
     alone: dict[str, tuple[Result, Result]] = {}
     for number, member in enumerate(array.array.file.children):
         with experiment.elsewhere(open_child(experiment.provider, array, number)):
-            alone[member.name] = both()
+            alone[member.name] = run_both()
     for index, verb in enumerate(("put", "get")):
         _conclude_direction(
-            experiment, verb, together[index], {name: runs[index] for name, runs in alone.items()}, apart
+            experiment, verb, together[index], {name: runs[index] for name, runs in alone.items()}, array_costs
         )
 
 
 def _conclude_direction(
-    experiment: Experiment, verb: str, together: Result, alone: Mapping[str, Result], apart: Mapping[str, Any]
+    experiment: Experiment, verb: str, together: Result, alone: Mapping[str, Result], array_costs: Mapping[str, Any]
 ) -> None:
     """Store one entry: the time of the array and its phases, compared with the times of its children."""
     size_bytes = together.info["size_bytes"]
     medians_s = {name: median(result.ok_s or [0.0]) for name, result in alone.items()}
     best_s, best = min((taken_s, name) for name, taken_s in medians_s.items())
     array_s = median(together.ok_s or [0.0])
-    phases_s = {name: apart[f"{verb}_phases_s"][name] for name in PHASES if f"{verb}_phases_s" in apart}
+    phases_s = {name: array_costs[f"{verb}_phases_s"][name] for name in PHASES if f"{verb}_phases_s" in array_costs}
     experiment.conclude(
         {"p50": array_s}, together.ok_s or [0.0], of=[together, *alone.values()], label=verb,
         stats_of=f"time of a {verb} of the array",
@@ -135,7 +135,7 @@ def _conclude_direction(
             "times_the_best": array_s / best_s if best_s else None,
             "children_s": medians_s, "mb_per_s": size_bytes / 1e6 / array_s if array_s else None, "loop": "closed",
             "object_bytes": size_bytes, **{f"{name}_s": value for name, value in phases_s.items()},
-            **{name: apart[name] for name in ("overhead", "stored_bytes", "content_bytes")},
+            **{name: array_costs[name] for name in ("overhead", "stored_bytes", "content_bytes")},
         },
     ).check()  # fmt: skip
 
@@ -152,17 +152,17 @@ def test_losses(
 
     With one more lost, reads fail and a write must leave nothing half done.
     """
-    most, at_most = array.array.file.m, pytestconfig.option.cloudbench_cloudraid_slower
+    max_losses, at_most = array.array.file.m, pytestconfig.option.cloudbench_cloudraid_slower
     payload = payloads.random(size_bytes)
     with wrap_children(array) as children:
         up = experiment.run(payload, arrival=Threads(1), files=objects, keep=True, store=False, verify=False)
         turns: list[list[Result]] = []
         for _ in range(TURNS[grid]):
             turns.append([])
-            for lost in range(most + 1):
+            for lost in range(max_losses + 1):
                 with cause_trouble(first_asked_children(array, children, size_bytes, lost), "lost"):
                     turns[-1].append(_read_objects(experiment, up.files))
-        with cause_trouble(first_asked_children(array, children, size_bytes, most + 1), "lost"):
+        with cause_trouble(first_asked_children(array, children, size_bytes, max_losses + 1), "lost"):
             beyond = _read_objects(experiment, up.files)
             refusal = experiment.agent.once(f"refused:{experiment.nodeid}", lambda: _try_refused_write(array, up.files))
         after = _read_objects(experiment, up.files)
@@ -179,21 +179,21 @@ def test_losses(
         stats_of="time of a read with nothing lost",
         columns=("lost_at_most", "reads_failed", "slower_at_most", "with_one_more", "whole_afterwards"),
         extra={
-            "lost_at_most": most, "median_s": [median(read_s) if read_s else None for read_s in times_s],
+            "lost_at_most": max_losses, "median_s": [median(read_s) if read_s else None for read_s in times_s],
             "slower": [asdict(slowdown) for slowdown in slowdowns], "p50": median(times_s[0]) if times_s[0] else None,
             "slower_at_most": max((slowdown.ratio for slowdown in slowdowns), default=None),
             "wanted": f"at most {at_most:g} x",
             "failed": [*failures, beyond["ops"] - beyond["ok"]], "with_one_more": refusal["answer"], **refusal,
             "whole_afterwards": not harmed, "turns": len(turns), "loop": "closed",
         },
-        notes=[f"with {most + 1} lost: {refusal['error']}", *note],
+        notes=[f"with {max_losses + 1} lost: {refusal['error']}", *note],
         expect=[
             Expectation(str(experiment.provider.spec), name, None, bound, source, GOALS_SINCE)
             for name, bound, source in (
                 ("slower_with_losses", at_most, "the goal of this suite: --cloudraid-slower"),
                 ("reads_failed", 0, "an array can be read without any m of its children"),
                 ("objects_harmed", 0, "a write without enough children is refused and changes nothing"),
-            ) if most or name != "slower_with_losses"
+            ) if max_losses or name != "slower_with_losses"
         ],
     ).check()  # fmt: skip
 

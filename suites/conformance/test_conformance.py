@@ -83,7 +83,7 @@ def files_below(driver: Any, folder: str) -> list[Entry]:
     return [entry for entry in driver.list(folder) if not entry.is_folder]
 
 
-# --- what the driver says of itself ---
+# --- the declarations of the driver ---
 
 
 def test_driver_has_the_interface_and_names_its_versions(sandbox: Sandbox) -> None:
@@ -144,17 +144,19 @@ def test_a_verb_sends_as_many_requests_as_are_declared(sandbox: Sandbox, top: st
 @needs("max_request_bytes")
 def test_a_larger_upload_takes_more_requests(sandbox: Sandbox, driver: Any, top: str, grid: str) -> None:
     bound = driver.capabilities.max_request_bytes
-    counts = isinstance(sandbox.provider.driver, Counting)  # what ``driver`` passes on, Python 3.12 does not see
+    counts = isinstance(sandbox.provider.driver, Counting)  # Python 3.12 does not see what ``driver`` passes on
     if not counts:
         pytest.skip("not declared: how many requests it has sent")
     if bound > LARGEST_BYTES[grid]:
         pytest.skip(f"left to --grid paper: an upload of more than {bound} bytes")
-    sent: list[int] = []
+    request_counts: list[int] = []
     for size_bytes in (1, 1, bound + 1):  # the first upload may also look up the folder
         before = driver.requests()
-        assert driver.put(f"{top}/{len(sent)}", RandomContent("larger", size_bytes)).size_bytes == size_bytes
-        sent.append(driver.requests() - before)
-    assert sent[2] > sent[1], f"{bound + 1} bytes took {sent[2]} requests, and one byte {sent[1]}"
+        assert driver.put(f"{top}/{len(request_counts)}", RandomContent("larger", size_bytes)).size_bytes == size_bytes
+        request_counts.append(driver.requests() - before)
+    assert request_counts[2] > request_counts[1], (
+        f"{bound + 1} bytes took {request_counts[2]} requests, and one byte {request_counts[1]}"
+    )
 
 
 # --- files ---
@@ -291,8 +293,8 @@ def test_list_is_recursive_and_without_the_folder_itself(driver: Any, top: str) 
     driver.put(f"{top}/deep/er/a", LiteralContent(b"12"))
     driver.put(f"{top}/b", LiteralContent(b"123"))
     driver.mkdir(f"{top}/empty")
-    found = {(entry.path, entry.size_bytes, entry.is_folder) for entry in driver.list(top)}
-    assert found == {
+    entries = {(entry.path, entry.size_bytes, entry.is_folder) for entry in driver.list(top)}
+    assert entries == {
         (f"{top}/deep", 0, True),
         (f"{top}/deep/er", 0, True),
         (f"{top}/deep/er/a", 2, False),
@@ -302,18 +304,18 @@ def test_list_is_recursive_and_without_the_folder_itself(driver: Any, top: str) 
 
 
 def test_list_omits_folder_removed_meanwhile(driver: Any, top: str) -> None:
-    kept, gone = {f"{top}/a", f"{top}/y/b"}, {f"{top}/x/c", f"{top}/x/z/d"}
-    for path in kept | gone:
+    remaining, gone = {f"{top}/a", f"{top}/y/b"}, {f"{top}/x/c", f"{top}/x/z/d"}
+    for path in remaining | gone:
         driver.put(path, LiteralContent(b"1"))
-    found = set()
+    listed_paths = set()
     is_there = True
     for entry in driver.list(top):
         if is_there and entry.path.startswith(f"{top}/x"):
             driver.delete(f"{top}/x")
             is_there = False
         if not entry.is_folder:
-            found.add(entry.path)
-    assert kept <= found <= kept | gone
+            listed_paths.add(entry.path)
+    assert remaining <= listed_paths <= remaining | gone
 
 
 @needs("no folders")
@@ -322,9 +324,9 @@ def test_list_of_flat_keys_gives_files_alone(driver: Any, top: str) -> None:
     driver.put(f"{top}/b", LiteralContent(b"123"))
     driver.put(f"{top}-not", LiteralContent(b"beside"))  # has the same prefix, but is not below the folder
     driver.mkdir(f"{top}/empty")
-    found = {(entry.path, entry.size_bytes, entry.is_folder) for entry in driver.list(top)}
+    entries = {(entry.path, entry.size_bytes, entry.is_folder) for entry in driver.list(top)}
     driver.delete(f"{top}-not")
-    assert found == {(f"{top}/deep/er/a", 2, False), (f"{top}/b", 3, False)}
+    assert entries == {(f"{top}/deep/er/a", 2, False), (f"{top}/b", 3, False)}
 
 
 def test_the_root_is_listed(driver: Any, top: str) -> None:
@@ -361,7 +363,7 @@ def test_delete_removes_a_tree(driver: Any, top: str) -> None:
     require_refusal(ErrorKind.NOT_FOUND, lambda: driver.stat(f"{top}/x/y/a"))
 
 
-# --- what is not there, and what is in the way ---
+# --- missing paths and conflicts ---
 
 
 def access_missing_path(driver: Any, top: str, verb: str) -> Callable[[], object]:
@@ -418,7 +420,7 @@ def test_conflicts(driver: Any, top: str, conflict: Conflict) -> None:
     assert read_content(driver, f"{top}/file") == b"1"
 
 
-# --- what only some drivers offer ---
+# --- operations that only some drivers have ---
 
 
 @needs(Verb.COPY)
@@ -520,7 +522,7 @@ def test_space(driver: Any) -> None:
 
 
 def test_sixteen_threads(driver: Any, top: str) -> None:
-    def story(number: int) -> list[Entry]:
+    def use_driver(number: int) -> list[Entry]:
         path = f"{top}/thread-{number}"
         data = RandomContent(f"thread {number}", 3000 + number).read(0, 4000)
         for turn in range(10):
@@ -531,6 +533,6 @@ def test_sixteen_threads(driver: Any, top: str) -> None:
         return list(driver.list(path))
 
     with ThreadPoolExecutor(16) as pool:
-        results = list(pool.map(story, range(16)))
+        results = list(pool.map(use_driver, range(16)))
     files = 1 if driver.capabilities.overwrites else 10
     assert [[entry.size_bytes for entry in entries] for entries in results] == [[3000 + n] * files for n in range(16)]

@@ -32,9 +32,9 @@ def locate(names: Mapping[str, list[str]], config: pytest.Config, port: int) -> 
 
 def describe(located: LocatedServers) -> dict[str, Any]:
     """Return an entry's facts about servers: columns, and the list that the map is drawn from."""
-    operators = dict.fromkeys(place["operator"] for place in located.places)
-    places = dict.fromkeys(place["place"] for place in located.places)
-    reasons = dict.fromkeys(place["known_by"] for place in located.places)
+    operators = dict.fromkeys(server["operator"] for server in located.places)
+    places = dict.fromkeys(server["place"] for server in located.places)
+    reasons = dict.fromkeys(server["known_by"] for server in located.places)
     return {
         "operator": ", ".join(operators) or "unknown", "place": ", ".join(places) or "unknown",
         "data_centers": len(places.keys() - {"unknown"}) or None,
@@ -45,5 +45,5 @@ def describe(located: LocatedServers) -> dict[str, Any]:
 
 def located_share(located: LocatedServers) -> float | None:
     """Return the share of servers whose place is known."""
-    known = sum(place["place"] != "unknown" for place in located.places)
-    return known / len(located.places) if located.places else None
+    located_count = sum(server["place"] != "unknown" for server in located.places)
+    return located_count / len(located.places) if located.places else None

@@ -24,7 +24,7 @@ HTTPS_PORT = 443
 
 def test_client(lab: LabItem, grid: str, pytestconfig: pytest.Config) -> None:
     """Section 2.1: names and servers by phase, and section 3.2: where they are."""
-    locate({}, pytestconfig, HTTPS_PORT)  # a place that nobody knows is said before anything is measured
+    locate({}, pytestconfig, HTTPS_PORT)  # refuses an unknown place before anything is measured
     start = lab.login()
     _, change = lab.new_file("contacts", RandomContent("contacts", FILE_BYTES))
     after_change, idle = lab.watch([change, lab.rest(IDLE_S[grid])])

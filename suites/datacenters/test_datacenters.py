@@ -25,7 +25,7 @@ FILE_BYTES = 1000
 
 def test_provider(experiment: Experiment, payloads: Payloads, grid: str, pytestconfig: pytest.Config) -> None:
     """The servers of one provider."""
-    locate({}, pytestconfig, HTTPS_PORT)  # a place that nobody knows is said before anything is measured
+    locate({}, pytestconfig, HTTPS_PORT)  # refuses an unknown place before anything is measured
 
     def ask(inquiry: Inquiry) -> dict[str, Any]:
         first_bytes_s = [read_fresh_file(inquiry, number) for number in range(READS[grid])]
@@ -58,7 +58,7 @@ def read_fresh_file(inquiry: Inquiry, number: int) -> float:
 
 
 def list_servers(inquiry: Inquiry) -> list[tuple[str, int]]:
-    """Return address and port of the servers: of the service here, or else of all that this process talks to."""
+    """Return address and port of the servers of the service here, or else of all to which this process is connected."""
     peers = list_peers()
     if inquiry.endpoint is not None:
         ports = {port for _, port in inquiry.endpoint.addresses}
@@ -70,7 +70,7 @@ def conclude(experiment: Experiment, answer: dict[str, Any]) -> None:
     """Store an entry about the servers that were located."""
     rtts_ms = [*answer.pop("rtts_ms").values()]
     rtt_ms, first_bytes_s = min(rtts_ms, default=None), answer.pop("first_bytes_s")
-    published = {place["layer"] for place in answer["places"]}
+    published = {server["layer"] for server in answer["places"]}
     layer, why = judge_layer(
         rtt_ms or 0.0, [1000 * first_s for first_s in first_bytes_s] if rtt_ms else [],
         "edge" if published == {"edge"} else "storage" if published == {"storage"} else "unknown",

@@ -34,7 +34,7 @@ ROWS = tomllib.loads(Path(__file__).with_name("published.toml").read_text(encodi
 SENSORS = {"quick": (50,), "paper": (10, 30, 50, 80, 100)}
 INTERVALS_S = {"quick": (1,), "paper": (1, 10, 60)}
 QUICK_ROWS = {("4.2", 50, 1): FILES_PER_SENSOR, ("4.3", 10, 1): QUICK_FILES_PER_SENSOR}
-"""The rows that show most, with their files per sensor: of one four files of five are lost, of the other none."""
+"""The rows that show most, with their files per sensor. One loses four of five files, and the other none."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -42,13 +42,13 @@ def workload(request: pytest.FixtureRequest) -> Workload:
 
 @pytest.fixture
 def show_test(request: pytest.FixtureRequest, experiment: Experiment) -> ShowTest:
-    """Show the test that measures the same without this suite: once, if there are several providers."""
+    """A function that shows the test that measures the same without this suite, once for several providers."""
     spec, specs = experiment.provider.spec, request.config.option.cloudbench_provider
 
     def show(source: str) -> None:
         if specs and spec != specs[0]:
             return
-        options = " ".join(f"--provider {each}" for each in specs or [spec])
+        options = " ".join(f"--provider {name}" for name in specs or [spec])
         experiment.report(f"The same as a test of your own, run by: pytest test_own.py {options}\n\n{source}")
 
     return show
@@ -57,11 +57,11 @@ def show_test(request: pytest.FixtureRequest, experiment: Experiment) -> ShowTes
 def _make_option(name: str, row: Mapping[str, str], parse: Callable[[str], Any]) -> Option:
     """Return the option of one row of ``options.toml``, whose default is written as a user would write it."""
     default = parse(row["default"]) if "default" in row else None
-    settings = {"type": _checked(parse), "metavar": row["metavar"], "default": default}
+    settings = {"type": _wrap_parser(parse), "metavar": row["metavar"], "default": default}
     return Option(f"--load-{name}", {**settings, "help": row["help"].format_map(row)})
 
 
-def _checked(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+def _wrap_parser(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     """Return a parser that raises pytest.UsageError where ``parse`` raises ValueError."""
 
     def parse_option(text: str) -> Any:
@@ -82,7 +82,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_rate(text: str) -> float:
-    """Return operations in a second of a rate such as ``50/s`` or ``600/min``. Raises ValueError."""
+    """Return the operations in a second of a rate such as ``50/s`` or ``600/min``. Raises ValueError."""
     number, _, unit = text.partition("/")
     seconds = {"": 1, "s": 1, "min": 60, "h": 3600}.get(unit)
     try:
@@ -95,7 +95,7 @@ def parse_rate(text: str) -> float:
 
 
 def parse_mix(text: str) -> dict[Verb, float]:
-    """Return the share of each operation of ``put=25,get=75``, in all 1. Raises ValueError."""
+    """Return the share of each operation of ``put=25,get=75``. The shares add up to 1. Raises ValueError."""
     names = {verb.value: verb for verb in (Verb.PUT, Verb.GET, Verb.STAT, Verb.LIST)}
     weights: dict[Verb, float] = {}
     for part in text.split(","):
@@ -108,9 +108,9 @@ def parse_mix(text: str) -> dict[Verb, float]:
     return {verb: weight / sum(weights.values()) for verb, weight in weights.items()}
 
 
-def _parse_whole(most: int, text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,9}", text) or not 1 <= int(text) <= most:
-        raise ValueError(f"expected a whole number from 1 to {most:,}")
+def _parse_whole(maximum: int, text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,9}", text) or not 1 <= int(text) <= maximum:
+        raise ValueError(f"expected a whole number from 1 to {maximum:,}")
     return int(text)
 
 

@@ -8,7 +8,7 @@ from math import ceil
 from pytest_cloudbench import KIB, MIB, Verb
 
 _MOST_PER_S = 1000
-"""Operations of one thread in a second, at most: the bound that a closed loop needs."""
+"""The most operations of one thread in a second, which bounds a closed loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,12 +16,12 @@ class Workload:
     """The load that the options describe.
 
     Attributes:
-        size_bytes: of each file.
-        rate_per_s: operations that are due in a second, of all sensors together; None: a closed loop.
-        threads: of a closed loop, each of which begins an operation as soon as its last one has ended.
-        for_s: how long it lasts.
-        files: how many files downloads use in turn.
-        shares: of a mixed load, the share of each operation.
+        size_bytes: the size of each file.
+        rate_per_s: the operations of all sensors that are due in a second, or None for a closed loop.
+        threads: the threads of a closed loop. Each begins an operation as soon as its last one has ended.
+        for_s: the duration of the load.
+        files: the number of files that downloads use in turn.
+        shares: the share of each operation of a mixed load.
     """
 
     size_bytes: int

@@ -63,7 +63,7 @@ def test_get(experiment: Experiment, payloads: Payloads, workload: Workload, sho
 
 
 def test_mixed(experiment: Experiment, payloads: Payloads, workload: Workload, show_test: ShowTest) -> None:
-    """Each sensor uploads, and then does this or that to the file that it uploaded last."""
+    """Each sensor uploads, and then runs random operations on the file that it uploaded last."""
     workload = workload if workload.rate_per_s else replace(workload, rate_per_s=MIXED_RATE_PER_S)
     times = FixedInterval(workload.interval_s, workload.interval_s)
     result = experiment.run(
@@ -78,6 +78,6 @@ def test_mixed(experiment: Experiment, payloads: Payloads, workload: Workload, s
 
 
 def _check(result: Result) -> None:
-    """Judge what is expected, and that whatever was read is what was written."""
+    """Check expectations, and that all content that was read is the content that was written."""
     result.check()
     assert result["corrupt_rate"] == 0, "content or size differed from what was uploaded"

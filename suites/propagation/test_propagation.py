@@ -93,7 +93,7 @@ def repeat_set(lab: LabItem, name: str, grid: str) -> list[dict[str, Any]]:
 def average_costs(arrived: Sequence[dict[str, Any]], other: str) -> dict[str, Any]:
     """Return means of everything but the time for the table. ``other`` names the processes of the receiving side."""
 
-    def over(value: float | None, unit: float) -> float | None:
+    def divide_known(value: float | None, unit: float) -> float | None:
         return None if value is None else value / unit
 
     means: dict[str, Any] = {
@@ -101,7 +101,7 @@ def average_costs(arrived: Sequence[dict[str, Any]], other: str) -> dict[str, An
     }
     for name, side in {"client": "client", "other": other, "server": "server"}.items():
         means[f"cpu_{name}_s"] = mean_of_known([arrival["cpu_s"][side] for arrival in arrived])
-        means[f"{name}_mb"] = over(mean_of_known([arrival["memory_bytes"][side] for arrival in arrived]), MB)
+        means[f"{name}_mb"] = divide_known(mean_of_known([arrival["memory_bytes"][side] for arrival in arrived]), MB)
     for name in ("up_bytes", "down_bytes", "other_up_bytes", "other_down_bytes"):
         means[name] = mean_of_known([arrival[name] for arrival in arrived])
     other_bytes = mean_of_known([count_other_bytes(arrival) for arrival in arrived])

@@ -65,16 +65,16 @@ class Authority:
         from cryptography.hazmat.primitives import hashes, serialization
         from cryptography.x509 import ocsp
 
-        asked, now = ocsp.load_der_ocsp_request(question), datetime.now(UTC)
-        is_revoked = asked.serial_number in self.revoked
+        request, now = ocsp.load_der_ocsp_request(question), datetime.now(UTC)
+        is_revoked = request.serial_number in self.revoked
         response = ocsp.OCSPResponseBuilder().add_response(
-            cert=self.issued[asked.serial_number], issuer=self.certificate, algorithm=asked.hash_algorithm,
+            cert=self.issued[request.serial_number], issuer=self.certificate, algorithm=request.hash_algorithm,
             cert_status=ocsp.OCSPCertStatus.REVOKED if is_revoked else ocsp.OCSPCertStatus.GOOD,
             this_update=now - _DAY, next_update=now + _DAY,
             revocation_time=now - _DAY if is_revoked else None, revocation_reason=None,
         ).responder_id(ocsp.OCSPResponderEncoding.HASH, self.certificate)  # fmt: skip
         with suppress(x509.ExtensionNotFound):  # a question without a nonce wants none back
-            nonce = asked.extensions.get_extension_for_class(x509.OCSPNonce)
+            nonce = request.extensions.get_extension_for_class(x509.OCSPNonce)
             response = response.add_extension(nonce.value, critical=False)
         return response.sign(self.key, hashes.SHA256()).public_bytes(serialization.Encoding.DER)
 
@@ -89,11 +89,11 @@ class Responder:
         self._server.daemon_threads = True
 
     def address(self, fault: str, kind: str) -> str:
-        """Return where the certificate of a fault says that its status can be asked. ``kind``: CRL or OCSP."""
+        """Return the address for the status of the certificate of a fault. ``kind`` is CRL or OCSP."""
         return f"http://{HOST}:{self._server.server_port}/{fault.replace(' ', '-')}/{kind}"
 
     def asked_about(self, fault: str) -> list[str]:
-        """Return how it was asked about the certificate of a fault: by CRL, OCSP, both, or not at all."""
+        """Return the ways in which it was asked about the certificate of a fault: CRL, OCSP, both or none."""
         return sorted(kind for name, kind in self._asked.copy() if name == fault.replace(" ", "-"))
 
     def __enter__(self) -> Responder:
@@ -192,7 +192,7 @@ def make_certificates(folder: Path, authority: Authority, responder: Responder) 
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
     (folder / "ca.pem").write_bytes(authority.certificate.public_bytes(Encoding.PEM))
-    here: list[x509.GeneralName] = [x509.IPAddress(IPv4Address(HOST)), x509.DNSName("localhost")]
+    own_names: list[x509.GeneralName] = [x509.IPAddress(IPv4Address(HOST)), x509.DNSName("localhost")]
     faults: Mapping[str, dict[str, Any]] = {
         GOOD: {},
         "unknown authority": {"issuer": "somebody else", "signer": make_key()},
@@ -204,7 +204,7 @@ def make_certificates(folder: Path, authority: Authority, responder: Responder) 
     }
     for fault, changes in faults.items():
         key = make_key()
-        options = {"issuer": _NAME, "signer": authority.key, "alternatives": here, **changes}
+        options = {"issuer": _NAME, "signer": authority.key, "alternatives": own_names, **changes}
         options["signer"] = options["signer"] or key
         certificate = certify("door", key, **options)
         authority.issued[certificate.serial_number] = certificate
@@ -215,7 +215,7 @@ def make_certificates(folder: Path, authority: Authority, responder: Responder) 
 
 
 def _name_responder(fault: str, responder: Responder) -> tuple[x509.ExtensionType, ...]:
-    """Return what a certificate says about where its status can be asked, and whether its server has to bring it."""
+    """Return the extensions with the addresses of a certificate's status, and with the demand for a staple, if any."""
     from cryptography import x509
     from cryptography.x509.oid import AuthorityInformationAccessOID
 

@@ -1,4 +1,4 @@
-"""Does a client check whom it talks to? It is led to doors with one fault each, with nothing but invented content."""
+"""Does a client check whom it talks to? It is led to doors with one fault each, and uploads only invented content."""
 
 from __future__ import annotations
 
@@ -27,35 +27,35 @@ _SSH = frozenset({"sftp"})
 _WORDS = 160
 
 Visitor = Callable[[str, str], str]
-"""Leads a client to a door's address, with the path of the authority to trust. Returns what the client said."""
+"""A function that leads a client to a door's address, with the file of the authority to trust, and returns errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """What a client did at one door.
+    """The visit of a client to one door.
 
     Attributes:
-        fault: the door's.
+        fault: the fault of the door.
         came: whether it came at all.
-        sent_bytes, plain_bytes: what it sent after the handshake, and without TLS.
-        said: its error, if any.
-        offered: versions of TLS that it offered.
+        sent_bytes, plain_bytes: the bytes that it sent after the handshake, and without TLS.
+        output: its error, if any.
+        offered: the versions of TLS that it offered.
         is_over: whether the client came to an end in time.
-        asked: how it asked whether the door's certificate is revoked: CRL, OCSP.
+        revocation_checks: the ways in which it asked whether the door's certificate is revoked: CRL, OCSP.
     """
 
     fault: str
     came: bool
     sent_bytes: int
     plain_bytes: int
-    said: str
+    output: str
     offered: Sequence[str] = ()
     is_over: bool = True
-    asked: Sequence[str] = ()
+    revocation_checks: Sequence[str] = ()
 
 
 def visit_doors(visitor: Visitor, faults: Sequence[str]) -> list[Visit] | str:
-    """Lead a client to doors, one after the other. Returns why not, if a door does not work."""
+    """Lead a client to doors, one after the other. Return its visits, or the reason if a door does not work."""
     visits = []
     with open_doors() as (make_door, ca_file):
         for fault in faults:
@@ -67,15 +67,24 @@ def visit_doors(visitor: Visitor, faults: Sequence[str]) -> list[Visit] | str:
 
 
 def _visit(door: Door, visitor: Visitor, ca_file: str) -> Visit:
-    said = list[str]()
-    thread = threading.Thread(target=lambda: said.append(visitor(door.address, ca_file)), daemon=True)
+    outputs = list[str]()
+    thread = threading.Thread(target=lambda: outputs.append(visitor(door.address, ca_file)), daemon=True)
     thread.start()
     thread.join(_VISIT_S)
-    seen = door.visits
-    text = _pick_words("".join(said))
+    visits = door.visits
+    text = _pick_words("".join(outputs))
     is_over = not thread.is_alive()
-    asked = door.responder.asked_about(door.fault)
-    return Visit(door.fault, seen.hellos > 0, seen.sent_bytes, seen.plain_bytes, text, seen.offered, is_over, asked)
+    revocation_checks = door.responder.asked_about(door.fault)
+    return Visit(
+        door.fault,
+        visits.hellos > 0,
+        visits.sent_bytes,
+        visits.plain_bytes,
+        text,
+        visits.offered,
+        is_over,
+        revocation_checks,
+    )
 
 
 def _pick_words(text: str) -> str:
@@ -110,7 +119,7 @@ def judge_revocation(visits: Sequence[Visit] | str) -> Ruling:
         return unknown(why, _describe(visits))
     accepted = [fault for fault in REVOCATION_FAULTS if by_fault[fault].sent_bytes]
     if accepted:
-        asks = "" if any(visit.asked for visit in visits) else "; it asks neither for a CRL nor by OCSP"
+        asks = "" if any(visit.revocation_checks for visit in visits) else "; it asks neither for a CRL nor by OCSP"
         return no(f"it sends its requests to a server with: {', '.join(accepted)}{asks}", _describe(visits))
     return yes("nothing is sent where a certificate is revoked, or lacks its staple", _describe(visits))
 
@@ -158,8 +167,8 @@ def _describe(visits: Sequence[Visit]) -> list[str]:
     return [
         f"{visit.fault}: {visit.sent_bytes:,} bytes sent"
         + (f", {visit.plain_bytes:,} without TLS" if visit.plain_bytes else "")
-        + (f", {' and '.join(visit.asked)} asked" if visit.asked else "")
-        + (f"; {visit.said}" if visit.said else "")
+        + (f", {' and '.join(visit.revocation_checks)} asked" if visit.revocation_checks else "")
+        + (f"; {visit.output}" if visit.output else "")
         for visit in visits
     ]
 
@@ -172,7 +181,7 @@ class _AnyRole(dict[str, str]):
 
 
 def driver_visitor(inquiry: Inquiry) -> Visitor:
-    """Return how the driver of a provider is led to a door. A real account's credentials are never shown to one."""
+    """Return a visitor that leads a provider's driver to a door. A door never gets credentials of a real account."""
 
     def visit(address: str, ca_file: str) -> str:
         content = LiteralContent(RandomContent(inquiry.seed, _BYTES).read(0, _BYTES))
@@ -231,9 +240,9 @@ driver.put("/door", LiteralContent(bytes(3000)))
 
 
 def process_visitor(inquiry: Inquiry) -> Visitor:
-    """Return how the driver is led to a door in a new process, with the authority in a variable, as users name theirs.
+    """Return a visitor that leads the driver to a door in a new process. A variable names the authority, as for users.
 
-    For a library whose client is one for the whole process, and trusts only what the environment said at its start.
+    This is for libraries with one client for the whole process, which trusts only the environment of its start.
     """
 
     def make_words(address: str, ca_file: str, folder: Path) -> Sequence[str]:
@@ -298,7 +307,7 @@ PROGRAMS: Mapping[str, Sequence[str]] = {
 
 
 def program_visitor(words: Sequence[str]) -> Visitor:
-    """Return how a program is led to a door by words with placeholders, as in ``PROGRAMS``."""
+    """Return a visitor that leads a program to a door by words with placeholders, as in ``PROGRAMS``."""
 
     def fill(address: str, authority: str, folder: Path) -> list[str]:
         file = folder / "file"
@@ -313,10 +322,10 @@ def program_visitor(words: Sequence[str]) -> Visitor:
 
 
 def command_visitor(make_words: Callable[[str, str, Path], Sequence[str]], variable: str = "") -> Visitor:
-    """Return how a command is led to a door, in an environment that names no proxy, and no authority but the door's.
+    """Return a visitor that leads a command to a door, in an environment without proxies and other authorities.
 
     ``make_words`` returns the command for an address, an authority and an empty folder, or nothing if there is none.
-    ``variable`` is the one that names the authority, if any does.
+    ``variable`` is the name of the variable with the authority, if there is one.
     """
 
     def visit(address: str, ca_file: str) -> str:

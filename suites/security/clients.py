@@ -1,4 +1,4 @@
-"""Sync clients: what passes on the link, what their server stores, and how they keep their secrets."""
+"""Sync clients: their traffic on the link, the files of their server, and their secrets."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _SERVERS_OWN = (
     "stored", "restored", "reference-server", "reference-device", "device-server", "rclone-server.conf", "cache-server",
     "unison-server", "logs",
 )  # fmt: skip
-"""What is below a lab's folder and not the client's: its server's files, and the lab's own records."""
+"""Names below a lab's folder that are not the client's: its server's files, and the lab's own records."""
 _UNLED = "it is not known how to lead it to another server"
 _NO_DEVICE = (
     "it has no second device in its definition: what its other side gets passes on the link, of which TLS tells"
@@ -50,28 +50,28 @@ class Secret:
     """A place where a client's secret was readable.
 
     Attributes:
-        name: of the secret.
-        place: a path below the client's folder, or what else.
+        name: the name of the secret.
+        location: a path below the client's folder, or another place in words.
         is_open: whether other users of the machine may read it there.
     """
 
     name: str
-    place: str
+    location: str
     is_open: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What was seen of a client that uploaded bait.
+    """Observations of a client that uploaded bait.
 
     Attributes:
-        bait: the files.
-        overheard: what passed on the link.
-        stored: what its server has on its disk, or None if that is not on this machine.
-        secrets: where the client's secrets are. None if no secret of it is known.
+        bait: the files that it uploaded.
+        overheard: the traffic on the link.
+        stored: the files on its server's disk, or None if that is not on this machine.
+        secrets: the places of the client's secrets, or None if no secret of it is known.
         is_plain_here: whether this package sets the client up without encryption.
         is_peer: whether its other side is a device of the same user.
-        spec: how to make the client once more.
+        spec: the spec by which the client can be made again.
         has_processes: whether it was running, so that its command line was seen.
     """
 
@@ -118,15 +118,15 @@ def read_files(folder: Path, top: Path) -> Iterator[tuple[str, bytes]]:
 
 def find_in_files(workdir: Path, secrets: Mapping[str, str]) -> list[Secret]:
     """Return the files of a client that hold a secret, and whether others may read them."""
-    found = []
+    places = []
     for name, data in read_files(workdir, workdir):
         if name.partition("/")[0] in _SERVERS_OWN:
             continue
         for secret, value in secrets.items():
             if value.encode() in data:
                 mode, is_open = _find_mode(workdir, workdir / name)
-                found.append(Secret(secret, f"{name}, mode {mode:04o}", is_open))
-    return found
+                places.append(Secret(secret, f"{name}, mode {mode:04o}", is_open))
+    return places
 
 
 def _find_mode(workdir: Path, path: Path) -> tuple[int, bool]:
@@ -138,15 +138,15 @@ def _find_mode(workdir: Path, path: Path) -> tuple[int, bool]:
 
 
 def find_in_processes(pids: Sequence[int], secrets: Mapping[str, str]) -> list[Secret]:
-    """Return where running processes show a secret. Everybody may read a command line, and only the owner the rest."""
-    found = []
+    """Return the secrets that running processes show, to everybody in a command line, or to the owner."""
+    places = []
     for pid in pids:
         for file, is_open in (("cmdline", True), ("environ", False)):
             with suppress(OSError):
                 data = Path(f"/proc/{pid}/{file}").read_bytes()
-                what = "the command line" if is_open else "the environment"
-                found += [Secret(name, what, is_open) for name, value in secrets.items() if value.encode() in data]
-    return found
+                location = "the command line" if is_open else "the environment"
+                places += [Secret(name, location, is_open) for name, value in secrets.items() if value.encode() in data]
+    return places
 
 
 # --- rulings ---
@@ -187,7 +187,7 @@ def _judge_flows(
 
 
 def judge_content(observed: Observed) -> Ruling:
-    """Judge whether the client encrypts contents: by what passes without encryption, and by what its server stores."""
+    """Judge whether the client encrypts contents, by its traffic without encryption and by the files of its server."""
     if observed.stored is not None:
         stored = transit.judge_at_rest(observed.stored, observed.bait)
         if stored.answer == "no":
@@ -208,15 +208,15 @@ def judge_names(observed: Observed) -> Ruling:
 
 
 def _judge_plain(observed: Observed, judge: Callable[[bytes, transit.Bait], Ruling]) -> Ruling:
-    """Judge what passed without encryption.
+    """Judge the traffic without encryption.
 
-    What is readable in any connection is certain. Only where HTTP shows that the connection itself encrypts nothing,
-    unreadable bytes mean that the client has encrypted them.
+    Readable content in any connection is certain. Unreadable bytes mean that the client has encrypted them only if HTTP
+    shows that the connection itself encrypts nothing.
     """
     flows = [flow.up for flow in observed.overheard.flows if not flow.protocol]
     if not observed.overheard.reasons and (ruling := judge(b"".join(flows), observed.bait)).answer == "no":
         return ruling
-    opened = b"".join(sent for sent in flows if is_plain_http(sent))
+    opened = b"".join(data for data in flows if is_plain_http(data))
     if observed.overheard.reasons or len(opened) < observed.bait.least_bytes:
         return unknown(
             "what is inside encrypted or unknown connections was not seen, and the store is unreadable or unseen"
@@ -224,10 +224,10 @@ def _judge_plain(observed: Observed, judge: Callable[[bytes, transit.Bait], Ruli
     return judge(opened, observed.bait)
 
 
-def is_plain_http(sent: bytes) -> bool:
+def is_plain_http(data: bytes) -> bool:
     """Return whether a client speaks HTTP that leads to no other protocol, as a tunnel or a WebSocket does."""
-    head = sent.partition(b"\r\n\r\n")[0]
-    return re.match(rb"(?!CONNECT )[A-Z]+ \S+ HTTP/1\.[01]\r\n", sent) is not None and not re.search(
+    head = data.partition(b"\r\n\r\n")[0]
+    return re.match(rb"(?!CONNECT )[A-Z]+ \S+ HTTP/1\.[01]\r\n", data) is not None and not re.search(
         rb"(?i)\r\nupgrade:", head
     )
 
@@ -261,7 +261,7 @@ def ask_equal(observed: Observed) -> Ruling:
 
 
 def compare_accounts(make_account: Callable[[], SyncClient], seed: str) -> Ruling:
-    """Let two accounts, each with a server of its own, store an equal file, and compare what the servers have."""
+    """Let two accounts, each with a server of its own, store an equal file, and compare the files of the servers."""
     content = RandomContent(f"{seed}/equal", _EQUAL_BYTES).read(0, _EQUAL_BYTES)
     try:
         first, other = store_alone(make_account(), content), store_alone(make_account(), content)
@@ -279,7 +279,7 @@ def compare_accounts(make_account: Callable[[], SyncClient], seed: str) -> Rulin
 
 
 class StoredAlone(NamedTuple):
-    """What a server of one account has on its disk, and the secrets of the account."""
+    """The content of the disk of a server with one account, and the secrets of the account."""
 
     stored: bytes
     secrets: Sequence[str]
@@ -307,8 +307,8 @@ def judge_secrets(observed: Observed) -> Ruling:
     """Judge whether other users of the client's machine can read its secrets."""
     if observed.secrets is None:
         return unknown("no secret of this client is known, so it cannot be looked for")
-    evidence = [f"{secret.name}: in {secret.place}" for secret in observed.secrets]
-    if open_places := [secret.place for secret in observed.secrets if secret.is_open]:
+    evidence = [f"{secret.name}: in {secret.location}" for secret in observed.secrets]
+    if open_places := [secret.location for secret in observed.secrets if secret.is_open]:
         return no(f"others can read it: {', '.join(dict.fromkeys(open_places))}", evidence)
     if not observed.has_processes:
         return unknown("not in a file that others can read; its command line was not seen", evidence)
@@ -319,7 +319,7 @@ def judge_secrets(observed: Observed) -> Ruling:
 
 
 def client_visitor(client: SyncClient) -> Visitor | str:
-    """Return how a client is led to a door, or why it cannot be."""
+    """Return a visitor that leads a client to a door, or the reason why it cannot be led."""
     if not isinstance(client, LocalClient):
         return _UNLED
     if client.facts.trusts:
@@ -336,6 +336,6 @@ def client_visitor(client: SyncClient) -> Visitor | str:
 
 
 def visit_with(spec: str, faults: Sequence[str]) -> Sequence[certificates.Visit] | str:
-    """Lead a client to doors. Returns why not, if that is not possible."""
+    """Lead a client to doors. Return its visits, or the reason if that is not possible."""
     visitor = client_visitor(make_client(spec))
     return visitor if isinstance(visitor, str) else certificates.visit_doors(visitor, faults)

@@ -45,7 +45,7 @@ def ask_convergent(inquiry: Inquiry) -> Ruling:
 
 
 def judge_convergence(first: bytes, again: bytes, other: bytes | None, size_bytes: int) -> Ruling:
-    """Judge what the service received for an equal file: twice from one account, and from another (None: unknown)."""
+    """Judge uploads of an equal file: two from one account, and one from another (None if unknown)."""
     if len(first) < size_bytes or (other is not None and len(other) < size_bytes // 2):
         return unknown("less was sent than the file has, so nothing can be compared")
     if not pick_pieces(first):
@@ -72,7 +72,7 @@ def are_alike(first: bytes, second: bytes) -> bool:
 def pick_pieces(upload: bytes) -> Sequence[Needle]:
     """Return pieces that look random, unlike heads of requests, tables and padding, which uploads always share.
 
-    None if they are too few to compare uploads by, as where all is sent as text.
+    There are none if they are too few to compare uploads, as when everything is sent as text.
     """
     needles = slice_needles("upload", upload, _PIECES, _PIECE_BYTES)
     pieces = [needle for needle in needles if not needle.data.isascii() and len({*needle.data}) >= _LEAST_VALUES]
@@ -80,7 +80,7 @@ def pick_pieces(upload: bytes) -> Sequence[Needle]:
 
 
 def _upload(inquiry: Inquiry, endpoint: Endpoint | None, path: str, content: bytes) -> bytes:
-    """Upload a file through a tap that opens TLS. Return what the service received."""
+    """Upload a file through a tap that opens TLS. Return the bytes that the service received."""
     return sent_bytes(transit.send_files(inquiry, {path: content}, endpoint, opens=True))
 
 

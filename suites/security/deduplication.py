@@ -46,14 +46,14 @@ def ask_deduplication(inquiry: Inquiry, copies: int = 1) -> Ruling:
 def _compare_accounts(inquiry: Inquiry, other: Inquiry, copies: int) -> Ruling:
     pairs = []
     for number in range(PAIRS):
-        known, fresh = (_make_content(inquiry, f"{kind}-{number}") for kind in ("known", "fresh"))
+        known_content, fresh_content = (_make_content(inquiry, f"{kind}-{number}") for kind in ("known", "fresh"))
         path = f"{inquiry.folder}/known-{number}"
         for copy in range(copies):
-            inquiry.driver.put(f"{path}-{copy}" if copy else path, LiteralContent(known))
+            inquiry.driver.put(f"{path}-{copy}" if copy else path, LiteralContent(known_content))
         if not number and _is_there(other, path):
             return unknown("both sets of credentials lead to the same account")
         counts = {}
-        for name, content in (("seen", known), ("new", fresh))[:: -1 if number % 2 else 1]:
+        for name, content in (("seen", known_content), ("new", fresh_content))[:: -1 if number % 2 else 1]:
             counts[name] = transit.count_sent_bytes(other, f"{other.folder}/{name}-{number}", content)
         pairs.append(Pair(counts["seen"], counts["new"]))
     return judge_deduplication(pairs, copies=copies)
@@ -74,7 +74,7 @@ def _is_there(inquiry: Inquiry, path: str) -> bool:
 
 
 def judge_deduplication(pairs: Sequence[Pair], size_bytes: int = SIZE_BYTES, copies: int = 1) -> Ruling:
-    """Judge pairs of uploads. Only what all pairs say is an answer."""
+    """Judge pairs of uploads. The answer is known only if all pairs agree."""
     evidence = [f"{pair.known_bytes:,} bytes for a known file, {pair.fresh_bytes:,} for a fresh one" for pair in pairs]
     fresh_bytes = [pair.fresh_bytes for pair in pairs]
     if min(fresh_bytes) < size_bytes:

@@ -46,12 +46,12 @@ CA_VARIABLES = (
     "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "AWS_CA_BUNDLE", "GIT_SSL_CAINFO",
     "NODE_EXTRA_CA_CERTS", "HTTPLIB2_CA_CERTS",
 )  # fmt: skip
-"""Variables that would change whom a program trusts, so programs do not inherit them."""
+"""Variables that would change which authorities a program trusts, so programs do not inherit them."""
 
 
 @dataclass(slots=True)
 class Visits:
-    """What came to a door.
+    """The traffic that came to a door.
 
     Attributes:
         hellos: connections that began with a TLS hello.
@@ -74,8 +74,8 @@ class Door:
     Args:
         fault: ``GOOD``, one of ``CERTIFICATE_FAULTS``, ``OLD_TLS``, ``TO_PLAIN``, ``NOT_REVOKED`` or one of
             ``REVOCATION_FAULTS``.
-        folder: where the files of ``make_certificates`` are.
-        responder: what says which certificates are revoked.
+        folder: the folder with the files of ``make_certificates``.
+        responder: the server that says which certificates are revoked.
     """
 
     def __init__(self, fault: str, folder: Path, responder: Responder) -> None:
@@ -158,9 +158,9 @@ class Door:
         with self._context.wrap_socket(connection, server_side=True) as stream:
             answer = _FORBIDDEN
             if self._plain is not None:
-                place = f"http://{HOST}:{self._plain.getsockname()[1]}"
+                plain_url = f"http://{HOST}:{self._plain.getsockname()[1]}"
                 answer = (
-                    b"HTTP/1.1 307 Temporary Redirect\r\nlocation: %s%%s\r\n" % place.encode()
+                    b"HTTP/1.1 307 Temporary Redirect\r\nlocation: %s%%s\r\n" % plain_url.encode()
                     + b"content-length: 0\r\nconnection: close\r\n\r\n"
                 )
             self._answer(stream, visits, answer)
@@ -169,10 +169,10 @@ class Door:
         self._answer(connection, self.visits, _FORBIDDEN, is_plain=True)
 
     def _answer(self, stream: socket.socket, visits: Visits, answer: bytes, *, is_plain: bool = False) -> None:
-        """Read one request, answer ``100 Continue`` where it is asked for, count what came, and answer."""
+        """Read one request, send ``100 Continue`` if the client waits for it, count the bytes, and answer."""
         data = bytearray()
 
-        def read() -> bool:
+        def receive() -> bool:
             piece = stream.recv(_PIECE_BYTES)
             data.extend(piece)
             visits.content += piece
@@ -185,7 +185,7 @@ class Door:
             return bool(piece)
 
         while b"\r\n\r\n" not in data:
-            if not read():
+            if not receive():
                 return
         head, _, _ = bytes(data).partition(b"\r\n\r\n")
         if re.search(rb"(?i)\r\nexpect:\s*100-continue", head):
@@ -194,7 +194,7 @@ class Door:
         is_chunked = re.search(rb"(?i)\r\ntransfer-encoding:\s*chunked", head) is not None
         most_bytes = _MOST_BODY_BYTES if is_chunked else min(int(length[1]) if length else 0, _MOST_BODY_BYTES)
         while len(data) - len(head) - 4 < most_bytes and not (is_chunked and data.endswith(b"0\r\n\r\n")):
-            if not read():
+            if not receive():
                 break
         target = head.split(b" ", 2)[1] if head.count(b" ") >= 2 else b"/"
         stream.sendall(answer % target if b"%s" in answer else answer)

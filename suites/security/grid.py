@@ -44,7 +44,7 @@ def is_grid(inquiry: Inquiry) -> bool:
 
 
 def ask_grid(inquiry: Inquiry) -> Ruling:
-    """Answer whether a grid keeps what it promises when its servers are killed: reads, writes and repair."""
+    """Answer whether a grid keeps its promises about reads, writes and repair when its servers are killed."""
     spec = ProviderSpec.parse(inquiry.provider.spec)
     if (spec.scheme, spec.target) != ("local", SCHEME):
         return unknown(f"only nodes that a run starts are killed, not those of {spec.scheme}")
@@ -56,7 +56,7 @@ class Grid:
     """A grid whose servers can be killed, and its gateway's driver.
 
     Attributes:
-        ends: what ends each server that runs, the oldest first.
+        ends: the functions that end the running servers, the oldest first.
     """
 
     driver: Any
@@ -92,7 +92,7 @@ class Grid:
         self.ends.append(service.stop)
 
     def is_noticed(self) -> bool:
-        """Return whether the gateway is connected to all servers that run, and to no other, at the latest soon."""
+        """Wait a while, and return whether the gateway is connected to all servers that run, and to no other."""
         return wait_for(lambda: self.driver.count_servers() == len(self.ends), _NOTICED_S, poll_s=_POLL_S)
 
 
@@ -174,5 +174,5 @@ def can_write(driver: Any, path: str, content: Any) -> bool:
 
 
 def describe_access(is_read: bool, is_written: bool) -> str:
-    """Return in words what could be done."""
+    """Return in words whether a file was read, and whether one was written."""
     return f"{'read' if is_read else 'not read'}, {'written' if is_written else 'not written'}"

@@ -163,14 +163,14 @@ def _cut_tokens(urls: Sequence[str]) -> list[str]:
 
 
 def _bits_at(characters: Sequence[str]) -> float:
-    """Return the most bits that one place can hold, by the smallest alphabet that has all characters seen there."""
-    seen = {*characters}
-    fitting = [len(alphabet) for alphabet in _ALPHABETS if seen <= {*alphabet}]
-    return math.log2(fitting[0] if fitting else 256) if len(seen) > 1 else 0.0
+    """Return the most bits that one position can hold, by the smallest alphabet with all characters seen there."""
+    distinct = {*characters}
+    fitting = [len(alphabet) for alphabet in _ALPHABETS if distinct <= {*alphabet}]
+    return math.log2(fitting[0] if fitting else 256) if len(distinct) > 1 else 0.0
 
 
 def _find_derivation(urls: Sequence[str], paths: Sequence[str]) -> str:
-    """Return from what the links are derived by a well-known hash. Empty if that was not found."""
+    """Return the source from which a well-known hash derives the links. Empty if none was found."""
     text = urls[-1].lower()
     for what, inputs in (("the path", _spellings(paths[-1])), ("a counter", map(str, range(_COUNTED_TO)))):
         for plain in inputs:
@@ -207,8 +207,10 @@ def ask_deleted(inquiry: Inquiry) -> Ruling:
         if not wait_for(lambda: not opens(inquiry, url, content), _CLOSED_S, poll_s=_POLL_S):
             return no(f"an old link still gives it {_CLOSED_S:g} s later", evidence)
         evidence.append("by an old link: gone")
-    if kept := _find_kept(inquiry, path, content, evidence):
-        return no(f"the service keeps it, {kept}", [*evidence, f"by the service's own functions: still there, {kept}"])
+    if location := _find_kept(inquiry, path, content, evidence):
+        return no(
+            f"the service keeps it, {location}", [*evidence, f"by the service's own functions: still there, {location}"]
+        )
     find_share = _find_trace(before, with_it, content)
     if reference and _comes_back(inquiry, reference, path, content, evidence):
         return no("the service keeps it, in a bin from which its id brings it back", evidence)
@@ -228,7 +230,7 @@ def ask_deleted(inquiry: Inquiry) -> Ruling:
 
 
 def _find_kept(inquiry: Inquiry, path: str, content: bytes, evidence: list[str]) -> str:
-    """Return where the service says that it keeps a deleted file after a while. Empty if nowhere."""
+    """Return the place in which the service says that it keeps a deleted file after a while. Empty if there is none."""
     if not inquiry.finds_deleted:
         return ""
     places = list[str]()
@@ -265,7 +267,7 @@ def _comes_back(inquiry: Inquiry, reference: str, path: str, content: bytes, evi
 def _find_trace(
     before: Sequence[tuple[str, bytes]] | None, with_it: Sequence[tuple[str, bytes]] | None, content: bytes
 ) -> Callable[[Sequence[tuple[str, bytes]]], float] | None:
-    """Return how to find the share of the content that a store still holds: by its bytes, or by its size if encrypted.
+    """Return a function for the share of the content in a store, found by its bytes, or by its size if encrypted.
 
     None if the store did not show it while it was there, so that its absence would mean nothing.
     """

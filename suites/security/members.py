@@ -9,7 +9,7 @@ from typing import NamedTuple
 from pytest_cloudbench import CloudError, ErrorKind, Inquiry, LiteralContent, RandomContent, UsageError, wait_for
 
 WRITE, DELETE, SHARE = ACTIONS = ("write", "delete", "share")
-"""What a member may try, in this order: Dropbox shares the whole folder on."""
+"""The actions that a member may try. Sharing is the last, because Dropbox shares the whole folder on."""
 DONE, REFUSED, WITHOUT_EFFECT = "done", "refused", "accepted, without effect"
 ADMITTED_S = 30.0
 POLL_S = 0.1
@@ -37,11 +37,11 @@ class SharedFolder(NamedTuple):
 
     @property
     def actions(self) -> list[str]:
-        """What the member can try: sharing on takes a third account."""
+        """The actions that the member can try. Sharing on takes a third account."""
         return [action for action in ACTIONS if action != SHARE or self.third is not None]
 
     def refer(self, action: str) -> str:
-        """Return by what members find the file for an action."""
+        """Return the reference by which members find the file for an action."""
         return str(self.owner.driver.refer(f"{self.folder}/{action}"))
 
     def store_files(self) -> None:
@@ -55,7 +55,7 @@ class SharedFolder(NamedTuple):
         return RandomContent(f"{self.owner.seed}/shared-{name}", _BYTES).read(0, _BYTES)
 
     def read_own(self, action: str) -> bytes | None:
-        """Return what the owner reads, or None if the file is gone."""
+        """Return the content that the owner reads, or None if the file is gone."""
         try:
             return b"".join(self.owner.driver.get(f"{self.folder}/{action}"))
         except CloudError as error:
@@ -64,12 +64,12 @@ class SharedFolder(NamedTuple):
             return None
 
     def may_read(self) -> bool:
-        """Return whether the member reads, at the latest soon."""
+        """Wait a while, and return whether the member can read."""
         reference, content = self.refer(WRITE), self.make_content(WRITE)
-        return wait_for(lambda: read(self.member, reference) == content, ADMITTED_S, poll_s=POLL_S)
+        return wait_for(lambda: read_shared_file(self.member, reference) == content, ADMITTED_S, poll_s=POLL_S)
 
     def try_action(self, action: str, *, patience_s: float = 0.0) -> str:
-        """Let the member try a action, and again until it is not refused. Return what came of it."""
+        """Let the member try an action, and again until it is not refused. Return the outcome."""
         act, is_done = self._prepare(action)
         if not is_accepted(act) and not wait_for(lambda: is_accepted(act), patience_s, poll_s=POLL_S):
             return REFUSED
@@ -87,7 +87,7 @@ class SharedFolder(NamedTuple):
         third, own_content = self.third, self.make_content(action)
         assert third is not None
         address = third.driver.address()
-        return lambda: driver.share_on(reference, address), lambda: read(third, reference) == own_content
+        return lambda: driver.share_on(reference, address), lambda: read_shared_file(third, reference) == own_content
 
 
 @contextmanager
@@ -116,8 +116,8 @@ def is_accepted(act: Callable[[], object]) -> bool:
     return True
 
 
-def read(inquiry: Inquiry, reference: str) -> bytes | None:
-    """Return what an account reads, or None if it is refused. Raises CloudError for whatever else goes wrong."""
+def read_shared_file(inquiry: Inquiry, reference: str) -> bytes | None:
+    """Return the content that an account reads, or None if it is refused. Raises CloudError for all other failures."""
     try:
         return bytes(inquiry.driver.read_shared(reference))
     except CloudError as error:

@@ -103,7 +103,7 @@ def open_copy(target: str, nodes: Nodes, state: str) -> Iterator[RaidDriver]:
 
 
 def ask_nodes(inquiry: Inquiry) -> Ruling:
-    """Answer whether an array or a grid keeps what it promises when nodes are killed: reads, writes and repair."""
+    """Answer whether an array or a grid keeps its promises about reads, writes and repair when nodes are killed."""
     if is_grid(inquiry):
         return ask_grid(inquiry)
     if why := why_no_nodes(inquiry):

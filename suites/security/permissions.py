@@ -12,7 +12,7 @@ from typing import Any
 from pytest_cloudbench import Inquiry, LiteralContent, UsageError, now_ns, wait_for
 
 from . import members
-from .members import DELETE, DONE, POLL_S, REFUSED, SHARE, WRITE, SharedFolder, open_shared_folder, read
+from .members import DELETE, DONE, POLL_S, REFUSED, SHARE, WRITE, SharedFolder, open_shared_folder, read_shared_file
 from .rulings import Ruling, no, unknown, yes
 
 _REMOVED_S = 60.0
@@ -20,12 +20,12 @@ _PAST = {WRITE: "written", DELETE: "deleted", SHARE: "shared on"}
 
 
 def ask_permissions(inquiry: Inquiry) -> Ruling:
-    """Answer whether a reader can neither write, delete nor share on, and a removed member cannot read, since when."""
+    """Answer whether a reader cannot write, delete or share on, and whether and when a removed member cannot read."""
     return _ask_shared_folder(inquiry, _try_levels)
 
 
 def ask_full_access(inquiry: Inquiry) -> Ruling:
-    """Answer whether a member at the highest level may do what the service's documents promise, and no more."""
+    """Answer whether a member at the highest level has the rights that the service's documents promise, and no more."""
     return _ask_shared_folder(inquiry, _compare_with_promise)
 
 
@@ -45,7 +45,9 @@ def _ask_shared_folder(inquiry: Inquiry, ask: Callable[[SharedFolder], Ruling]) 
 def _try_levels(shared: SharedFolder) -> Ruling:
     owner, address = shared.owner.driver, shared.member.driver.address()
     shared.store_files()
-    if any(read(stranger, shared.refer(SHARE)) is not None for stranger in shared[1:] if stranger is not None):
+    if any(
+        read_shared_file(stranger, shared.refer(SHARE)) is not None for stranger in shared[1:] if stranger is not None
+    ):
         return no("another account reads a file that is not shared with it")
     owner.admit(shared.folder, address, "read")
     if not shared.may_read():
@@ -70,17 +72,17 @@ def _try_levels(shared: SharedFolder) -> Ruling:
 
 
 def _describe_roles(driver: Any) -> list[str]:
-    """Return in a sentence which of the API's roles are asked about, and which are not, if the driver knows them."""
+    """Return a sentence about the API's roles that are asked about, and those that are not, if the driver has them."""
     roles: Mapping[str, str] = getattr(driver, "member_roles", {})
-    asked = [role for level in ("read", "write") for role, own_level in roles.items() if own_level == level]
-    others = [f"{role} (full)" if level == "full" else role for role, level in roles.items() if role not in asked]
-    return [f"roles that are asked: {', '.join(asked)}; not asked: {', '.join(others)}"] if roles else []
+    asked_roles = [role for level in ("read", "write") for role, own_level in roles.items() if own_level == level]
+    others = [f"{role} (full)" if level == "full" else role for role, level in roles.items() if role not in asked_roles]
+    return [f"roles that are asked: {', '.join(asked_roles)}; not asked: {', '.join(others)}"] if roles else []
 
 
 def _watch_removal(shared: SharedFolder, evidence: list[str]) -> Ruling:
     """Let a removed member read until it is refused."""
     other, reference, removed_ns = shared.member, shared.refer(WRITE), now_ns()
-    if not wait_for(lambda: read(other, reference) is None, _REMOVED_S, poll_s=POLL_S):
+    if not wait_for(lambda: read_shared_file(other, reference) is None, _REMOVED_S, poll_s=POLL_S):
         return no(f"a removed member still reads {_REMOVED_S:g} s later", evidence)
     refused_s = (now_ns() - removed_ns) / 1e9
     again = LiteralContent(shared.make_content("again"))
@@ -106,7 +108,7 @@ def _compare_with_promise(shared: SharedFolder) -> Ruling:
     driver.admit(shared.folder, shared.member.driver.address(), level)
     if not shared.may_read():
         return unknown("the member could not read, so nothing follows from what it cannot do", evidence)
-    if shared.third is not None and read(shared.third, shared.refer(SHARE)) is not None:
+    if shared.third is not None and read_shared_file(shared.third, shared.refer(SHARE)) is not None:
         return unknown("a third account reads already, so nothing follows about sharing on", evidence)
     outcomes = {
         action: shared.try_action(action, patience_s=members.ADMITTED_S if action in promised else 0.0)

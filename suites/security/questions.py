@@ -1,4 +1,4 @@
-"""The questions, as data: what each row of the table asks, how it is asked, and what was advertised in 2014."""
+"""The questions of the table as data: the sentence, the function that answers it, and the advertised answer of 2014."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Question(NamedTuple):
     Attributes:
         name: a short name, for ``-k``.
         title: the row's name, which is that of Table 2.1 if it has the row.
-        asks: what it asks, in a sentence.
-        ask: finds the answer.
+        asks: the question, in a sentence.
+        ask: the function that finds the answer.
         is_good: the answer that a user wants.
         printed: the cells of Table 2.1, by service.
         option: the option of the suite whose value ``ask`` takes, too, as an argument of this name.

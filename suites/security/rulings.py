@@ -1,4 +1,4 @@
-"""The answers of this suite: yes, no or unknown, with what was seen."""
+"""The answers of this suite: yes, no or unknown, with the observations."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class Ruling:
     Attributes:
         answer: yes, no or unknown.
         how: the reason, in a few words.
-        evidence: what was seen, in sentences.
-        numbers: what was measured on the way, such as ``link_closed_s``.
+        evidence: the observations, in sentences.
+        numbers: numbers that were measured meanwhile, such as ``link_closed_s``.
     """
 
     answer: str

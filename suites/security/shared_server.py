@@ -36,7 +36,7 @@ def ask_deduplication(observed: Observed, copies: int = 1) -> Ruling:
 
 
 def share_server(make_account: Callable[[], SyncClient], seed: str, copies: int = 1) -> Ruling:
-    """Let two accounts of one server store files, and judge what the second sends."""
+    """Let two accounts of one server store files, and judge the traffic of the second."""
     host = make_account()
     if not isinstance(host, LocalClient):
         return unknown("there is no second account of this client")
@@ -61,13 +61,13 @@ def _count_pairs(host: LocalClient, make_account: Callable[[], SyncClient], seed
         }
         pairs = []
         for number in range(PAIRS):
-            known, fresh = (
+            known_content, fresh_content = (
                 RandomContent(f"{seed}/{kind}-{number}", SIZE_BYTES).read(0, SIZE_BYTES) for kind in ("known", "fresh")
             )
             for copy in range(copies):
-                _store(accounts["first"], f"known-{number}-{copy}", known)
+                _store(accounts["first"], f"known-{number}-{copy}", known_content)
             counts = {}
-            for kind, content in (("seen", known), ("new", fresh))[:: -1 if number % 2 else 1]:
+            for kind, content in (("seen", known_content), ("new", fresh_content))[:: -1 if number % 2 else 1]:
                 before_bytes = len(sent_bytes(tap.flows))
                 _store(accounts["other"], f"{kind}-{number}", content)
                 counts[kind] = len(sent_bytes(tap.flows)) - before_bytes
@@ -91,5 +91,5 @@ def _store(client: LocalClient, name: str, content: bytes) -> None:
     client.before_change()
     os.replace(client.workdir / "prepared", client.folder / name)
     client.after_change()
-    if client.facts.watches_folder:  # another one has ended, which is quicker to know than what it stored
+    if client.facts.watches_folder:  # other clients have ended by now, and have stored the file
         client.wait_synced(_SYNCED_S)

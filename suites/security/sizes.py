@@ -14,10 +14,10 @@ from . import transit
 from .rulings import Ruling, no, unknown, yes
 
 SIZES_BYTES = (65_003, 66_567, 67_661, 69_137, 70_267, 71_008, 71_973, 73_196)
-"""Unevenly apart, so that no padding to blocks of 750 bytes or more makes all files longer by nearly the same."""
+"""Sizes at uneven distances, so that no padding to blocks of 750 bytes or more adds nearly the same to all files."""
 _ROUNDS = 2
 _SLACK_BYTES = 400
-"""By so much may requests differ that send files of one size."""
+"""The most by which requests may differ that send files of one size."""
 
 
 def ask_padded(inquiry: Inquiry) -> Ruling:
@@ -37,7 +37,7 @@ def _upload(inquiry: Inquiry, size_bytes: int, number: int) -> int:
 
 
 def judge_padding(rounds: Sequence[Sequence[int]], sizes_bytes: Sequence[int] = SIZES_BYTES) -> Ruling:
-    """Judge what was sent for files of different sizes, in rounds that have to agree."""
+    """Judge the bytes that were sent for files of different sizes, in rounds that have to agree."""
     evidence = [
         f"{size_bytes:,} bytes: {' and '.join(f'{count:,}' for count in counts)} sent"
         for size_bytes, *counts in zip(sizes_bytes, *rounds, strict=True)
@@ -46,19 +46,20 @@ def judge_padding(rounds: Sequence[Sequence[int]], sizes_bytes: Sequence[int] = 
         return unknown("less was sent than the files have", evidence)
     if any(max(counts) - min(counts) > _SLACK_BYTES for counts in zip(*rounds, strict=True)):
         return unknown("uploads of one size differ too much to compare", evidence)
-    sent = [min(counts) for counts in zip(*rounds, strict=True)]
-    extra = [count - size_bytes for count, size_bytes in zip(sent, sizes_bytes, strict=True)]
+    sent_bytes = [min(counts) for counts in zip(*rounds, strict=True)]
+    extra = [count - size_bytes for count, size_bytes in zip(sent_bytes, sizes_bytes, strict=True)]
     if max(extra) - min(extra) <= _SLACK_BYTES:
-        return no(f"each of {len(sent)} sizes shows, to within {max(extra) - min(extra):,} bytes", evidence)
-    looks = _count_groups(sent)
-    if 2 * looks <= len(sent):
+        return no(f"each of {len(sent_bytes)} sizes shows, to within {max(extra) - min(extra):,} bytes", evidence)
+    groups = _count_groups(sent_bytes)
+    if 2 * groups <= len(sent_bytes):
         return yes(
-            f"{len(sent)} sizes from {min(sizes_bytes):,} to {max(sizes_bytes):,} bytes look like {looks}", evidence
+            f"{len(sent_bytes)} sizes from {min(sizes_bytes):,} to {max(sizes_bytes):,} bytes look like {groups}",
+            evidence,
         )
     return unknown("what is sent differs, but not as the sizes do", evidence)
 
 
-def _count_groups(sent: Sequence[int]) -> int:
-    """Return how many sizes can be told apart in what was sent."""
-    ordered = sorted(sent)
+def _count_groups(sent_bytes: Sequence[int]) -> int:
+    """Return the number of sizes that can be told apart by the bytes that were sent."""
+    ordered = sorted(sent_bytes)
     return 1 + sum(after - before > _SLACK_BYTES for before, after in pairwise(ordered))

@@ -1,4 +1,4 @@
-"""A tap: a relay in front of a service that records what passes, as it is, or with TLS opened by a key of our own.
+"""A tap: a relay in front of a service that records the traffic, as it is, or with TLS opened by a key of our own.
 
 As it is, it shows what an eavesdropper sees. Opened, it shows what the service receives. The driver is told to trust
 the tap's authority, so nothing else about it changes.
@@ -34,7 +34,7 @@ class TappedFlow:
     Attributes:
         server: host and port behind the tap.
         up, down: the bytes that the client and the server sent. Decrypted if the tap opened them.
-        known_protocol: what protects the flow, if that was found in another way.
+        known_protocol: the protocol that protects the flow, if that was found in another way.
     """
 
     server: str
@@ -44,7 +44,7 @@ class TappedFlow:
 
     @property
     def protocol(self) -> str:
-        """What protects the flow: a version of TLS with the cipher, ``SSH``, or an empty text for nothing known."""
+        """The protocol that protects the flow: a version of TLS with the cipher, or ``SSH``. Empty if none is known."""
         if self.known_protocol:
             return self.known_protocol
         if self.up[:4] == b"SSH-" and self.down[:4] == b"SSH-":
@@ -136,7 +136,7 @@ class Tap:
     def _track(tasks: set[asyncio.Task[Any]], serve: _Serve) -> _Serve:
         """Note the task of each connection, so that the tap's end can end it."""
 
-        async def tracked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async def serve_tracked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = asyncio.current_task()
             assert task is not None
             tasks.add(task)
@@ -145,7 +145,7 @@ class Tap:
             finally:
                 tasks.discard(task)
 
-        return tracked
+        return serve_tracked
 
     async def _listen(
         self, service: Endpoint, tasks: set[asyncio.Task[Any]]
@@ -180,7 +180,7 @@ class Tap:
             writers.append(to_server)
             await asyncio.gather(_copy(reader, to_server, flow.up), _copy(from_server, writer, flow.down))
         except (OSError, asyncio.CancelledError):
-            pass  # an end of a connection is no news, and the tap's own end neither
+            pass  # the end of a connection or of the tap is no error
         finally:
             for open_writer in writers:
                 _abort(open_writer)
@@ -245,7 +245,7 @@ class Tap:
 
 def _abort(writer: asyncio.StreamWriter) -> None:
     """End a connection at once, if it has not ended."""
-    with suppress(AttributeError):  # what Python 3.11.2 raises for a TLS connection that has ended and was closed again
+    with suppress(AttributeError):  # Python 3.11.2 raises it for a TLS connection that has ended and is closed again
         writer.transport.abort()
 
 

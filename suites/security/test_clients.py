@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 COLUMNS = ("answer", "how")
 _OBSERVED: dict[str, Observed] = {}
-"""What was seen of each client, which all questions about it share."""
+"""The observations of each client, which all questions about it share."""
 
 
 class ClientQuestion(NamedTuple):
-    """A question to a client: how it is judged, from what was observed or from visits to doors."""
+    """A question to a client, and the function that judges its observations or its visits to doors."""
 
     name: str
     title: str
@@ -72,20 +72,20 @@ QUESTIONS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("question", [pytest.param(title, id=asked.name) for title, asked in QUESTIONS.items()])
+@pytest.mark.parametrize("question", [pytest.param(title, id=row.name) for title, row in QUESTIONS.items()])
 def test_table_2_1(lab: LabItem, question: str, pytestconfig: pytest.Config) -> None:
     """Table 2.1 as measured, for a sync client."""
-    asked, began_ns = QUESTIONS[question], now_ns()
-    if asked.judge_visits is not None:
-        ruling = asked.judge_visits(clients.visit_with(lab.spec, asked.faults))
+    row, began_ns = QUESTIONS[question], now_ns()
+    if row.judge_visits is not None:
+        ruling = row.judge_visits(clients.visit_with(lab.spec, row.faults))
     else:
-        assert asked.judge is not None
+        assert row.judge is not None
         if lab.spec not in _OBSERVED:
             _OBSERVED[lab.spec] = clients.observe(lab)
-        option = asked.option
+        option = row.option
         options = {option: pytestconfig.getoption(f"cloudbench_security_{option}")} if option else {}
-        ruling = asked.judge(_OBSERVED[lab.spec], **options)
-    is_secure = None if ruling.answer == "unknown" else int(ruling.answer == asked.is_good)
+        ruling = row.judge(_OBSERVED[lab.spec], **options)
+    is_secure = None if ruling.answer == "unknown" else int(ruling.answer == row.is_good)
     lab.conclude(
         {"is_secure": is_secure},
         [max((now_ns() - began_ns) / 1e9, 1e-9)],
@@ -93,6 +93,6 @@ def test_table_2_1(lab: LabItem, question: str, pytestconfig: pytest.Config) -> 
         columns=COLUMNS,
         extra={
             "answer": ruling.answer, "how": ruling.how, "evidence": list(ruling.evidence),
-            "is_yes": {"yes": 1, "no": 0}.get(ruling.answer), "good_answer": asked.is_good,
+            "is_yes": {"yes": 1, "no": 0}.get(ruling.answer), "good_answer": row.is_good,
         },
     ).check()  # fmt: skip

@@ -33,7 +33,7 @@ _CONTENT_BYTES = 65536
 _MOST_EVIDENCE = 6
 _PART_BYTES = 4096
 _TALK_SHARE = 0.2
-"""What a client may say besides the content, such as heads of requests, as a share of the content."""
+"""The bytes that a client may send besides the content, such as heads of requests, as a share of the content."""
 
 GATEWAYS = {
     "rclone": "a program that sends it on",
@@ -48,7 +48,7 @@ class Bait:
 
     Attributes:
         files: name to content: random bytes, which nothing can shorten, and text, which is easily shortened.
-        names, contents: what to look for.
+        names, contents: the needles to look for.
     """
 
     files: dict[str, bytes]
@@ -67,7 +67,7 @@ class Bait:
 
     @property
     def needles(self) -> list[Needle]:
-        """All that can be looked for."""
+        """All needles."""
         return [*self.names, *self.contents]
 
     @property
@@ -82,7 +82,7 @@ class Bait:
 
 
 def describe_sightings(sightings: Sequence[Sighting]) -> str:
-    """Return in words what was readable, and in which form."""
+    """Return the readable pieces in words, with their forms."""
     return ", ".join(f"{count} in {form}" if form != "raw" else f"{count} as it is"
                      for form, count in count_by_form(sightings).items())  # fmt: skip
 
@@ -95,19 +95,19 @@ def name_files(inquiry: Inquiry, bait: Bait) -> dict[str, bytes]:
 def judge_traffic(
     inquiry: Inquiry, name: str, judge: Callable[[Sequence[TappedFlow], Bait], Ruling], *, opens: bool
 ) -> Ruling:
-    """Upload the bait through taps, and judge what passed. Raises CloudError, UsageError and OSError.
+    """Upload the bait through taps, and judge the traffic. Raises CloudError, UsageError and OSError.
 
-    Of a provider that is made of others, what passes to each of them is judged, and all have to agree.
+    If a provider is made of others, the traffic to each of them is judged, and all have to agree.
     """
     children = inquiry.children
-    # Each child may get a share only: with files so many times as large, that is as much as one service would get.
+    # Each child may get only a share, so files are larger and a share is as large as the files for one service.
     bait = Bait.make(f"{inquiry.seed}/{name}", max(len(children), 1))
     if not children:
         if why := why_unseen(inquiry):
             return unknown(why)
         return judge(send_files(inquiry, name_files(inquiry, bait), inquiry.endpoint, opens=opens), bait)
     by_child = send_to_children(inquiry, name_files(inquiry, bait), opens=opens)
-    share = replace(bait, files=Bait.make(f"{inquiry.seed}/{name}").files)  # of which only the sizes count
+    share = replace(bait, files=Bait.make(f"{inquiry.seed}/{name}").files)  # only the sizes of these files count
     rulings = [
         unknown(why) if (why := why_unseen(child)) else judge(flows, share)
         for child, flows in zip(children, by_child, strict=True)
@@ -133,7 +133,7 @@ def send_files(
 ) -> list[TappedFlow]:
     """Upload files through a tap before a service, or before the real account if there is none.
 
-    Of a provider that is made of others, there is a tap before each of them.
+    If a provider is made of others, there is a tap before each of them.
     """
     if inquiry.children:
         return [flow for flows in send_to_children(inquiry, files, opens=opens) for flow in flows]
@@ -148,7 +148,7 @@ def count_sent_bytes(inquiry: Inquiry, path: str, content: bytes) -> int:
 
 
 def send_to_children(inquiry: Inquiry, files: Mapping[str, bytes], *, opens: bool) -> list[list[TappedFlow]]:
-    """Upload files to a provider that is made of others. Return what passed to each of them, if it can be seen."""
+    """Upload files to a provider that is made of others. Return the traffic to each of them, if it can be seen."""
     with ExitStack() as stack:
         drivers, flows = [], list[list[TappedFlow]]()
         for child in inquiry.children:
@@ -202,7 +202,7 @@ def why_unseen(inquiry: Inquiry) -> str:
 
 
 def ask_transit(inquiry: Inquiry) -> Ruling:
-    """Answer whether every connection is encrypted. A plain one is named with what it carries."""
+    """Answer whether every connection is encrypted. A plain one is named with its content."""
     return judge_traffic(
         inquiry, "transit", lambda flows, bait: judge_transit([flow for flow in flows if flow.up], bait), opens=False
     )
@@ -240,27 +240,27 @@ def ask_content(inquiry: Inquiry) -> Ruling:
     return _judge_sent(inquiry, "content", judge_content)
 
 
-def judge_content(sent: bytes, bait: Bait, *, is_open: bool = True) -> Ruling:
-    """Judge what a service received, without the encryption of the connection."""
+def judge_content(data: bytes, bait: Bait, *, is_open: bool = True) -> Ruling:
+    """Judge the bytes that a service received, without the encryption of the connection."""
     if not is_open:
         return unknown("what is inside the encrypted connection was not seen")
-    sightings = find_needles(sent, bait.contents)
+    sightings = find_needles(data, bait.contents)
     if sightings:
         how = f"{len(sightings)} of {len(bait.contents)} pieces readable: {describe_sightings(sightings)}"
-        return no(how, [f"{len(sent):,} bytes sent for {bait.size_bytes:,} bytes of files"])
-    evidence = [f"{len(sent):,} bytes sent for {bait.size_bytes:,} bytes of files; no piece of them readable"]
-    if len(sent) < bait.least_bytes:
+        return no(how, [f"{len(data):,} bytes sent for {bait.size_bytes:,} bytes of files"])
+    evidence = [f"{len(data):,} bytes sent for {bait.size_bytes:,} bytes of files; no piece of them readable"]
+    if len(data) < bait.least_bytes:
         return unknown("less was sent than the random file has", evidence)
-    plain_bytes = count_plain_bytes(sent)
-    if plain_bytes > _TALK_SHARE * bait.size_bytes or len(sent) - plain_bytes < bait.least_bytes // 2:
+    plain_bytes = count_plain_bytes(data)
+    if plain_bytes > _TALK_SHARE * bait.size_bytes or len(data) - plain_bytes < bait.least_bytes // 2:
         return unknown("what was sent does not look encrypted, but no piece was recognised", evidence)
     return yes("the service receives bytes in which nothing of the content can be recognised", evidence)
 
 
-def count_plain_bytes(sent: bytes) -> int:
-    """Return how many bytes are in parts that do not look random: text that was only masked, or heads of requests."""
-    starts = range(0, len(sent) - _PART_BYTES + 1, _PART_BYTES)
-    return sum(_PART_BYTES for start in starts if not looks_random(sent[start : start + _PART_BYTES]))
+def count_plain_bytes(data: bytes) -> int:
+    """Return the number of bytes in parts that do not look random, such as masked text or heads of requests."""
+    starts = range(0, len(data) - _PART_BYTES + 1, _PART_BYTES)
+    return sum(_PART_BYTES for start in starts if not looks_random(data[start : start + _PART_BYTES]))
 
 
 def ask_names(inquiry: Inquiry) -> Ruling:
@@ -269,7 +269,7 @@ def ask_names(inquiry: Inquiry) -> Ruling:
 
 
 def _judge_sent(inquiry: Inquiry, name: str, judge: Callable[..., Ruling]) -> Ruling:
-    """Have the client send files, and judge what the service received."""
+    """Let the client send files, and judge the bytes that the service received."""
 
     def judge_flows(flows: Sequence[TappedFlow], bait: Bait) -> Ruling:
         return judge(sent_bytes(flows), bait, is_open=not any(flow.protocol for flow in flows))
@@ -277,13 +277,13 @@ def _judge_sent(inquiry: Inquiry, name: str, judge: Callable[..., Ruling]) -> Ru
     return judge_traffic(inquiry, name, judge_flows, opens=True)
 
 
-def judge_names(sent: bytes, bait: Bait, *, is_open: bool = True) -> Ruling:
-    """Judge whether names are readable in what a service received."""
+def judge_names(data: bytes, bait: Bait, *, is_open: bool = True) -> Ruling:
+    """Judge whether names are readable in the bytes that a service received."""
     if not is_open:
         return unknown("what is inside the encrypted connection was not seen")
-    if sightings := find_needles(sent, bait.names):
+    if sightings := find_needles(data, bait.names):
         return no(f"names readable: {describe_sightings(sightings)}")
-    if len(sent) < bait.least_bytes:
+    if len(data) < bait.least_bytes:
         return unknown("the upload did not pass the tap")
     return yes("the service receives no name in a form that can be recognised")
 
@@ -300,21 +300,21 @@ def ask_at_rest(inquiry: Inquiry) -> Ruling:
 
 
 def count_bytes(stored: Sequence[tuple[str, bytes]]) -> int:
-    """Return the size of what is stored."""
+    """Return the size of all stored files."""
     return sum(len(content) for _, content in stored)
 
 
 def judge_at_rest(stored: Sequence[tuple[str, bytes]], bait: Bait, *, before_bytes: int = 0) -> Ruling:
-    """Judge what a service has stored, by name. ``before_bytes`` were there before: its logs, say."""
+    """Judge the files that a service has stored, by name. ``before_bytes`` were there before, such as its logs."""
     stored_bytes = count_bytes(stored) - before_bytes
     if stored_bytes < bait.least_bytes:
         return unknown(f"only {stored_bytes:,} bytes are new there, for {bait.size_bytes:,} bytes of files")
     sightings = [sighting for _, content in stored for sighting in find_needles(content, bait.contents)]
-    named = sum(bool(find_needles(name.encode(errors="replace"), bait.names)) for name, _ in stored)
-    evidence = [f"{len(stored):,} objects, {stored_bytes:,} bytes; names readable of {named}"]
+    readable_names = sum(bool(find_needles(name.encode(errors="replace"), bait.names)) for name, _ in stored)
+    evidence = [f"{len(stored):,} objects, {stored_bytes:,} bytes; names readable of {readable_names}"]
     if sightings:
-        seen = len({sighting.needle for sighting in sightings})
-        how = f"{seen} of {len(bait.contents)} pieces readable: {describe_sightings(sightings)}"
+        piece_count = len({sighting.needle for sighting in sightings})
+        how = f"{piece_count} of {len(bait.contents)} pieces readable: {describe_sightings(sightings)}"
         return no(how, evidence)
     plain_bytes = sum(count_plain_bytes(content) for _, content in stored) - before_bytes
     if plain_bytes > _TALK_SHARE * bait.size_bytes:
@@ -323,7 +323,7 @@ def judge_at_rest(stored: Sequence[tuple[str, bytes]], bait: Bait, *, before_byt
 
 
 def ask_operator(inquiry: Inquiry) -> Ruling:
-    """Answer whether the operator could read contents, as a consequence of what it receives and stores."""
+    """Answer whether the operator could read contents, by the content that it receives and stores."""
     rulings = []
     for ask in (ask_content, ask_at_rest):
         try:

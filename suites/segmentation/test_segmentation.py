@@ -38,10 +38,10 @@ def test_table_2(experiment: Experiment, payloads: Payloads, size_mb: int, grid:
     refused: set[int] = set()
     results: list[Result] = []
 
-    def upload(segments: int, of: int) -> Result:
-        """Upload the first ``of`` of ``segments`` segments, in parallel."""
+    def upload(segments: int, count: int) -> Result:
+        """Upload the first ``count`` of ``segments`` segments, in parallel."""
         part = payloads.segments(size_mb * MIB, segments)
-        results.append(experiment.run(part, arrival=Threads(of), files=of, store=False, detail=True))
+        results.append(experiment.run(part, arrival=Threads(count), files=count, store=False, detail=True))
         return results[-1]
 
     while (level := search.next()) is not None:

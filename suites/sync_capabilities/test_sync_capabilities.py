@@ -1,4 +1,4 @@
-"""What does a sync client do to save traffic and time? (IMC 2013, sections 4.1 to 4.6; thesis, section 4.2.6)
+"""What does a sync client do to save traffic and time? (IMC 2013, sections 4.1 to 4.6, and thesis, section 4.2.6)
 
 ``--client`` names the client. It and its server run here, in two network namespaces with a link between them, and every
 byte on it is captured. docs/method/verdicts.md explains each verdict.

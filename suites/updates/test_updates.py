@@ -28,7 +28,10 @@ TABLE_1 = {
 SIZES = {"quick": ("1 B", "100 KB", "1 MB"), "paper": tuple(TABLE_1)}
 REPEATS = {"quick": 1, "paper": 3}
 
-APPENDS = {"quick": ((0.1, 8), (1.0, 8)), "paper": tuple((each, KIB) for each in (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0))}
+APPENDS = {
+    "quick": ((0.1, 8), (1.0, 8)),
+    "paper": tuple((interval_s, KIB) for interval_s in (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)),
+}
 """Seconds between appends of one byte, and their number, for figures 4 to 7, 9 and (at one second) 12."""
 PUBLISHED_APPENDS = {1.0: "1.2 MB and 2 MB of traffic on two machines for 1 KB (Figures 4, 5)"}
 
@@ -145,8 +148,8 @@ def test_delays(lab: LabItem, payloads: Payloads, grid: str, append_bytes: int, 
 
 def test_blocks(lab: LabItem, payloads: Payloads, grid: str, block_kb: int) -> None:
     """Figure 10: a block of random bytes is appended every second."""
-    until = BLOCKS_UNTIL[grid]
-    stream = payloads.updates("block_appends", interval_s=1.0, block_bytes=block_kb * KIB, until_bytes=until)
+    until_bytes = BLOCKS_UNTIL[grid]
+    stream = payloads.updates("block_appends", interval_s=1.0, block_bytes=block_kb * KIB, until_bytes=until_bytes)
     measure_stream(lab, stream, "blocks", "Figure 10", None)
 
 

@@ -1,4 +1,4 @@
-"""``cloudbench login``, ``status`` and ``logout``: against emulators, with real requests on loopback."""
+"""``cloudbench login``, ``status`` and ``logout`` against emulators, with real requests on loopback."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def app(emulator: EmulatorService) -> Application:
 
 @pytest.fixture(autouse=True)
 def file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    """No keyring, and a separate credentials file."""
+    """The path of a separate credentials file, without any keyring."""
     for field in ("access_token", "refresh_token", "app_key", "app_secret"):
         monkeypatch.delenv(credentials.environment_name("dropbox", field), raising=False)
     path = tmp_path / "config" / "credentials.toml"
@@ -76,22 +76,22 @@ def file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     keyring.set_keyring(before)
 
 
-class Stays(urllib.request.HTTPRedirectHandler):
-    """A redirect is not followed, only returned."""
+class ReturnRedirects(urllib.request.HTTPRedirectHandler):
+    """A handler that returns a redirect instead of following it."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
 
 
 def visit(app: Application) -> Callable[[str], None]:
-    """A browser: opens a page and goes where it is sent."""
+    """Return a browser, which opens a page and follows its redirect."""
     context = ssl.create_default_context(cafile=app.ca_file)
 
     def go(address: str) -> None:
-        opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), Stays())
-        with pytest.raises(HTTPError) as sent:
+        opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), ReturnRedirects())
+        with pytest.raises(HTTPError) as redirect:
             opener.open(address, timeout=HANG_S)
-        with sent.value as answer:
+        with redirect.value as answer:
             back = urlsplit(answer.headers["location"])
         query = dict(parse_qsl(back.query))
         with urllib.request.urlopen(f"http://{back.netloc}/?{urlencode(query)}", timeout=HANG_S) as page:
@@ -101,9 +101,9 @@ def visit(app: Application) -> Callable[[str], None]:
 
 
 def works(tokens: Any, emulator: EmulatorService) -> bool:
-    own = emulator.endpoint
-    given = type(own)(own.urls, {"access_token": tokens["access_token"]}, own.ca_file)
-    driver = drivers.connect(ProviderSpec.parse(own.api), given)
+    endpoint = emulator.endpoint
+    token_endpoint = type(endpoint)(endpoint.urls, {"access_token": tokens["access_token"]}, endpoint.ca_file)
+    driver = drivers.connect(ProviderSpec.parse(endpoint.api), token_endpoint)
     try:
         return list(driver.list("/")) == []
     finally:
@@ -119,23 +119,23 @@ def test_a_browser_that_comes_back_brings_tokens(app: Application, emulator: Emu
 def test_unused_and_aborted_browser_connections_do_not_block_login(
     app: Application, emulator: EmulatorService, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    opened: list[socket.socket] = []
+    connections: list[socket.socket] = []
 
     def go(address: str) -> None:
-        place = urlsplit(dict(parse_qsl(urlsplit(address).query))["redirect_uri"])
-        for said in (b"", b"GET /", b"GET /favicon.ico HTTP/1.1\r\n\r\n"):
-            opened.append(socket.create_connection((str(place.hostname), place.port or 0)))
-            opened[-1].sendall(said)
-        # Closed with a reset, as by a browser that no longer wants the answer.
-        opened[-1].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        opened.pop().close()
+        target = urlsplit(dict(parse_qsl(urlsplit(address).query))["redirect_uri"])
+        for request in (b"", b"GET /", b"GET /favicon.ico HTTP/1.1\r\n\r\n"):
+            connections.append(socket.create_connection((str(target.hostname), target.port or 0)))
+            connections[-1].sendall(request)
+        # The last connection is reset, as by a browser that no longer wants the answer.
+        connections[-1].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connections.pop().close()
         visit(app)(address)
 
     try:
         assert works(login_by_browser(app, lambda _line: None, go), emulator)
     finally:
-        for each in opened:
-            each.close()
+        for connection in connections:
+            connection.close()
     assert capsys.readouterr().err == ""
 
 
@@ -163,29 +163,29 @@ def test_foreign_requests_do_not_end_a_login(
     answers: dict[str, bytes] = {}
 
     def go(address: str) -> None:
-        asked = dict(parse_qsl(urlsplit(address).query))
-        place = urlsplit(asked["redirect_uri"])
-        for who, request in STRANGERS.items():
-            said = request.replace(b"HERE", place.netloc.encode()).replace(b"STATE", asked["state"].encode())
-            with socket.create_connection((str(place.hostname), place.port or 0), HANG_S) as connection:
-                connection.sendall(said)
-                answers[who] = b""
-                with suppress(ConnectionResetError):  # the long line is not read to its end
-                    answers[who] = connection.recv(65536)
+        query = dict(parse_qsl(urlsplit(address).query))
+        target = urlsplit(query["redirect_uri"])
+        for name, request in STRANGERS.items():
+            data = request.replace(b"HERE", target.netloc.encode()).replace(b"STATE", query["state"].encode())
+            with socket.create_connection((str(target.hostname), target.port or 0), HANG_S) as connection:
+                connection.sendall(data)
+                answers[name] = b""
+                with suppress(ConnectionResetError):  # the server does not read the long line to its end
+                    answers[name] = connection.recv(65536)
         visit(app)(address)
 
     assert works(login_by_browser(app, lambda _line: None, go), emulator)
     assert answers.keys() == STRANGERS.keys()
-    assert [who for who, answer in answers.items() if b"logged in" in answer or b"theirs" in answer] == []
+    assert [name for name, answer in answers.items() if b"logged in" in answer or b"theirs" in answer] == []
     assert capsys.readouterr().err == ""
 
 
 def test_error_of_the_provider_is_reported_in_one_line(app: Application) -> None:
     def come_back(address: str) -> None:
-        asked = dict(parse_qsl(urlsplit(address).query))
-        back = {"error": "access_denied", "error_description": "\n no\r\nsuch\x85user ", "state": asked["state"]}
+        query = dict(parse_qsl(urlsplit(address).query))
+        back = {"error": "access_denied", "error_description": "\n no\r\nsuch\x85user ", "state": query["state"]}
         with pytest.raises(HTTPError) as refused:
-            urllib.request.urlopen(f"{asked['redirect_uri']}?{urlencode(back)}", timeout=HANG_S)
+            urllib.request.urlopen(f"{query['redirect_uri']}?{urlencode(back)}", timeout=HANG_S)
         refused.value.close()
 
     with pytest.raises(CredentialsError, match=r"^login: refused: no such user$"):
@@ -194,15 +194,15 @@ def test_error_of_the_provider_is_reported_in_one_line(app: Application) -> None
 
 def test_a_login_without_an_answer_times_out(app: Application, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_cloudbench.providers.login._AGREE_S", 0.05)
-    opened: list[socket.socket] = []
+    connections: list[socket.socket] = []
 
     def go(address: str) -> None:
-        place = urlsplit(dict(parse_qsl(urlsplit(address).query))["redirect_uri"])
-        opened.append(socket.create_connection((str(place.hostname), place.port or 0)))
+        target = urlsplit(dict(parse_qsl(urlsplit(address).query))["redirect_uri"])
+        connections.append(socket.create_connection((str(target.hostname), target.port or 0)))
 
     with pytest.raises(CredentialsError, match="did not come back within 10 minutes"):
         login_by_browser(app, lambda _line: None, go)
-    opened[0].close()
+    connections[0].close()
 
 
 @pytest.mark.parametrize(
@@ -217,11 +217,11 @@ def test_a_wrong_answer_of_the_browser_is_refused(
     app: Application, change: Callable[[dict[str, str]], object], message: str
 ) -> None:
     def come_back(address: str) -> None:
-        asked = dict(parse_qsl(urlsplit(address).query))
-        back = {"code": "some-code", "state": asked["state"]}
+        query = dict(parse_qsl(urlsplit(address).query))
+        back = {"code": "some-code", "state": query["state"]}
         change(back)
-        with suppress(HTTPError):  # it is told so, too
-            urllib.request.urlopen(f"{asked['redirect_uri']}?{urlencode(back)}", timeout=HANG_S).close()
+        with suppress(HTTPError):  # the browser gets an error page, too
+            urllib.request.urlopen(f"{query['redirect_uri']}?{urlencode(back)}", timeout=HANG_S).close()
 
     with pytest.raises(CredentialsError, match=message):
         login_by_browser(
@@ -289,7 +289,7 @@ def box() -> Iterator[EmulatorService]:
 
 @pytest.fixture
 def box_app(box: EmulatorService, monkeypatch: pytest.MonkeyPatch) -> Application:
-    """Box's application, which returns to a port that no other test uses."""
+    """The application for Box, with a redirect to a port that no other test uses."""
     for field in ("access_token", "client_id", "client_secret", "enterprise_id", "user_id"):
         monkeypatch.delenv(credentials.environment_name("box", field), raising=False)
     driver: Any = drivers.driver_class("box")
@@ -301,8 +301,8 @@ def test_box_returns_to_the_registered_address(box_app: Application, box: Emulat
     shown: list[str] = []
     assert works(login_by_browser(box_app, shown.append, visit(box_app)), box)
     assert f"redirect_uri=http%3A%2F%2F127.0.0.1%3A{box_app.oauth.port}%2F" in shown[0]
-    taken = rf"come back to port {box_app.oauth.port}, which is taken"
-    with socket.create_server(("127.0.0.1", box_app.oauth.port)), pytest.raises(CredentialsError, match=taken):
+    message = rf"come back to port {box_app.oauth.port}, which is taken"
+    with socket.create_server(("127.0.0.1", box_app.oauth.port)), pytest.raises(CredentialsError, match=message):
         login_by_browser(box_app, shown.append, visit(box_app))
 
 
@@ -311,13 +311,13 @@ def test_an_address_of_box_can_be_pasted(box_app: Application, box: EmulatorServ
     pasted: list[str] = []
 
     def paste(question: str) -> str:
-        """The address shown by a browser that found no server there."""
+        """Return the address that a browser shows if no server is there."""
         assert question == "address: "
         context = ssl.create_default_context(cafile=box_app.ca_file)
-        opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), Stays())
-        with pytest.raises(HTTPError) as sent:
+        opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), ReturnRedirects())
+        with pytest.raises(HTTPError) as redirect:
             opener.open(shown[0].removeprefix("visit: "), timeout=HANG_S)
-        with sent.value as answer:
+        with redirect.value as answer:
             pasted.append(str(answer.headers["location"]))
         return pasted[0]
 
@@ -335,15 +335,15 @@ def test_an_address_of_box_can_be_pasted(box_app: Application, box: EmulatorServ
 
 @pytest.fixture
 def renewals(box_app: Application, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The refresh tokens that were sent to the emulator, in order."""
-    sent: list[str] = []
+    """The refresh tokens that are sent to the emulator, in order."""
+    tokens: list[str] = []
 
-    def of_emulator(app: Application, refresh_token: str) -> Any:
-        sent.append(refresh_token)
+    def renew_at_emulator(app: Application, refresh_token: str) -> Any:
+        tokens.append(refresh_token)
         return request_tokens(replace(app, oauth=box_app.oauth, ca_file=box_app.ca_file), refresh_token)
 
-    monkeypatch.setattr("pytest_cloudbench.providers.login.request_tokens", of_emulator)
-    return sent
+    monkeypatch.setattr("pytest_cloudbench.providers.login.request_tokens", renew_at_emulator)
+    return tokens
 
 
 @pytest.mark.parametrize("spec", ["box", "emulated:box?profile=ideal"])
@@ -351,27 +351,27 @@ def test_login_to_box_stores_only_the_secrets_for_renewal(
     spec: str, box_app: Application, box: EmulatorService, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str], file: Path, renewals: list[str],
 ) -> None:  # fmt: skip
-    def of_emulator(app: Application, show: Callable[[str], object]) -> Any:
-        here = app if app.ca_file else replace(app, oauth=box_app.oauth, ca_file=box_app.ca_file)
-        return login_by_browser(here, show, visit(here))
+    def login_at_emulator(app: Application, show: Callable[[str], object]) -> Any:
+        emulator_app = app if app.ca_file else replace(app, oauth=box_app.oauth, ca_file=box_app.ca_file)
+        return login_by_browser(emulator_app, show, visit(emulator_app))
 
-    monkeypatch.setattr("pytest_cloudbench.providers.login.login_by_browser", of_emulator)
+    monkeypatch.setattr("pytest_cloudbench.providers.login.login_by_browser", login_at_emulator)
     monkeypatch.setattr(sys, "stdin", io.StringIO("an-app\nits-secret\n"))
     assert main(["login", spec]) == 0
-    shown = capsys.readouterr().out
+    output = capsys.readouterr().out
     if spec == "box":
-        assert f"and to return to http://127.0.0.1:{box_app.oauth.port}/" in shown
-        assert "expire soon" not in shown
+        assert f"and to return to http://127.0.0.1:{box_app.oauth.port}/" in output
+        assert "expire soon" not in output
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         assert tomllib.loads(file.read_text())["box"].keys() == {"refresh_token", "client_id", "client_secret"}
-        found = renewal.load_usable(credentials.ProviderAccount.named("box"))
-        assert found.keys() == {"access_token"}
-        assert works(found, box)
+        tokens = renewal.load_usable(credentials.ProviderAccount.named("box"))
+        assert tokens.keys() == {"access_token"}
+        assert works(tokens, box)
         assert len(renewals) == 1
     else:
-        assert "the login works; nothing is stored" in shown
+        assert "the login works; nothing is stored" in output
         assert not file.exists()
-    assert "its-secret" not in shown
+    assert "its-secret" not in output
 
 
 BOX = {"refresh_token": "the-first", "client_id": "an-app", "client_secret": "its-secret"}
@@ -380,21 +380,23 @@ BOX = {"refresh_token": "the-first", "client_id": "an-app", "client_secret": "it
 def test_each_refresh_token_of_box_is_used_once(
     renewals: list[str], box: EmulatorService, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Eight that start together share one token; when it has aged, the next refresh token brings the next one."""
+    """Eight simultaneous callers share one access token. When it has aged, the next refresh token renews it."""
     credentials.store(credentials.ProviderAccount.named("box"), BOX)
     with ThreadPoolExecutor(8) as pool:
         first, *others = pool.map(lambda _: renewal.load_usable(credentials.ProviderAccount.named("box")), range(8))
     assert others == [first] * 7
     assert renewals == ["the-first"]
-    kept = tomllib.loads(file.read_text())["box"]
-    assert kept["refresh_token"] != "the-first"
-    assert float(kept["renewed_until_s"]) - time.time() > 3000
+    stored = tomllib.loads(file.read_text())["box"]
+    assert stored["refresh_token"] != "the-first"
+    assert float(stored["renewed_until_s"]) - time.time() > 3000
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    credentials.store(credentials.ProviderAccount.named("box"), {**kept, "renewed_until_s": f"{time.time() + 60:.0f}"})
+    credentials.store(
+        credentials.ProviderAccount.named("box"), {**stored, "renewed_until_s": f"{time.time() + 60:.0f}"}
+    )
     second = renewal.load_usable(credentials.ProviderAccount.named("box"))
     assert second != first
     assert works(second, box)
-    assert renewals == ["the-first", kept["refresh_token"]]
+    assert renewals == ["the-first", stored["refresh_token"]]
     monkeypatch.setenv("CLOUDBENCH_BOX_ACCESS_TOKEN", "of-the-environment")
     assert renewal.load_usable(credentials.ProviderAccount.named("box")) == {"access_token": "of-the-environment"}
 
@@ -418,23 +420,23 @@ def test_single_use_refresh_token_is_not_read_from_the_environment(
 def test_a_device_code_is_confirmed_on_another_device(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The command shows a code and asks until somebody has typed it at the service; then its tokens work."""
-    places: list[Endpoint] = []
+    """The command shows a code and polls until a user has entered it at the service. Then its tokens work."""
+    endpoints: list[Endpoint] = []
     tokens: list[dict[str, str]] = []
     shown: list[str] = []
 
-    def of_emulator(oauth: OAuthLogin, endpoint: Endpoint) -> OAuthLogin:
-        places.append(endpoint)
+    def redirect_and_record(oauth: OAuthLogin, endpoint: Endpoint) -> OAuthLogin:
+        endpoints.append(endpoint)
         return redirect_to_service(oauth, endpoint)
 
     def wait(_is_over: object, timeout_s: float, **_: object) -> bool:
-        """Pauses take no time; in the second one, a user agrees on another device."""
+        """Return at once. In the second pause, a user agrees on another device."""
         shown.append(capsys.readouterr().out)
         if len(shown) == 2:
             code = shown[0].split(" and type ")[1].split()[0]
-            context = ssl.create_default_context(cafile=places[0].ca_file)
+            context = ssl.create_default_context(cafile=endpoints[0].ca_file)
             with urllib.request.urlopen(
-                f"{places[0].url}/devicelogin?otc={code}", timeout=HANG_S, context=context
+                f"{endpoints[0].url}/devicelogin?otc={code}", timeout=HANG_S, context=context
             ) as page:
                 assert page.status == 200
         assert timeout_s == 5, "the service asks for this pause"
@@ -448,7 +450,7 @@ def test_a_device_code_is_confirmed_on_another_device(
         return driver
 
     real_connect = providers.connect
-    monkeypatch.setattr("pytest_cloudbench.providers.login.redirect_to_service", of_emulator)
+    monkeypatch.setattr("pytest_cloudbench.providers.login.redirect_to_service", redirect_and_record)
     monkeypatch.setattr("pytest_cloudbench.providers.login.wait_for", wait)
     monkeypatch.setattr(providers, "connect", connect)
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
@@ -487,10 +489,10 @@ def test_keys_are_stored_for_this_user_only_and_forgotten_again(
     assert credentials.load(credentials.ProviderAccount.named("dropbox"))["access_token"] == "very-secret"
     assert main(["status"]) == 0
     assert main(["logout", "dropbox"]) == 0
-    shown = capsys.readouterr().out
-    assert f"dropbox: access_token ({file})" in shown
-    assert f"dropbox: removed from {file}" in shown
-    assert "very-secret" not in shown
+    output = capsys.readouterr().out
+    assert f"dropbox: access_token ({file})" in output
+    assert f"dropbox: removed from {file}" in output
+    assert "very-secret" not in output
     assert tomllib.loads(file.read_text()) == {"other": {"password": 'of "another" \\ provider'}}
     assert main(["logout", "dropbox"]) == 0
     assert "nothing was stored" in capsys.readouterr().out
@@ -511,8 +513,8 @@ def test_a_second_driver_for_the_same_accounts_has_no_credentials_of_its_own(
     assert credentials.load(credentials.ProviderAccount.named(name)) == values
     assert main(["status"]) == 0
     assert main(["logout", name]) == 0
-    shown = capsys.readouterr().out.splitlines()
-    assert [line.partition(" ")[0] for line in shown if str(file) in line and "stored" not in line] == [f"{owner}:"] * 2
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(" ")[0] for line in lines if str(file) in line and "stored" not in line] == [f"{owner}:"] * 2
     assert tomllib.loads(file.read_text()) == {}
 
 
@@ -531,9 +533,9 @@ def test_login_reuses_the_application_of_the_previous_login(
         monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
         assert main(["login", "dropbox", *arguments]) == 0
         assert credentials.load(credentials.ProviderAccount.named("dropbox"))["refresh_token"] == refresh
-    shown = capsys.readouterr().out
-    assert "with the application second-app, from " in shown
-    assert "its-secret" not in shown
+    output = capsys.readouterr().out
+    assert "with the application second-app, from " in output
+    assert "its-secret" not in output
 
 
 def test_a_second_account_has_credentials_of_its_own(

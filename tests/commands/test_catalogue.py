@@ -39,10 +39,10 @@ def test_an_example_is_in_the_help_and_is_accepted(words: str, monkeypatch: pyte
 
 def test_help_lists_all_commands_in_their_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    shown = help_of()
-    assert max(map(len, shown.splitlines())) <= 80
+    output = help_of()
+    assert max(map(len, output.splitlines())) <= 80
     for title, commands in GROUPS.items():
-        block = shown.partition(f"\n{title}:\n")[2].partition("\n\n")[0]
+        block = output.partition(f"\n{title}:\n")[2].partition("\n\n")[0]
         names = [line.split()[0] for line in block.splitlines() if line[:3].strip()]
         assert names == list(dict.fromkeys(words.split()[0] for words in commands))
 

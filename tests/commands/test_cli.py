@@ -1,4 +1,4 @@
-"""The ``cloudbench`` command, run as a user runs it."""
+"""The ``cloudbench`` command as a user runs it."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def test_version_and_help() -> None:
 
 
 def test_cli_without_arguments_shows_common_commands() -> None:
-    """Each command in it exists, and all of it fits 80 columns."""
+    """Each command in the text exists, and its lines have at most 80 columns."""
     done = run()
     assert done.returncode == 0
     assert max(map(len, done.stdout.splitlines())) <= 80
-    named = re.findall(r" cloudbench ([a-z]+)", done.stdout)
-    assert named == ["doctor", "put", "new", "show", "report"]
-    assert set(named) <= set(run("--help").stdout.split())
+    commands = re.findall(r" cloudbench ([a-z]+)", done.stdout)
+    assert commands == ["doctor", "put", "new", "show", "report"]
+    assert set(commands) <= set(run("--help").stdout.split())
 
 
 @pytest.mark.parametrize("words", [["emulate", "no-such-api"], ["emulate", "dropbox", "--profile", "no-such-profile"]])
@@ -76,14 +76,14 @@ def test_emulate_prints_one_json_line_and_ends_on_interrupt() -> None:
     try:
         assert process.stdout is not None
         ready = json.loads(process.stdout.readline())
-        told = "urls credentials ca_file control api proxy control_token_file profile pid"
-        assert set(told.split()) == set(ready)
+        keys = "urls credentials ca_file control api proxy control_token_file profile pid"
+        assert set(keys.split()) == set(ready)
         assert Path(ready["ca_file"]).is_file()
         process.send_signal(signal.SIGINT)
-        rest, errors = process.communicate(timeout=HANG_S)
+        output, errors = process.communicate(timeout=HANG_S)
     finally:
         process.kill()
-    assert (process.returncode, rest, errors) == (0, "", "")
+    assert (process.returncode, output, errors) == (0, "", "")
     assert not Path(ready["ca_file"]).exists()
 
 
@@ -95,13 +95,13 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "store"
 
 
-def _left(store: Path, run: str = "x", marker: str | None = journal.MARKER, said: str = "") -> Path:
-    """What a killed run leaves."""
+def _write_left_folder(store: Path, run: str = "x", marker: str | None = journal.MARKER, marker_text: str = "") -> Path:
+    """Write the folder that a killed run leaves at its provider, and its entry in the journal."""
     folder = store / f"cloudbench-{run}"
     (folder / "test" / "deep").mkdir(parents=True)
     (folder / "test" / "deep" / "file").write_bytes(b"left")
     if marker:
-        (folder / marker).write_text(said or run)
+        (folder / marker).write_text(marker_text or run)
     journal.note_folder(f"folder:{store}", f"/cloudbench-{run}")
     return folder
 
@@ -110,7 +110,7 @@ def _left(store: Path, run: str = "x", marker: str | None = journal.MARKER, said
 def test_clean_removes_folder_of_killed_run(
     store: Path, marker: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = _left(store, marker=marker)
+    folder = _write_left_folder(store, marker=marker)
     (store / "mine").write_bytes(b"not ours")
     journal.note_folder(f"folder:{store}", "/cloudbench-gone")
     monkeypatch.chdir("/")
@@ -122,8 +122,8 @@ def test_clean_removes_folder_of_killed_run(
     assert journal.pending_folders() == ([], [])
 
 
-def _session(folder: Path, test: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """A run of pytest on one test, in a folder."""
+def _run_pytest(folder: Path, test: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run pytest on one test in a folder."""
     (folder / "test_it.py").write_text(textwrap.dedent(test))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py", *words]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=HANG_S, check=False)
@@ -131,8 +131,8 @@ def _session(folder: Path, test: str, *words: str) -> subprocess.CompletedProces
 
 @pytest.mark.parametrize("command", [["clean"], ["clean", "--force"]])
 def test_clean_leaves_the_folder_of_a_run_that_lives(store: Path, command: list[str]) -> None:
-    """Asked from inside the run, between its start and its end."""
-    done = _session(
+    """The test itself runs the command, between the start and the end of its run."""
+    done = _run_pytest(
         store.parent,
         f"""
         import subprocess, sys
@@ -154,7 +154,7 @@ def test_clean_leaves_the_folder_of_a_run_that_lives(store: Path, command: list[
 
 
 def test_clean_of_a_run_that_may_live_elsewhere_is_forced(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = _left(store)
+    folder = _write_left_folder(store)
     elsewhere = json.dumps(["another-host", "boot", "pid:[1]", 1, 1])
     journal.note_folder(f"folder:{store}", "/cloudbench-x", elsewhere)
     assert cli.main(["clean"]) == 0
@@ -168,9 +168,9 @@ def test_clean_of_a_run_that_may_live_elsewhere_is_forced(store: Path, capsys: p
 def test_a_killed_run_with_a_relative_folder_is_cleaned_from_another_one(
     tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The journal is the run's own, killed in the middle; the marker was there before anything else."""
+    """The run, which is killed in the middle, wrote the journal itself, and the marker before all other files."""
     (tmp_path / "here").mkdir()
-    killed = _session(
+    killed = _run_pytest(
         tmp_path,
         """
         import os, signal
@@ -182,8 +182,8 @@ def test_a_killed_run_with_a_relative_folder_is_cleaned_from_another_one(
         "--provider=folder:here",
     )
     assert killed.returncode == -signal.SIGKILL
-    left = list((tmp_path / "here").rglob("*"))
-    assert sum(path.is_file() and path.name != journal.MARKER for path in left) == 3
+    paths = list((tmp_path / "here").rglob("*"))
+    assert sum(path.is_file() and path.name != journal.MARKER for path in paths) == 3
     monkeypatch.chdir(store)
     assert cli.main(["clean"]) == 0
     assert list((tmp_path / "here").iterdir()) == []
@@ -192,7 +192,7 @@ def test_a_killed_run_with_a_relative_folder_is_cleaned_from_another_one(
 @SPREAD
 def test_a_run_leaves_the_folder_as_it_was(tmp_path: Path, store: Path, spread: Spread) -> None:
     (store / "deep" / "root").mkdir(parents=True)
-    ran = _session(
+    ran = _run_pytest(
         tmp_path,
         """
         from pytest_cloudbench.workload.arrival import FixedInterval
@@ -209,7 +209,7 @@ def test_a_run_leaves_the_folder_as_it_was(tmp_path: Path, store: Path, spread: 
 
 
 @pytest.mark.parametrize(
-    ("folder", "said"),
+    ("folder", "message"),
     [
         ("/keep", "does not have the name of a run's folder: left alone"),
         ("/", "does not have the name of a run's folder: left alone"),
@@ -224,21 +224,21 @@ def test_a_run_leaves_the_folder_as_it_was(tmp_path: Path, store: Path, spread: 
     ],
 )
 def test_clean_keeps_folders_without_valid_name_and_marker(
-    store: Path, folder: str, said: str, capsys: pytest.CaptureFixture[str]
+    store: Path, folder: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (store / "keep").mkdir()
-    _left(store / "keep")
-    _left(store, "none", marker=None)
-    _left(store, "other", said="another")
-    (_left(store, "folder", marker=None) / journal.MARKER).mkdir()
-    os.mkfifo(_left(store, "pipe", marker=None) / journal.MARKER)
+    _write_left_folder(store / "keep")
+    _write_left_folder(store, "none", marker=None)
+    _write_left_folder(store, "other", marker_text="another")
+    (_write_left_folder(store, "folder", marker=None) / journal.MARKER).mkdir()
+    os.mkfifo(_write_left_folder(store, "pipe", marker=None) / journal.MARKER)
     (store / "cloudbench-file").write_text("file")
     journal.journal_path().unlink()
     before = sorted(store.rglob("*"))
     journal.note_folder(f"folder:{store}", folder)
     assert cli.main(["clean"]) == 1
-    shown = capsys.readouterr()
-    assert (shown.err.count("\n"), said in shown.err) == (1, True), shown.err
+    output = capsys.readouterr()
+    assert (output.err.count("\n"), message in output.err) == (1, True), output.err
     assert sorted(store.rglob("*")) == before
     assert journal.pending_folders()[0] == [journal.LeftFolder(f"folder:{store}", folder)]
 
@@ -250,21 +250,21 @@ def test_one_entry_that_cannot_be_cleaned_does_not_stop_the_others(
         monkeypatch.delenv(f"CLOUDBENCH_DROPBOX_{name}", raising=False)
     journal.note_folder("dropbox?token_env=NOT_SET", "/cloudbench-x")
     journal.note_folder("nowhere:/a\x1b[31m", "/cloudbench-x")
-    folder = _left(store)
+    folder = _write_left_folder(store)
     assert cli.main(["clean"]) == 1
-    shown = capsys.readouterr()
-    assert shown.out.endswith("1 folder removed\n")
-    assert len(shown.err.splitlines()) == 2
-    assert "\x1b" not in shown.out + shown.err
+    output = capsys.readouterr()
+    assert output.out.endswith("1 folder removed\n")
+    assert len(output.err.splitlines()) == 2
+    assert "\x1b" not in output.out + output.err
     assert not folder.exists()
-    assert [left.provider.partition(":")[0] for left in journal.pending_folders()[0]] == [
+    assert [entry.provider.partition(":")[0] for entry in journal.pending_folders()[0]] == [
         "dropbox?token_env=NOT_SET",
         "nowhere",
     ]
 
 
 def test_an_entry_that_can_never_be_cleaned_can_be_crossed_out(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = _left(store)
+    folder = _write_left_folder(store)
     journal.note_folder("nowhere:a b", "/cloudbench-x")
     assert cli.main(["clean", "--forget", "nowhere:a", "/cloudbench-x"]) == 4
     assert "not in the journal" in capsys.readouterr().err
@@ -304,10 +304,10 @@ def test_malformed_journal_entry_is_reported_in_one_line(
     store: Path, line: bytes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     journal.journal_path().write_bytes(line)
-    folder = _left(store)
+    folder = _write_left_folder(store)
     assert cli.main(["clean"]) == 1
-    shown = capsys.readouterr()
-    assert shown.err == f"cloudbench: {journal.journal_path()}: line 1 is not an entry of a journal: skipped\n"
+    output = capsys.readouterr()
+    assert output.err == f"cloudbench: {journal.journal_path()}: line 1 is not an entry of a journal: skipped\n"
     assert not folder.exists()
 
 
@@ -318,8 +318,8 @@ def test_unusable_journal_is_reported_in_one_line(
     path = make_odd_file(tmp_path, kind)
     monkeypatch.setenv("CLOUDBENCH_JOURNAL", str(path))
     assert cli.main(["clean"]) == 1
-    shown = capsys.readouterr()
-    assert (shown.out, shown.err.count("\n")) == ("0 folders removed\n", 1)
+    output = capsys.readouterr()
+    assert (output.out, output.err.count("\n")) == ("0 folders removed\n", 1)
     with pytest.raises(ResultsError, match="cannot write the journal"):
         journal.note_folder("folder:x", "/cloudbench-x")
 
@@ -362,7 +362,7 @@ def test_new_refuses_unusable_path_in_one_line(name: str, words: str, tmp_path: 
     assert list(tmp_path.iterdir()) == []
 
 
-def many_flows(path: Path) -> Path:
+def write_many_flows(path: Path) -> Path:
     segments = [Segment(START_NS + port, True, 1, data=b"x", client_port=port) for port in range(1024, 3024)]
     path.write_bytes(craft.pcap(craft.records(segments)))
     return path
@@ -374,7 +374,7 @@ def many_flows(path: Path) -> Path:
     [["analyze", "FILE", "--json"], ["analyze", "FILE"], ["schema"], ["new", "-"], ["--help"], ["analyze", "--help"]],
 )
 def test_a_reader_that_goes_early_gets_no_traceback(tmp_path: Path, words: list[str]) -> None:
-    path = many_flows(tmp_path / "many.pcap")
+    path = write_many_flows(tmp_path / "many.pcap")
     command = [
         sys.executable,
         "-m",
@@ -382,18 +382,18 @@ def test_a_reader_that_goes_early_gets_no_traceback(tmp_path: Path, words: list[
         *(str(path) if word == "FILE" else word for word in words),
     ]
     reading, writing = os.pipe()
-    os.close(reading)  # gone before the first word
+    os.close(reading)  # closed before the first output
     try:
         ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=HANG_S, check=False)
     finally:
         os.close(writing)
     assert ended.stderr == ""
-    assert ended.returncode == 141 or "--help" in words  # argparse may take it for nothing
+    assert ended.returncode == 141 or "--help" in words  # argparse may ignore the error
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes of a shell")
 def test_analyze_ends_quietly_when_its_reader_leaves(tmp_path: Path) -> None:
-    path = many_flows(tmp_path / "many.pcap")
+    path = write_many_flows(tmp_path / "many.pcap")
     command = [sys.executable, "-m", "pytest_cloudbench.commands.cli", "analyze", str(path), "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None

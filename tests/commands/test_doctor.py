@@ -1,4 +1,4 @@
-"""``cloudbench doctor``: what is well is said to be, what is wrong is found, and nothing is left."""
+"""``cloudbench doctor`` confirms a healthy provider, finds each fault, and leaves no file."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def test_a_healthy_provider_is_well_and_nothing_is_left(
     (tmp_path / "objects").mkdir()
     for spec in ("emulated:dropbox", f"folder:{tmp_path / 'objects'}"):
         assert main(["doctor", spec]) == 0
-        shown = capsys.readouterr().out
-        assert "FAIL" not in shown
+        output = capsys.readouterr().out
+        assert "FAIL" not in output
         connects = ["connect"] if spec.startswith("emulated:") else []
-        assert [line.split()[1] for line in shown.splitlines() if line.startswith("ok")] == [
+        assert [line.split()[1] for line in output.splitlines() if line.startswith("ok")] == [
             "driver", *connects, "write", "read", "list", "delete", "quota",
         ]  # fmt: skip
-        clock = next(line for line in shown.splitlines() if line.split()[0] == "clock")
+        clock = next(line for line in output.splitlines() if line.split()[0] == "clock")
         assert ("same as this machine (emulator)" in clock) is spec.startswith("emulated:")
     assert list((tmp_path / "objects").iterdir()) == []
     assert (tmp_path / "journal.jsonl").read_bytes() == b""
@@ -69,8 +69,8 @@ def test_lines_fit_the_terminal_and_are_whole_in_a_pipe(
 ) -> None:
     monkeypatch.setenv("CLOUDBENCH_JOURNAL", str(tmp_path / "journal.jsonl"))
     assert main(["doctor", f"folder:{tmp_path}"]) == 0
-    whole = capsys.readouterr().out
-    assert max(map(len, whole.splitlines())) > 80
+    output = capsys.readouterr().out
+    assert max(map(len, output.splitlines())) > 80
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["doctor", f"folder:{tmp_path}"]) == 0
@@ -95,8 +95,8 @@ def test_refused_characters_of_names_stay_on_one_line(tmp_path: Path, monkeypatc
     assert "via via" not in message
 
 
-class Damaging(FolderDriver):
-    """Stores something other than what it receives."""
+class DamagingDriver(FolderDriver):
+    """A driver that stores other content than it receives."""
 
     def put(self, path: str, content: Content) -> Entry:
         entry = super().put(path, content)
@@ -105,8 +105,8 @@ class Damaging(FolderDriver):
         return entry
 
 
-class Refusing(FolderDriver):
-    """Has credentials that may not write."""
+class RefusingDriver(FolderDriver):
+    """A driver whose credentials do not permit writing."""
 
     def put(self, path: str, content: Content) -> Entry:
         raise CloudError(ErrorKind.AUTH, "put", path, detail="scope missing")
@@ -136,17 +136,17 @@ def test_every_http_driver_has_a_clock_url(spec: str) -> None:
         pytest.skip(missing)
     driver: Any = drivers.connect(parsed, None, HTTP_DRIVERS[spec])
     try:
-        place = urlsplit(driver.clock_url)
-        assert place.scheme in ("http", "https")
-        assert place.hostname
-        assert not place.query
-        assert "def" not in place.path, "an address on the way to files may be a secret"
+        url = urlsplit(driver.clock_url)
+        assert url.scheme in ("http", "https")
+        assert url.hostname
+        assert not url.query
+        assert "def" not in url.path, "an address on the way to files may be a secret"
     finally:
         driver.close()
 
 
-class Dated(BaseHTTPRequestHandler):
-    """Refuses, with the date that is set on the server's class."""
+class DatedHandler(BaseHTTPRequestHandler):
+    """A handler that refuses each request, with the date that is set on its class."""
 
     date = ""
 
@@ -173,16 +173,16 @@ def test_the_clock_is_compared_with_the_date_of_an_answer(
 ) -> None:
     monkeypatch.setenv("CLOUDBENCH_JOURNAL", str(tmp_path / "journal.jsonl"))
     date = "" if ahead_s is None else formatdate(time.time() + ahead_s, usegmt=True)
-    with HTTPServer(("127.0.0.1", 0), type("Handler", (Dated,), {"date": date})) as server:
+    with HTTPServer(("127.0.0.1", 0), type("Handler", (DatedHandler,), {"date": date})) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         (tmp_path / "objects").mkdir()
         driver: Any = FolderDriver.connect(ProviderSpec.parse(f"folder:{tmp_path / 'objects'}"), None, {})
         driver.clock_url = f"http://127.0.0.1:{server.server_port}/"
-        found = steps(Provider(f"folder:{tmp_path / 'objects'}", driver))["clock"]
+        result = steps(Provider(f"folder:{tmp_path / 'objects'}", driver))["clock"]
         server.shutdown()
         thread.join()
-    assert (found[0], message in found[1]) == (is_good, True), found
+    assert (result[0], message in result[1]) == (is_good, True), result
 
 
 def test_doctor_reports_refused_connection(
@@ -212,21 +212,21 @@ def test_emulators_date_their_answers(emulator: EmulatorService) -> None:
     assert before_s <= parsedate_to_datetime(dates[0]).timestamp() <= time.time()
 
 
-def of(kind: type[FolderDriver], folder: Path) -> Provider:
+def make_provider(kind: type[FolderDriver], folder: Path) -> Provider:
     folder.mkdir()
     driver = kind.connect(ProviderSpec.parse(f"folder:{folder}"), None, {})
     return Provider("folder:x", driver, profile="none")
 
 
 def test_each_fault_fails_its_step_with_advice(tmp_path: Path) -> None:
-    found = steps(of(Damaging, tmp_path / "damaged"))
-    assert found["write"][0] is True
-    assert found["read back"] == (False, "5120 bytes came back, and they differ")
-    assert "list" not in found
-    found = steps(of(Refusing, tmp_path / "refused"))
-    assert found["write"][0] is False
-    assert "scope missing" in found["write"][1]
-    assert "cloudbench status" in found["write"][1]
+    results = steps(make_provider(DamagingDriver, tmp_path / "damaged"))
+    assert results["write"][0] is True
+    assert results["read back"] == (False, "5120 bytes came back, and they differ")
+    assert "list" not in results
+    results = steps(make_provider(RefusingDriver, tmp_path / "refused"))
+    assert results["write"][0] is False
+    assert "scope missing" in results["write"][1]
+    assert "cloudbench status" in results["write"][1]
 
 
 def test_a_full_account_and_a_lost_service_have_different_advice(emulator: EmulatorService) -> None:

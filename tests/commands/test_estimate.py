@@ -1,4 +1,4 @@
-"""``cloudbench estimate``: what a test would do, from its own code, with nothing touched."""
+"""``cloudbench estimate`` computes the operations and cost of a test from its own code, and changes nothing."""
 
 from __future__ import annotations
 
@@ -47,48 +47,48 @@ def test_plain():
 
 
 def estimate(tmp_path: Path, *words: str, **environment: str) -> dict[str, dict[str, str]]:
-    """Return what the command says of each test: rows by their names."""
+    """Return the command's rows about each test, by the names of test and row."""
     command = [sys.executable, "-m", "pytest_cloudbench.commands.cli", "estimate", *words]
     done = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, timeout=HANG_S, check=False,
         env={**os.environ, "COLUMNS": "200", **environment},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    found: dict[str, dict[str, str]] = {"": {"text": done.stdout}}
+    estimates: dict[str, dict[str, str]] = {"": {"text": done.stdout}}
     for block in done.stdout.strip().split("\n\n"):
         title, *rows = block.splitlines()
         name = re.sub(r".*::|[\[,:].*", "", title)
-        found[name] = dict(re.split(r"(?<!:) {2,}|: ", row.strip(), maxsplit=1) for row in rows if row[:2] == "  ")
-    return found
+        estimates[name] = dict(re.split(r"(?<!:) {2,}|: ", row.strip(), maxsplit=1) for row in rows if row[:2] == "  ")
+    return estimates
 
 
 def test_estimate_needs_no_credentials_and_writes_nothing(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TESTS)
     before = sorted(tmp_path.rglob("*"))
-    found = estimate(tmp_path, "test_it.py", "--provider", "s3://my-bucket")
-    assert found["test_open"]["operations"] == "61 (60 put, 1 list)"
-    assert found["test_open"]["bytes"] == "300,000 up, 0 down"
-    assert found["test_open"]["requests"] == "at least 61"
-    assert found["test_open"]["duration"] == "about 10 s"
+    estimates = estimate(tmp_path, "test_it.py", "--provider", "s3://my-bucket")
+    assert estimates["test_open"]["operations"] == "61 (60 put, 1 list)"
+    assert estimates["test_open"]["bytes"] == "300,000 up, 0 down"
+    assert estimates["test_open"]["requests"] == "at least 61"
+    assert estimates["test_open"]["duration"] == "about 10 s"
     price = price_of("s3://my-bucket")
     assert price is not None
     usd = 60 * price.requests["put"] + price.requests["list"]
-    assert found["test_open"]["cost"].startswith(f"about ${usd:.5f}"[:11])
-    assert "at most 300 kB at the provider" in found["test_open"]["space"]
+    assert estimates["test_open"]["cost"].startswith(f"about ${usd:.5f}"[:11])
+    assert "at most 300 kB at the provider" in estimates["test_open"]["space"]
     assert [path for path in sorted(tmp_path.rglob("*")) if "__pycache__" not in path.parts] == before
 
 
 def test_estimate_marks_figures_that_depend_on_measurement(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TESTS)
-    found = estimate(tmp_path, "test_it.py", "--provider", "folder:nowhere", "-n", "4")
-    assert found["test_closed"]["operations"] == "31 (10 put, 1 list, 20 get)"
-    assert found["test_closed"]["bytes"] == "10,000 up, 20,000 down"
-    assert found["test_closed"]["duration"] == "as long as the provider takes, at least 7 s"
-    assert found["test_closed"]["cost"] == "none: no account is used"
-    assert found["test_search"]["more"].startswith("at least this: it depends on what is measured: no_such_metric")
-    assert found["test_by_hand"] == {"not estimated": "it asks for provide"}
-    assert found["all 3 tests"]["operations"] == "101 (78 put, 3 list, 20 get)"
-    assert found[""]["text"].endswith("1 test that runs no experiment: not estimated\n")
+    estimates = estimate(tmp_path, "test_it.py", "--provider", "folder:nowhere", "-n", "4")
+    assert estimates["test_closed"]["operations"] == "31 (10 put, 1 list, 20 get)"
+    assert estimates["test_closed"]["bytes"] == "10,000 up, 20,000 down"
+    assert estimates["test_closed"]["duration"] == "as long as the provider takes, at least 7 s"
+    assert estimates["test_closed"]["cost"] == "none: no account is used"
+    assert estimates["test_search"]["more"].startswith("at least this: it depends on what is measured: no_such_metric")
+    assert estimates["test_by_hand"] == {"not estimated": "it asks for provide"}
+    assert estimates["all 3 tests"]["operations"] == "101 (78 put, 3 list, 20 get)"
+    assert estimates[""]["text"].endswith("1 test that runs no experiment: not estimated\n")
     assert not (tmp_path / "nowhere").exists()
 
 

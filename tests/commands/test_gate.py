@@ -1,4 +1,4 @@
-"""The commands about the regression gate, on runs with a known truth."""
+"""The commands about the regression gate, on runs with known changes."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ def run(folder: Path, capfd: pytest.CaptureFixture[str]) -> Run:
     return run
 
 
-def store_runs(folder: Path, first: int, runs: int, spread: float = 0.01, p50: float = 0.1, **given: Any) -> None:
-    """Store a run a day, with quiet times that vary this much."""
+def store_runs(folder: Path, first: int, runs: int, spread: float = 0.01, p50: float = 0.1, **changes: Any) -> None:
+    """Store one run a day, with quiet times that vary by ``spread``."""
     source = random.Random(first)
     for number in range(first, first + runs):
-        told = {
+        fields = {
             "quiet_ops": 300, "quiet_p50": p50 * exp(source.gauss(0, spread)), "quiet_p99": 0.2, "quiet_kept": 300,
-            "start_wall_ms": START_MS + number * DAY_MS, "quiet_share": 1.0, **given,
+            "start_wall_ms": START_MS + number * DAY_MS, "quiet_share": 1.0, **changes,
         }  # fmt: skip
-        store(folder, number, {TEST: info(**told)})
+        store(folder, number, {TEST: info(**fields)})
 
 
 def test_power_gives_no_figure_for_metrics_that_the_gate_refuses(folder: Path, run: Run) -> None:
@@ -105,15 +105,15 @@ def test_as_many_runs_are_searched_for_a_change_as_in_the_gate(
     assert max(lengths) == 60
 
 
-def varied(folder: Path, runs: int, tests: int) -> None:
-    """A history with levels that change, errors, a second machine, and runs that failed, were gated or had doubts."""
+def store_varied_runs(folder: Path, runs: int, tests: int) -> None:
+    """Store a history of changing levels, errors and two machines. Some runs fail, break the gate or have doubts."""
     source = random.Random("varied")
     for number in range(1, runs + 1):
         entries = {}
         for test in range(tests):
             level = 0.1 * (1.3 if number > 60 + test else 1.0) * exp(source.gauss(0, 0.01 + 0.01 * test))
             failed = sum(source.random() < (0.05 if number % 29 == 0 else 0.002) for _ in range(300))
-            told: dict[str, Any] = {
+            fields: dict[str, Any] = {
                 "quiet_ops": 300, "quiet_p50": level, "quiet_p99": 2 * level * exp(source.gauss(0, 0.03)),
                 "quiet_kept": 300 - number % 7, "quiet_share": 0.99, "failed": failed, "failed_rate": failed / 300,
                 "requests_per_op": 1.0 + (number == 77), "cpu_per_op": 0.001 * exp(source.gauss(0, 0.05)),
@@ -121,15 +121,15 @@ def varied(folder: Path, runs: int, tests: int) -> None:
                 "machine": "Another" if number % 10 == 3 else "The usual one",
             }  # fmt: skip
             if source.random() < 0.06:
-                told |= source.choice([
+                fields |= source.choice([
                     {"outcome": "failed"}, {"doubts": ["late"]}, {"outcome": "failed", "gate": {"answer": "broken"}},
                 ])  # fmt: skip
-            entries[f"{TEST}[{test}]"] = info(**told)
+            entries[f"{TEST}[{test}]"] = info(**fields)
         store(folder, number, entries)
 
 
-def judged_one_by_one(folder: Path) -> list[str]:
-    """What a backtest says if each run is compared with all before it, and everything is judged."""
+def judge_one_by_one(folder: Path) -> list[str]:
+    """Return the lines of a backtest that compares each run with all earlier ones and judges everything."""
     index, sessions = Index.open(folder), dict[str, list[Check]]()
     for test in index.tests():
         rows = zip(index.series(test, "ops"), index.numbers(test, sorted(needed_numbers())), strict=True)
@@ -139,15 +139,15 @@ def judged_one_by_one(folder: Path) -> list[str]:
         }) for point, row in rows]  # fmt: skip
         for end, (now, numbers) in enumerate(runs):
             if end >= FEWEST_RUNS and "doubts" not in now.fit:
-                usable = [each for point, each in runs[:end]
+                usable = [former for point, former in runs[:end]
                           if point.fit in ("", *FOLLOWED) and point.fingerprint == now.fingerprint]  # fmt: skip
                 sessions.setdefault(now.run, []).extend(checks_of(test, numbers, tuple(numbers), usable, {}))
     judged = suspects = red = 0
     lines = []
     for run, checks in sorted(sessions.items()):
         rulings = judge([replace(check, again=(check.now,) * AGAIN) for check in checks])
-        broken = [each for each in rulings if each.answer == "broken"]
-        lines += [f"{run}: {each.check.experiment}: {ruling_text(each)}" for each in broken]
+        broken = [ruling for ruling in rulings if ruling.answer == "broken"]
+        lines += [f"{run}: {ruling.check.experiment}: {ruling_text(ruling)}" for ruling in broken]
         judged += any(len(check.baseline) >= FEWEST_RUNS for check in checks)
         suspects, red = suspects + sum(map(is_suspect, checks)), red + bool(broken)
     return [
@@ -159,8 +159,8 @@ def judged_one_by_one(folder: Path) -> list[str]:
 
 @pytest.mark.slow
 def test_a_backtest_agrees_with_judging_each_run_alone(folder: Path, run: Run) -> None:
-    """What is known of former runs is kept from one to the next, which must change no answer."""
-    varied(folder, 120, 3)
-    found, expected = run("backtest"), judged_one_by_one(folder)
-    assert sorted(found) == sorted(expected)
-    assert len(found) > 5, "a history without a broken run compares nothing"
+    """The backtest reuses its facts about former runs, and this must change no answer."""
+    store_varied_runs(folder, 120, 3)
+    lines, expected = run("backtest"), judge_one_by_one(folder)
+    assert sorted(lines) == sorted(expected)
+    assert len(lines) > 5, "a history without a broken run compares nothing"

@@ -1,4 +1,4 @@
-"""The commands about stored runs, on runs with a known truth."""
+"""The commands about stored runs, on runs with known changes."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def storage(tmp_path: Path) -> Path:
 def run(storage: Path, capfd: pytest.CaptureFixture[str]) -> Any:
     def run(*argv: str, status: int = 0) -> tuple[str, str]:
         assert cli.main([*argv, "--storage", str(storage)]) == status, capfd.readouterr()
-        found = capfd.readouterr()
-        return found.out, found.err
+        output = capfd.readouterr()
+        return output.out, output.err
 
     return run
 
 
-def changed(storage: Path, change: float = 0.2) -> None:
-    """Thirty runs, of which the last eight are slower."""
+def store_changed_runs(storage: Path, change: float = 0.2) -> None:
+    """Store thirty runs, the last eight of them slower."""
     rng = random.Random(1)
     levels = [0.1 * exp(rng.gauss(0, 0.02)) * (1 + change * (number >= 22)) for number in range(30)]
     store_series(storage, levels)
@@ -54,7 +54,7 @@ def changed(storage: Path, change: float = 0.2) -> None:
 
 
 def test_history_shows_a_change_and_the_first_run_after_it(storage: Path, run: Any) -> None:
-    changed(storage)
+    store_changed_runs(storage)
     out, _ = run("history")
     (line,) = [line for line in out.splitlines() if line.startswith(TEST)]
     assert " % since 0023_run" in line
@@ -84,7 +84,7 @@ def test_a_change_among_equal_runs_is_marked_doubtful(storage: Path, run: Any) -
 def test_runs_are_found_in_the_storage_that_pytest_uses(
     command: list[str], folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Records are in results in any case, and runs in .benchmarks unless a suite is run."""
+    """Records are always in results. Runs are in .benchmarks, except those of suites."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "results" / MACHINE / "20261122T071148Z-ec62").mkdir(parents=True)
     (tmp_path / ".benchmarks").mkdir()
@@ -95,7 +95,7 @@ def test_runs_are_found_in_the_storage_that_pytest_uses(
 
 
 def test_history_of_steady_runs_finds_nothing(storage: Path, run: Any) -> None:
-    changed(storage, 0.0)
+    store_changed_runs(storage, 0.0)
     out, _ = run("history", "test_put")
     assert "no change found" in out
     assert "change:" not in out
@@ -110,8 +110,8 @@ def test_history_of_few_runs_says_that_nothing_can_be_found(storage: Path, run: 
 def test_history_keeps_other_conditions_apart(storage: Path, run: Any) -> None:
     store_series(storage, [0.1] * 10)
     for number in range(11, 21):
-        told = info(response_p50=0.9, start_wall_ms=START_MS + number * DAY_MS, provider="dropbox", emulated=False)
-        store(storage, number, {TEST: told})
+        entry = info(response_p50=0.9, start_wall_ms=START_MS + number * DAY_MS, provider="dropbox", emulated=False)
+        store(storage, number, {TEST: entry})
     out, _ = run("history", TEST)
     assert "apart: differed in provider (emulated:dropbox, here dropbox)" in out
     assert "change:" not in out, "between an emulated and a real service there is no change to be found"
@@ -120,8 +120,8 @@ def test_history_keeps_other_conditions_apart(storage: Path, run: Any) -> None:
 
 def test_interrupted_and_doubtful_runs_are_shown_and_not_counted(storage: Path, run: Any) -> None:
     store_series(storage, [0.1] * 9)
-    for number, given in enumerate([{"outcome": "interrupted"}] * 4 + [{"doubts": ["late"]}] * 4, 10):
-        store(storage, number, {TEST: info(response_p50=0.9, start_wall_ms=START_MS + number * DAY_MS, **given)})
+    for number, changes in enumerate([{"outcome": "interrupted"}] * 4 + [{"doubts": ["late"]}] * 4, 10):
+        store(storage, number, {TEST: info(response_p50=0.9, start_wall_ms=START_MS + number * DAY_MS, **changes)})
     out, _ = run("history", TEST)
     assert out.count("ended in an interruption") == 4
     assert out.count("had doubts") == 4
@@ -145,8 +145,8 @@ def test_a_killed_run_is_reported_and_recovered_as_interrupted(storage: Path, ru
     folder = storage / MACHINE / "20261122T071148Z-ec62" / "test_put_1"
     folder.mkdir(parents=True)
     shutil.copy(FIXTURES / "results-schema-2" / "gw0.oplog", folder / "gw0.oplog")
-    told = {"fullname": TEST, "name": "test_put", "run": "r", "run_id": "20261122T071148Z-ec62", "params": {}}
-    note = {**told, "info": info(outcome="unfinished"), "owner": json.dumps(["elsewhere", "b", "n", 1, 1])}
+    fields = {"fullname": TEST, "name": "test_put", "run": "r", "run_id": "20261122T071148Z-ec62", "params": {}}
+    note = {**fields, "info": info(outcome="unfinished"), "owner": json.dumps(["elsewhere", "b", "n", 1, 1])}
     (folder / "run.json").write_text(json.dumps(note))
     out, _ = run("baseline", "list")
     assert f"not in the list: {TEST} of 20261122T071148Z-ec62 was killed" in out
@@ -251,27 +251,27 @@ SIDES = {
 
 
 def test_a_comparison_of_two_sides_is_no_row_of_a_series(storage: Path, run: Any) -> None:
-    """Even under the name of a test that measured one side, and when what is derived is made again."""
+    """It is none even under the name of a test of one side, and after the index is made again."""
     for number in range(1, 4):
         later = {"start_wall_ms": START_MS + number * DAY_MS}
         entries = {TEST: info(**later)} if number < 3 else {TEST: info(versus=SIDES, response_p50=9.0, **later)}
         store(storage, number, entries)
     commands = (["history"], ["history", TEST], ["compare", "all"], ["show", "3"], ["baseline", "show"])
-    told = {" ".join(words): run(*words)[0] for words in commands}
-    assert "9,000 ms" not in "".join(told.values())
+    outputs = {" ".join(words): run(*words)[0] for words in commands}
+    assert "9,000 ms" not in "".join(outputs.values())
     for name in ("history", "history test_it.py::test_put"):
-        plain, _, sides = told[name].partition("two sides in turns")
+        plain, _, sides = outputs[name].partition("two sides in turns")
         assert "0003_run" not in plain
         (line,) = sides.splitlines()[2:]
         assert re.split(r"  +", line.strip())[1] == "0003_run"
         assert "s3://old  s3://new" in line
         assert line.endswith("quiet_p50 +10.0 % [+2.0, +19.0]: A better")
-    assert told["compare all"].endswith("left out: comparisons of two sides (1, see cloudbench show 0003_run)\n")
-    assert "  A = s3://old   B = s3://new\n  31 pairs of blocks, 80 operations a block, in 6.4 min" in told["show 3"]
-    assert "no difference above 0.5 points" in told["show 3"]
+    assert outputs["compare all"].endswith("left out: comparisons of two sides (1, see cloudbench show 0003_run)\n")
+    assert "  A = s3://old   B = s3://new\n  31 pairs of blocks, 80 operations a block, in 6.4 min" in outputs["show 3"]
+    assert "no difference above 0.5 points" in outputs["show 3"]
     assert run("history", "--metric", "failed_rate")[0].rstrip().endswith("no difference above 0.5 points")
     (storage / INDEX_NAME).unlink()
-    assert {" ".join(words): run(*words)[0] for words in commands} == told
+    assert {" ".join(words): run(*words)[0] for words in commands} == outputs
 
 
 def test_a_storage_of_comparisons_alone_has_a_history(storage: Path, run: Any) -> None:
@@ -332,14 +332,14 @@ def test_runs_of_old_schemas_are_shown(storage: Path, run: Any, folder: str, los
 def test_runs_elsewhere_are_compared_and_shown_by_their_files(storage: Path, tmp_path: Path, run: Any) -> None:
     store(storage, 1, {TEST: info(response_p50=0.1)})
     here = str(storage / MACHINE / "0001_run.json")
-    there = str(store(tmp_path / "a", 1, {TEST: info(response_p50=0.2)}))
-    for names in (("last", there), (here, there), ("1", there, here)):
+    other = str(store(tmp_path / "a", 1, {TEST: info(response_p50=0.2)}))
+    for names in (("last", other), (here, other), ("1", other, here)):
         out, _ = run("compare", *names)
         assert "+100.0 %" in out, names
         assert f"{MACHINE}/0001_run.json" in out, "two of one name are told apart"
-    assert there in run("show", there)[0]
-    assert "200 ms" in run("show", there)[0]
-    assert [each.place for each in Index.open(storage).runs()] == [f"{MACHINE}/0001_run.json"], "it was only looked at"
+    assert other in run("show", other)[0]
+    assert "200 ms" in run("show", other)[0]
+    assert [row.place for row in Index.open(storage).runs()] == [f"{MACHINE}/0001_run.json"], "it was only looked at"
 
 
 def test_files_are_compared_without_any_stored_run(
@@ -360,18 +360,18 @@ def test_files_are_compared_without_any_stored_run(
 
 
 @pytest.fixture
-def recorded(storage: Path) -> Path:
+def recorded_run(storage: Path) -> Path:
     """A run with the records of each schema, as two entries with parameters."""
     pytest.importorskip("duckdb")
     folder = storage / MACHINE / "20261122T071148Z-ec62"
     folder.mkdir(parents=True)
     entries = {}
     for schema in (1, 2):
-        (found,) = json.loads((FIXTURES / f"results-schema-{schema}" / "0001_worst-case.json").read_text())[
+        (stored,) = json.loads((FIXTURES / f"results-schema-{schema}" / "0001_worst-case.json").read_text())[
             "benchmarks"
         ]
         shutil.copy(FIXTURES / f"results-schema-{schema}" / "worst-case.parquet", folder / f"of'{schema}.parquet")
-        entries[f"{TEST}[{schema}]"] = {**found["extra_info"], "ops_file": f"{folder.name}/of'{schema}.parquet",
+        entries[f"{TEST}[{schema}]"] = {**stored["extra_info"], "ops_file": f"{folder.name}/of'{schema}.parquet",
                                         "start_wall_ms": START_MS}  # fmt: skip
     path = store(storage, 1, entries)
     document = json.loads(path.read_text())
@@ -381,7 +381,7 @@ def recorded(storage: Path) -> Path:
     return path
 
 
-def test_ops_joins_operations_with_columns_of_their_entries(recorded: Path, run: Any) -> None:
+def test_ops_joins_operations_with_columns_of_their_entries(recorded_run: Path, run: Any) -> None:
     columns = "test, provider, param_sensors, outcome"
     sql = f"SELECT {columns}, count(*) AS n FROM ops GROUP BY ALL ORDER BY param_sensors, outcome"
     out, _ = run("ops", "1", "--csv", "--sql", sql)
@@ -394,7 +394,7 @@ def test_ops_joins_operations_with_columns_of_their_entries(recorded: Path, run:
     ]
 
 
-def test_ops_have_the_metrics_of_their_entries_and_the_time_of_day(recorded: Path, run: Any) -> None:
+def test_ops_have_the_metrics_of_their_entries_and_the_time_of_day(recorded_run: Path, run: Any) -> None:
     out, _ = run("ops", "1", "--csv", "--sql", """
         SELECT e.entry, abs(max(o.response_s) FILTER (o.outcome = 'ok') - any_value(e.response_max)) < 1e-9 AS same,
             epoch_ms(min(o.scheduled_at)) AS first_ms, min(o.ended_at - o.started_at) >= INTERVAL 0 SECOND AS forward,
@@ -435,17 +435,17 @@ def test_operations_of_two_sides_know_their_side_and_block(storage: Path, run: A
 
 
 @pytest.mark.parametrize("sql", ["", "  ", "-- nothing", ";"])
-def test_empty_query_is_refused_in_one_line(recorded: Path, run: Any, sql: str) -> None:
+def test_empty_query_is_refused_in_one_line(recorded_run: Path, run: Any, sql: str) -> None:
     err = run("ops", "1", "--sql", sql, status=4)[1]
     assert err == "cloudbench: --sql: expected a query, such as: FROM ops LIMIT 5\n"
 
 
-def test_wrong_query_and_lost_records_are_reported_in_one_line(recorded: Path, run: Any) -> None:
+def test_wrong_query_and_lost_records_are_reported_in_one_line(recorded_run: Path, run: Any) -> None:
     err = run("ops", "1", "--sql", "SELECT nothing FROM ops", status=4)[1]
     assert err.startswith("cloudbench: --sql: Binder Error")
     assert err.count("\n") == 1
     assert "only the first 1,000 rows" in run("ops", "1", "--sql", "FROM range(2000)")[0]
-    (recorded.parent / "20261122T071148Z-ec62" / "of'1.parquet").unlink()
+    (recorded_run.parent / "20261122T071148Z-ec62" / "of'1.parquet").unlink()
     assert "give their folder with --records" in run("ops", "1", "--sql", "FROM ops", status=1)[1]
 
 
@@ -458,7 +458,7 @@ def test_records_outside_of_the_results_are_not_opened(storage: Path, tmp_path: 
 
 
 def test_ops_without_duckdb_names_command_to_install_it(
-    recorded: Path, run: Any, monkeypatch: pytest.MonkeyPatch
+    recorded_run: Path, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "duckdb", None)
     err = run("ops", "1", "--sql", "FROM ops", status=4)[1]
@@ -471,13 +471,13 @@ def test_ops_without_duckdb_names_command_to_install_it(
 def test_runs_travel_in_one_file_and_are_never_overwritten(storage: Path, tmp_path: Path, run: Any, capfd: Any) -> None:
     store_series(storage, [0.1, 0.2, 0.3])
     store(storage, 4, {TEST: info(start_wall_ms=START_MS * 2)}, branch="topic")
-    bundle, there = str(tmp_path / "runs.zip"), tmp_path / "there"
+    bundle, target = str(tmp_path / "runs.zip"), tmp_path / "there"
     assert "2 runs" in run("baseline", "export", bundle, "--last", "2", "--branch", "main")[0]
-    store(there, 3, {"mine": info()})
-    for told in ("2 files are new, 0 were there", "0 files are new, 2 were there"):
-        assert cli.main(["baseline", "import", bundle, "--storage", str(there)]) == 0
-        assert told in capfd.readouterr().out
-    index = Index.open(there)
+    store(target, 3, {"mine": info()})
+    for message in ("2 files are new, 0 were there", "0 files are new, 2 were there"):
+        assert cli.main(["baseline", "import", bundle, "--storage", str(target)]) == 0
+        assert message in capfd.readouterr().out
+    index = Index.open(target)
     assert [point.value for point in index.series(TEST, "response_p50")] == [0.2, 0.3]
     assert len(index.series("mine", "failed")) == 1
 
@@ -519,16 +519,16 @@ def test_baselines_begin_with_an_accepted_run(storage: Path, run: Any) -> None:
     assert "2 was before" in run("baseline", "show", "test_put")[0]
 
 
-def store_broken(storage: Path, first: int, runs: int, level: float, **given: Any) -> None:
-    """Runs whose tests passed, but which the regression gate failed."""
+def store_broken(storage: Path, first: int, runs: int, level: float, **changes: Any) -> None:
+    """Store runs whose tests passed, but which failed at the regression gate."""
     for number in range(first, first + runs):
-        told = {"outcome": "failed", "gate": {"answer": "broken"}, "start_wall_ms": START_MS + number * DAY_MS}
+        fields = {"outcome": "failed", "gate": {"answer": "broken"}, "start_wall_ms": START_MS + number * DAY_MS}
         value = level * (1 + number % 3 / 1000)
-        store(storage, number, {TEST: info(**{**told, "response_p50": value, **given})}, commit=f"c{number:03}")
+        store(storage, number, {TEST: info(**{**fields, "response_p50": value, **changes})}, commit=f"c{number:03}")
 
 
 def test_runs_that_only_the_gate_failed_stay_in_the_history(storage: Path, run: Any) -> None:
-    """Broken runs are not a baseline, but they are what the history must show."""
+    """Broken runs are no baseline, but the history must show them."""
     store_series(storage, [0.1 * (1 + number % 3 / 1000) for number in range(12)])
     store_broken(storage, 13, 6, 0.15)
     out, _ = run("history", TEST)
@@ -563,9 +563,9 @@ def test_an_acceptance_can_be_undone_by_the_command_that_it_names(storage: Path,
         return [point.fit for point in Index.open(storage).series(TEST, "response_p50")]
 
     before = fits()
-    said = run("baseline", "accept", "5", *words)[0]
+    output = run("baseline", "accept", "5", *words)[0]
     assert fits() != before
-    undo = shlex.split(said.strip().rpartition("; to undo it: cloudbench ")[2])
+    undo = shlex.split(output.strip().rpartition("; to undo it: cloudbench ")[2])
     assert undo[-1] == "--undo"
     assert "baselines are as they were before " in run(*undo)[0]
     assert fits() == before
@@ -593,8 +593,8 @@ def test_on_a_terminal_all_tests_are_accepted_only_if_the_user_agrees(
 
 
 def test_only_the_tests_that_are_accepted_must_have_passed(storage: Path, run: Any) -> None:
-    told = {"outcome": "failed", "gate": {"answer": "broken"}}
-    store(storage, 1, {TEST: info(**told), "test_it.py::other": info(outcome="failed")})
+    fields = {"outcome": "failed", "gate": {"answer": "broken"}}
+    store(storage, 1, {TEST: info(**fields), "test_it.py::other": info(outcome="failed")})
     assert "test_it.py::other is failed" in run("baseline", "accept", "1", status=1)[1]
     assert "begin with" in run("baseline", "accept", "1", "--test", TEST)[0]
 
@@ -630,8 +630,8 @@ def test_the_stock_compare_tells_labels_apart_and_ignores_our_files(storage: Pat
 def test_accepting_a_run_changes_no_test_that_it_did_not_measure(storage: Path, run: Any) -> None:
     store_series(storage, [0.1] * 3)
     store_broken(storage, 4, 2, 0.2)
-    told = info(start_wall_ms=START_MS + 3 * DAY_MS + 1)
-    store(storage, 9, {"test_it.py::other": told})
+    entry = info(start_wall_ms=START_MS + 3 * DAY_MS + 1)
+    store(storage, 9, {"test_it.py::other": entry})
     assert "baselines of its 1 tests begin with " in run("baseline", "accept", "9")[0]
     fits = [point.fit for point in Index.open(storage).series(TEST, "response_p50")]
     assert fits == ["", "", "", "failed only at the gate", "failed only at the gate"]

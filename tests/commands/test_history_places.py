@@ -1,4 +1,4 @@
-"""Stored runs in ``.benchmarks`` and records in ``results``, as pytest leaves them by itself: commands find both."""
+"""Commands find stored runs in ``.benchmarks`` and records in ``results``, the folders that pytest uses by default."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ Run = Callable[..., str]
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two runs, and the records of a third one whose session was killed."""
+    """A folder with two runs, and the records of a third one whose session was killed."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     store_series(tmp_path / ".benchmarks", [0.1, 0.2])
-    left = tmp_path / "results" / MACHINE / KILLED / "test_put_1"
-    left.mkdir(parents=True)
-    shutil.copy(FIXTURES / "results-schema-2" / "gw0.oplog", left)
-    told = {"fullname": TEST, "name": "test_put", "run": "r", "run_id": KILLED, "params": {}}
-    note = {**told, "info": info(outcome="unfinished"), "owner": json.dumps(["elsewhere", "b", "n", 1, 1])}
-    (left / "run.json").write_text(json.dumps(note))
+    killed_run = tmp_path / "results" / MACHINE / KILLED / "test_put_1"
+    killed_run.mkdir(parents=True)
+    shutil.copy(FIXTURES / "results-schema-2" / "gw0.oplog", killed_run)
+    fields = {"fullname": TEST, "name": "test_put", "run": "r", "run_id": KILLED, "params": {}}
+    note = {**fields, "info": info(outcome="unfinished"), "owner": json.dumps(["elsewhere", "b", "n", 1, 1])}
+    (killed_run / "run.json").write_text(json.dumps(note))
     return tmp_path
 
 
@@ -38,15 +38,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def run(capfd: pytest.CaptureFixture[str]) -> Run:
     def run(*argv: str) -> str:
         status = cli.main([*argv])
-        found = capfd.readouterr()
-        assert status == 0, found.err
-        return found.out
+        output = capfd.readouterr()
+        assert status == 0, output.err
+        return output.out
 
     return run
 
 
-def recorded(storage: Path, results: Path) -> None:
-    """A run whose records lie in a results folder."""
+def store_recorded_run(storage: Path, results: Path) -> None:
+    """Store a run whose records are in a results folder."""
     target = results / MACHINE / "20261123T071148Z-ec63"
     target.mkdir(parents=True)
     shutil.copy(FIXTURES / "results-schema-2" / "worst-case.parquet", target)
@@ -79,13 +79,13 @@ def test_baseline_list_shows_a_single_recovered_run(folder: Path, run: Run) -> N
 @pytest.mark.parametrize("options", [(), ("--records", "kept")])
 def test_operations_are_found_in_the_results_folder(folder: Path, run: Run, options: tuple[str, ...]) -> None:
     pytest.importorskip("duckdb")
-    recorded(folder / ".benchmarks", folder / (options[-1] if options else "results"))
+    store_recorded_run(folder / ".benchmarks", folder / (options[-1] if options else "results"))
     assert "200" in run("ops", "3", "--sql", "SELECT count(*) FROM ops", *options)
 
 
 @pytest.mark.parametrize("options", [(), ("--records", "kept")])
 def test_a_page_has_figures_of_the_operations_records(folder: Path, run: Run, options: tuple[str, ...]) -> None:
-    recorded(folder / ".benchmarks", folder / (options[-1] if options else "results"))
+    store_recorded_run(folder / ".benchmarks", folder / (options[-1] if options else "results"))
     assert "left out" not in run("report", "3", *options)
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert "Over time, " in page
@@ -95,7 +95,7 @@ def test_a_page_has_figures_of_the_operations_records(folder: Path, run: Run, op
 def test_records_are_found_in_the_configured_folder(folder: Path, run: Run) -> None:
     pytest.importorskip("duckdb")
     (folder / "pytest.ini").write_text("[pytest]\naddopts = --cloudbench-results=kept\n")
-    recorded(folder / ".benchmarks", folder / "kept")
+    store_recorded_run(folder / ".benchmarks", folder / "kept")
     assert "200" in run("ops", "3", "--sql", "SELECT count(*) FROM ops")
 
 
@@ -125,8 +125,8 @@ def test_recover_names_the_missing_results_folders(
     (folder / "empty").mkdir()
     monkeypatch.chdir(folder / "empty")
     assert cli.main(["recover"]) == 4
-    told = "recover: there is no results or .benchmarks; give the folder that --cloudbench-results named"
-    assert told in capsys.readouterr().err
+    message = "recover: there is no results or .benchmarks; give the folder that --cloudbench-results named"
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("storage", ["none", "empty", "named"])
@@ -138,8 +138,8 @@ def test_an_empty_storage_hints_at_an_interrupted_session(
         (folder / ".benchmarks").mkdir()
     (folder / "elsewhere").mkdir()
     assert cli.main(["history", *(["--storage", "elsewhere"] if storage == "named" else [])]) == 4
-    told = "; an interrupted session is there: cloudbench recover makes it a run"
-    assert capsys.readouterr().err.rstrip().endswith(told)
+    message = "; an interrupted session is there: cloudbench recover makes it a run"
+    assert capsys.readouterr().err.rstrip().endswith(message)
     assert cli.main(["recover", "--force"]) == 0
     if storage != "named":
         assert cli.main(["history"]) == 0

@@ -1,4 +1,4 @@
-"""``cloudbench line``: one line for each host, stored for the runs that follow, and nothing left behind."""
+"""``cloudbench line`` measures the line of each host, stores it for later runs, and leaves no file."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def write_hosts(folder: Path, **rows: str) -> str:
     return "hosts.toml"
 
 
-def stored(folder: Path) -> list[dict[str, Any]]:
+def read_stored_lines(folder: Path) -> list[dict[str, Any]]:
     return read_lines(folder / "results")
 
 
@@ -47,7 +47,7 @@ def test_each_host_has_a_line_to_this_machine(folder: Path, capsys: pytest.Captu
     assert "(5 to this machine, by its connection); up " in near
     assert bounds.startswith("bounds: 0.2 s and 1 MiB in each direction")
     assert where.startswith(f"stored in results/{LINES}")
-    (line,) = stored(folder)
+    (line,) = read_stored_lines(folder)
     assert (line["host"], line["connects"], line["problems"]) == ("near", 5, [])
     assert 0 < line["round_trip_min_s"] <= line["round_trip_median_s"]
     assert line["up"]["moved_bytes"] <= 1 << 20
@@ -61,7 +61,7 @@ def test_a_service_that_is_reached_through_the_connection_has_no_round_trip(
     text = capsys.readouterr().out.splitlines()[0]
     assert "round trip: unknown: the provider is reached through the connection to the controller" in text
     assert "emulated: this measures the client, the emulator and the way between them" in text
-    (line,) = stored(folder)
+    (line,) = read_stored_lines(folder)
     assert (line["round_trip_min_s"], line["provider"]) == (None, "emulated:ideal")
     assert line["up"]["bytes_per_s"] > 0 < line["down"]["bytes_per_s"]
 
@@ -74,7 +74,7 @@ def test_this_machine_has_a_line_of_its_own_and_leaves_no_file(
     assert main(["line", "--provider", f"folder:{objects}", *FEW]) == 0
     assert "round trip: unknown: the driver does not say where its requests go" in capsys.readouterr().out
     assert list(objects.iterdir()) == []
-    assert stored(folder)[0]["host"] == "this machine"
+    assert read_stored_lines(folder)[0]["host"] == "this machine"
 
 
 def test_failed_line_measurement_stores_nothing(
@@ -85,7 +85,7 @@ def test_failed_line_measurement_stores_nothing(
     near, bounds = capsys.readouterr().out.splitlines()
     assert near.startswith("near: provider 'folder:objects': there is no folder ")
     assert bounds.startswith("bounds: ")
-    assert stored(folder) == []
+    assert read_stored_lines(folder) == []
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_bad_input_is_reported_in_one_line(
     assert not (folder / "results").exists()
 
 
-# --- what runs state of it ---
+# --- lines in the entries of runs ---
 
 
 OSLO = Host("oslo", ("ssh", "oslo", "python3"), labels={"location": "Oslo"})

@@ -1,4 +1,4 @@
-"""``cloudbench locate`` as a user types it, with a DNS server and a registry of our own on loopback."""
+"""``cloudbench locate`` as a user runs it, with a DNS server and a registry of these tests on loopback."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Internet:
 
 @contextmanager
 def internet(folder: Path, addresses: list[str]) -> Iterator[Internet]:
-    """A resolver that knows one name, a registry that knows loopback, and a port where something listens."""
+    """Serve a resolver that knows one name, a registry that knows loopback, and a port that accepts connections."""
     zone = Zone({NAME: {ANYONE: addresses}})
     registry = Registry({"127.0.0.0/8": network("127.0.0.0/8", "Fjord Storage AS")})
     with (
@@ -62,7 +62,7 @@ def test_a_name_gets_a_line_with_operator_place_and_reason(
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a configuration of pytest, where a user stands."""
+    """The current folder of a user, with a configuration of pytest."""
     (tmp_path / "pytest.ini").write_text("[pytest]\n", "utf-8")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -81,7 +81,7 @@ def test_a_saved_location_is_stated_by_runs_of_providers_at_that_name(
 
 
 def test_unknown_location_stores_nothing(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with internet(home, ["203.0.113.9"]) as net:  # a network for documentation: nobody publishes where it is
+    with internet(home, ["203.0.113.9"]) as net:  # a network for documentation, whose location nobody publishes
         cli.main(["locate", NAME, "--save", "seen.json", *net.options])
     assert "stored in" not in capsys.readouterr().out
     assert not (home / "results").exists()
@@ -92,20 +92,20 @@ def test_saved_survey_is_judged_again_without_queries(home: Path, capsys: pytest
     with internet(home, ["127.0.0.1"]) as net:
         cli.main(["locate", NAME, "--here", "59.91,10.75", "--save", str(saved), *net.options])
     first = capsys.readouterr().out.partition("stored in ")[0]
-    asked = len(net.zone.asked), len(net.registry.asked)
+    counts = len(net.zone.asked), len(net.registry.asked)
     assert cli.main(["locate", "--judge", str(saved)]) == 0
     assert capsys.readouterr().out == first
-    assert (len(net.zone.asked), len(net.registry.asked)) == asked
+    assert (len(net.zone.asked), len(net.registry.asked)) == counts
 
 
-def make_survey(folder: Path, name: str, place: Position, rtt_ms: float, taken: str) -> str:
+def make_survey(folder: Path, name: str, position: Position, rtt_ms: float, date: str) -> str:
     path = folder / f"{name}.json"
     vantage = {
-        "name": name, "latitude_deg": place[0], "longitude_deg": place[1], "rtts": {"192.0.2.1": [rtt_ms]},
+        "name": name, "latitude_deg": position[0], "longitude_deg": position[1], "rtts": {"192.0.2.1": [rtt_ms]},
         "has_proxy": False,
     }  # fmt: skip
     names = {NAME: {"addresses": ["192.0.2.1"]}}
-    path.write_text(json.dumps({"taken": taken, "names": names, "vantages": [vantage]}), "utf-8")
+    path.write_text(json.dumps({"taken": date, "names": names, "vantages": [vantage]}), "utf-8")
     return str(path)
 
 
@@ -113,8 +113,8 @@ def test_surveys_of_several_hosts_and_days_give_one_answer(tmp_path: Path, capsy
     berlin = Position(52.52, 13.41)
     places = {"oslo": Position(59.91, 10.75), "rome": Position(41.89, 12.48), "paris": Position(48.86, 2.35)}
     files = [
-        make_survey(tmp_path, name, place, distance_km(place, berlin) / 100 * 1.1, f"2026-11-0{day}T10:00:00Z")
-        for day, (name, place) in enumerate(places.items(), 1)
+        make_survey(tmp_path, name, position, distance_km(position, berlin) / 100 * 1.1, f"2026-11-0{day}T10:00:00Z")
+        for day, (name, position) in enumerate(places.items(), 1)
     ]
     assert cli.main(["locate", "--judge", *files, "--json"]) == 0
     server = json.loads(capsys.readouterr().out)["servers"]["192.0.2.1"]
@@ -135,14 +135,14 @@ def test_anycast_has_no_place_and_is_named(tmp_path: Path, capsys: pytest.Captur
 
 @contextmanager
 def serve_file(answer: bytes, *headers: str) -> Iterator[tuple[str, list[str]]]:
-    """Serve an answer on loopback for whatever is asked for. Yields the URL, and the paths that were asked for."""
-    asked = list[str]()
+    """Serve the same answer on loopback for every path. Yield the URL and the list of requested paths."""
+    paths = list[str]()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            asked.append(self.path)
+            paths.append(self.path)
             self.send_response(200 if answer else 404)
             self.send_header("Content-Length", str(len(answer)))
             for header in headers:
@@ -157,7 +157,7 @@ def serve_file(answer: bytes, *headers: str) -> Iterator[tuple[str, list[str]]]:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_address[1]}", asked
+            yield f"http://127.0.0.1:{server.server_address[1]}", paths
         finally:
             server.shutdown()
             thread.join()
@@ -165,13 +165,13 @@ def serve_file(answer: bytes, *headers: str) -> Iterator[tuple[str, list[str]]]:
 
 @pytest.mark.truth  # beside busy processes, the first byte comes later than a round trip
 def test_content_from_a_storage_comes_within_a_round_trip(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with serve_file(bytes(300_000)) as (url, asked):
+    with serve_file(bytes(300_000)) as (url, paths):
         words = ["locate", "--content", *(f"{url}/new-{number}?key=s3cret" for number in range(4)), "--here", "Oslo"]
         cli.main([*words, "--json", "--save", "seen.json"])
     server = json.loads(capsys.readouterr().out)["servers"]["127.0.0.1"]
     assert server["layer"] == "storage"
     assert re.search(r"; \d.* MB/s at first, .* MB/s when read again", server["layer_by"])
-    assert len(asked) == 20
+    assert len(paths) == 20
     assert "s3cret" not in (home / "seen.json").read_text("utf-8")
     cli.main(["locate", "--judge", "seen.json", "--json"])
     assert json.loads(capsys.readouterr().out)["servers"]["127.0.0.1"]["layer"] == "storage"
@@ -200,8 +200,8 @@ def test_content_of_others_is_not_read_unless_the_user_agrees(
 ) -> None:  # fmt: skip
     cli.main(["locate", "--content", "https://203.0.113.9/new", "--save", "seen.json"])
     assert "not measured: 1 address of others" in capsys.readouterr().out
-    seen = json.loads((home / "seen.json").read_bytes())
-    assert (seen["content"], seen["hops"]) == ({}, {})
+    survey = json.loads((home / "seen.json").read_bytes())
+    assert (survey["content"], survey["hops"]) == ({}, {})
 
 
 @pytest.mark.parametrize("url", ["new.bin", "ftp://a.example/x", "https://user@a.example/x", "https://[/x"])
@@ -226,7 +226,7 @@ def test_the_servers_of_a_capture_are_listed_by_name(tmp_path: Path, capsys: pyt
     with internet(tmp_path, []) as net:
         cli.main(["locate", "--capture", str(FOLDER / "names.pcapng"), "--json", *net.options])
     names = json.loads(capsys.readouterr().out)["names"]
-    assert any(seen["addresses"] for seen in names.values())
+    assert any(entry["addresses"] for entry in names.values())
     assert not any(kind == "A" and re.fullmatch(r"[\d.]+", name) for name, kind in net.zone.asked)
 
 
@@ -293,9 +293,9 @@ def test_reverse_name_must_resolve_to_its_address(
 
 
 def test_truncated_capture_is_reported(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    whole = (FOLDER / "tls13.pcapng").read_bytes()
-    for size in (len(whole), 20_000):
-        (home / "some.pcapng").write_bytes(whole[:size])
+    data = (FOLDER / "tls13.pcapng").read_bytes()
+    for size in (len(data), 20_000):
+        (home / "some.pcapng").write_bytes(data[:size])
         with internet(home, []) as net:
             assert cli.main(["locate", "--capture", "some.pcapng", *net.options]) == 1
         captured = capsys.readouterr()
@@ -347,7 +347,7 @@ MICROSOFT = {
 
 @pytest.fixture
 def own_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of this user's own tables, empty at first."""
+    """The folder of this user's own tables, which does not exist at first."""
     monkeypatch.setattr("pytest_cloudbench.lab.locating.renewed_folder", lambda: tmp_path / "own")
     monkeypatch.setattr("pytest_cloudbench.commands.locate_update.renewed_folder", lambda: tmp_path / "own")
     return tmp_path / "own"

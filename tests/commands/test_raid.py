@@ -1,4 +1,4 @@
-"""Tests of ``cloudbench raid``: its output, its exit statuses, and its state after a kill."""
+"""``cloudbench raid``: its output, its exit statuses, and its state after a kill."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FILES = {"/a": b"", "/folder/b": b"b" * 1000, "/folder/c": bytes(range(256)) * 4
 
 
 class Arrays:
-    """An array of folders ``0`` to ``2``, any two of which are enough."""
+    """An array of the folders ``0`` to ``2``, which can be read from any two of them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.file = folder, folder / "array.toml"
@@ -207,12 +207,12 @@ def test_rebalance(arrays: Arrays, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("0 of 3 objects")
 
 
-def places(arrays: Arrays, *numbers: int) -> list[str]:
+def child_specs(arrays: Arrays, *numbers: int) -> list[str]:
     return [f'"folder:{arrays.folder}/{number}"' for number in numbers]
 
 
 def test_an_array_grows_at_its_end(arrays: Arrays, capsys: pytest.CaptureFixture[str]) -> None:
-    arrays.write(places(arrays, 0, 1, 2, 3))
+    arrays.write(child_specs(arrays, 0, 1, 2, 3))
     arrays.file.write_text(arrays.file.read_text("utf-8").replace("m = 1", "m = 2"), "utf-8")
     assert arrays.read() == FILES, "as before, until they are moved"
     (arrays.folder / "other").mkdir()
@@ -238,8 +238,8 @@ def test_children_that_are_missing_or_moved_are_refused_and_nothing_is_changed(
     arrays: Arrays, capsys: pytest.CaptureFixture[str], numbers: tuple[int, ...], sizes: str, message: str
 ) -> None:
     before = arrays.file.read_text("utf-8")
-    held = [sorted(path.name for path in arrays.packages(child)) for child in range(3)]
-    arrays.write(places(arrays, *numbers))
+    names = [sorted(path.name for path in arrays.packages(child)) for child in range(3)]
+    arrays.write(child_specs(arrays, *numbers))
     arrays.file.write_text(arrays.file.read_text("utf-8").replace("k = 2\nm = 1", sizes), "utf-8")
     for command in ("status", "scrub", "repair", "rebalance"):
         assert arrays.run(command) == 4
@@ -248,14 +248,14 @@ def test_children_that_are_missing_or_moved_are_refused_and_nothing_is_changed(
         assert len(captured.err.splitlines()) == 1
     arrays.file.write_text(before, "utf-8")
     assert arrays.read() == FILES
-    assert [sorted(path.name for path in arrays.packages(child)) for child in range(3)] == held
+    assert [sorted(path.name for path in arrays.packages(child)) for child in range(3)] == names
 
 
 def test_missing_child_is_noticed_without_metadata(arrays: Arrays, capsys: pytest.CaptureFixture[str]) -> None:
     for path in arrays.folder.glob("array.sqlite*"):
         path.unlink()
     before = arrays.file.read_text("utf-8")
-    arrays.write(places(arrays, 0, 1))
+    arrays.write(child_specs(arrays, 0, 1))
     arrays.file.write_text(arrays.file.read_text("utf-8").replace("k = 2", "k = 1"), "utf-8")
     assert arrays.run("status") == 1
     assert "the children hold objects of an array of 3, and its file names 2 of them" in capsys.readouterr().err
@@ -266,7 +266,7 @@ def test_missing_child_is_noticed_without_metadata(arrays: Arrays, capsys: pytes
 def test_an_empty_array_can_have_other_children(tmp_path: Path) -> None:
     arrays = Arrays(tmp_path)
     arrays.fill({})
-    arrays.write(places(arrays, 5, 4, 3))
+    arrays.write(child_specs(arrays, 5, 4, 3))
     arrays.fill(FILES)
     assert arrays.read() == FILES
 

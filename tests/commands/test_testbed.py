@@ -1,4 +1,4 @@
-"""cloudbench testbed and tools/testbed: the table agrees with clients and recipes; pairs are brought up and down."""
+"""cloudbench testbed and tools/testbed: their table agrees with clients and recipes, and pairs start and stop."""
 
 from __future__ import annotations
 
@@ -102,24 +102,24 @@ def test_every_recipe_names_the_row_of_its_programs() -> None:
 
 def test_node_and_go_programs_need_no_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     calls: list[tuple[list[str], dict[str, str]]] = []
-    there: set[str] = set()
+    installed: set[str] = set()
 
     def fake_run(argv: list[str], **environment: str) -> None:
         calls.append((argv, environment))
-        there.update({"a", "b"})
+        installed.update({"a", "b"})
 
     monkeypatch.setattr(testbed, "_run_quietly", fake_run)
-    monkeypatch.setattr(testbed, "_find_program", lambda name: name if name in there else None)
+    monkeypatch.setattr(testbed, "_find_program", lambda name: name if name in installed else None)
     monkeypatch.setattr(testbed, "testbed_folder", lambda: tmp_path / "brought")
     monkeypatch.setattr(testbed.shutil, "which", lambda name, path=None: f"/bin/{name}")
     rows = [testbed.TestbedRow("a", ("a",), npm=("pack-a",)), testbed.TestbedRow("b", ("b",), go=("mod-b",))]
-    said: list[str] = []
-    assert testbed.install(rows, said.append) == rows
+    messages: list[str] = []
+    assert testbed.install(rows, messages.append) == rows
     (npm, _), (go, environment) = calls
     assert (npm[0], npm[-1], str(tmp_path / "brought") in npm) == ("/bin/npm", "pack-a", True)
     assert (go, environment) == (["/bin/go", "install", "mod-b"], {"GOBIN": str(tmp_path / "brought" / "bin")})
-    assert said == ["npm: pack-a", "go: mod-b"]
-    there.clear()
+    assert messages == ["npm: pack-a", "go: mod-b"]
+    installed.clear()
     monkeypatch.setattr(testbed.shutil, "which", lambda name, path=None: None)
     with pytest.raises(testbed.TestbedError, match="there is no npm here: install Node"):
         testbed.install(rows)
@@ -149,7 +149,7 @@ def test_a_module_with_a_sum_is_built_only_if_it_has_that_sum(monkeypatch: pytes
 
 
 def test_a_package_that_would_start_a_server_is_only_unpacked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """dpkg-deb unpacks a package that it has made itself, in place of one that is downloaded."""
+    """dpkg-deb unpacks a package that the test has built with it, in place of a downloaded one."""
     if shutil.which("dpkg-deb") is None:
         pytest.skip("this system has no dpkg-deb")
     updates: list[list[str]] = []
@@ -190,18 +190,18 @@ def test_python_programs_with_many_packages_get_their_own_environment(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     calls: list[list[str]] = []
-    there: set[str] = set()
+    installed: set[str] = set()
 
     def fake_run(argv: list[str], **_: str) -> None:
         calls.append(argv)
-        there.add("a")
+        installed.add("a")
 
     monkeypatch.setattr(testbed, "_run_quietly", fake_run)
-    monkeypatch.setattr(testbed, "_find_program", lambda name: name if name in there else None)
+    monkeypatch.setattr(testbed, "_find_program", lambda name: name if name in installed else None)
     monkeypatch.setattr(testbed, "testbed_folder", lambda: tmp_path)
     row = testbed.TestbedRow("a-row", ("a",), apart=("pack-a==1",))
     for _ in range(2):  # the second time, an older link is in the way
-        there.clear()
+        installed.clear()
         assert testbed.install([row]) == [row]
     (make, bring), environment = calls[:2], tmp_path / "environments" / "a-row"
     assert make[1:3] == ["-m", "venv"]
@@ -228,14 +228,14 @@ def test_installing_present_programs_changes_nothing(monkeypatch: pytest.MonkeyP
 
 def test_missing_programs_are_installed_in_one_call_of_each_installer(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[list[str]] = []
-    there: set[str] = set()
+    installed: set[str] = set()
 
     def fake_run(argv: list[str], **_: str) -> None:
         calls.append(argv)
-        there.update({"a", "b", "c"})
+        installed.update({"a", "b", "c"})
 
     monkeypatch.setattr(testbed, "_run_quietly", fake_run)
-    monkeypatch.setattr(testbed, "_find_program", lambda name: name if name in there else None)
+    monkeypatch.setattr(testbed, "_find_program", lambda name: name if name in installed else None)
     monkeypatch.setattr(testbed, "_root_prefix", lambda: ["sudo"])
     monkeypatch.setattr(testbed.shutil, "which", lambda name, path=None: name)
     monkeypatch.setattr(testbed.sys, "base_prefix", "elsewhere")
@@ -247,7 +247,7 @@ def test_missing_programs_are_installed_in_one_call_of_each_installer(monkeypatc
     assert [call[-1] for call in calls if "pip" in call] == ["wheel-a"]
     # The fake pip brought all programs, so apt-get was no longer needed.
     assert len(calls) == 1
-    there.clear()
+    installed.clear()
     calls.clear()
     testbed.install([rows[1], testbed.TestbedRow("c", ("c",), ("deb-c", "deb-b"), 1)])
     assert len(calls) == 1
@@ -309,8 +309,8 @@ def test_up_rejects_an_unknown_client() -> None:
 
 
 def test_list_shows_all() -> None:
-    shown = run("list").stdout
+    output = run("list").stdout
     for name, row in testbed.read_table().items():
-        line = next(line for line in shown.splitlines() if line.startswith(f"{name} "))
+        line = next(line for line in output.splitlines() if line.startswith(f"{name} "))
         assert ("missing" in line) == bool(row.missing())
     assert find_binary("sh")

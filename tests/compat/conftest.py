@@ -1,4 +1,4 @@
-"""Projects of other people, and the plugins that they use."""
+"""Fixtures of other people's projects and of the plugins that they use."""
 
 from __future__ import annotations
 
@@ -29,38 +29,38 @@ def project(tmp_path: Path) -> Project:
 
 @pytest.fixture(scope="session")
 def plugin_folder() -> Callable[[str], Path]:
-    """Where a plugin of plugins.toml is importable from; installed on its first use, and kept."""
+    """A function that returns the folder of a plugin of plugins.toml, which it installs on the first use."""
     table = tomllib.loads((HERE / "plugins.toml").read_text("utf-8"))
-    return lambda name: _installed(name, table[name])
+    return lambda name: _install_plugin(name, table[name])
 
 
-def _installed(name: str, wanted: list[str]) -> Path:
-    folder = INSTALLED / "-".join([name, *(each.partition("==")[2] for each in wanted)])
+def _install_plugin(name: str, requirements: list[str]) -> Path:
+    folder = INSTALLED / "-".join([name, *(requirement.partition("==")[2] for requirement in requirements)])
     if folder.exists():  # so that another user can use it, too
         return folder
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
     except PermissionError as error:
-        pytest.skip(f"{' '.join(wanted)} cannot be installed here: {error}")
-    with _only_one(folder.with_suffix(".lock")):
+        pytest.skip(f"{' '.join(requirements)} cannot be installed here: {error}")
+    with _hold_lock(folder.with_suffix(".lock")):
         if not folder.exists():
-            half = folder.with_suffix(".half")
+            unfinished = folder.with_suffix(".half")
             command = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps"]
             done = subprocess.run(
-                [*command, "--upgrade", "--target", half, *wanted],
+                [*command, "--upgrade", "--target", unfinished, *requirements],
                 stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_INSTALL_S, check=False,
                 env=with_index(),
             )  # fmt: skip
             if done.returncode:
-                said = (done.stderr.strip() or "no word").splitlines()[-1]
-                pytest.skip(f"{' '.join(wanted)} cannot be installed here: {said}")
-            half.rename(folder)
+                message = (done.stderr.strip() or "no word").splitlines()[-1]
+                pytest.skip(f"{' '.join(requirements)} cannot be installed here: {message}")
+            unfinished.rename(folder)
     return folder
 
 
 @contextlib.contextmanager
-def _only_one(lock: Path) -> Iterator[None]:
-    """One process at a time; a lock that is older than the longest installation is ignored."""
+def _hold_lock(lock: Path) -> Iterator[None]:
+    """Let one process at a time continue. A lock that is older than the longest installation is ignored."""
 
     def is_taken() -> bool:
         try:

@@ -1,7 +1,7 @@
-"""A project of somebody else in a folder: its tests run with and without this plugin, and both are compared.
+"""A project of somebody else in a folder. Its tests run with and without this plugin, and both runs are compared.
 
-Every report that reaches the controller is compared (node id, phase, outcome, keywords, traceback, sections), the order
-where one process runs the tests, the exit status, and what is on the terminal.
+The comparison is about every report that reaches the controller (node id, phase, outcome, keywords, traceback,
+sections), its order if one process runs the tests, the exit status, and the output on the terminal.
 """
 
 from __future__ import annotations
@@ -60,74 +60,75 @@ _ALWAYS_DIFFERENT = (
 
 
 @dataclass(frozen=True)
-class Ran:
-    """One run: its exit status, what it reported and what it printed."""
+class FinishedRun:
+    """The exit status, the reports and the output of a finished run."""
 
     status: int
     reports: list[Mapping[str, Any]]
     text: str
 
     def outcomes(self) -> list[str]:
-        """Node ids of what passed, failed... as ``NODEID: OUTCOME``, of the phase that decided it."""
-        decided = [each for each in self.reports if each["kind"] == "test"]
-        decided = [each for each in decided if each["when"] == "call" or each["outcome"] != "passed"]
-        return [f"{each['nodeid']}: {each['outcome']}" for each in decided]
+        """Return ``NODEID: OUTCOME`` of each test, with the outcome of the phase that decided it."""
+        decided = [report for report in self.reports if report["kind"] == "test"]
+        decided = [report for report in decided if report["when"] == "call" or report["outcome"] != "passed"]
+        return [f"{report['nodeid']}: {report['outcome']}" for report in decided]
 
 
 class Project:
-    """Files in a folder, and pytest there."""
+    """A folder of files in which pytest runs."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "project"
         self.folder.mkdir()
         for name in ("objects", "one", "two", "three"):
             (self.folder / name).mkdir()
-        self._beside = folder / "recorder"
-        self._beside.mkdir()
-        (self._beside / "compat_recorder.py").write_text(_RECORDER)
+        self._recorder_folder = folder / "recorder"
+        self._recorder_folder.mkdir()
+        (self._recorder_folder / "compat_recorder.py").write_text(_RECORDER)
 
     def write(self, files: Mapping[str, str]) -> Project:
-        """Files by their paths."""
+        """Write texts to files, which are given by their paths."""
         for name, text in files.items():
             path = self.folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(textwrap.dedent(text))
         return self
 
-    def run(self, *args: str, plugins: Sequence[Path] = (), env: Mapping[str, str] | None = None) -> Ran:
+    def run(self, *args: str, plugins: Sequence[Path] = (), env: Mapping[str, str] | None = None) -> FinishedRun:
         """Run pytest in the folder, with other people's plugins from these folders."""
-        recorded = self._beside / "reports.jsonl"
+        recorded = self._recorder_folder / "reports.jsonl"
         recorded.unlink(missing_ok=True)
         # Without asserts pytest itself warns, which is an error in some of these projects.
         dropped = ("PYTEST_", "CLOUDBENCH_", "COV_", "DJANGO_", "PYTHONOPTIMIZE")
         environment = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
-        environment |= {"RECORDED": str(recorded), "PYTHONPATH": os.pathsep.join(map(str, [self._beside, *plugins])),
+        environment |= {"RECORDED": str(recorded),
+                        "PYTHONPATH": os.pathsep.join(map(str, [self._recorder_folder, *plugins])),
                         "COLUMNS": "120", "PYTHONHASHSEED": "0", **(env or {})}  # fmt: skip
-        in_order = () if plugins else ("-p", "no:randomly")  # which may be installed here, too
+        in_order = () if plugins else ("-p", "no:randomly")  # pytest-randomly may be installed here, too
         command = [sys.executable, "-m", "pytest", "-p", "compat_recorder", "-p", "no:cacheprovider", *in_order, *args]
         done = subprocess.run(
             command, cwd=self.folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, timeout=HANG_S, check=False,
         )  # fmt: skip
         lines = recorded.read_text().splitlines() if recorded.exists() else []
-        return Ran(done.returncode, [json.loads(line) for line in lines], done.stdout)
+        return FinishedRun(done.returncode, [json.loads(line) for line in lines], done.stdout)
 
-    def check_same(self, *args: str, plugins: Sequence[Path] = (), env: Mapping[str, str] | None = None) -> Ran:
-        """Run with and without the plugin, compare, and give the run with it."""
+    def check_same(self, *args: str, plugins: Sequence[Path] = (), env: Mapping[str, str] | None = None) -> FinishedRun:
+        """Run with and without this plugin, compare both runs, and return the run with it."""
         without = self.run(*args, *WITHOUT, plugins=plugins, env=env)
         ran = self.run(*args, plugins=plugins, env=env)
         in_order = "-n" not in args
-        former, latter = (_comparable(each, in_order) for each in (without, ran))
+        former, latter = (_comparable(run, in_order) for run in (without, ran))
         assert ran.reports, ran.text
         different = "\n".join(difflib.unified_diff(former, latter, "without", "with", lineterm="", n=1))
         assert not different, different
         return ran
 
 
-def _comparable(ran: Ran, in_order: bool) -> list[str]:
-    told = [_steady(json.dumps(report, sort_keys=True)) for report in ran.reports]
-    shown = _steady(ran.text).splitlines() if in_order else []
-    return [f"status {ran.status}", *(told if in_order else sorted(told)), *shown]
+def _comparable(ran: FinishedRun, in_order: bool) -> list[str]:
+    reports = [_steady(json.dumps(report, sort_keys=True)) for report in ran.reports]
+    lines = _steady(ran.text).splitlines() if in_order else []
+    return [f"status {ran.status}", *(reports if in_order else sorted(reports)), *lines]
 
 
 def _steady(text: str) -> str:

@@ -38,15 +38,15 @@ def test_an_option_that_others_have_is_set_by_its_long_name(project: Project, sp
 
 
 @pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("given", [("--provider", "folder:objects"), ("--provider=folder:objects",), ("@options",)])
-def test_unclaimed_short_option_names_are_ours(project: Project, given: tuple[str, ...]) -> None:
-    """Also if conftest files and tests are found by ``testpaths``, and if the options are in a configuration file."""
+@pytest.mark.parametrize("options", [("--provider", "folder:objects"), ("--provider=folder:objects",), ("@options",)])
+def test_unclaimed_short_option_names_are_ours(project: Project, options: tuple[str, ...]) -> None:
+    """They are ours also if ``testpaths`` finds conftest files and tests, and if a file has the options."""
     project.write({
         "t/test_ours.py": EXPERIMENT, "options": "--provider=folder:objects\n-v\n",
         "t/conftest.py": "def pytest_addoption(parser): parser.addoption('--wanted')",
         "pytest.ini": "[pytest]\ntestpaths = t\naddopts = --max-ops 4\n",
     })  # fmt: skip
-    ran = project.run(*given, "--wanted=x", "--cloudbench-seed=s")
+    ran = project.run(*options, "--wanted=x", "--cloudbench-seed=s")
     assert ran.outcomes() == [f"t/{OURS}"], ran.text
     assert "another plugin" not in ran.text
 
@@ -109,7 +109,7 @@ def test_values_of_our_fixtures_may_come_from_a_mark_or_a_hook(project: Project,
 
 
 def test_strangers_beside_ours_run_once(project: Project) -> None:
-    """Neither their names and marks matter, nor the chosen scheduler."""
+    """This holds with any scheduler, and although they use the same names and marks."""
     project.write({
         "test_ours.py": EXPERIMENT,
         "pytest.ini": "[pytest]\nmarkers = fleet: a ship\naddopts = --strict-markers\n",
@@ -163,10 +163,10 @@ def test_a_measurement_is_not_repeated_until_it_passes(
 @pytest.mark.slow
 def test_quiet_runs_print_less(project: Project) -> None:
     project.write({"test_ours.py": EXPERIMENT})
-    shown = [project.run("--provider", "folder:objects", *quiet).text for quiet in ((), ("-q",), ("-qq",))]
-    assert ["about 4 operations" in text for text in shown] == [True, False, False]
-    assert ["records: results" in text for text in shown] == [True, True, False]
-    assert ["p99 ms" in text for text in shown] == [True, True, False]
+    outputs = [project.run("--provider", "folder:objects", *quiet).text for quiet in ((), ("-q",), ("-qq",))]
+    assert ["about 4 operations" in text for text in outputs] == [True, False, False]
+    assert ["records: results" in text for text in outputs] == [True, True, False]
+    assert ["p99 ms" in text for text in outputs] == [True, True, False]
 
 
 @pytest.mark.slow

@@ -106,7 +106,7 @@ DJANGO = """
 """
 AUTO = "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n"
 
-# name of a case: plugin ("" is one of this project's own), options, files besides the ordinary ones.
+# name of a case: plugin ("" is a plugin that this project requires), options, files besides the ordinary ones.
 CASES: dict[str, tuple[str, tuple[str, ...], dict[str, str]]] = {
     "cov": ("cov", ("--cov=code_under_test", "--cov-report=term-missing"), {}),
     "asyncio": ("asyncio", (), {"test_async.py": ASYNC, "pytest.ini": AUTO}),
@@ -134,7 +134,7 @@ CASES: dict[str, tuple[str, tuple[str, ...], dict[str, str]]] = {
     "collect only": ("", ("--collect-only",), {}),
 }
 QUICK = {"cov", "rerunfailures"}
-NO_WORKERS = {"collect only", "first failure", "split"}  # how far workers get, or how long tests take, is random
+NO_WORKERS = {"collect only", "first failure", "split"}  # the progress of workers, or the duration of tests, is random
 
 
 @SPREAD

@@ -1,4 +1,4 @@
-"""An ordinary project's tests are the same with this plugin as without it, whatever its own things are called."""
+"""Tests of an ordinary project run the same with this plugin as without it, whatever names the project uses."""
 
 from __future__ import annotations
 
@@ -291,8 +291,8 @@ def test_files_that_look_like_ours_are_left_alone_unless_they_are_named(project:
     })  # fmt: skip
     assert project.check_same().outcomes() == ["test_it.py::test_it: passed"]
     assert project.check_same(".").outcomes() == ["test_it.py::test_it: passed"]
-    named = project.run("speed.bench.toml", "old.conf")
-    errors = [report["longrepr"] for report in named.reports if report["kind"] == "collect"]
-    assert [error.partition(":")[0] for error in errors] == ["speed.bench.toml", "old.conf"], named.text
+    run = project.run("speed.bench.toml", "old.conf")
+    errors = [report["longrepr"] for report in run.reports if report["kind"] == "collect"]
+    assert [error.partition(":")[0] for error in errors] == ["speed.bench.toml", "old.conf"], run.text
     assert not any("\n" in error for error in errors)
     assert project.run(".", "-o", "cloudbench_files=speed.*").status == 2

@@ -1,7 +1,7 @@
-"""The conformance table: every driver of the package, and what stands in for its provider where the suite is run.
+"""The conformance table: every driver of the package, and the stand-in for its provider in the suite.
 
-One row for each scheme of the registry, as ``--provider`` names it. ``{folder}`` is an empty folder, and ``{here}`` the
-one with this file.
+It has one row for each scheme of the registry, with the value of ``--provider``. ``{folder}`` is an empty folder, and
+``{here}`` is the folder of this file.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ALSO = (
     *(f"local:{name}?driver=rclone" for name in ("azure", "gcs", "s3", "sftp", "swift")),
     *(f"local:{name}?driver=opendal" for name in ("azure", "s3")),
 )
-"""Drivers for many services, each in front of further ones: their endpoints reach these services, too."""
+"""Further services of the drivers for many services, whose endpoints must reach these, too."""
 
 WEBDAV_SERVERS = ("apache", "lighttpd", "nginx", "rclone-webdav", "sabre")
-"""Recipes of other WebDAV servers than that of the table: they refuse the same thing in different ways."""
+"""Recipes of further WebDAV servers, which refuse the same request in different ways."""

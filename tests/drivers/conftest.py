@@ -1,7 +1,7 @@
 """Fixtures of the driver tests: one emulator and one scripted server for all of them.
 
-The scripted server is a tiny HTTPS server on loopback that answers what a test tells it to and counts the requests: for
-what an emulator would never answer (wrong statuses, broken bodies, odd headers, silence).
+The scripted server is a tiny HTTPS server on loopback that gives the answer of a test and counts the requests. It is
+for answers that an emulator would never give (wrong statuses, broken bodies, odd headers, silence).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ JSON = {"Content-Type": "application/json"}
 
 @dataclass
 class Answer:
-    """One answer, or none: ``close`` drops the connection, ``silent`` says nothing."""
+    """One answer, or none: ``close`` drops the connection, ``silent`` sends nothing."""
 
     status: int = 200
     body: bytes = b"{}"
@@ -39,7 +39,7 @@ class Answer:
 
 @dataclass
 class Scripted:
-    """A running server: the answer it gives, and what it was asked."""
+    """A running server: its answer, and the requests to it."""
 
     endpoint: Endpoint
     answer: Answer = field(default_factory=Answer)
@@ -47,11 +47,11 @@ class Scripted:
     released: threading.Event = field(default_factory=threading.Event)
 
     def say(self, status: int = 200, body: bytes = b"{}", headers: dict[str, str] | None = None, **more: Any) -> None:
-        """From now on, answer this to every request."""
+        """Give this answer to all further requests."""
         self.answer = Answer(status, body, JSON if headers is None else headers, **more)
 
     def elsewhere(self, port: int | None = None, ca_file: str | None = None) -> Endpoint:
-        """The endpoint with another port or authority."""
+        """Return the endpoint with another port or authority."""
         urls = self.endpoint.urls if port is None else urls_on(port)
         return replace(self.endpoint, urls=urls, ca_file=ca_file or self.endpoint.ca_file)
 
@@ -88,10 +88,10 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        pass  # clients that hang up or distrust the certificate are what some tests are about
+        pass  # some tests are about clients that hang up or distrust the certificate
 
     def shutdown_request(self, request: socket.socket | tuple[bytes, socket.socket]) -> None:
-        # The base class only shuts the plain socket down; the TLS layer above is what is open.
+        # The base class only shuts down the plain socket, but the TLS layer above it is open.
         assert isinstance(request, socket.socket)
         request.close()
 
@@ -146,6 +146,6 @@ def server(one_server: Scripted) -> Scripted:
 
 @pytest.fixture
 def other_server(tmp_path: Path) -> Iterator[Scripted]:
-    """A second one, with an authority of its own."""
+    """A second scripted server, with an authority of its own."""
     with scripted_server(tmp_path) as running:
         yield running

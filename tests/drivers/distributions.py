@@ -1,4 +1,4 @@
-"""Distributions that bring drivers or sync clients, as they lie in a folder after an installation."""
+"""Distributions with drivers or sync clients, laid out in a folder as by an installation."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ def install(
     folder: Path, name: str, points: Mapping[str, str], modules: Mapping[str, str] | None = None,
     group: str = "pytest_cloudbench.drivers",
 ) -> Path:  # fmt: skip
-    """Put a distribution into a folder: entry points (name to ``module:Class``) of a group, and modules by their text.
+    """Install a distribution in a folder, with entry points (name to ``module:Class``) of a group, and modules.
 
-    A module that is not given is a file of this folder.
+    A module without a text in ``modules`` is copied from this folder.
     """
-    about = folder / f"{name}-1.0.dist-info"
-    about.mkdir(parents=True)
-    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    info_folder = folder / f"{name}-1.0.dist-info"
+    info_folder.mkdir(parents=True)
+    (info_folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
     lines = [f"{scheme} = {value}" for scheme, value in points.items()]
-    (about / "entry_points.txt").write_text("\n".join([f"[{group}]", *lines, ""]))
+    (info_folder / "entry_points.txt").write_text("\n".join([f"[{group}]", *lines, ""]))
     for value in points.values():
         module = value.partition(":")[0]
         if modules is not None and module in modules:

@@ -1,7 +1,7 @@
-"""A driver unlike those of the package: flat keys, as an object store has them, and whole downloads.
+"""A driver with flat keys, as in an object store, and whole downloads, unlike the drivers of the package.
 
-Its capabilities depend on the spec (``?overwrites=0``). It imports nothing of the tests: they also install it as a
-distribution of its own.
+Its capabilities depend on the spec (``?overwrites=0``). It imports nothing from the tests, since they also
+install it as a distribution of its own.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _CAPABILITIES = Capabilities(
 
 
 class FlatDriver:
-    """Objects below one folder: a file each, whose first line is the key."""
+    """Objects in one folder, each in a file whose first line is the key."""
 
     capabilities = _CAPABILITIES
 
@@ -73,7 +73,7 @@ class FlatDriver:
             raise CloudError(ErrorKind.INVALID, verb, path)
         return self.root / hashlib.sha256(path.encode()).hexdigest()
 
-    def _read(self, verb: str, path: str) -> bytes:
+    def _read_data(self, verb: str, path: str) -> bytes:
         try:
             return self._file(verb, path).read_bytes().partition(b"\n")[2]
         except FileNotFoundError as error:
@@ -94,20 +94,20 @@ class FlatDriver:
         return self._entry(path, data)
 
     def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
-        yield self._read("get", path)[offset:]
+        yield self._read_data("get", path)[offset:]
 
     def stat(self, path: str) -> Entry:
-        return self._entry(path, self._read("stat", path))
+        return self._entry(path, self._read_data("stat", path))
 
     def _keys(self, prefix: str) -> list[str]:
-        found = []
+        keys = []
         for file in self.root.glob("[!n]*"):
             try:
-                with file.open("rb") as opened:
-                    found.append(unquote(opened.readline().decode().rstrip("\n")))
+                with file.open("rb") as stream:
+                    keys.append(unquote(stream.readline().decode().rstrip("\n")))
             except FileNotFoundError:
                 continue
-        return sorted(key for key in found if key.startswith(prefix))
+        return sorted(key for key in keys if key.startswith(prefix))
 
     def list(self, folder: str) -> Iterator[Entry]:
         for key in self._keys(folder.rstrip("/") + "/"):
@@ -124,7 +124,7 @@ class FlatDriver:
         pass
 
     def copy(self, source: str, target: str) -> Entry:
-        data = self._read("copy", source)
+        data = self._read_data("copy", source)
         return self.put(target, _Whole(data))
 
 

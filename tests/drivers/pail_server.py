@@ -24,12 +24,12 @@ class _Handler(BaseHTTPRequestHandler):
     objects: dict[str, bytes]
     token: str
 
-    def _answer(self, status: int, body: bytes = b"", of: bytes | None = None) -> None:
-        """Answer with a body; ``of`` is the whole object, whose MD5 goes with it."""
+    def _answer(self, status: int, body: bytes = b"", content: bytes | None = None) -> None:
+        """Answer with a body, and with the MD5 of ``content``, the whole object."""
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
-        if of is not None:
-            self.send_header("ETag", hashlib.md5(of).hexdigest())
+        if content is not None:
+            self.send_header("ETag", hashlib.md5(content).hexdigest())
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
@@ -41,14 +41,14 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(401, b"who are you?")
         elif self.command == "PUT":
             self.objects[key] = body
-            self._answer(201, of=body)
+            self._answer(201, content=body)
         elif self.command == "DELETE":
             self.objects.pop(key, None)
             self._answer(204)
         elif key == "/":
             prefix = parse_qs(urlsplit(self.path).query)["prefix"][0]
-            found = [(each, data) for each, data in sorted(self.objects.copy().items()) if each.startswith(prefix)]
-            rows = [[each, len(data), hashlib.md5(data).hexdigest()] for each, data in found]
+            objects = [(name, data) for name, data in sorted(self.objects.copy().items()) if name.startswith(prefix)]
+            rows = [[name, len(data), hashlib.md5(data).hexdigest()] for name, data in objects]
             self._answer(200, json.dumps(rows).encode())
         elif key not in self.objects:
             self._answer(404, b"no such key")
@@ -56,8 +56,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._give(self.objects[key])
 
     def _give(self, data: bytes) -> None:
-        wanted = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range") or "")
-        self._answer(206 if wanted else 200, data[int(wanted[1]) if wanted else 0 :], of=data)
+        byte_range = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range") or "")
+        self._answer(206 if byte_range else 200, data[int(byte_range[1]) if byte_range else 0 :], content=data)
 
     do_PUT = do_GET = do_HEAD = do_DELETE = _do
 

@@ -1,4 +1,4 @@
-"""Real servers and silent ones, and what every driver must do with them."""
+"""Real servers, stub servers and silent servers, with checks for every driver on them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ODD_NAMES = (
 """Names that some client or server on the way takes for something else."""
 
 OUTSIDE = ("/../x", "/a/../b", "/./x", "/a/.", "/..", "/%2e%2e/../x", "x", "")
-"""Paths that are never a file's."""
+"""Paths that no file can have."""
 
 
 _SOON_S = 120.0
@@ -35,10 +35,10 @@ _SOON_S = 120.0
 
 @contextmanager
 def served(recipe: str, **changes: Any) -> Iterator[CommandService]:
-    """A shipped server that runs; skips where it is not installed."""
+    """Run a shipped server. Skip the test where it is not installed."""
     loaded = replace(load_recipe(recipe), **changes)
-    if told := loaded.describe_missing():
-        pytest.skip(told)
+    if missing := loaded.describe_missing():
+        pytest.skip(missing)
     with CommandService(loaded) as service:
         service.start()
         yield service
@@ -73,19 +73,19 @@ def refused_put(driver: Any, path: str, data: bytes) -> CloudError | None:
 
 
 def assert_names_are_kept_or_refused(driver: Any, top: str) -> set[str]:
-    """Upload odd names: each one must hold its own content, or be refused in one line. Returns the refused ones."""
-    kept, refused = dict[str, bytes](), set[str]()
+    """Upload odd names: each one must hold its own content, or be refused in one line. Return the refused names."""
+    contents, refused = dict[str, bytes](), set[str]()
     for number, name in enumerate(ODD_NAMES):
         path, data = f"{top}/{name}", f"content {number}".encode()
-        if found := refused_put(driver, path, data):
-            assert found.kind in {ErrorKind.INVALID, ErrorKind.SERVER}, found
-            assert "\n" not in found.detail
+        if error := refused_put(driver, path, data):
+            assert error.kind in {ErrorKind.INVALID, ErrorKind.SERVER}, error
+            assert "\n" not in error.detail
             refused.add(name)
         else:
-            kept[path] = data
+            contents[path] = data
     listed = {entry.path for entry in driver.list(top)}
-    assert (listed - kept.keys(), kept.keys() - listed) == (set(), set())
-    for path, data in kept.items():
+    assert (listed - contents.keys(), contents.keys() - listed) == (set(), set())
+    for path, data in contents.items():
         assert content_of(driver, path) == data, path
         assert driver.stat(path).path == path
     for path in OUTSIDE:
@@ -93,14 +93,14 @@ def assert_names_are_kept_or_refused(driver: Any, top: str) -> set[str]:
         refusal(ErrorKind.INVALID, lambda path=path: content_of(driver, path))
         refusal(ErrorKind.INVALID, lambda path=path: driver.stat(path))
         refusal(ErrorKind.INVALID, lambda path=path: driver.delete(path))
-    for path in kept:
+    for path in contents:
         driver.delete(path)
     assert list(driver.list(top)) == []
     return refused
 
 
 def assert_killed_server_is_a_network_error(service: CommandService, driver: Any, threads: int = 8) -> None:
-    """Kill it while threads write and read: each of them ends soon, with a network error."""
+    """Kill the server while threads write and read. Each thread must end soon, with a network error."""
     data, busy, over = bytes(300_000), threading.Barrier(threads + 1), threading.Event()
 
     def write_and_read(number: int) -> CloudError:
@@ -115,11 +115,11 @@ def assert_killed_server_is_a_network_error(service: CommandService, driver: Any
         raise AssertionError("it still answers")
 
     with ThreadPoolExecutor(threads) as pool:
-        found = [pool.submit(write_and_read, number) for number in range(threads)]
+        futures = [pool.submit(write_and_read, number) for number in range(threads)]
         try:
             busy.wait(_SOON_S)
             service.child.kill()
-            errors = [each.result(_SOON_S) for each in found]
+            errors = [future.result(_SOON_S) for future in futures]
         finally:
             over.set()
     assert {error.kind for error in errors} == {ErrorKind.NETWORK}, errors
@@ -130,13 +130,13 @@ def assert_killed_server_is_a_network_error(service: CommandService, driver: Any
 
 @contextmanager
 def silent_server() -> Iterator[int]:
-    """The port of a server that takes connections and never says a word."""
+    """Yield the port of a server that accepts connections and never sends anything."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield int(listener.getsockname()[1])
 
 
-class Answering:
-    """A plain HTTP server that gives one answer to everything but the paths in ``others``; notes what it was asked."""
+class StubServer:
+    """A plain HTTP server with one answer for all paths except those in ``others``, which records its requests."""
 
     def __init__(self) -> None:
         self.status, self.headers, self.body = 200, dict[str, str](), b""
@@ -145,8 +145,8 @@ class Answering:
         self.url = ""
 
 
-def a_folder_that_goes(told: Answering) -> None:
-    """Answer as a WebDAV server where ``/top`` lists ``/top/a`` and ``/top/sub``, which is gone when asked for."""
+def a_folder_that_goes(stub: StubServer) -> None:
+    """Answer as a WebDAV server whose ``/top`` lists ``/top/a`` and ``/top/sub``, although ``/top/sub`` is missing."""
 
     def response(path: str, kind: str) -> str:
         return (
@@ -159,24 +159,24 @@ def a_folder_that_goes(told: Answering) -> None:
     folder = "<D:collection/>"
     rows = response("/top/", folder) + response("/top/a", "") + response("/top/sub/", folder)
     listing = f'<?xml version="1.0" encoding="utf-8"?><D:multistatus xmlns:D="DAV:">{rows}</D:multistatus>'.encode()
-    told.status, told.headers = 404, {"Content-Type": "application/xml"}
-    told.others = {"/top/": (207, listing), "/top": (207, listing)}
+    stub.status, stub.headers = 404, {"Content-Type": "application/xml"}
+    stub.others = {"/top/": (207, listing), "/top": (207, listing)}
 
 
 @contextmanager
-def answering() -> Iterator[Answering]:
-    told = Answering()
+def answering() -> Iterator[StubServer]:
+    stub = StubServer()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def answer(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            told.asked.append((self.command, self.path))
-            # The test may set the next one as soon as the head has arrived.
-            status, body = told.others.get(self.path, (told.status, told.body))
+            stub.asked.append((self.command, self.path))
+            # The test may set the next answer as soon as the head has arrived.
+            status, body = stub.others.get(self.path, (stub.status, stub.body))
             self.send_response(status)
-            for name, value in told.headers.items():
+            for name, value in stub.headers.items():
                 self.send_header(name, value)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -192,11 +192,11 @@ def answering() -> Iterator[Answering]:
         daemon_threads = True
 
     server = Server(("127.0.0.1", 0), Handler)
-    told.url = f"http://127.0.0.1:{server.server_address[1]}"
+    stub.url = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:
-        yield told
+        yield stub
     finally:
         server.shutdown()
         thread.join()

@@ -1,4 +1,4 @@
-"""A server that notes every request before a real service or an emulator answers it, and a process that sends some.
+"""A server that records requests before a real service or an emulator answers them, and a process that sends some.
 
 The server has two ways in: its own address, for drivers that are told where their service is, and as a proxy for HTTP,
 for drivers that know only their provider's real host names. It shows a certificate of its own for these. The process
@@ -43,7 +43,7 @@ _VARYING = re.compile(
 
 @dataclass(frozen=True)
 class Recorded:
-    """One request as it arrived, without what differs each time."""
+    """One request as it arrived, without the values that differ each time."""
 
     method: str
     target: str
@@ -52,7 +52,7 @@ class Recorded:
 
 
 class Recorder:
-    """What has arrived, in order."""
+    """The requests that have arrived, in order."""
 
     def __init__(self, upstream: str, folder: Path) -> None:
         self.upstream, self.url = urlsplit(upstream), ""
@@ -62,7 +62,7 @@ class Recorder:
         self._authority: Any = None
 
     def trust(self, *more: str) -> str:
-        """Return a file with its own authority, and those in other files."""
+        """Write a file with a new authority and those in other files, and return its path."""
         import trustme
 
         self._authority = trustme.CA()
@@ -79,20 +79,20 @@ class Recorder:
             return self._contexts[host]
 
     def note(self, method: str, target: str, headers: Sequence[tuple[str, str]], body: bytes) -> None:
-        shown = [
+        masked_headers = [
             (name.lower(), "*" if name.lower() in _VARYING_HEADERS else _VARYING.sub("*", value))
             for name, value in headers
         ]
-        is_sealed = "userstorage" in target  # under another key each time
+        is_sealed = "userstorage" in target  # encrypted with another key each time
         text = "*" if is_sealed else _VARYING.sub("*", body.decode("latin-1"))
         with self._lock:
-            self._requests.append(Recorded(method, _VARYING.sub("*", target), tuple(sorted(shown)), text))
+            self._requests.append(Recorded(method, _VARYING.sub("*", target), tuple(sorted(masked_headers)), text))
 
-    def taken(self) -> list[Recorded]:
-        """Return what has arrived since the last call."""
+    def take_requests(self) -> list[Recorded]:
+        """Return the requests that have arrived since the last call."""
         with self._lock:
-            taken, self._requests = self._requests, []
-        return taken
+            requests, self._requests = self._requests, []
+        return requests
 
 
 def _handler(recorder: Recorder) -> type[BaseHTTPRequestHandler]:
@@ -116,8 +116,8 @@ def _handler(recorder: Recorder) -> type[BaseHTTPRequestHandler]:
 
         def pass_on(self) -> None:
             body = self._body()
-            whole = self.path if "://" in self.path or not self.inside else f"https://{self.inside}{self.path}"
-            recorder.note(self.command, whole, list(self.headers.items()), body)
+            url = self.path if "://" in self.path or not self.inside else f"https://{self.inside}{self.path}"
+            recorder.note(self.command, url, list(self.headers.items()), body)
             parts = urlsplit(self.path)
             target = self.path if not parts.scheme else f"{parts.path}?{parts.query}" if parts.query else parts.path
             status, reason, headers, answer = self._ask(target, body)
@@ -185,7 +185,7 @@ class _Server(ThreadingHTTPServer):
 
 @contextmanager
 def recording(upstream: str, folder: Path) -> Iterator[Recorder]:
-    """A recorder in front of the service at a URL."""
+    """Yield a recorder in front of the service at a URL."""
     recorder = Recorder(upstream, folder)
     server = _Server(("127.0.0.1", 0), _handler(recorder))
     recorder.url = f"http://127.0.0.1:{server.server_address[1]}"
@@ -203,7 +203,7 @@ def recording(upstream: str, folder: Path) -> Iterator[Recorder]:
 
 
 class Sender:
-    """A process in which nothing of a library is imported yet. Each ``send`` is one child of it."""
+    """A process without any imported library. Each ``send`` is one child of it."""
 
     def __init__(self, folder: Path) -> None:
         environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "PYTHONPATH": f"{ROOT}/src:{ROOT}"}
@@ -219,17 +219,17 @@ class Sender:
         environment: Mapping[str, str],
         endpoint: Endpoint | None = None,
     ) -> dict[str, Any]:
-        """Store, read, list and remove a file; returns what the driver said of itself, or its error."""
+        """Store, read, list and remove a file. Return the outcome and the driver's versions, or its error."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        wanted = {
+        request = {
             "spec": spec, "credentials": dict(credentials), "environment": dict(environment),
             "endpoint": None if endpoint is None else endpoint.plain(),
         }  # fmt: skip
-        self._process.stdin.write(json.dumps(wanted) + "\n")
+        self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
-        told: dict[str, Any] = json.loads(self._process.stdout.readline())
-        return told
+        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return answer
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -239,25 +239,25 @@ class Sender:
         self._process.stdout.close()
 
 
-def _operate(wanted: Mapping[str, Any]) -> dict[str, Any]:
-    os.environ.update(wanted["environment"])
+def _operate(request: Mapping[str, Any]) -> dict[str, Any]:
+    os.environ.update(request["environment"])
     from pytest_cloudbench import drivers
     from pytest_cloudbench.model import CloudbenchError, ProviderSpec
     from pytest_cloudbench.workload.payload.contents import Literal
 
     path, data = "/surrounded/a.txt", b"as it was\n"
     try:
-        endpoint = None if wanted["endpoint"] is None else Endpoint.from_plain(wanted["endpoint"])
-        driver: Any = drivers.connect(ProviderSpec.parse(wanted["spec"]), endpoint, wanted["credentials"])
+        endpoint = None if request["endpoint"] is None else Endpoint.from_plain(request["endpoint"])
+        driver: Any = drivers.connect(ProviderSpec.parse(request["spec"]), endpoint, request["credentials"])
         try:
             driver.mkdir("/surrounded")
             driver.put(path, Literal(data))
-            read = b"".join(driver.get(path))
+            content = b"".join(driver.get(path))
             size = driver.stat(path).size_bytes
             listed = sorted(entry.path for entry in driver.list("/surrounded"))
             driver.delete("/surrounded")
-            whole = read == data and size == len(data) and path in listed
-            return {"whole": whole, "versions": dict(driver.versions())}
+            is_intact = content == data and size == len(data) and path in listed
+            return {"whole": is_intact, "versions": dict(driver.versions())}
         finally:
             driver.close()
     except CloudbenchError as error:
@@ -265,7 +265,7 @@ def _operate(wanted: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Read a line of what is wanted, do it in a child, and write a line of what came of it."""
+    """Read requests, one a line. Do each in a child, and write its answer as a line."""
     for line in sys.stdin:
         reading, writing = os.pipe()
         if not (child := os.fork()):
@@ -274,9 +274,9 @@ def main() -> None:
             os._exit(0)
         os.close(writing)
         with os.fdopen(reading) as file:
-            told = file.read()
+            answer = file.read()
         os.waitpid(child, 0)
-        print(told or json.dumps({"error": "no answer"}), flush=True)
+        print(answer or json.dumps({"error": "no answer"}), flush=True)
 
 
 if __name__ == "__main__":

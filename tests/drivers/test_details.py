@@ -1,4 +1,4 @@
-"""Details of errors: what differs from request to request is left out, and what tells one kind from another stays."""
+"""Details of errors, which omit the values of a single request and keep the words that distinguish errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is special to the Box driver: ids behind paths, parts of a dictated size, one request per call, the errors."""
+"""Tests of the Box driver: ids behind paths, parts of a dictated size, one request per call, and errors."""
 
 from __future__ import annotations
 
@@ -35,27 +35,27 @@ def emulator() -> Iterator[EmulatorService]:
         yield running
 
 
-def connected(endpoint: Endpoint) -> Any:
+def connect(endpoint: Endpoint) -> Any:
     return drivers.connect(SPEC, endpoint, {})
 
 
 @pytest.fixture
 def driver(emulator: EmulatorService) -> Iterator[Any]:
     emulator.control(reset=True)
-    made = connected(emulator.endpoint)
-    yield made
-    made.close()
+    new_driver = connect(emulator.endpoint)
+    yield new_driver
+    new_driver.close()
 
 
 @pytest.fixture
 def other(emulator: EmulatorService, driver: Any) -> Iterator[Any]:
     """Another client of the same account."""
-    made = connected(emulator.endpoint)
-    yield made
-    made.close()
+    new_driver = connect(emulator.endpoint)
+    yield new_driver
+    new_driver.close()
 
 
-def answered(emulator: EmulatorService) -> int:
+def requests_at(emulator: EmulatorService) -> int:
     routes: Any = emulator.control(get="stats")["stats"]["routes"]
     return sum(sum(counts.values()) for counts in routes.values())
 
@@ -83,7 +83,7 @@ def content_of(driver: Any, path: str) -> bytes:
 
 def test_every_verb_is_counted_as_the_emulator_counts_it(driver: Any, emulator: EmulatorService) -> None:
     driver.mkdir("/counted")
-    least = driver.capabilities.requests
+    declared = driver.capabilities.requests
     url = ""
 
     def share() -> None:
@@ -102,9 +102,9 @@ def test_every_verb_is_counted_as_the_emulator_counts_it(driver: Any, emulator: 
         "delete": lambda: driver.delete("/counted/c"),
     }
     for verb, action in actions.items():
-        before, seen = driver.requests(), answered(emulator)
+        before, arrived = driver.requests(), requests_at(emulator)
         action()
-        assert driver.requests() - before == answered(emulator) - seen == least[verb], verb
+        assert driver.requests() - before == requests_at(emulator) - arrived == declared[verb], verb
 
 
 def test_prepare_looks_folders_up_before_anything_is_measured(driver: Any, other: Any) -> None:
@@ -125,7 +125,7 @@ def test_a_list_follows_markers(driver: Any) -> None:
 
 def test_connect_sends_nothing(emulator: EmulatorService, driver: Any) -> None:
     assert driver.versions()["boxsdk.retries"] == "off"
-    assert answered(emulator) == 0
+    assert requests_at(emulator) == 0
 
 
 # --- parts ---
@@ -152,10 +152,10 @@ def test_commit_answered_by_202_is_sent_again_after_the_wait(driver: Any, emulat
         emulator.control(set={"jobs.start_s": 0.0})
     commits: Any = emulator.control(get="stats")["stats"]["routes"]["upload_session_commit"]
     assert (entry.size_bytes, commits) == (20_000_001, {"202": 1, "201": 1})
-    assert driver.requests() == answered(emulator)
+    assert driver.requests() == requests_at(emulator)
 
 
-# --- what is remembered ---
+# --- remembered ids ---
 
 
 def test_remembered_folder_that_was_replaced_is_looked_up_again(driver: Any, other: Any) -> None:
@@ -193,12 +193,12 @@ def test_client_credentials_get_a_token_once(emulator: EmulatorService) -> None:
     emulator.control(reset=True)
     secrets = {"client_id": "me", "client_secret": "client-secret-4711", "enterprise_id": "1"}
     endpoint = Endpoint(emulator.endpoint.urls, secrets, emulator.endpoint.ca_file)
-    driver = connected(endpoint)
+    driver = connect(endpoint)
     driver.put("/a", Literal(b"1"))
     driver.put("/b", Literal(b"1"))
-    assert driver.requests() == answered(emulator) == 3
+    assert driver.requests() == requests_at(emulator) == 3
     driver.close()
-    driver = connected(Endpoint(endpoint.urls, {**secrets, "client_secret": "invalid-4711"}, endpoint.ca_file))
+    driver = connect(Endpoint(endpoint.urls, {**secrets, "client_secret": "invalid-4711"}, endpoint.ca_file))
     error = refusal(K.AUTH, lambda: driver.put("/a", Literal(b"1")))
     assert "invalid-4711" not in "".join(traceback.format_exception(error))
     driver.close()
@@ -211,12 +211,12 @@ def test_unusable_specs_and_credentials_are_refused() -> None:
         drivers.connect(SPEC, None, {"client_id": "me"})
 
 
-# --- a service that answers something else ---
+# --- answers of a stub server ---
 
 
 @dataclass
-class Said:
-    """A server on loopback that gives one answer to everything, and remembers what it was asked."""
+class StubServer:
+    """A server on loopback that gives the same answer to every request, and records the requests."""
 
     endpoint: Endpoint
     status: int = 200
@@ -232,18 +232,18 @@ class Said:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    said: Said
+    stub: StubServer
 
     def do_GET(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        self.said.requests.append((self.command, self.path, dict(self.headers)))
-        self.send_response(self.said.status)
-        for name, value in self.said.headers.items():
+        self.stub.requests.append((self.command, self.path, dict(self.headers)))
+        self.send_response(self.stub.status)
+        for name, value in self.stub.headers.items():
             self.send_header(name, value)
-        self.send_header("Content-Length", str(len(self.said.body) if self.said.length is None else self.said.length))
+        self.send_header("Content-Length", str(len(self.stub.body) if self.stub.length is None else self.stub.length))
         self.end_headers()
-        self.wfile.write(self.said.body)
-        self.close_connection = self.said.length is not None
+        self.wfile.write(self.stub.body)
+        self.close_connection = self.stub.length is not None
 
     do_POST = do_PUT = do_DELETE = do_OPTIONS = do_GET
 
@@ -252,7 +252,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @pytest.fixture(scope="module")
-def one_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Said]:
+def one_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StubServer]:
     authority, folder = trustme.CA(), Path(tmp_path_factory.mktemp("said"))
     authority.cert_pem.write_to_path(str(folder / "ca.pem"))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -263,29 +263,29 @@ def one_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Said]:
     server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     url = f"https://127.0.0.1:{server.server_address[1]}"
     urls = dict.fromkeys(("api", "upload", "account"), url)
-    handler.said = Said(Endpoint(urls, {"access_token": TOKEN}, str(folder / "ca.pem")))
+    handler.stub = StubServer(Endpoint(urls, {"access_token": TOKEN}, str(folder / "ca.pem")))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
-    yield handler.said
+    yield handler.stub
     server.shutdown()
     thread.join()
     server.server_close()
 
 
 @pytest.fixture
-def server(one_server: Said) -> Said:
+def server(one_server: StubServer) -> StubServer:
     one_server.say(200)
     return one_server
 
 
 @pytest.fixture
-def told(server: Said) -> Iterator[Any]:
-    made = connected(server.endpoint)
-    yield made
-    made.close()
+def stub_driver(server: StubServer) -> Iterator[Any]:
+    new_driver = connect(server.endpoint)
+    yield new_driver
+    new_driver.close()
 
 
-def refused(status: int, code: str) -> bytes:
+def refusal_body(status: int, code: str) -> bytes:
     return json.dumps({"type": "error", "status": status, "code": code, "message": f"told {code}"}).encode()
 
 
@@ -307,54 +307,64 @@ def refused(status: int, code: str) -> bytes:
     ],
 )
 def test_a_refusal_is_one_request_of_its_kind(
-    server: Said, told: Any, status: int, code: str, headers: dict[str, str], kind: ErrorKind, wait_s: float | None
+    server: StubServer,
+    stub_driver: Any,
+    status: int,
+    code: str,
+    headers: dict[str, str],
+    kind: ErrorKind,
+    wait_s: float | None,
 ) -> None:
-    server.say(status, refused(status, code), headers)
-    error = refusal(kind, lambda: told.put("/a", Literal(b"1")))
+    server.say(status, refusal_body(status, code), headers)
+    error = refusal(kind, lambda: stub_driver.put("/a", Literal(b"1")))
     assert (len(server.requests), error.retry_after_s) == (1, wait_s)
     assert TOKEN not in "".join(traceback.format_exception(error))
-    for action in (lambda: told.stat("/a"), lambda: content_of(told, "/a"), lambda: list(told.list("/"))):
+    for action in (
+        lambda: stub_driver.stat("/a"),
+        lambda: content_of(stub_driver, "/a"),
+        lambda: list(stub_driver.list("/")),
+    ):
         server.requests.clear()
         refusal(kind, action)
         assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"{}", b"[]", b'{"entries": []}', b'{"entries": [{"type": "file"}]}'])
-def test_unusable_success_is_a_server_error(server: Said, told: Any, body: bytes) -> None:
+def test_unusable_success_is_a_server_error(server: StubServer, stub_driver: Any, body: bytes) -> None:
     server.say(201, body)
-    refusal(K.SERVER, lambda: told.put("/a", Literal(b"1")))
+    refusal(K.SERVER, lambda: stub_driver.put("/a", Literal(b"1")))
     assert len(server.requests) == 1
-    refusal(K.SERVER, lambda: told.mkdir("/a"))
-    refusal(K.SERVER, told.space)
+    refusal(K.SERVER, lambda: stub_driver.mkdir("/a"))
+    refusal(K.SERVER, stub_driver.space)
 
 
-def test_truncated_download_and_ignored_range_are_errors(server: Said, told: Any) -> None:
+def test_truncated_download_and_ignored_range_are_errors(server: StubServer, stub_driver: Any) -> None:
     conflict = {"code": "item_name_in_use", "context_info": {"conflicts": {"type": "file", "id": "7"}}}
     server.say(409, json.dumps(conflict).encode())
-    file_id = told._file_id("get", "/a")
-    told._file_id = lambda *_: file_id
+    file_id = stub_driver._file_id("get", "/a")
+    stub_driver._file_id = lambda *_: file_id
     server.say(200, b"12345")
-    assert content_of(told, "/a") == b"12345"
-    refusal(K.SERVER, lambda: b"".join(told.get("/a", 2)))
+    assert content_of(stub_driver, "/a") == b"12345"
+    refusal(K.SERVER, lambda: b"".join(stub_driver.get("/a", 2)))
     server.length = 10
-    refusal(K.NETWORK, lambda: content_of(told, "/a"))
+    refusal(K.NETWORK, lambda: content_of(stub_driver, "/a"))
 
 
-def test_no_token_and_no_content_go_to_another_host(server: Said, told: Any) -> None:
+def test_no_token_and_no_content_go_to_another_host(server: StubServer, stub_driver: Any) -> None:
     server.say(302, b"", {"Location": "https://localhost:1/2.0/files/7/content"})
-    told._file_id = lambda *_: "7"
-    refusal(K.SERVER, lambda: content_of(told, "/a"))
-    refusal(K.SERVER, lambda: told.put("/a", Literal(b"1")))
-    refusal(K.SERVER, lambda: list(told.list("/")))
+    stub_driver._file_id = lambda *_: "7"
+    refusal(K.SERVER, lambda: content_of(stub_driver, "/a"))
+    refusal(K.SERVER, lambda: stub_driver.put("/a", Literal(b"1")))
+    refusal(K.SERVER, lambda: list(stub_driver.list("/")))
     assert len(server.requests) == 3
 
 
-def test_no_answer_and_wrong_certificate_are_network_errors(server: Said, tmp_path: Path) -> None:
+def test_no_answer_and_wrong_certificate_are_network_errors(server: StubServer, tmp_path: Path) -> None:
     stranger = tmp_path / "ca.pem"
     trustme.CA().cert_pem.write_to_path(str(stranger))
     nobody = dict.fromkeys(server.endpoint.urls, "https://127.0.0.1:1")
     for urls in (server.endpoint.urls, nobody):
-        driver = connected(Endpoint(urls, {"access_token": TOKEN}, str(stranger)))
+        driver = connect(Endpoint(urls, {"access_token": TOKEN}, str(stranger)))
         error = refusal(K.NETWORK, lambda driver=driver: driver.put("/a", Literal(b"1")))
         assert TOKEN not in "".join(traceback.format_exception(error))
         assert driver.requests() == 1

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_cloudbench import drivers, providers
 from pytest_cloudbench.model import ProviderSpec, SpecError, UsageError
-from tests.fleet.harness import Ended, Lab, lab_in
+from tests.fleet.harness import FinishedRun, Lab, lab_in
 from tests.suites.harness import profile
 
 from .conformance_table import ALSO, TABLE, WEBDAV_SERVERS
@@ -22,27 +22,27 @@ ALWAYS = frozenset(
     "round_trip names malformed_paths_are_invalid the_root_is_listed delete_removes_a_tree not_found sixteen_threads "
     "any_order".split()
 )
-"""Tests that are for every driver."""
+"""Tests that run for every driver."""
 
 SLOW = frozenset({"azure", "opendal", "raid", "rclone", "s3+fast", "swift", "tahoe"})
-"""Drivers whose conformance takes long; quick tests of their own go once through each verb."""
+"""Drivers whose conformance tests take long. They have quick tests of their own that use each verb once."""
 
 SUITE = str(Path(__file__).resolve().parents[2] / "suites" / "conformance")
 
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Lab]:
-    with lab_in(tmp_path) as made:
-        yield made
+    with lab_in(tmp_path) as new_lab:
+        yield new_lab
 
 
 def spec_of(scheme: str, lab: Lab) -> str:
-    """The provider of a scheme's row; skips where the server that stands in for it is not installed."""
-    return at_hand(TABLE[scheme].format(folder=lab.folder, here=Path(__file__).parent))
+    """Return the provider of a scheme's row. Skip the test where its server is not installed."""
+    return require_installed(TABLE[scheme].format(folder=lab.folder, here=Path(__file__).parent))
 
 
-def at_hand(spec: str) -> str:
-    """A provider; skips where the server that stands in for it is not installed."""
+def require_installed(spec: str) -> str:
+    """Return the provider. Skip the test where the server that stands in for it is not installed."""
     try:
         providers.resolve(spec)
     except UsageError as error:
@@ -52,15 +52,20 @@ def at_hand(spec: str) -> str:
     return spec
 
 
-def conform(lab: Lab, *args: str, env: dict[str, str | None] | None = None, timeout_s: float = 300) -> Ended:
+def conform(lab: Lab, *args: str, env: dict[str, str | None] | None = None, timeout_s: float = 300) -> FinishedRun:
     """Run the suite to its end, with a journal of its own."""
     journal = {"CLOUDBENCH_JOURNAL": str(lab.folder / "journal.jsonl")}
-    slow = ("-o", f"faulthandler_timeout={timeout_s:g}")  # the repository's own limit is for its own tests
-    return lab.run(SUITE, "-rA", "--tb=short", *slow, *args, env={**journal, **(env or {})}, timeout_s=timeout_s)
+    timeout_option = ("-o", f"faulthandler_timeout={timeout_s:g}")  # the repository's own limit is for its own tests
+    return lab.run(
+        SUITE, "-rA", "--tb=short", *timeout_option, *args, env={**journal, **(env or {})}, timeout_s=timeout_s
+    )
 
 
 def conformance_runs() -> Iterator[Any]:
-    """Every driver without workers, which costs least; with them only what needs no SDK, and one that does."""
+    """Yield every driver without workers, and with two of them.
+
+    Runs without workers are the cheapest. With workers, only one driver without an SDK and one with an SDK are quick.
+    """
     for scheme in drivers.schemes():
         yield pytest.param(scheme, "0", marks=pytest.mark.slow if scheme in SLOW else ())
         yield pytest.param(scheme, "2", marks=() if scheme in ("dropbox", "folder") else pytest.mark.slow)
@@ -75,7 +80,7 @@ def test_conformance(scheme: str, workers: str, lab: Lab) -> None:
         lab, "--provider", spec, "-n", workers, f"-ocloudbench_patience={patience_s}", timeout_s=300 + patience_s
     )
     assert (run.status, run.leftovers) == (0, []), run.text
-    # Skips for what shipped drivers declare not to do, and for large uploads, are known; any other skip is a gap.
+    # Tests of undeclared abilities and of large uploads may be skipped. Any other skip is a gap.
     reasons = {line.rpartition(": ")[0].rpartition(": ")[2] for line in run.lines_with("SKIPPED")}
     assert reasons <= {"not declared", "left to --grid paper"}, run.text
     assert set(re.findall(r"^PASSED \S+::test_(\w+)", run.text, re.M)) >= ALWAYS
@@ -85,8 +90,8 @@ def test_conformance(scheme: str, workers: str, lab: Lab) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", ALSO)
 def test_conformance_of_a_driver_for_many_services(spec: str, lab: Lab) -> None:
-    """Without random sequences: some of rclone's pacers let only ten requests a second pass."""
-    run = conform(lab, "--provider", at_hand(spec), "-n", "2", "-k", "not any_order", timeout_s=500)
+    """There are no random sequences, since some of rclone's pacers let only ten requests a second pass."""
+    run = conform(lab, "--provider", require_installed(spec), "-n", "2", "-k", "not any_order", timeout_s=500)
     assert (run.status, run.leftovers) == (0, []), run.text
     assert set(re.findall(r"^PASSED \S+::test_(\w+)", run.text, re.M)) >= ALWAYS - {"any_order"}
     assert_nothing_is_left(run)
@@ -97,14 +102,14 @@ def test_conformance_of_a_driver_for_many_services(spec: str, lab: Lab) -> None:
 def test_conformance_on_other_webdav_servers(name: str, lab: Lab) -> None:
     if name == "sabre" and not Path("/usr/share/php/Sabre").is_dir():
         pytest.skip("sabre/dav is not installed: run cloudbench testbed install sabre")
-    run = conform(lab, "--provider", at_hand(f"local:{name}"), "-n", "0")
+    run = conform(lab, "--provider", require_installed(f"local:{name}"), "-n", "0")
     assert (run.status, run.leftovers) == (0, []), run.text
     assert set(re.findall(r"^PASSED \S+::test_(\w+)", run.text, re.M)) >= ALWAYS
     assert_nothing_is_left(run)
 
 
-def assert_nothing_is_left(run: Ended) -> None:
-    """No file on the provider, no note in the journal, no entry and no record: nothing was measured."""
+def assert_nothing_is_left(run: FinishedRun) -> None:
+    """Check that no file, no note in the journal, no entry and no record is left, since nothing was measured."""
     assert run.entries == {}
     assert not [*run.folder.rglob("*.parquet"), *run.folder.rglob("*.oplog")]
     assert list((run.folder / "objects").rglob("*")) == []
@@ -113,7 +118,7 @@ def assert_nothing_is_left(run: Ended) -> None:
 
 
 def test_a_real_account_is_journaled(lab: Lab) -> None:
-    """What is written to a provider that outlives the run is in the journal as long as it exists."""
+    """Folders on a provider that outlives the run are in the journal as long as they exist."""
     (lab.folder / "test_it.py").write_text(
         "import json, os, pathlib\n"
         "def test_it(sandbox):\n"
@@ -128,8 +133,8 @@ def test_a_real_account_is_journaled(lab: Lab) -> None:
     journal = lab.folder / "journal.jsonl"
     run = lab.run("test_it.py", "--provider", "folder:objects", env={"CLOUDBENCH_JOURNAL": str(journal)}, store=False)
     assert run.status == 7, run.text
-    (left,) = (json.loads(line) for line in journal.read_text().splitlines())
-    assert (left["provider"], left["folder"][:12]) == (f"folder:{lab.folder}/objects", "/cloudbench-")
+    (note,) = (json.loads(line) for line in journal.read_text().splitlines())
+    assert (note["provider"], note["folder"][:12]) == (f"folder:{lab.folder}/objects", "/cloudbench-")
 
 
 @pytest.mark.slow

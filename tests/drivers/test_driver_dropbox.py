@@ -1,4 +1,4 @@
-"""What is special to the Dropbox driver: sessions, pages, one request per call, and the error table."""
+"""Tests of the Dropbox driver: sessions, pages, one request per call, and the error table."""
 
 from __future__ import annotations
 
@@ -42,31 +42,33 @@ METADATA = {
 
 class Connect(Protocol):
     def __call__(
-        self, where: Endpoint | None, text: str = "dropbox", credentials: Mapping[str, str] | None = None
+        self, endpoint: Endpoint | None, text: str = "dropbox", credentials: Mapping[str, str] | None = None
     ) -> Any: ...
 
 
 @pytest.fixture
-def connected() -> Iterator[Connect]:
-    """Connects drivers, and closes them all at the end."""
+def connect() -> Iterator[Connect]:
+    """A function that connects drivers, all of which are closed at the end."""
     with ExitStack() as stack:
 
-        def connect(where: Endpoint | None, text: str = "dropbox", credentials: Mapping[str, str] | None = None) -> Any:
-            made: Any = drivers.connect(ProviderSpec.parse(text), where, credentials)
-            stack.callback(made.close)
-            return made
+        def connect_driver(
+            endpoint: Endpoint | None, text: str = "dropbox", credentials: Mapping[str, str] | None = None
+        ) -> Any:
+            driver: Any = drivers.connect(ProviderSpec.parse(text), endpoint, credentials)
+            stack.callback(driver.close)
+            return driver
 
-        yield connect
-
-
-@pytest.fixture
-def driver(emulator: EmulatorService, connected: Connect) -> Any:
-    return connected(emulator.endpoint)
+        yield connect_driver
 
 
 @pytest.fixture
-def scripted(server: Any, connected: Connect) -> Any:
-    return connected(server.endpoint)
+def driver(emulator: EmulatorService, connect: Connect) -> Any:
+    return connect(emulator.endpoint)
+
+
+@pytest.fixture
+def scripted_driver(server: Any, connect: Connect) -> Any:
+    return connect(server.endpoint)
 
 
 def failure(driver: Any, verb: str = "put") -> CloudError:
@@ -85,28 +87,28 @@ def failure(driver: Any, verb: str = "put") -> CloudError:
     return caught.value
 
 
-def refused(*tags: str) -> bytes:
-    """The body of a refusal with these nested tags."""
+def refusal_body(*tags: str) -> bytes:
+    """Return the body of a refusal with these nested tags."""
     error: dict[str, Any] = {".tag": tags[-1]}
     for tag in tags[-2::-1]:
         error = {".tag": tag, tag: error}
     return json.dumps({"error_summary": "/".join(tags), "error": error}).encode()
 
 
-def upload_refused(*tags: str) -> bytes:
-    """UploadError.path is a struct: its reason beside the tag."""
-    reason = json.loads(refused(*tags))["error"]
+def upload_refusal_body(*tags: str) -> bytes:
+    """Return the body of a refused upload. UploadError.path is a struct, which has its reason beside the tag."""
+    reason = json.loads(refusal_body(*tags))["error"]
     return json.dumps(
         {"error_summary": "path", "error": {".tag": "path", "reason": reason, "upload_session_id": "s"}}
     ).encode()
 
 
 def requests_in(routes: Any) -> int:
-    """All numbers in the emulator's count of requests by route."""
+    """Return the sum of the emulator's counts of requests by route."""
     return sum(map(requests_in, routes.values())) if isinstance(routes, dict) else int(routes)
 
 
-# --- requests: how many, over how many connections ---
+# --- requests and connections ---
 
 
 def test_big_file_goes_through_a_session_in_whole_blocks(driver: Any) -> None:
@@ -145,9 +147,9 @@ def test_list_follows_pages(driver: Any) -> None:
     assert len(routes) >= 4
 
 
-def test_connect_sends_nothing(server: Any, connected: Connect) -> None:
-    made = connected(server.endpoint)
-    made.versions()
+def test_connect_sends_nothing(server: Any, connect: Connect) -> None:
+    driver = connect(server.endpoint)
+    driver.versions()
     assert server.requests == []
 
 
@@ -160,20 +162,20 @@ def test_threads_share_kept_alive_connections(driver: Any) -> None:
     assert sum(pool.num_connections for pool in pools) <= 16
 
 
-def test_cookies_are_not_kept(server: Any, scripted: Any) -> None:
+def test_cookies_are_not_kept(server: Any, scripted_driver: Any) -> None:
     body = json.dumps(METADATA).encode()
     server.say(200, body, {"Content-Type": "application/json", "Set-Cookie": "locale=en"})
-    scripted.stat("/a")
-    scripted.stat("/a")
-    assert len(scripted._session.cookies) == 0
+    scripted_driver.stat("/a")
+    scripted_driver.stat("/a")
+    assert len(scripted_driver._session.cookies) == 0
     assert "Cookie" not in server.requests[1][1]
 
 
 @pytest.mark.parametrize("status", [400, 401, 409, 429, 500, 503])
 @pytest.mark.parametrize("verb", ["put", "get", "stat", "list"])
-def test_a_refusal_is_one_request(server: Any, scripted: Any, status: int, verb: str) -> None:
-    server.say(status, refused("expired_access_token"), {"Content-Type": "application/json"})
-    failure(scripted, verb)
+def test_a_refusal_is_one_request(server: Any, scripted_driver: Any, status: int, verb: str) -> None:
+    server.say(status, refusal_body("expired_access_token"), {"Content-Type": "application/json"})
+    failure(scripted_driver, verb)
     assert len(server.requests) == 1
 
 
@@ -195,23 +197,23 @@ JSON = {"Content-Type": "application/json"}
 TEXT = {"Content-Type": "text/plain; charset=utf-8"}
 K = ErrorKind
 REFUSALS = [
-    ("put", 409, upload_refused("too_many_write_operations"), {"Retry-After": "3"}, K.THROTTLED, 3.0),
-    ("put", 409, upload_refused("insufficient_space"), {}, K.QUOTA, None),
-    ("put", 409, upload_refused("conflict", "folder"), {}, K.CONFLICT, None),
-    ("put", 409, upload_refused("malformed_path"), {}, K.INVALID, None),
-    ("put", 409, upload_refused("no_write_permission"), {}, K.AUTH, None),
-    ("put", 409, refused("content_hash_mismatch"), {}, K.CORRUPT, None),
-    ("put", 409, refused("payload_too_large"), {}, K.INVALID, None),
-    ("put", 409, refused("a_tag_of_next_year"), {}, K.SERVER, None),
-    ("get", 409, refused("path", "not_found"), {}, K.NOT_FOUND, None),
-    ("get", 409, refused("path", "not_file"), {}, K.CONFLICT, None),
-    ("stat", 409, refused("path", "not_found"), {}, K.NOT_FOUND, None),
-    ("list", 409, refused("path", "not_folder"), {}, K.CONFLICT, None),
-    ("mkdir", 409, refused("path", "conflict", "file"), {}, K.CONFLICT, None),
-    ("move", 409, refused("to", "conflict", "file"), {}, K.CONFLICT, None),
-    ("move", 409, refused("internal_error"), {}, K.SERVER, None),
-    ("delete", 409, refused("too_many_write_operations"), {"Retry-After": "1"}, K.THROTTLED, 1.0),
-    ("share", 409, refused("email_not_verified"), {}, K.AUTH, None),
+    ("put", 409, upload_refusal_body("too_many_write_operations"), {"Retry-After": "3"}, K.THROTTLED, 3.0),
+    ("put", 409, upload_refusal_body("insufficient_space"), {}, K.QUOTA, None),
+    ("put", 409, upload_refusal_body("conflict", "folder"), {}, K.CONFLICT, None),
+    ("put", 409, upload_refusal_body("malformed_path"), {}, K.INVALID, None),
+    ("put", 409, upload_refusal_body("no_write_permission"), {}, K.AUTH, None),
+    ("put", 409, refusal_body("content_hash_mismatch"), {}, K.CORRUPT, None),
+    ("put", 409, refusal_body("payload_too_large"), {}, K.INVALID, None),
+    ("put", 409, refusal_body("a_tag_of_next_year"), {}, K.SERVER, None),
+    ("get", 409, refusal_body("path", "not_found"), {}, K.NOT_FOUND, None),
+    ("get", 409, refusal_body("path", "not_file"), {}, K.CONFLICT, None),
+    ("stat", 409, refusal_body("path", "not_found"), {}, K.NOT_FOUND, None),
+    ("list", 409, refusal_body("path", "not_folder"), {}, K.CONFLICT, None),
+    ("mkdir", 409, refusal_body("path", "conflict", "file"), {}, K.CONFLICT, None),
+    ("move", 409, refusal_body("to", "conflict", "file"), {}, K.CONFLICT, None),
+    ("move", 409, refusal_body("internal_error"), {}, K.SERVER, None),
+    ("delete", 409, refusal_body("too_many_write_operations"), {"Retry-After": "1"}, K.THROTTLED, 1.0),
+    ("share", 409, refusal_body("email_not_verified"), {}, K.AUTH, None),
 ]
 STATUSES = [
     ("put", 429, b'{"error": {"reason": {".tag": "too_many_requests"}}}', {"Retry-After": "7"}, K.THROTTLED, 7.0),
@@ -244,7 +246,7 @@ STATUSES = [
 @pytest.mark.parametrize(("verb", "status", "body", "headers", "kind", "retry_after_s"), REFUSALS + STATUSES)
 def test_error_table(
     server: Any,
-    scripted: Any,
+    scripted_driver: Any,
     verb: str,
     status: int,
     body: bytes,
@@ -253,82 +255,82 @@ def test_error_table(
     retry_after_s: float | None,
 ) -> None:
     server.say(status, body, JSON | headers)
-    error = failure(scripted, verb)
+    error = failure(scripted_driver, verb)
     assert (error.kind, error.retry_after_s) == (kind, retry_after_s), error
     assert (error.operation, error.path) == (verb, "/" if verb == "list" else "/a")
     assert error.__cause__ is not None
     assert error.detail
 
 
-def test_an_answer_is_not_remembered_by_the_next_call(server: Any, scripted: Any) -> None:
+def test_an_answer_is_not_remembered_by_the_next_call(server: Any, scripted_driver: Any) -> None:
     server.say(503, b"busy", TEXT | {"Retry-After": "5"})
-    assert failure(scripted).retry_after_s == 5.0
+    assert failure(scripted_driver).retry_after_s == 5.0
     server.say(close=True)
-    error = failure(scripted)
+    error = failure(scripted_driver)
     assert (error.kind, error.retry_after_s) == (K.NETWORK, None)
 
 
-def test_dropped_connection_is_a_network_error(server: Any, scripted: Any) -> None:
+def test_dropped_connection_is_a_network_error(server: Any, scripted_driver: Any) -> None:
     server.say(close=True)
-    assert failure(scripted).kind is K.NETWORK
+    assert failure(scripted_driver).kind is K.NETWORK
     assert len(server.requests) == 1
 
 
-def test_silent_server_is_a_network_error(server: Any, scripted: Any) -> None:
+def test_silent_server_is_a_network_error(server: Any, scripted_driver: Any) -> None:
     server.say(silent=True)
-    scripted._client._timeout = 0.2
-    error = failure(scripted)
+    scripted_driver._client._timeout = 0.2
+    error = failure(scripted_driver)
     assert error.kind is K.NETWORK
     assert "timed out" in error.detail
 
 
-def test_truncated_body_is_a_network_error(server: Any, scripted: Any) -> None:
+def test_truncated_body_is_a_network_error(server: Any, scripted_driver: Any) -> None:
     result = json.dumps(METADATA)
     server.say(200, b"half", {"Dropbox-API-Result": result}, length=100)
-    assert failure(scripted, "get").kind is K.NETWORK
+    assert failure(scripted_driver, "get").kind is K.NETWORK
 
 
-def test_ignored_range_is_not_taken_for_the_range(server: Any, scripted: Any) -> None:
+def test_ignored_range_is_not_taken_for_the_range(server: Any, scripted_driver: Any) -> None:
     server.say(200, b"abc", {"Dropbox-API-Result": json.dumps(METADATA)})
     with pytest.raises(CloudError, match="range was ignored"):
-        list(scripted.get("/a", 1))
-    assert list(scripted.get("/a")) == [b"abc"]
+        list(scripted_driver.get("/a", 1))
+    assert list(scripted_driver.get("/a")) == [b"abc"]
 
 
-def test_refused_connection_is_a_network_error(server: Any, connected: Connect) -> None:
+def test_refused_connection_is_a_network_error(server: Any, connect: Connect) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
-    assert failure(connected(server.elsewhere(port=port))).kind is K.NETWORK
+    assert failure(connect(server.elsewhere(port=port))).kind is K.NETWORK
 
 
-def test_wrong_certificate_authority_is_a_network_error(server: Any, other_server: Any, connected: Connect) -> None:
-    error = failure(connected(server.elsewhere(ca_file=other_server.endpoint.ca_file)))
+def test_wrong_certificate_authority_is_a_network_error(server: Any, other_server: Any, connect: Connect) -> None:
+    error = failure(connect(server.elsewhere(ca_file=other_server.endpoint.ca_file)))
     assert error.kind is K.NETWORK
     assert "certificate verify failed" in error.detail
 
 
-def test_missing_ca_file_is_a_network_error(server: Any, connected: Connect) -> None:
-    assert failure(connected(server.elsewhere(ca_file="/nowhere/ca.pem"))).kind is K.NETWORK
+def test_missing_ca_file_is_a_network_error(server: Any, connect: Connect) -> None:
+    assert failure(connect(server.elsewhere(ca_file="/nowhere/ca.pem"))).kind is K.NETWORK
 
 
 def test_environment_does_not_reach_an_emulator(
-    server: Any, scripted: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    server: Any, scripted_driver: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "other.pem").write_text("")
     for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"):
         monkeypatch.setenv(name, str(tmp_path / "other.pem"))
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
     server.say(200, json.dumps(METADATA).encode())
-    assert scripted.stat("/a").size_bytes == 3
+    assert scripted_driver.stat("/a").size_bytes == 3
 
 
-def test_quota_and_hash_of_the_emulator(emulator: EmulatorService, driver: Any, connected: Connect) -> None:
+def test_quota_and_hash_of_the_emulator(emulator: EmulatorService, driver: Any, connect: Connect) -> None:
     emulator.control(set={"quota.bytes": 1})
     try:
         assert failure(driver).kind is K.QUOTA
     finally:
         emulator.control(set={"quota.bytes": 0})
-    hashing = connected(emulator.endpoint, "dropbox?content_hash=1")
+    hashing = connect(emulator.endpoint, "dropbox?content_hash=1")
     assert hashing.put("/hashed", SMALL).digest == driver.stat("/hashed").digest
     assert hashing.versions()["dropbox.content_hash"] == "on"
     assert driver.versions()["dropbox.content_hash"] == "off"
@@ -338,18 +340,18 @@ def test_quota_and_hash_of_the_emulator(emulator: EmulatorService, driver: Any, 
 
 
 @pytest.mark.parametrize("status", [400, 401, 409, 500, 503])
-def test_token_is_in_no_error_text(server: Any, scripted: Any, status: int) -> None:
+def test_token_is_in_no_error_text(server: Any, scripted_driver: Any, status: int) -> None:
     token = server.endpoint.credentials["access_token"]
     server.say(status, f"your token {token} is bad".encode(), TEXT)
-    error = failure(scripted)
-    shown = traceback.TracebackException.from_exception(error, capture_locals=True)
+    error = failure(scripted_driver)
+    report = traceback.TracebackException.from_exception(error, capture_locals=True)
     causes = []
     cause: BaseException | None = error
     while cause is not None:
         causes += [repr(cause), str(cause), repr(cause.args), repr(vars(cause))]
         cause = cause.__cause__ or cause.__context__
-    assert token not in "\n".join([*shown.format(), *causes])
-    assert token not in repr(scripted) + repr(server.endpoint) + repr(scripted.versions())
+    assert token not in "\n".join([*report.format(), *causes])
+    assert token not in repr(scripted_driver) + repr(server.endpoint) + repr(scripted_driver.versions())
 
 
 @pytest.mark.parametrize(
@@ -363,17 +365,19 @@ def test_token_is_in_no_error_text(server: Any, scripted: Any, status: int) -> N
     ],
     ids=["percent", "base64", "json", "hex", "html"],
 )
-def test_token_is_in_no_error_text_in_any_encoding(server: Any, scripted: Any, encode: Callable[[str], str]) -> None:
+def test_token_is_in_no_error_text_in_any_encoding(
+    server: Any, scripted_driver: Any, encode: Callable[[str], str]
+) -> None:
     echoed = encode(server.endpoint.credentials["access_token"])
     server.say(400, f"your header was <{echoed}>".encode(), TEXT)
-    error = failure(scripted)
+    error = failure(scripted_driver)
     assert "your header was <" in error.detail
     assert "***" in error.detail
     assert echoed not in "".join(traceback.format_exception(error))
 
 
-def test_refreshed_token_is_in_no_error_text(server: Any, connected: Connect) -> None:
-    driver = connected(None, credentials={"refresh_token": "refresh-me", "app_key": "key", "app_secret": "hidden-too"})
+def test_refreshed_token_is_in_no_error_text(server: Any, connect: Connect) -> None:
+    driver = connect(None, credentials={"refresh_token": "refresh-me", "app_key": "key", "app_secret": "hidden-too"})
     _answer_on(server, driver)
     answer = METADATA | {"access_token": "sl.fresh-0815", "expires_in": 14400, "account_id": "x"}
     server.say(200, json.dumps(answer).encode())
@@ -383,10 +387,10 @@ def test_refreshed_token_is_in_no_error_text(server: Any, connected: Connect) ->
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_redirect_takes_nothing_to_another_host(server: Any, scripted: Any, status: int) -> None:
+def test_redirect_takes_nothing_to_another_host(server: Any, scripted_driver: Any, status: int) -> None:
     host = urllib.parse.urlsplit(server.endpoint.url).netloc.replace("127.0.0.1", "localhost")
     server.say(status, b"elsewhere", {"Location": f"https://{host}/2/files/upload"})
-    error = failure(scripted)
+    error = failure(scripted_driver)
     assert (error.kind, error.detail) == (K.SERVER, f"{status} elsewhere")
     assert len(server.requests) == 1
 
@@ -403,26 +407,26 @@ def _answer_on(server: Any, driver: Any) -> None:
     "credentials",
     [{}, {"access_token": ""}, {"refresh_token": "r"}, {"app_key": "k", "app_secret": "s"}],
 )
-def test_missing_credentials(credentials: dict[str, str], connected: Connect) -> None:
+def test_missing_credentials(credentials: dict[str, str], connect: Connect) -> None:
     with pytest.raises(CredentialsError, match="access_token, or refresh_token and app_key"):
-        connected(None, credentials=credentials)
+        connect(None, credentials=credentials)
 
 
-def test_unsendable_token_is_refused_without_showing_it(connected: Connect) -> None:
+def test_unsendable_token_is_refused_without_showing_it(connect: Connect) -> None:
     with pytest.raises(CredentialsError, match="access_token contains a space") as caught:
-        connected(None, credentials={"access_token": "half\nother-half"})
+        connect(None, credentials={"access_token": "half\nother-half"})
     assert "half" not in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["dropbox:/folder", "dropbox?content_hash=yes", "dropbox?retries=3"])
-def test_unusable_spec_is_refused(text: str, connected: Connect) -> None:
+def test_unusable_spec_is_refused(text: str, connect: Connect) -> None:
     with pytest.raises(SpecError) as caught:
-        connected(None, text, {"access_token": "t"})
+        connect(None, text, {"access_token": "t"})
     assert "\n" not in str(caught.value)
 
 
-def test_sixteen_threads_refresh_a_token_once(server: Any, connected: Connect) -> None:
-    driver = connected(None, credentials={"refresh_token": "refresh-me", "app_key": "key", "app_secret": "hidden"})
+def test_sixteen_threads_refresh_a_token_once(server: Any, connect: Connect) -> None:
+    driver = connect(None, credentials={"refresh_token": "refresh-me", "app_key": "key", "app_secret": "hidden"})
     _answer_on(server, driver)
     # One answer that is a token for the one route and metadata for the other.
     answer = METADATA | {"access_token": "fresh", "expires_in": 14400, "account_id": "x"}
@@ -441,8 +445,8 @@ def test_sixteen_threads_refresh_a_token_once(server: Any, connected: Connect) -
     }
 
 
-def test_refused_refresh_is_an_auth_error(server: Any, connected: Connect) -> None:
-    driver = connected(None, credentials={"refresh_token": "refresh-me", "app_key": "key"})
+def test_refused_refresh_is_an_auth_error(server: Any, connect: Connect) -> None:
+    driver = connect(None, credentials={"refresh_token": "refresh-me", "app_key": "key"})
     api = urllib.parse.urlsplit(server.endpoint.url).netloc
     driver._client.refresh_access_token = functools.partial(driver._client.refresh_access_token, host=api)
     driver._session.verify, driver._session.trust_env = server.endpoint.ca_file, False
@@ -451,7 +455,7 @@ def test_refused_refresh_is_an_auth_error(server: Any, connected: Connect) -> No
     assert len(server.requests) == 1
 
 
-# --- how it is connected ---
+# --- the connection ---
 
 
 def test_http_adapter_never_retries(driver: Any) -> None:
@@ -460,12 +464,10 @@ def test_http_adapter_never_retries(driver: Any) -> None:
     assert driver._client._timeout == 100
 
 
-def test_real_service_uses_its_own_hosts_and_the_usual_trust(
-    connected: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_real_service_uses_its_own_hosts_and_the_usual_trust(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in CERTIFICATES:
         monkeypatch.delenv(name, raising=False)
-    driver = connected(None, credentials={"access_token": "t"})
+    driver = connect(None, credentials={"access_token": "t"})
     assert set(driver._client._host_map) >= {"api", "content", "notify"}
     assert "127.0.0.1" not in str(driver._client._host_map)
     assert (driver._session.verify, driver._session.trust_env) == (True, False)

@@ -1,4 +1,4 @@
-"""What is special to Dropbox without its SDK: the same requests as with it, and the same accounts."""
+"""Tests of Dropbox without its SDK: the same requests as with it, and the same accounts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytest_cloudbench.workload.payload import RandomContent
 
 from .conftest import Scripted
 from .test_driver_dropbox import JSON, METADATA, REFUSALS, STATUSES, failure
-from .test_driver_requests import actions, answered, taken
+from .test_driver_requests import actions, count_requests, requests_at
 
 FAST = ProviderSpec.parse("dropbox+fast")
 
@@ -38,15 +38,15 @@ def routes_of(emulator: EmulatorService) -> Counter[str]:
 
 
 def test_fast_driver_sends_same_requests_as_sdk(emulator: EmulatorService) -> None:
-    """Each verb calls the same API functions equally often; otherwise a comparison would say nothing about the SDK."""
-    seen = []
+    """Each verb calls the same API functions equally often. Otherwise a comparison would say nothing about the SDK."""
+    routes = []
     for scheme in ("dropbox", "dropbox+fast"):
         emulator.control(reset=True)
         driver: Any = drivers.connect(ProviderSpec.parse(scheme), emulator.endpoint, {})
         driver.multipart_bytes, driver.part_bytes, driver.list_page_entries = 4 * MIB, 4 * MIB, 2
         for verb, action in actions(driver).items():
-            before = answered(emulator)
-            assert taken(driver, action) == answered(emulator) - before, verb
+            before = requests_at(emulator)
+            assert count_requests(driver, action) == requests_at(emulator) - before, verb
         content = RandomContent("big", 9 * MIB + 1)
         entry = driver.put("/counted/big", content)
         assert (entry, b"".join(driver.get("/counted/big"))) == (driver.stat("/counted/big"), content.read(0, 10 * MIB))
@@ -55,8 +55,8 @@ def test_fast_driver_sends_same_requests_as_sdk(emulator: EmulatorService) -> No
         assert len(list(driver.list("/"))) == 3
         driver.revoke(driver.share("/counted/big"))
         driver.close()
-        seen.append(routes_of(emulator))
-    assert seen[0] == seen[1]
+        routes.append(routes_of(emulator))
+    assert routes[0] == routes[1]
 
 
 @pytest.mark.parametrize(("verb", "status", "body", "headers", "kind", "retry_after_s"), REFUSALS + STATUSES)
@@ -64,7 +64,7 @@ def test_error_table(
     server: Scripted, verb: str, status: int, body: bytes, headers: dict[str, str], kind: ErrorKind,
     retry_after_s: float | None,
 ) -> None:  # fmt: skip
-    """The SDK's own: only it knows the field that repeats the header, and which tags the specification has."""
+    """The table is the SDK's, but only the SDK knows the specified tags and the field that repeats the header."""
     if b'"retry_after": 9' in body:
         retry_after_s = None
     server.say(status, body, JSON | headers)
@@ -78,14 +78,14 @@ def test_error_table(
 
 
 def test_a_token_is_refreshed_by_the_operation_that_needs_it(server: Scripted) -> None:
-    bare = Endpoint(
+    endpoint = Endpoint(
         server.endpoint.urls, {"refresh_token": "refresh-me", "app_key": "key", "app_secret": "hidden-too"},
         server.endpoint.ca_file,
     )  # fmt: skip
     answer = METADATA | {"content_hash": "0" * 64, "access_token": "sl.fresh-0816", "expires_in": 14400}
     server.say(200, json.dumps(answer).encode())
-    with connected(bare) as driver:
-        assert [taken(driver, lambda: driver.stat("/a")) for _ in range(2)] == [2, 1]
+    with connected(endpoint) as driver:
+        assert [count_requests(driver, lambda: driver.stat("/a")) for _ in range(2)] == [2, 1]
         assert [path for path, _ in server.requests] == ["/oauth2/token", *["/2/files/get_metadata"] * 2]
         assert server.requests[1][1]["authorization"] == "Bearer sl.fresh-0816"
         server.say(400, b"sl.fresh-0816 refresh-me hidden-too", {})

@@ -1,4 +1,4 @@
-"""What is special to the folder driver: its root, its errors, and files that are whole or not there."""
+"""Tests of the folder driver: its root, its errors, and files that are complete or absent."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from pytest_cloudbench.workload.payload.contents import Literal
 CONTENT = RandomContent("folder", 3000)
 
 
-def connected(root: Path, params: str = "") -> Any:
+def connect(root: Path, params: str = "") -> Any:
     root.mkdir(exist_ok=True)
     return drivers.connect(ProviderSpec.parse(f"folder:{root}{params}"))
 
 
 @pytest.fixture
 def driver(tmp_path: Path) -> Any:
-    return connected(tmp_path / "root")
+    return connect(tmp_path / "root")
 
 
 class Broken:
@@ -45,7 +45,7 @@ class Broken:
 
 
 def test_a_missing_folder_is_refused_and_not_made(tmp_path: Path) -> None:
-    """It may be a mount that is not there: the local disk would be measured instead."""
+    """The folder may be an absent mount. Then the local disk would be measured instead."""
     with pytest.raises(SpecError, match=r"there is no folder .*/nas; mount it, or make it first"):
         drivers.connect(ProviderSpec.parse(f"folder:{tmp_path / 'nas'}"))
     assert list(tmp_path.iterdir()) == []
@@ -104,7 +104,7 @@ def test_file_system_of_a_folder_is_reported(folder: str, described: str, tmp_pa
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's list of mounts is Linux's")
 def test_the_file_system_is_among_the_facts_of_a_run(tmp_path: Path) -> None:
-    assert " at /" in connected(tmp_path / "root").versions()["file system"]
+    assert " at /" in connect(tmp_path / "root").versions()["file system"]
 
 
 def test_home_folder_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +186,7 @@ def test_failed_put_leaves_the_old_file_and_no_other(driver: Any, tmp_path: Path
 
 
 def test_two_drivers_write_into_one_folder_at_once(tmp_path: Path) -> None:
-    one, other = (connected(tmp_path / "root") for _ in range(2))
+    one, other = (connect(tmp_path / "root") for _ in range(2))
 
     class Meanwhile:
         """A content that makes the other driver put files of its own while it is read."""
@@ -243,7 +243,7 @@ def test_fsync_waits_for_the_content_before_the_name_and_then_for_all_names_abov
 ) -> None:
     """Otherwise a power cut could leave an empty file, or no file at all, after the put."""
     root, sync, synced = tmp_path / "root", os.fsync, list[tuple[int, bool]]()
-    connected(tmp_path / "root").put("/there", Literal(b"old"))
+    connect(tmp_path / "root").put("/there", Literal(b"old"))
 
     def is_new() -> bool:
         local = root.joinpath(path[1:])
@@ -254,9 +254,9 @@ def test_fsync_waits_for_the_content_before_the_name_and_then_for_all_names_abov
         sync(descriptor)
 
     monkeypatch.setattr(os, "fsync", record_sync)
-    connected(tmp_path / "root").put("/other", CONTENT)
+    connect(tmp_path / "root").put("/other", CONTENT)
     assert synced == []
-    driver = connected(tmp_path / "root", "?fsync=1")
+    driver = connect(tmp_path / "root", "?fsync=1")
     driver.put(path, CONTENT)
     local = root.joinpath(path[1:])
     folders = [folder for folder in local.parents if folder.is_relative_to(root)]

@@ -1,4 +1,4 @@
-"""What is special to the Google Drive driver: ids behind paths, requests per verb, pieces, tokens, the error table."""
+"""Tests of the Google Drive driver: ids behind paths, requests per verb, pieces, tokens, and the error table."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ K = ErrorKind
 
 class Connect(Protocol):
     def __call__(
-        self, where: Endpoint | None, text: str = "gdrive", credentials: Mapping[str, str] | None = None
+        self, endpoint: Endpoint | None, text: str = "gdrive", credentials: Mapping[str, str] | None = None
     ) -> Any: ...
 
 
@@ -58,7 +58,7 @@ def running() -> Iterator[EmulatorService]:
 
 @pytest.fixture
 def emulator(running: EmulatorService) -> Iterator[EmulatorService]:
-    """An empty account; what a test sets is undone afterwards."""
+    """An emulator with an empty account, whose settings are restored after the test."""
     before = running.control(get="profile")["profile"]
     running.control(reset=True)
     yield running
@@ -72,41 +72,43 @@ def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultServer]:
 
 
 @pytest.fixture
-def connected() -> Iterator[Connect]:
-    """Connects drivers, and closes them all at the end."""
+def connect() -> Iterator[Connect]:
+    """A function that connects drivers, all of which are closed at the end."""
     with ExitStack() as stack:
 
-        def connect(where: Endpoint | None, text: str = "gdrive", credentials: Mapping[str, str] | None = None) -> Any:
-            made: Any = drivers.connect(ProviderSpec.parse(text), where, credentials or {})
-            stack.callback(made.close)
-            return made
+        def connect_driver(
+            endpoint: Endpoint | None, text: str = "gdrive", credentials: Mapping[str, str] | None = None
+        ) -> Any:
+            driver: Any = drivers.connect(ProviderSpec.parse(text), endpoint, credentials or {})
+            stack.callback(driver.close)
+            return driver
 
-        yield connect
-
-
-@pytest.fixture
-def driver(emulator: EmulatorService, connected: Connect) -> Any:
-    return connected(emulator.endpoint)
+        yield connect_driver
 
 
 @pytest.fixture
-def at_fault(scripted: FaultServer, connected: Connect) -> Any:
-    """A driver whose provider says what a test tells it to; the folder /f is known to it."""
-    made = connected(Endpoint({"api": scripted.url()}, {"access_token": "ya29.secret-4711"}, scripted.ca_file))
-    made._folders["f"] = "folder-id"
-    return made
+def driver(emulator: EmulatorService, connect: Connect) -> Any:
+    return connect(emulator.endpoint)
 
 
-def taken(driver: Any, action: Any) -> int:
+@pytest.fixture
+def scripted_driver(scripted: FaultServer, connect: Connect) -> Any:
+    """A driver whose provider gives the answers of a test. The driver already knows the folder /f."""
+    driver = connect(Endpoint({"api": scripted.url()}, {"access_token": "ya29.secret-4711"}, scripted.ca_file))
+    driver._folders["f"] = "folder-id"
+    return driver
+
+
+def count_requests(driver: Any, action: Any) -> int:
     before: int = driver.requests()
     action()
     return int(driver.requests()) - before
 
 
 def routes(emulator: EmulatorService) -> dict[str, int]:
-    """What the emulator was asked, and how often."""
-    found: Any = emulator.control(get="stats")["stats"]["routes"]
-    return {name: sum(counts.values()) for name, counts in found.items()}
+    """Return the number of requests to each route of the emulator."""
+    counts_by_route: Any = emulator.control(get="stats")["stats"]["routes"]
+    return {name: sum(counts.values()) for name, counts in counts_by_route.items()}
 
 
 def failure(action: Any) -> CloudError:
@@ -140,27 +142,27 @@ def test_each_verb_sends_its_declared_number_of_requests(emulator: EmulatorServi
     declared = driver.capabilities.requests
     for verb, action in actions.items():
         before = sum(routes(emulator).values())
-        assert taken(driver, action) == declared[verb], verb
+        assert count_requests(driver, action) == declared[verb], verb
         assert sum(routes(emulator).values()) - before == declared[verb], verb
-    assert taken(driver, lambda: list(driver.list("/"))) == 2  # the root and the folder in it
-    assert taken(driver, lambda: driver.put("/f/a", SMALL)) == declared[Verb.PUT]  # an overwrite is no more
+    assert count_requests(driver, lambda: list(driver.list("/"))) == 2  # the root and the folder in it
+    assert count_requests(driver, lambda: driver.put("/f/a", SMALL)) == declared[Verb.PUT]  # an overwrite takes no more
 
 
-def test_folders_are_looked_up_once(emulator: EmulatorService, driver: Any, connected: Connect) -> None:
-    assert taken(driver, lambda: driver.put("/a/b/c/file", SMALL)) == 3 * 2 + 2
-    assert taken(driver, lambda: driver.put("/a/b/c/file", SMALL)) == 2
-    other = connected(emulator.endpoint)
-    assert taken(other, lambda: other.stat("/a/b/c/file")) == 4
-    third = connected(emulator.endpoint)
-    assert taken(third, lambda: third.prepare("/a/b/c")) == 3
-    assert taken(third, lambda: third.stat("/a/b/c/file")) == 1
+def test_folders_are_looked_up_once(emulator: EmulatorService, driver: Any, connect: Connect) -> None:
+    assert count_requests(driver, lambda: driver.put("/a/b/c/file", SMALL)) == 3 * 2 + 2
+    assert count_requests(driver, lambda: driver.put("/a/b/c/file", SMALL)) == 2
+    other = connect(emulator.endpoint)
+    assert count_requests(other, lambda: other.stat("/a/b/c/file")) == 4
+    third = connect(emulator.endpoint)
+    assert count_requests(third, lambda: third.prepare("/a/b/c")) == 3
+    assert count_requests(third, lambda: third.stat("/a/b/c/file")) == 1
 
 
 def test_sixteen_threads_make_one_folder(emulator: EmulatorService, driver: Any) -> None:
-    together = threading.Barrier(16)
+    barrier = threading.Barrier(16)
 
     def put(number: int) -> None:
-        together.wait()
+        barrier.wait()
         driver.put(f"/new/deep/{number}", SMALL)
 
     with ThreadPoolExecutor(16) as pool:
@@ -170,10 +172,10 @@ def test_sixteen_threads_make_one_folder(emulator: EmulatorService, driver: Any)
 
 
 def test_a_remembered_folder_that_is_gone_is_looked_up_again(
-    emulator: EmulatorService, driver: Any, connected: Connect
+    emulator: EmulatorService, driver: Any, connect: Connect
 ) -> None:
     driver.put("/f/in/a", SMALL)
-    other = connected(emulator.endpoint)
+    other = connect(emulator.endpoint)
     other.delete("/f")
     assert failure(lambda: driver.stat("/f/in/a")).kind is K.NOT_FOUND
     driver.put("/f/in/b", SMALL)
@@ -183,8 +185,8 @@ def test_a_remembered_folder_that_is_gone_is_looked_up_again(
     assert driver.stat("/f/in/c").size_bytes == SMALL.size_bytes
 
 
-def test_files_are_never_remembered(emulator: EmulatorService, driver: Any, connected: Connect) -> None:
-    other = connected(emulator.endpoint)
+def test_files_are_never_remembered(emulator: EmulatorService, driver: Any, connect: Connect) -> None:
+    other = connect(emulator.endpoint)
     first = driver.put("/a", SMALL)
     second = other.put("/a", RandomContent("other", 17))
     assert driver.stat("/a") == second != first
@@ -209,9 +211,9 @@ def test_names_with_a_slash_are_shown_without_one(emulator: EmulatorService, dri
     assert failure(lambda: driver.stat("/a/b")).kind is K.NOT_FOUND
 
 
-def test_root_parameter_names_another_folder(emulator: EmulatorService, driver: Any, connected: Connect) -> None:
+def test_root_parameter_names_another_folder(emulator: EmulatorService, driver: Any, connect: Connect) -> None:
     driver.put("/f/a", SMALL)
-    inside = connected(emulator.endpoint, f"gdrive?root={driver._folders['f']}")
+    inside = connect(emulator.endpoint, f"gdrive?root={driver._folders['f']}")
     assert [entry.path for entry in inside.list("/")] == ["/a"]
     assert inside.stat("/").is_folder
 
@@ -220,7 +222,7 @@ def test_root_parameter_names_another_folder(emulator: EmulatorService, driver: 
 
 
 class Watched:
-    """Content that remembers how it was read."""
+    """Content that records the lengths of its reads."""
 
     def __init__(self, size_bytes: int) -> None:
         self._inner, self.size_bytes, self.reads = RandomContent("watched", size_bytes), size_bytes, list[int]()
@@ -250,13 +252,13 @@ def test_exactly_the_threshold_is_one_upload(emulator: EmulatorService, driver: 
     assert routes(emulator) == {"files.list": 1, "upload": 1}
 
 
-def test_an_answer_that_leads_an_upload_elsewhere_is_not_followed(scripted: FaultServer, at_fault: Any) -> None:
-    at_fault.multipart_bytes = 0
+def test_an_answer_that_leads_an_upload_elsewhere_is_not_followed(scripted: FaultServer, scripted_driver: Any) -> None:
+    scripted_driver.multipart_bytes = 0
     headers = {**JSON, "location": "https://{elsewhere}/upload"}
     scripted.say(Answer(200, b'{"files": []}', headers))
-    error = failure(lambda: at_fault.put("/f/a", SMALL))
+    error = failure(lambda: scripted_driver.put("/f/a", SMALL))
     assert (error.kind, error.detail.partition(":")[0]) == (K.SERVER, "the answer leads to another host")
-    assert len(scripted.asked) == 2
+    assert len(scripted.requests) == 2
     assert set(scripted.connections) == {"right"}
 
 
@@ -264,11 +266,11 @@ def test_two_downloads_in_one_thread(driver: Any) -> None:
     content = RandomContent("big", 1 * MIB)
     driver.put("/a", content)
     first, second = driver.get("/a"), driver.get("/a", 1000)
-    begun = next(first), next(second)
+    first_pieces = next(first), next(second)
     assert driver.stat("/a").size_bytes == 1 * MIB
     data = content.read(0, 1 * MIB)
-    assert begun[0] + b"".join(first) == data
-    assert begun[1] + b"".join(second) == data[1000:]
+    assert first_pieces[0] + b"".join(first) == data
+    assert first_pieces[1] + b"".join(second) == data[1000:]
 
 
 def test_abandoned_download_keeps_no_connection(driver: Any) -> None:
@@ -279,51 +281,51 @@ def test_abandoned_download_keeps_no_connection(driver: Any) -> None:
     assert len(b"".join(driver.get("/a"))) == 1 * MIB
 
 
-def test_a_connection_that_the_server_has_closed_is_not_used(scripted: FaultServer, at_fault: Any) -> None:
+def test_a_connection_that_the_server_has_closed_is_not_used(scripted: FaultServer, scripted_driver: Any) -> None:
     body = json.dumps({"files": [FILE]}).encode()
     scripted.say(Answer(200, body, JSON, then="close"))
     for _ in range(3):
-        assert at_fault.stat("/f/a").size_bytes == 3
-        (kept,) = at_fault._transport.http.connections.values()
-        select.select([kept.sock], [], [], 30)  # until its goodbye has come
-    assert len(scripted.asked) == 3
+        assert scripted_driver.stat("/f/a").size_bytes == 3
+        (connection,) = scripted_driver._transport.http.connections.values()
+        select.select([connection.sock], [], [], 30)  # until the server's close has arrived
+    assert len(scripted.requests) == 3
 
 
 # --- tokens ---
 
 
 def test_a_token_is_renewed_by_the_operation_that_needs_it(
-    emulator: EmulatorService, driver: Any, connected: Connect
+    emulator: EmulatorService, driver: Any, connect: Connect
 ) -> None:
     driver.put("/a", SMALL)
-    made = connected(replace(emulator.endpoint, credentials=APP))
-    assert [taken(made, lambda: made.stat("/a")) for _ in range(3)] == [2, 1, 1]
+    other = connect(replace(emulator.endpoint, credentials=APP))
+    assert [count_requests(other, lambda: other.stat("/a")) for _ in range(3)] == [2, 1, 1]
     assert routes(emulator)["oauth.token"] == 1
 
 
-def test_sixteen_threads_renew_a_token_once(emulator: EmulatorService, driver: Any, connected: Connect) -> None:
+def test_sixteen_threads_renew_a_token_once(emulator: EmulatorService, driver: Any, connect: Connect) -> None:
     driver.put("/a", SMALL)
-    made, together = connected(replace(emulator.endpoint, credentials=APP)), threading.Barrier(16)
+    other, barrier = connect(replace(emulator.endpoint, credentials=APP)), threading.Barrier(16)
 
     def stat(_: int) -> int:
-        together.wait()
-        return int(made.stat("/a").size_bytes)
+        barrier.wait()
+        return int(other.stat("/a").size_bytes)
 
     with ThreadPoolExecutor(16) as pool:
         assert set(pool.map(stat, range(16))) == {SMALL.size_bytes}
     assert routes(emulator)["oauth.token"] == 1
 
 
-def test_revoked_token_fails_each_operation(emulator: EmulatorService, driver: Any, connected: Connect) -> None:
-    """The provider revoked the token early; the driver does not send the request again."""
+def test_revoked_token_fails_each_operation(emulator: EmulatorService, driver: Any, connect: Connect) -> None:
+    """The provider revoked the token early, and the driver does not send the request again."""
     emulator.control(set={"account.token_lifetime_s": 3600})
-    made = connected(replace(emulator.endpoint, credentials=APP))
-    made.mkdir("/f")
+    other = connect(replace(emulator.endpoint, credentials=APP))
+    other.mkdir("/f")
     emulator.control(reset=True)  # no token is known any more
-    assert [failure(lambda: made.stat("/f/a")).kind for _ in range(2)] == [K.AUTH, K.AUTH]
+    assert [failure(lambda: other.stat("/f/a")).kind for _ in range(2)] == [K.AUTH, K.AUTH]
 
 
-def test_fields_of_a_login_are_those_of_the_driver(emulator: EmulatorService, connected: Connect) -> None:
+def test_fields_of_a_login_are_those_of_the_driver(emulator: EmulatorService, connect: Connect) -> None:
     trusted = ssl.create_default_context(cafile=emulator.endpoint.ca_file)
     browser = build_opener(HTTPSHandler(context=trusted), ProxyHandler({}))
     oauth = login.redirect_to_service(GoogleDriveDriver.oauth, emulator.endpoint)
@@ -332,8 +334,8 @@ def test_fields_of_a_login_are_those_of_the_driver(emulator: EmulatorService, co
         tokens = login.login_by_browser(
             app, lambda text: None, lambda url: pool.submit(lambda: browser.open(url).read())
         )
-    made = connected(replace(emulator.endpoint, credentials={**APP, "refresh_token": tokens["refresh_token"]}))
-    assert taken(made, lambda: list(made.list("/"))) == 2
+    driver = connect(replace(emulator.endpoint, credentials={**APP, "refresh_token": tokens["refresh_token"]}))
+    assert count_requests(driver, lambda: list(driver.list("/"))) == 2
 
 
 @pytest.mark.parametrize(
@@ -348,13 +350,13 @@ def test_fields_of_a_login_are_those_of_the_driver(emulator: EmulatorService, co
     ],
 )
 def test_a_refused_renewal_is_one_request(
-    scripted: FaultServer, connected: Connect, status: int, body: dict[str, str], kind: ErrorKind
+    scripted: FaultServer, connect: Connect, status: int, body: dict[str, str], kind: ErrorKind
 ) -> None:
-    made = connected(Endpoint({"api": scripted.url()}, APP, scripted.ca_file))
+    driver = connect(Endpoint({"api": scripted.url()}, APP, scripted.ca_file))
     scripted.say(Answer(status, json.dumps(body).encode(), JSON))
-    error = failure(lambda: made.stat("/a"))
+    error = failure(lambda: driver.stat("/a"))
     assert error.kind is kind, error
-    assert (len(scripted.asked), made.requests()) == (1, 1)
+    assert (len(scripted.requests), driver.requests()) == (1, 1)
 
 
 @pytest.fixture(scope="module")
@@ -369,22 +371,22 @@ def key() -> dict[str, str]:
     }  # fmt: skip
 
 
-def test_a_service_account(emulator: EmulatorService, connected: Connect, key: dict[str, str], tmp_path: Path) -> None:
+def test_a_service_account(emulator: EmulatorService, connect: Connect, key: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "key.json").write_text(json.dumps(key))
-    given = {"service_account_file": str(tmp_path / "key.json")}
-    made = connected(replace(emulator.endpoint, credentials=given))
-    assert taken(made, lambda: made.put("/a", SMALL)) == 3
+    account = {"service_account_file": str(tmp_path / "key.json")}
+    driver = connect(replace(emulator.endpoint, credentials=account))
+    assert count_requests(driver, lambda: driver.put("/a", SMALL)) == 3
     assert routes(emulator) == {"oauth.token": 1, "files.list": 1, "upload": 1}, "no look at where the account is"
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"private_key": "secret words"}'])
-def test_unusable_key_file_is_refused(connected: Connect, tmp_path: Path, text: str) -> None:
+def test_unusable_key_file_is_refused(connect: Connect, tmp_path: Path, text: str) -> None:
     (tmp_path / "key.json").write_text(text)
     with pytest.raises(CredentialsError, match="is not a service account's key") as caught:
-        connected(None, credentials={"service_account_file": str(tmp_path / "key.json")})
+        connect(None, credentials={"service_account_file": str(tmp_path / "key.json")})
     assert "secret words" not in str(caught.value)
     with pytest.raises(CredentialsError, match="cannot be read"):
-        connected(None, credentials={"service_account_file": str(tmp_path / "none.json")})
+        connect(None, credentials={"service_account_file": str(tmp_path / "none.json")})
 
 
 # --- errors ---
@@ -420,24 +422,26 @@ def google(status: int, reason: str) -> Answer:
         (Answer(200, b"{}", JSON), K.SERVER, None),
     ],
 )
-def test_error_table(scripted: FaultServer, at_fault: Any, answer: Answer, kind: ErrorKind, detail: str | None) -> None:
+def test_error_table(
+    scripted: FaultServer, scripted_driver: Any, answer: Answer, kind: ErrorKind, detail: str | None
+) -> None:
     scripted.say(answer)
-    at_fault._folders.pop("f")  # the root is known, and cannot be forgotten
-    error = failure(lambda: at_fault.stat("/a"))
+    scripted_driver._folders.pop("f")  # the root is known, and cannot be forgotten
+    error = failure(lambda: scripted_driver.stat("/a"))
     assert (error.kind, error.operation, error.path) == (kind, "stat", "/a"), error
     assert error.__cause__ is not None
     assert detail in (None, error.detail)
-    assert len(scripted.asked) == 1
+    assert len(scripted.requests) == 1
 
 
-def test_truncated_download_and_ignored_range_are_errors(scripted: FaultServer, at_fault: Any) -> None:
+def test_truncated_download_and_ignored_range_are_errors(scripted: FaultServer, scripted_driver: Any) -> None:
     body = json.dumps({"files": [FILE]}).encode()
     scripted.say(Answer(200, body, JSON, promised=50, then="close"))
-    assert failure(lambda: list(at_fault.get("/f/a"))).kind is K.NETWORK
+    assert failure(lambda: list(scripted_driver.get("/f/a"))).kind is K.NETWORK
     scripted.say(Answer(200, body, JSON))
-    error = failure(lambda: list(at_fault.get("/f/a", 1)))
+    error = failure(lambda: list(scripted_driver.get("/f/a", 1)))
     assert (error.kind, error.detail) == (K.SERVER, "the range was ignored")
-    assert b"".join(at_fault.get("/f/a")) == body
+    assert b"".join(scripted_driver.get("/f/a")) == body
 
 
 @pytest.mark.parametrize("path", ["", "a", "//", "/a//b", "/a/", "/a/../b", "/./a", "/a\0b", "/\ud800"])
@@ -455,27 +459,27 @@ def test_quota_and_space(emulator: EmulatorService, driver: Any) -> None:
     assert failure(lambda: driver.put("/b", SMALL)).kind is K.QUOTA
 
 
-# --- how it is connected ---
+# --- the connection ---
 
 
 @pytest.mark.parametrize("credentials", [{}, {"refresh_token": "r"}, {"client_id": "c", "client_secret": "s"}])
-def test_missing_credentials(credentials: dict[str, str], connected: Connect) -> None:
+def test_missing_credentials(credentials: dict[str, str], connect: Connect) -> None:
     with pytest.raises(CredentialsError, match="access_token, or refresh_token and client_id and client_secret"):
-        connected(None, credentials=credentials)
+        connect(None, credentials=credentials)
 
 
 @pytest.mark.parametrize("text", ["gdrive:/folder", "gdrive?retries=3", "gdrive?timeout_s=soon"])
-def test_unusable_spec_is_refused(text: str, connected: Connect) -> None:
+def test_unusable_spec_is_refused(text: str, connect: Connect) -> None:
     with pytest.raises(SpecError) as caught:
-        connected(None, text, {"access_token": "t"})
+        connect(None, text, {"access_token": "t"})
     assert "\n" not in str(caught.value)
 
 
-def test_the_real_service_has_its_own_hosts(connected: Connect) -> None:
-    made = connected(None, credentials={"access_token": "t"})
-    assert made._transport.hosts == {"www.googleapis.com"}
-    assert made._files.list().uri.startswith("https://www.googleapis.com/drive/v3/files?")
-    assert made.requests() == 0, "connecting sends nothing"
+def test_the_real_service_has_its_own_hosts(connect: Connect) -> None:
+    driver = connect(None, credentials={"access_token": "t"})
+    assert driver._transport.hosts == {"www.googleapis.com"}
+    assert driver._files.list().uri.startswith("https://www.googleapis.com/drive/v3/files?")
+    assert driver.requests() == 0, "connecting sends nothing"
 
 
 def test_versions_name_the_libraries(driver: Any) -> None:

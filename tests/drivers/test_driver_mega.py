@@ -1,4 +1,4 @@
-"""The MEGA driver against the emulator: what the conformance suite does not ask."""
+"""Tests of the MEGA driver on the emulator, beyond those of the conformance suite."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from .conftest import Scripted
 SMALL = RandomContent("small", 5 * KIB)
 
 
-def connected(endpoint: Endpoint) -> Any:
+def connect(endpoint: Endpoint) -> Any:
     return drivers.connect(ProviderSpec.parse("mega"), endpoint, {})
 
 
@@ -48,7 +48,7 @@ def shared() -> Iterator[EmulatorService]:
 
 @pytest.fixture(scope="module")
 def logged_in(shared: EmulatorService) -> Iterator[Any]:
-    driver = connected(shared.endpoint)
+    driver = connect(shared.endpoint)
     yield driver
     driver.close()
 
@@ -63,11 +63,11 @@ def emulator(shared: EmulatorService) -> Iterator[EmulatorService]:
 
 @pytest.fixture
 def driver(emulator: EmulatorService, logged_in: Any) -> Any:
-    logged_in.stat("/")  # it sees that the account is another one
+    logged_in.stat("/")  # the driver notices that the account is a new one
     return logged_in
 
 
-def answered(emulator: EmulatorService) -> int:
+def requests_at(emulator: EmulatorService) -> int:
     routes: Any = emulator.control(get="stats")["stats"]["routes"]
     return sum(sum(counts.values()) for counts in routes.values())
 
@@ -100,26 +100,26 @@ def test_every_verb_is_counted_as_the_emulator_counts_it(emulator: EmulatorServi
         Verb.MOVE: lambda: driver.move("/counted/b", "/counted/c"),
         Verb.DELETE: lambda: driver.delete("/counted/c"),
     }
-    found = {}
+    counts = {}
     for verb, action in actions.items():
-        before, sent = answered(emulator), driver.requests()
+        before, counted = requests_at(emulator), driver.requests()
         action()
-        found[verb] = driver.requests() - sent
-        assert found[verb] == answered(emulator) - before, verb
-    least = driver.capabilities.requests
-    assert {verb: count for verb, count in found.items() if verb is not Verb.GET} == {
-        verb: least[verb] for verb in found if verb is not Verb.GET
+        counts[verb] = driver.requests() - counted
+        assert counts[verb] == requests_at(emulator) - before, verb
+    declared = driver.capabilities.requests
+    assert {verb: count for verb, count in counts.items() if verb is not Verb.GET} == {
+        verb: declared[verb] for verb in counts if verb is not Verb.GET
     }
-    assert found[Verb.GET] == 3
+    assert counts[Verb.GET] == 3
 
 
 @pytest.mark.parametrize("version", ["v2-hashcash", pytest.param("v1-hashcash", marks=pytest.mark.slow)])
 def test_a_login_is_a_part_of_the_operation_that_needs_it(emulator: EmulatorService, version: str) -> None:
     emulator.control(set={"account.type": version})
-    driver = connected(emulator.endpoint)
-    assert driver.requests() == answered(emulator) == 0
+    driver = connect(emulator.endpoint)
+    assert driver.requests() == requests_at(emulator) == 0
     driver.mkdir("/a")
-    assert driver.requests() == answered(emulator) == 5  # us0, us and again with the work done, f, p
+    assert driver.requests() == requests_at(emulator) == 5  # us0, us and again with the work done, f, p
     assert driver.space()[0] == 0
     driver.close()
 
@@ -128,12 +128,12 @@ def test_a_login_is_a_part_of_the_operation_that_needs_it(emulator: EmulatorServ
 def test_throttling_is_reported_and_not_retried(emulator: EmulatorService, driver: Any, reason: str) -> None:
     driver.put("/a", SMALL)
     emulator.control(set={"throttle.rate_per_s": 1e-9, "throttle.burst": 1, "throttle.reason": reason})
-    for sends in (4, 2):  # changes, where to send, content (refused); changes, where to send (refused)
+    for max_requests in (4, 2):  # changes, where to send, content (refused); changes, where to send (refused)
         before = driver.requests()
         with suppress(CloudError):
             driver.put("/b", SMALL)
             pytest.fail("it was not refused")
-        assert driver.requests() - before <= sends
+        assert driver.requests() - before <= max_requests
     before = driver.requests()
     error = refusal(ErrorKind.THROTTLED, lambda: driver.delete("/a"))
     assert (driver.requests() - before, error.retry_after_s) == (2, None)
@@ -142,31 +142,31 @@ def test_throttling_is_reported_and_not_retried(emulator: EmulatorService, drive
 def test_a_reset_download_is_not_repeated(emulator: EmulatorService, driver: Any) -> None:
     driver.put("/a", SMALL)
     emulator.control(set={"faults.reset_rate": 1.0})
-    before = answered(emulator)
+    before = requests_at(emulator)
     refusal(ErrorKind.NETWORK, lambda: driver.get("/a"))
-    assert answered(emulator) - before == 1
+    assert requests_at(emulator) - before == 1
 
 
 def test_each_thread_counts_its_own(driver: Any) -> None:
     driver.mkdir("/threads")
     driver.prepare("/threads")
 
-    def some(worker: int) -> int:
+    def put_files(worker: int) -> int:
         before: int = driver.requests()
         for number in range(worker):
             driver.put(f"/threads/{worker}-{number}", SMALL)
         return int(driver.requests()) - before
 
     with ThreadPoolExecutor(4) as pool:
-        assert [*pool.map(some, range(1, 5))] == [3, 6, 9, 12]
+        assert [*pool.map(put_files, range(1, 5))] == [3, 6, 9, 12]
     assert len(list(driver.list("/threads"))) == 10
 
 
-# --- the tree, and what others do to it ---
+# --- the tree, and changes by others ---
 
 
 def test_changes_of_another_client_are_seen(emulator: EmulatorService, driver: Any) -> None:
-    other = connected(emulator.endpoint)
+    other = connect(emulator.endpoint)
     driver.put("/x/a", Literal(b"first"))
     assert other.stat("/x/a").size_bytes == 5
     other.put("/x/a", Literal(b"second one"))
@@ -183,20 +183,20 @@ def test_changes_of_another_client_are_seen(emulator: EmulatorService, driver: A
 
 def test_many_threads_see_each_change_once(emulator: EmulatorService, driver: Any) -> None:
     """Answers about changes arrive in any order, and some are longer than others."""
-    other = connected(emulator.endpoint)
+    other = connect(emulator.endpoint)
     other.mkdir("/many")
     other.prepare("/many")
     done = threading.Event()
 
-    def look() -> int:
-        looked = 0
+    def list_repeatedly() -> int:
+        list_count = 0
         while not done.is_set():
             list(driver.list("/many"))
-            looked += 1
-        return looked
+            list_count += 1
+        return list_count
 
     with ThreadPoolExecutor(4) as pool:
-        looking = [pool.submit(look) for _ in range(4)]
+        futures = [pool.submit(list_repeatedly) for _ in range(4)]
         for number in range(30):
             other.put(f"/many/{number}", Literal(b"x"))
             if number % 2:
@@ -204,7 +204,7 @@ def test_many_threads_see_each_change_once(emulator: EmulatorService, driver: An
             if number % 3 == 0:
                 other.move(f"/many/{number}", f"/many/moved-{number}") if number % 2 == 0 else None
         done.set()
-        assert all(future.result() for future in looking)
+        assert all(future.result() for future in futures)
     assert {entry.path for entry in driver.list("/many")} == {entry.path for entry in other.list("/many")}
     other.close()
 
@@ -224,14 +224,14 @@ def test_threads_make_a_folder_once(driver: Any) -> None:
 
 
 def test_newest_file_of_a_name_is_read(emulator: EmulatorService, driver: Any) -> None:
-    other = connected(emulator.endpoint)
+    other = connect(emulator.endpoint)
     driver.mkdir("/x")
-    for each in (driver, other):
-        each.prepare("/x")
+    for client in (driver, other):
+        client.prepare("/x")
     driver.put("/x/a", Literal(b"1"))
-    newer = other.put("/x/a", Literal(b"22"))  # prepared: it has not heard of the first
-    found = {entry.revision: entry.size_bytes for entry in driver.list("/x")}
-    assert found == {newer.revision: 2}
+    newer = other.put("/x/a", Literal(b"22"))  # it was prepared before, so it does not know the first file
+    sizes = {entry.revision: entry.size_bytes for entry in driver.list("/x")}
+    assert sizes == {newer.revision: 2}
     driver.delete("/x/a")
     refusal(ErrorKind.NOT_FOUND, lambda: other.stat("/x/a"))
     other.close()
@@ -241,7 +241,7 @@ def test_newest_file_of_a_name_is_read(emulator: EmulatorService, driver: Any) -
 
 
 def test_content_streams_in_both_directions(emulator: EmulatorService, driver: Any) -> None:
-    """In the MAC's chunks: no file is held in memory as a whole, and none is written to disk."""
+    """Files stream in the MAC's chunks. None is held in memory as a whole, and none is written to disk."""
     reads = []
 
     class Watched:
@@ -260,9 +260,9 @@ def test_content_streams_in_both_directions(emulator: EmulatorService, driver: A
 def test_a_flipped_bit_is_corrupt(emulator: EmulatorService, driver: Any) -> None:
     emulator.control(set={"faults.corrupt_rate": 1.0})
     driver.put("/a", RandomContent("a", 200 * KIB))
-    got = driver.get("/a")
-    assert len(next(got)) == 128 * KIB
-    refusal(ErrorKind.CORRUPT, lambda: got)
+    pieces = driver.get("/a")
+    assert len(next(pieces)) == 128 * KIB
+    refusal(ErrorKind.CORRUPT, lambda: pieces)
 
 
 def test_offset_is_refused(driver: Any) -> None:
@@ -288,13 +288,13 @@ def test_full_account_is_a_quota_error(emulator: EmulatorService, driver: Any) -
 
 def test_a_wrong_password(emulator: EmulatorService) -> None:
     wrong = {**emulator.endpoint.credentials, "password": "not-the-password"}
-    driver = connected(replace(emulator.endpoint, credentials=wrong))
+    driver = connect(replace(emulator.endpoint, credentials=wrong))
     refusal(ErrorKind.AUTH, lambda: driver.stat("/"))
     driver.close()
 
 
 def test_a_session_that_ended_is_begun_again_by_the_next_operation(emulator: EmulatorService) -> None:
-    driver = connected(emulator.endpoint)
+    driver = connect(emulator.endpoint)
     driver.stat("/")
     driver._loop.run(driver._account._api.post({"a": "sml"}))
     refusal(ErrorKind.AUTH, lambda: driver.stat("/"))
@@ -338,7 +338,7 @@ def test_unreadable_answers_are_server_errors(server: Scripted, answer: tuple[in
     headers = {"Content-Type": "application/json", "Location": "https://example.com/", "X-MEGA-Time-Left": "9"}
     server.say(*answer, headers=headers)
     secrets = {"email": "me@example.com", "password": "hidden-4711"}
-    driver = connected(replace(server.endpoint, credentials=secrets))
+    driver = connect(replace(server.endpoint, credentials=secrets))
     error = refusal(kind, lambda: driver.stat("/a"))
     assert (driver.requests(), len(server.requests)) == (1, 1)
     assert error.retry_after_s == (None if answer[0] == 200 else 9)
@@ -352,11 +352,11 @@ def test_no_answer_wrong_certificate_and_cut_answer_are_network_errors(
     secrets = dict(emulator.endpoint.credentials)
     distrusted = server.elsewhere(ca_file=other_server.endpoint.ca_file)
     for endpoint in (server.elsewhere(port=1), distrusted):
-        driver = connected(replace(endpoint, credentials=secrets))
+        driver = connect(replace(endpoint, credentials=secrets))
         refusal(ErrorKind.NETWORK, lambda driver=driver: driver.stat("/a"))
         driver.close()
     server.say(200, b'[{"v": ', length=100)
-    driver = connected(replace(server.endpoint, credentials=secrets))
+    driver = connect(replace(server.endpoint, credentials=secrets))
     refusal(ErrorKind.NETWORK, lambda: driver.stat("/a"))
     driver.close()
 
@@ -370,13 +370,13 @@ def test_nothing_hangs_past_its_timeout(server: Scripted) -> None:
     sockets: Any = [*driver._account._session._sockets]
     driver.close()
     assert sockets
-    assert all(each.fileno() < 0 for each in sockets), "the server does not close its side"
+    assert all(socket.fileno() < 0 for socket in sockets), "the server does not close its side"
 
 
 def test_no_secret_is_shown(server: Scripted) -> None:
     secrets = {"email": "me@example.com", "password": "hidden-4711"}
     server.say(418, json.dumps(secrets).encode())
-    driver = connected(replace(server.endpoint, credentials=secrets))
+    driver = connect(replace(server.endpoint, credentials=secrets))
     error = refusal(ErrorKind.INVALID, lambda: driver.stat("/a"))
     assert "hidden-4711" not in redact.clean(str(error)) + error.detail
     driver.close()
@@ -391,12 +391,12 @@ def test_specs_and_credentials() -> None:
 
 def test_closing_ends_the_loop_and_all_it_does(emulator: EmulatorService) -> None:
     before = set(threading.enumerate())  # another test's thread may end meanwhile
-    driver = connected(emulator.endpoint)
+    driver = connect(emulator.endpoint)
     driver.put("/a", RandomContent("a", 3 * MIB))
-    left, later = driver.get("/a"), driver.get("/a")
-    next(left)
+    abandoned, later = driver.get("/a"), driver.get("/a")
+    next(abandoned)
     next(later)
-    left.close()
+    abandoned.close()
     driver.close()
     later.close()
     driver.close()

@@ -1,4 +1,4 @@
-"""What is special to the OneDrive driver: redirects, fragments, copies that take time, tokens that end, requests."""
+"""Tests of the OneDrive driver: redirects, fragments, slow copies, tokens that expire, and requests."""
 
 from __future__ import annotations
 
@@ -49,20 +49,20 @@ def connected(endpoint: Any, text: str = "onedrive", **credentials: str) -> Iter
 
 @pytest.fixture
 def driver(emulator: EmulatorService) -> Iterator[Any]:
-    with connected(emulator.endpoint) as made:
-        yield made
+    with connected(emulator.endpoint) as new_driver:
+        yield new_driver
 
 
-def answered(emulator: EmulatorService) -> int:
+def requests_at(emulator: EmulatorService) -> int:
     routes: Any = emulator.control(get="stats")["stats"]["routes"]
     return sum(sum(counts.values()) for counts in routes.values())
 
 
-def taken(driver: Any, emulator: EmulatorService, action: Callable[[], object]) -> int:
-    """How many requests an action takes, as the driver counts and as the emulator does."""
-    before, arrived = driver.requests(), answered(emulator)
+def count_requests(driver: Any, emulator: EmulatorService, action: Callable[[], object]) -> int:
+    """Return the number of requests of an action, by the driver's count, which must be the emulator's."""
+    before, arrived = driver.requests(), requests_at(emulator)
     action()
-    assert driver.requests() - before == answered(emulator) - arrived
+    assert driver.requests() - before == requests_at(emulator) - arrived
     return int(driver.requests()) - int(before)
 
 
@@ -100,9 +100,9 @@ def test_every_request_is_counted(driver: Any, emulator: EmulatorService) -> Non
         "move": lambda: driver.move("/counted/b", "/counted/c"),
         "delete": lambda: driver.delete("/counted/c"),
     }
-    found = {verb: taken(driver, emulator, action) for verb, action in actions.items()}
-    least = {verb.value: number for verb, number in driver.capabilities.requests.items()}
-    assert found == least
+    counts = {verb: count_requests(driver, emulator, action) for verb, action in actions.items()}
+    declared = {verb.value: number for verb, number in driver.capabilities.requests.items()}
+    assert counts == declared
 
 
 def test_a_list_takes_a_request_for_each_folder_and_page(driver: Any, emulator: EmulatorService) -> None:
@@ -110,12 +110,12 @@ def test_a_list_takes_a_request_for_each_folder_and_page(driver: Any, emulator: 
         driver.put(f"/many/{number}", Literal(b"x"))
     driver.put("/many/below/x", Literal(b"x"))
     driver.list_page_entries = 2
-    assert taken(driver, emulator, lambda: list(driver.list("/many"))) == 4
+    assert count_requests(driver, emulator, lambda: list(driver.list("/many"))) == 4
     assert len([*driver.list("/many")]) == 7
 
 
 def test_each_thread_counts_its_own(driver: Any, emulator: EmulatorService) -> None:
-    def some(worker: int) -> int:
+    def put_files(worker: int) -> int:
         before = driver.requests()
         for number in range(worker):
             driver.put(f"/threads/{worker}-{number}", Literal(b"x"))
@@ -123,7 +123,7 @@ def test_each_thread_counts_its_own(driver: Any, emulator: EmulatorService) -> N
 
     before = driver.requests()
     with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(some, range(1, 6))) == [1, 2, 3, 4, 5]
+        assert list(pool.map(put_files, range(1, 6))) == [1, 2, 3, 4, 5]
     assert driver.requests() == before
 
 
@@ -135,7 +135,7 @@ def test_a_large_file_goes_up_in_fragments(driver: Any, emulator: EmulatorServic
     data = RandomContent("fragments", size)
     driver.multipart_bytes, driver.part_bytes = 999, 320 * 1024
     fragments = -(-size // driver.part_bytes)
-    assert taken(driver, emulator, lambda: driver.put("/new/big", data)) == 1 + fragments
+    assert count_requests(driver, emulator, lambda: driver.put("/new/big", data)) == 1 + fragments
     assert content_of(driver, "/new/big") == data.read(0, size)
     again = driver.put("/new/big", RandomContent("other", size))
     assert (again.size_bytes, again.digest) == (size, driver.stat("/new/big").digest)
@@ -150,7 +150,7 @@ def test_a_file_above_one_piece_is_streamed(driver: Any) -> None:
 def test_a_copy_that_takes_its_time_is_waited_for(driver: Any, emulator: EmulatorService) -> None:
     driver.put("/from/sub/a", Literal(b"abc"))
     emulator.control(set={"jobs.start_s": 0.05, "jobs.entry_s": 0.01})
-    assert taken(driver, emulator, lambda: driver.copy("/from", "/new/to")) > 4
+    assert count_requests(driver, emulator, lambda: driver.copy("/from", "/new/to")) > 4
     assert content_of(driver, "/new/to/sub/a") == b"abc"
     error = refusal(K.CONFLICT, lambda: driver.copy("/from", "/new/to"))
     assert "nameAlreadyExists" in error.detail
@@ -183,25 +183,25 @@ def test_paths_that_could_mean_another_file_are_not_sent(driver: Any, path: str)
 # --- redirects ---
 
 
-def said(server: Scripted, status: int, value: object = None, **headers: str) -> None:
+def set_answer(server: Scripted, status: int, value: object = None, **headers: str) -> None:
     server.say(status, json.dumps(value or {}).encode(), {"Content-Type": "application/json", **headers})
 
 
-def at(server: Scripted) -> Any:
+def endpoint_at(server: Scripted) -> Any:
     return replace(server.endpoint, urls=dict.fromkeys(("api", "login"), server.endpoint.url))
 
 
-@pytest.mark.parametrize("place", ["https://evil.example/x", "http://127.0.0.1/x", "https://127.0.0.1/x", "", "/x"])
-def test_content_is_only_fetched_from_the_service(server: Scripted, place: str) -> None:
-    said(server, 302, Location=place)
-    with connected(at(server)) as driver:
+@pytest.mark.parametrize("location", ["https://evil.example/x", "http://127.0.0.1/x", "https://127.0.0.1/x", "", "/x"])
+def test_content_is_only_fetched_from_the_service(server: Scripted, location: str) -> None:
+    set_answer(server, 302, Location=location)
+    with connected(endpoint_at(server)) as driver:
         refusal(K.SERVER, lambda: content_of(driver, "/a"))
         assert driver.requests() == len(server.requests) == 1
 
 
 def test_redirected_request_carries_no_token(server: Scripted) -> None:
-    said(server, 302, Location=f"{server.endpoint.url}/elsewhere")
-    with connected(at(server)) as driver:
+    set_answer(server, 302, Location=f"{server.endpoint.url}/elsewhere")
+    with connected(endpoint_at(server)) as driver:
         refusal(K.SERVER, lambda: content_of(driver, "/a"))  # the second answer redirects again, which is not followed
     (_, first), (path, second) = server.requests
     assert path == "/elsewhere"
@@ -218,11 +218,11 @@ def test_content_hosts_of_the_real_service_are_accepted() -> None:
 
 
 def test_further_pages_and_fragments_stay_with_the_service(server: Scripted) -> None:
-    with connected(at(server)) as driver:
-        said(server, 200, {"value": [], "@odata.nextLink": "https://evil.example/page"})
+    with connected(endpoint_at(server)) as driver:
+        set_answer(server, 200, {"value": [], "@odata.nextLink": "https://evil.example/page"})
         refusal(K.SERVER, lambda: list(driver.list("/a")))
         driver.multipart_bytes = 0
-        said(server, 200, {"uploadUrl": "https://evil.example/up"})
+        set_answer(server, 200, {"uploadUrl": "https://evil.example/up"})
         refusal(K.SERVER, lambda: driver.put("/a", Literal(b"1")))
         assert driver.requests() == len(server.requests) == 2
 
@@ -250,8 +250,8 @@ def test_further_pages_and_fragments_stay_with_the_service(server: Scripted) -> 
 )
 def test_refusal_gives_the_kind(server: Scripted, status: int, code: str, kind: ErrorKind) -> None:
     words = {"error": {"code": code, "message": "you sent sl.secret-4711"}}
-    said(server, status, words, **({"Retry-After": "9"} if kind is K.THROTTLED else {}))
-    with connected(at(server)) as driver:
+    set_answer(server, status, words, **({"Retry-After": "9"} if kind is K.THROTTLED else {}))
+    with connected(endpoint_at(server)) as driver:
         error = refusal(kind, lambda: driver.stat("/a"))
     assert error.retry_after_s == (9.0 if kind is K.THROTTLED else None)
     assert code in error.detail
@@ -262,16 +262,16 @@ def test_a_token_is_refreshed_once_and_counted(emulator: EmulatorService) -> Non
     keys = {"refresh_token": "R-4711-refresh", "client_id": "me"}
     endpoint = replace(emulator.endpoint, credentials=keys)
     with connected(endpoint) as driver:
-        assert taken(driver, emulator, lambda: driver.put("/a", Literal(b"1"))) == 2
-        assert taken(driver, emulator, lambda: driver.stat("/a")) == 1
+        assert count_requests(driver, emulator, lambda: driver.put("/a", Literal(b"1"))) == 2
+        assert count_requests(driver, emulator, lambda: driver.stat("/a")) == 1
     with connected(replace(endpoint, credentials={**keys, "refresh_token": "invalid"})) as driver:
         error = refusal(K.AUTH, lambda: driver.stat("/a"))
         assert "AADSTS" in error.detail
 
 
 def test_an_expired_token_is_not_tried_again(server: Scripted) -> None:
-    said(server, 401, {"error": {"code": "InvalidAuthenticationToken", "message": "expired"}})
-    with connected(at(server)) as driver:
+    set_answer(server, 401, {"error": {"code": "InvalidAuthenticationToken", "message": "expired"}})
+    with connected(endpoint_at(server)) as driver:
         refusal(K.AUTH, lambda: driver.stat("/a"))
         assert len(server.requests) == 1
 
@@ -291,5 +291,5 @@ def test_unusable_specs_and_credentials_are_refused_on_connecting() -> None:
 
 
 def test_versions_show_disabled_redirects_and_retries(driver: Any) -> None:
-    told = driver.versions()
-    assert (told["httpx.redirects"], told["httpx.retries"]) == ("off", "off")
+    versions = driver.versions()
+    assert (versions["httpx.redirects"], versions["httpx.retries"]) == ("off", "off")

@@ -38,8 +38,8 @@ def server() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def driver(server: Any) -> Iterator[Any]:
-    with connected(server.endpoint, "opendal") as made:
-        yield made
+    with connected(server.endpoint, "opendal") as new_driver:
+        yield new_driver
 
 
 def test_white_space_at_the_ends_would_be_another_files(driver: Any) -> None:
@@ -57,8 +57,8 @@ def test_killed_server_is_a_network_error(name: str) -> None:
 
 def test_silence_ends_with_the_timeout() -> None:
     with silent_server() as port:
-        mute = Endpoint({"": f"http://127.0.0.1:{port}"}, KEYS, api="webdav")
-        with connected(mute, "opendal?timeout_s=0.3") as driver:
+        silent_endpoint = Endpoint({"": f"http://127.0.0.1:{port}"}, KEYS, api="webdav")
+        with connected(silent_endpoint, "opendal?timeout_s=0.3") as driver:
             refusal(ErrorKind.NETWORK, lambda: driver.stat("/a"))
             refusal(ErrorKind.NETWORK, lambda: content_of(driver, "/a"))
 
@@ -68,13 +68,13 @@ def test_silence_ends_with_the_timeout() -> None:
     [(401, "auth"), (403, "auth"), (429, "throttled"), (500, "server"), (503, "server"), (507, "quota")],
 )
 def test_nothing_is_sent_twice(status: int, kind: str) -> None:
-    with answering() as told:
-        told.status, told.headers = status, {"Retry-After": "7"}
-        with connected(Endpoint({"": told.url}, KEYS, api="webdav"), "opendal") as driver:
+    with answering() as stub:
+        stub.status, stub.headers = status, {"Retry-After": "7"}
+        with connected(Endpoint({"": stub.url}, KEYS, api="webdav"), "opendal") as driver:
             for action in (lambda: content_of(driver, "/a"), lambda: driver.stat("/a")):
-                told.asked.clear()
+                stub.asked.clear()
                 error = refusal(ErrorKind(kind), action)
-                assert len(told.asked) == 1
+                assert len(stub.asked) == 1
                 assert error.__cause__ is not None
                 assert KEYS["password"] not in f"{error!r} {error.__cause__!r}"
                 assert "\n" not in error.detail
@@ -105,7 +105,7 @@ def test_missing_bucket_is_not_listed_as_empty() -> None:
 
 
 def test_list_omits_folder_removed_meanwhile() -> None:
-    """The server is another process: while the library waits for a listing, no thread of this one runs."""
+    """The server runs in another process, since the library blocks all threads of this one while it lists."""
     script = (
         "import sys\n"
         "from tests.drivers.real import a_folder_that_goes, answering\n"
@@ -120,10 +120,10 @@ def test_list_omits_folder_removed_meanwhile() -> None:
         assert server.stdout is not None
         url = server.stdout.readline().strip()
         with connected(Endpoint({"": url}, KEYS, api="webdav"), "opendal") as driver:
-            found = [(entry.path, entry.size_bytes) for entry in driver.list("/top")]
-        asked, _ = server.communicate(timeout=HANG_S)
-    assert found == [("/top/a", 3)]
-    assert "('PROPFIND', '/top/sub/')" in asked
+            entries = [(entry.path, entry.size_bytes) for entry in driver.list("/top")]
+        request_log, _ = server.communicate(timeout=HANG_S)
+    assert entries == [("/top/a", 3)]
+    assert "('PROPFIND', '/top/sub/')" in request_log
 
 
 def test_memory_service_needs_no_settings() -> None:
@@ -136,7 +136,7 @@ def test_memory_service_needs_no_settings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "message"),
     [
         ("opendal", "expected opendal:SERVICE"),
         ("opendal:webdov", "did you mean webdav"),
@@ -145,16 +145,16 @@ def test_memory_service_needs_no_settings() -> None:
         ("opendal:memory?timeout_s=never", "timeout_s is a number"),
     ],
 )
-def test_unusable_specs_are_refused(spec: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unusable_specs_are_refused(spec: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(SpecError, match=told) as caught:
+    with pytest.raises(SpecError, match=message) as caught:
         drivers.connect(ProviderSpec.parse(spec))
     assert "\n" not in str(caught.value)
 
 
 def test_ids_stay_readable_and_secrets_do_not() -> None:
-    """A server for tests has "cloudbench" as its id of a key, and folders of runs begin so."""
+    """The key id of a test server is "cloudbench", and the names of run folders begin with it, too."""
     with served("s3") as service, connected(service.endpoint, "opendal:bench") as driver:
         driver.put("/cloudbench-abc/a", Literal(b"abc"))
         assert str(refusal(ErrorKind.NOT_FOUND, lambda: driver.stat("/cloudbench-abc/b"))).startswith(
@@ -167,8 +167,8 @@ def test_ids_stay_readable_and_secrets_do_not() -> None:
 @pytest.mark.parametrize("where", ["credentials", "spec"])
 def test_only_secret_settings_are_hidden(where: str) -> None:
     values = {"access_key_id": "an-id-of-a-key", "secret_access_key": "the-key-itself", "session_token": "its-token"}
-    given = {"region": "nowhere", "bucket": "b", **(values if where == "spec" else {})}
-    text = f"opendal:s3?{'&'.join(f'{name}={value}' for name, value in given.items())}"
+    params = {"region": "nowhere", "bucket": "b", **(values if where == "spec" else {})}
+    text = f"opendal:s3?{'&'.join(f'{name}={value}' for name, value in params.items())}"
     with connected(None, text, values if where == "credentials" else None):
         assert [redact.clean(value) for value in values.values()] == ["an-id-of-a-key", "***", "***"]
 

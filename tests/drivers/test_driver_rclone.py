@@ -1,4 +1,4 @@
-"""rclone over real servers: its daemon's life, and what its messages mean."""
+"""rclone over real servers: the lifetime of its daemon, and the kinds of its errors."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def server() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def driver(server: Any) -> Iterator[Any]:
-    with connected(server.endpoint, "rclone") as made:
-        yield made
+    with connected(server.endpoint, "rclone") as new_driver:
+        yield new_driver
 
 
 @pytest.fixture
-def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def remote_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that is a remote of the user's own configuration."""
     (tmp_path / "rclone.conf").write_text(f"[mine]\ntype = alias\nremote = {tmp_path}/files\n")
     (tmp_path / "files" / "sub").mkdir(parents=True)
@@ -58,7 +58,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def daemon_of(driver: Any) -> int:
-    """The process id of a driver's daemon: the only child of the guard."""
+    """Return the process id of a driver's daemon, the only child of the guard."""
     guard = driver._daemon._child.pid
     return int(Path(f"/proc/{guard}/task/{guard}/children").read_text("ascii"))
 
@@ -87,10 +87,10 @@ def test_sixteen_threads_start_one_daemon_which_ends_with_the_driver(server: Any
         assert folder.stat().st_mode & 0o077 == 0
     assert not is_running(daemon)
     assert not folder.exists()
-    drivers.connect(ProviderSpec.parse("rclone"), server.endpoint, {}).close()  # one that was never used
+    drivers.connect(ProviderSpec.parse("rclone"), server.endpoint, {}).close()  # a driver that was never used
 
 
-def test_the_daemon_of_a_killed_agent_ends(mine: Path) -> None:
+def test_the_daemon_of_a_killed_agent_ends(remote_folder: Path) -> None:
     script = (
         "import os, sys\n"
         "from pytest_cloudbench import drivers\n"
@@ -107,13 +107,13 @@ def test_the_daemon_of_a_killed_agent_ends(mine: Path) -> None:
     with process:
         assert process.stdout is not None
         daemon = int(process.stdout.readline())
-        watched = os.pidfd_open(daemon)
+        daemon_fd = os.pidfd_open(daemon)
         assert is_running(daemon)
         process.send_signal(signal.SIGKILL)
     import select
 
-    ended, _, _ = select.select([watched], [], [], 60)
-    os.close(watched)
+    ended, _, _ = select.select([daemon_fd], [], [], 60)
+    os.close(daemon_fd)
     assert ended
 
 
@@ -125,9 +125,9 @@ def test_killed_daemon_is_a_network_error(server: Any) -> None:
         refusal(ErrorKind.NETWORK, lambda: driver.stat("/a"))
 
 
-def test_the_users_own_remotes_are_used(mine: Path) -> None:
-    for place, folder in (("rclone:mine:", mine), ("rclone:mine:sub", mine / "sub")):
-        with connected(None, place) as driver:
+def test_the_users_own_remotes_are_used(remote_folder: Path) -> None:
+    for spec, folder in (("rclone:mine:", remote_folder), ("rclone:mine:sub", remote_folder / "sub")):
+        with connected(None, spec) as driver:
             driver.put("/x/a", RandomContent("own", 300_000))
             assert (folder / "x" / "a").stat().st_size == 300_000
             assert content_of(driver, "/x/a", 299_990) == RandomContent("own", 300_000).read(299_990, 10)
@@ -135,8 +135,8 @@ def test_the_users_own_remotes_are_used(mine: Path) -> None:
             assert not (folder / "x").exists()
 
 
-def test_an_encrypted_configuration_needs_its_password(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """rclone would ask for it, and ends with a panic where nobody is there to type it."""
+def test_an_encrypted_configuration_needs_its_password(remote_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """rclone would ask for the password, and panics if nobody can type it."""
     program = [_rclone_daemon._program_path(), "config", "encryption", "set", "--config", os.environ["RCLONE_CONFIG"]]
     subprocess.run(program, input=b"correct-horse\n" * 2, check=True, capture_output=True, timeout=HANG_S)
     for password in ("", "battery-staple"):
@@ -147,10 +147,10 @@ def test_an_encrypted_configuration_needs_its_password(mine: Path, monkeypatch: 
     monkeypatch.setenv("RCLONE_CONFIG_PASS", "correct-horse")
     with connected(None, "rclone:mine:") as driver:
         driver.put("/a", Literal(b"1"))
-    assert (mine / "a").read_bytes() == b"1"
+    assert (remote_folder / "a").read_bytes() == b"1"
 
 
-def test_a_remote_that_is_not_there_is_named(mine: Path) -> None:
+def test_a_remote_that_is_not_there_is_named(remote_folder: Path) -> None:
     with connected(None, "rclone:nobody:") as driver:
         error = refusal(ErrorKind.INVALID, lambda: driver.put("/a", Literal(b"1")))
     assert "nobody" in error.detail
@@ -167,14 +167,14 @@ def test_unusable_specs_are_refused(spec: str) -> None:
 @pytest.mark.parametrize(("status", "kind"), [(503, "server"), (429, "throttled"), (401, "auth"), (507, "quota")])
 def test_nothing_is_sent_twice(status: int, kind: str) -> None:
     keys = {"user": "alice", "password": "app-password-4711"}
-    with answering() as told:
-        told.status = status
-        with connected(Endpoint({"": told.url}, keys, api="webdav"), "rclone") as driver:
+    with answering() as stub:
+        stub.status = status
+        with connected(Endpoint({"": stub.url}, keys, api="webdav"), "rclone") as driver:
             for action in (lambda: driver.put("/a", Literal(b"1")), lambda: content_of(driver, "/a")):
-                told.asked.clear()
+                stub.asked.clear()
                 error = refusal(ErrorKind(kind), action)
-                assert told.asked
-                assert max(Counter(told.asked).values()) == 1, told.asked
+                assert stub.asked
+                assert max(Counter(stub.asked).values()) == 1, stub.asked
                 assert keys["password"] not in f"{error!r} {error.__cause__!r}"
                 assert driver._daemon.password not in str(error)
 
@@ -182,8 +182,8 @@ def test_nothing_is_sent_twice(status: int, kind: str) -> None:
 def test_silence_ends_with_the_timeout() -> None:
     keys = {"user": "alice", "password": "app-password-4711"}
     with silent_server() as port:
-        mute = Endpoint({"": f"http://127.0.0.1:{port}"}, keys, api="webdav")
-        with connected(mute, "rclone?timeout_s=0.5") as driver:
+        silent_endpoint = Endpoint({"": f"http://127.0.0.1:{port}"}, keys, api="webdav")
+        with connected(silent_endpoint, "rclone?timeout_s=0.5") as driver:
             refusal(ErrorKind.NETWORK, lambda: driver.stat("/a"))
             refusal(ErrorKind.NETWORK, lambda: driver.put("/a", Literal(b"1")))
 
@@ -202,11 +202,11 @@ def test_each_verb_of_files_alone(driver: Any) -> None:
     assert list(driver.list("/verbs")) == []
 
 
-def test_missing_folder_is_empty_only_in_an_existing_remote(mine: Path) -> None:
+def test_missing_folder_is_empty_only_in_an_existing_remote(remote_folder: Path) -> None:
     with connected(None, "rclone:mine:sub") as driver:
         assert list(driver.list("/no")) == []
         driver.delete("/no")
-        (mine / "sub").rmdir()
+        (remote_folder / "sub").rmdir()
         for folder in ("/no", "/"):
             refusal(ErrorKind.NOT_FOUND, lambda folder=folder: list(driver.list(folder)))
         refusal(ErrorKind.NOT_FOUND, lambda: driver.delete("/no"))
@@ -218,11 +218,11 @@ def test_missing_bucket_is_not_listed_as_empty() -> None:
         refusal(ErrorKind.NOT_FOUND, lambda: driver.delete("/no"))
 
 
-def test_missing_remote_folder_is_never_created(mine: Path) -> None:
+def test_missing_remote_folder_is_never_created(remote_folder: Path) -> None:
     """rclone would create a mistyped folder or bucket, which then stays in the account."""
     with connected(None, "rclone:mine:no/such") as driver:
         refusal(ErrorKind.NOT_FOUND, lambda: driver.put("/run/a", Literal(b"1")))
-    assert not (mine / "no").exists()
+    assert not (remote_folder / "no").exists()
     with served("s3") as service:
         for _ in range(2):
             with connected(service.endpoint, "rclone:no-bucket") as driver:
@@ -231,10 +231,10 @@ def test_missing_remote_folder_is_never_created(mine: Path) -> None:
 
 def test_list_omits_folder_removed_meanwhile() -> None:
     keys = {"user": "alice", "password": "app-password-4711"}
-    with answering() as told, connected(Endpoint({"": told.url}, keys, api="webdav"), "rclone") as driver:
-        a_folder_that_goes(told)
+    with answering() as stub, connected(Endpoint({"": stub.url}, keys, api="webdav"), "rclone") as driver:
+        a_folder_that_goes(stub)
         assert [(entry.path, entry.size_bytes) for entry in driver.list("/top")] == [("/top/a", 3)]
-        assert any(path.startswith("/top/sub") for _, path in told.asked)
+        assert any(path.startswith("/top/sub") for _, path in stub.asked)
 
 
 def test_versions_show_disabled_retries_and_enabled_pacers(driver: Any) -> None:
@@ -267,21 +267,23 @@ def test_versions_show_disabled_retries_and_enabled_pacers(driver: Any) -> None:
 def test_error_words_give_the_kind(words: str, kind: str) -> None:
     import json
 
-    found, told = rclone._reason_of_refusal(500, json.dumps({"error": words, "status": 500}).encode())
-    assert (found, told) == (ErrorKind(kind), words)
+    reported_kind, reported_words = rclone._reason_of_refusal(500, json.dumps({"error": words, "status": 500}).encode())
+    assert (reported_kind, reported_words) == (ErrorKind(kind), words)
 
 
 def test_a_service_without_an_address_is_reached_through_its_proxy() -> None:
     keys = {"access_token": "t0ken"}
-    behind = Endpoint({"api": "https://127.0.0.1:1"}, keys, "/ca.pem", api="dropbox", proxy="http://127.0.0.1:2")
-    found = settings(behind)
-    assert found["HTTPS_PROXY"] == "http://127.0.0.1:2"
-    assert found["SSL_CERT_FILE"] == found["RCLONE_CA_CERT"] == "/ca.pem"
-    assert found["RCLONE_CONFIG_CLOUDBENCH_TYPE"] == "dropbox"
-    assert '"t0ken"' in found["RCLONE_CONFIG_CLOUDBENCH_TOKEN"]
-    ahead = settings(Endpoint({"": "http://127.0.0.1:1/a/"}, {"account": "a", "account_key": "k"}, api="azure"))
-    assert ahead["RCLONE_CONFIG_CLOUDBENCH_ENDPOINT"] == "http://127.0.0.1:1/a"
-    assert "HTTPS_PROXY" not in ahead
+    proxied = Endpoint({"api": "https://127.0.0.1:1"}, keys, "/ca.pem", api="dropbox", proxy="http://127.0.0.1:2")
+    variables = settings(proxied)
+    assert variables["HTTPS_PROXY"] == "http://127.0.0.1:2"
+    assert variables["SSL_CERT_FILE"] == variables["RCLONE_CA_CERT"] == "/ca.pem"
+    assert variables["RCLONE_CONFIG_CLOUDBENCH_TYPE"] == "dropbox"
+    assert '"t0ken"' in variables["RCLONE_CONFIG_CLOUDBENCH_TOKEN"]
+    direct_variables = settings(
+        Endpoint({"": "http://127.0.0.1:1/a/"}, {"account": "a", "account_key": "k"}, api="azure")
+    )
+    assert direct_variables["RCLONE_CONFIG_CLOUDBENCH_ENDPOINT"] == "http://127.0.0.1:1/a"
+    assert "HTTPS_PROXY" not in direct_variables
 
 
 def test_unreadable_answer_of_the_daemon_is_a_server_error(monkeypatch: pytest.MonkeyPatch, driver: Any) -> None:

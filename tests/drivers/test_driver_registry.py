@@ -1,4 +1,4 @@
-"""The registry: every scheme leads to a driver that fits the seam."""
+"""The registry of drivers, in which every scheme leads to a driver with the common interface."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .conformance_table import TABLE
 
 
 def test_every_scheme_has_a_conformance_row() -> None:
-    """Each has its row in the conformance table, so that no driver goes unchecked."""
+    """A driver without a row in the conformance table would go unchecked."""
     assert drivers.schemes() == tuple(sorted(TABLE))
     assert {"dropbox", "folder"} <= TABLE.keys()
 
@@ -41,22 +41,22 @@ def test_driver_implements_exactly_its_declared_verbs(scheme: str) -> None:
 
 
 DECLARED_OTHERWISE = {"dropbox": {"app_key"}, "dropbox+fast": {"app_key"}, "tahoe": {"cap"}}
-"""Fields of which the name says something else than the driver: an id called a key, and a capability."""
+"""Fields whose name contradicts the driver's declaration: an id called a key, and a capability."""
 
 
 @pytest.mark.parametrize("scheme", drivers.schemes())
 def test_fields_are_public_or_secret_as_their_names_say(scheme: str) -> None:
-    """A name that is declared by mistake would hide an id from the user, or show a secret."""
+    """A wrong declaration would hide an id from the user, or show a secret."""
     sets = getattr(drivers.driver_class(scheme), "credential_sets", ())
     for fields in sets:
         names = {*fields.required, *fields.optional}
         assert names >= set(fields.public)
-        unlike = {name for name in names if redact.names_secret(name) == (name in fields.public)}
-        assert unlike <= DECLARED_OTHERWISE.get(scheme, set())
+        mismatched = {name for name in names if redact.names_secret(name) == (name in fields.public)}
+        assert mismatched <= DECLARED_OTHERWISE.get(scheme, set())
 
 
-def made(*absent: str, **more: Any) -> type[Any]:
-    """A class that lacks some of what every driver has."""
+def make_class(*absent: str, **more: Any) -> type[Any]:
+    """Make a driver class without the absent methods, and with more attributes."""
     names = {"connect", "versions", "put", "get", "stat", "list", "delete", "mkdir", "close"} - {*absent}
     methods = dict.fromkeys(names, classmethod(lambda *_: None))
     return type("Made", (), {"capabilities": FolderDriver.capabilities, **methods, **more})
@@ -65,15 +65,15 @@ def made(*absent: str, **more: Any) -> type[Any]:
 @pytest.mark.parametrize(
     ("driver", "expected"),
     [
-        (made("mkdir"), f"{__name__}:Made has no mkdir: every driver must have it"),
-        (made("stat"), f"{__name__}:Made has no stat: every driver must have it"),
-        (made(connect=lambda *_: made("stat")()), "Made has no stat: every driver must have it"),
+        (make_class("mkdir"), f"{__name__}:Made has no mkdir: every driver must have it"),
+        (make_class("stat"), f"{__name__}:Made has no stat: every driver must have it"),
+        (make_class(connect=lambda *_: make_class("stat")()), "Made has no stat: every driver must have it"),
     ],
 )
 def test_a_missing_method_is_one_line_for_drivers_of_the_package_too(
     driver: type[Any], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where ``connect`` returns an object of another class than the registered one."""
+    """The same holds if ``connect`` returns an object of another class than the registered one."""
     monkeypatch.setattr(sys.modules[__name__], "Registered", driver, raising=False)
     monkeypatch.setattr(drivers, "_DRIVERS", {"made": f"{__name__}:Registered"})
     with pytest.raises(SpecError) as caught:

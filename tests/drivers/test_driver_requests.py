@@ -1,4 +1,4 @@
-"""How many requests an operation took: our count is the server's own."""
+"""Counts of requests per operation, in which the driver must agree with the server."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ def connected(endpoint: Any, text: str = "dropbox") -> Iterator[Any]:
         driver.close()
 
 
-def taken(driver: Any, action: Any) -> int:
-    """How many requests an action took, whatever its outcome."""
+def count_requests(driver: Any, action: Any) -> int:
+    """Return the number of requests that an action sent, whatever its outcome."""
     before: int = driver.requests()
     with suppress(CloudError):
         action()
     return int(driver.requests()) - before
 
 
-def answered(emulator: EmulatorService) -> int:
+def requests_at(emulator: EmulatorService) -> int:
     routes: Any = emulator.control(get="stats")["stats"]
     return sum(sum(counts.values()) for counts in routes["routes"].values())
 
 
 def actions(driver: Any) -> dict[Verb, Any]:
-    """One of each verb, in an order in which all can be done."""
+    """Return an action for each verb, in an order in which all succeed."""
     return {
         Verb.PUT: lambda: driver.put("/counted/a", SMALL),
         Verb.STAT: lambda: driver.stat("/counted/a"),
@@ -59,14 +59,14 @@ def actions(driver: Any) -> dict[Verb, Any]:
 
 def test_every_verb_is_counted_as_the_emulator_counts_it(emulator: EmulatorService) -> None:
     with connected(emulator.endpoint) as driver:
-        least = driver.capabilities.requests
+        declared = driver.capabilities.requests
         assert isinstance(driver, Counting)
         emulator.control(reset=True)
         for verb, action in actions(driver).items():
-            before = answered(emulator)
-            found = taken(driver, action)
-            assert found == answered(emulator) - before, verb
-            assert found >= least[verb], verb
+            before = requests_at(emulator)
+            count = count_requests(driver, action)
+            assert count == requests_at(emulator) - before, verb
+            assert count >= declared[verb], verb
 
 
 def test_an_upload_in_pieces_and_a_list_in_pages_take_several(emulator: EmulatorService) -> None:
@@ -74,38 +74,38 @@ def test_an_upload_in_pieces_and_a_list_in_pages_take_several(emulator: Emulator
         emulator.control(reset=True)
         driver.multipart_bytes = driver.part_bytes = 4 * 1024 * KIB
         big = RandomContent("big", 10 * 1024 * KIB)
-        assert taken(driver, lambda: driver.put("/pieces/big", big)) == answered(emulator) == 3
+        assert count_requests(driver, lambda: driver.put("/pieces/big", big)) == requests_at(emulator) == 3
         for number in range(4):
             driver.put(f"/pieces/{number}", SMALL)
         driver.list_page_entries = 2
-        before = answered(emulator)
-        assert taken(driver, lambda: list(driver.list("/pieces"))) == answered(emulator) - before == 3
+        before = requests_at(emulator)
+        assert count_requests(driver, lambda: list(driver.list("/pieces"))) == requests_at(emulator) - before == 3
 
 
 def test_refused_requests_and_lost_answers_are_counted(emulator: EmulatorService) -> None:
     with connected(emulator.endpoint) as driver:
         emulator.control(reset=True)
-        missing = taken(driver, lambda: driver.stat("/nobody"))
+        missing = count_requests(driver, lambda: driver.stat("/nobody"))
         emulator.control(set={"faults.reset_rate": 1.0})
         try:
-            lost = taken(driver, lambda: driver.stat("/nobody"))
+            lost = count_requests(driver, lambda: driver.stat("/nobody"))
         finally:
             emulator.control(set={"faults.reset_rate": 0.0})
         assert (missing, lost) == (1, 1)
-        assert answered(emulator) == 2
+        assert requests_at(emulator) == 2
 
 
 def test_each_thread_counts_its_own(emulator: EmulatorService) -> None:
     with connected(emulator.endpoint) as driver:
         emulator.control(reset=True)
 
-        def some(worker: int) -> int:
-            return sum(taken(driver, lambda: driver.put(f"/threads/{worker}", SMALL)) for _ in range(worker))
+        def put_files(worker: int) -> int:
+            return sum(count_requests(driver, lambda: driver.put(f"/threads/{worker}", SMALL)) for _ in range(worker))
 
         with ThreadPoolExecutor(4) as pool:
-            found = list(pool.map(some, range(1, 6)))
-        assert found == [1, 2, 3, 4, 5]
-        assert answered(emulator) == 15
+            counts = list(pool.map(put_files, range(1, 6)))
+        assert counts == [1, 2, 3, 4, 5]
+        assert requests_at(emulator) == 15
         assert driver.requests() == 0, "this thread has sent nothing"
 
 
@@ -117,26 +117,26 @@ def test_a_new_token_is_a_request_of_the_operation_that_needed_it(server: Script
     _answer_on(server, driver)
     answer = METADATA | {"access_token": "sl.fresh-0816", "expires_in": 14400, "account_id": "x"}
     server.say(200, json.dumps(answer).encode())
-    assert [taken(driver, lambda: driver.stat("/a")) for _ in range(2)] == [2, 1]
+    assert [count_requests(driver, lambda: driver.stat("/a")) for _ in range(2)] == [2, 1]
     assert Counter(path for path, _ in server.requests) == {"/oauth2/token": 1, "/2/files/get_metadata": 2}
     driver.close()
 
 
 def test_redirects_that_are_followed_are_counted(server: Scripted) -> None:
-    """The driver follows no redirect; if a session ever did, each hop would count as a request."""
+    """The driver follows no redirect. If a session ever did, each hop would count as a request."""
     with connected(server.endpoint) as driver:
         server.say(307, b"elsewhere", {"Location": f"{server.endpoint.url}/2/files/get_metadata"})
-        assert taken(driver, lambda: driver.stat("/a")) == len(server.requests) == 1
+        assert count_requests(driver, lambda: driver.stat("/a")) == len(server.requests) == 1
         del driver._session.get_redirect_target
         driver._session.max_redirects = 3
         server.requests.clear()
-        assert taken(driver, lambda: driver.stat("/a")) == len(server.requests) == 4
+        assert count_requests(driver, lambda: driver.stat("/a")) == len(server.requests) == 4
 
 
 def test_a_folder_sends_none_and_says_so(tmp_path: Path) -> None:
     with connected(None, f"folder:{tmp_path}") as driver:
-        can = {verb: action for verb, action in actions(driver).items() if verb in driver.capabilities.verbs}
-        assert {taken(driver, action) for action in can.values()} == {0}
+        supported = {verb: action for verb, action in actions(driver).items() if verb in driver.capabilities.verbs}
+        assert {count_requests(driver, action) for action in supported.values()} == {0}
 
 
 def test_driver_without_a_count_is_not_counting() -> None:

@@ -54,15 +54,15 @@ def test_killed_server_is_a_network_error() -> None:
 
 def test_silence_ends_with_the_timeout(server: Any) -> None:
     with silent_server() as port:
-        mute = replace(server.endpoint, urls={"": f"sftp://127.0.0.1:{port}/"})
-        with connected(mute, "sftp?timeout_s=0.2") as driver:
+        silent_endpoint = replace(server.endpoint, urls={"": f"sftp://127.0.0.1:{port}/"})
+        with connected(silent_endpoint, "sftp?timeout_s=0.2") as driver:
             refusal(ErrorKind.NETWORK, lambda: driver.stat("/a"))
 
 
 def test_only_a_known_host_key_is_trusted(server: Any, tmp_path: Path) -> None:
     endpoint: Endpoint = server.endpoint
-    bare = {name: value for name, value in endpoint.credentials.items() if name != "known_hosts"}
-    unknown = replace(endpoint, credentials=bare)
+    credentials = {name: value for name, value in endpoint.credentials.items() if name != "known_hosts"}
+    unknown = replace(endpoint, credentials=credentials)
     (tmp_path / "empty").touch()
     own = fingerprint(endpoint)
     other = f"SHA256:{'A' * 43}"
@@ -113,7 +113,7 @@ def test_a_key_file_authenticates(tmp_path: Path) -> None:
 
 
 def test_a_key_file_is_read_once_and_before_anything_is_sent(tmp_path: Path) -> None:
-    """Its path and its passphrase may hold spaces; what is wrong with it is not the network's fault."""
+    """The path and the passphrase of a key file may hold spaces. A wrong file is not a network error."""
     from cryptography.hazmat.primitives import serialization as form
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -132,16 +132,16 @@ def test_a_key_file_is_read_once_and_before_anything_is_sent(tmp_path: Path) -> 
 
 
 def test_the_folder_that_the_spec_names_is_never_made(server: Any) -> None:
-    """A mistyped one would stay on the server for good."""
+    """A mistyped folder would stay on the server for good."""
     elsewhere = replace(server.endpoint, urls={"": f"{server.endpoint.url}no/such"})
-    with connected(server.endpoint, "sftp") as whole, connected(elsewhere, "sftp") as driver:
+    with connected(server.endpoint, "sftp") as root_driver, connected(elsewhere, "sftp") as driver:
         for action in (
             lambda: driver.put("/a", Literal(b"1")), lambda: driver.put("/b/c", Literal(b"1")),
             lambda: driver.mkdir("/b/c"),
         ):  # fmt: skip
             error = refusal(ErrorKind.NOT_FOUND, action)
             assert error.detail == "the folder that the spec names is missing: /no/such"
-        refusal(ErrorKind.NOT_FOUND, lambda: whole.stat("/no"))
+        refusal(ErrorKind.NOT_FOUND, lambda: root_driver.stat("/no"))
 
 
 def test_read_only_account_is_an_auth_error() -> None:
@@ -154,7 +154,7 @@ def test_read_only_account_is_an_auth_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "place"),
+    ("url", "address"),
     [
         ("sftp://host", ("host", 22, "")),
         ("sftp://host:2022/data/", ("host", 2022, "/data")),
@@ -163,8 +163,8 @@ def test_read_only_account_is_an_auth_error() -> None:
         ("sftp://[::1]:2022/", ("::1", 2022, "")),
     ],
 )
-def test_address_gives_host_port_and_folder(url: str, place: tuple[str, int, str]) -> None:
-    assert sftp._parse_address(ProviderSpec.parse(url), url) == place
+def test_address_gives_host_port_and_folder(url: str, address: tuple[str, int, str]) -> None:
+    assert sftp._parse_address(ProviderSpec.parse(url), url) == address
 
 
 @pytest.mark.parametrize(
@@ -182,32 +182,32 @@ def test_many_threads_share_few_connections(server: Any) -> None:
     content = RandomContent("large", 3_000_001)
     with connected(server.endpoint, "sftp") as driver:
 
-        def story(number: int) -> bool:
+        def put_and_get(number: int) -> bool:
             driver.put(f"/threads/{number}", content)
             return content_of(driver, f"/threads/{number}") == content.read(0, content.size_bytes)
 
         with ThreadPoolExecutor(8) as pool:
-            assert all(pool.map(story, range(16)))
+            assert all(pool.map(put_and_get, range(16)))
         assert len(driver._idle) <= 8
         driver.delete("/threads")
 
 
 def test_few_connections_are_opened_at_a_time() -> None:
-    """OpenSSH refuses some of more than ten that have not logged in: 16 of 60 simultaneous puts failed."""
-    most = 0
+    """OpenSSH refuses some connections while more than ten have not logged in: 16 of 60 simultaneous puts failed."""
+    max_open = 0
 
     def serve(listener: socket.socket) -> None:
-        nonlocal most
+        nonlocal max_open
         opened: list[socket.socket] = []
         with suppress(OSError):
             while True:
                 opened = [connection for connection in [*opened, listener.accept()[0]] if not has_ended(connection)]
-                most = max(most, len(opened))
+                max_open = max(max_open, len(opened))
         for connection in opened:
             connection.close()
 
     def has_ended(connection: socket.socket) -> bool:
-        """Read what has arrived, and tell whether the end has."""
+        """Read all data that has arrived, and return whether the connection has ended."""
         connection.setblocking(False)
         try:
             while connection.recv(4096):
@@ -223,10 +223,10 @@ def test_few_connections_are_opened_at_a_time() -> None:
         threading.Thread(target=serve, args=(listener,), daemon=True).start()
         spec = f"sftp://127.0.0.1:{listener.getsockname()[1]}?host_key=SHA256:{'A' * 43}&timeout_s=0.3"
         with connected(None, spec, KEYS) as driver, ThreadPoolExecutor(12) as pool:
-            tried = [pool.submit(refusal, ErrorKind.NETWORK, lambda: driver.stat("/a")) for _ in range(12)]
-            for each in tried:
-                each.result(HANG_S)
-    assert 1 <= most <= 3  # one that was given up may not have been seen to end yet
+            attempts = [pool.submit(refusal, ErrorKind.NETWORK, lambda: driver.stat("/a")) for _ in range(12)]
+            for attempt in attempts:
+                attempt.result(HANG_S)
+    assert 1 <= max_open <= 3  # the end of an abandoned connection may not have been seen yet
 
 
 def test_abandoned_download_leaves_nothing_behind(server: Any) -> None:
@@ -250,7 +250,7 @@ def test_requests_are_those_of_the_protocol(server: Any) -> None:
 
 
 def test_a_failed_operation_leaves_no_open_file(server: Any) -> None:
-    """paramiko closes a forgotten one from the collector, which hangs the thread if its connection is sending."""
+    """The garbage collector closes a forgotten file, which hangs the thread if the file's connection is sending."""
     import paramiko
 
     class Torn(RandomContent):
@@ -266,14 +266,14 @@ def test_a_failed_operation_leaves_no_open_file(server: Any) -> None:
         with pytest.raises(ValueError, match="torn") as caught:
             driver.put("/open/torn", Torn("torn", 9))
         errors.append(caught.value)  # errors keep frames, and frames keep files
-        files = [each for each in gc.get_objects() if isinstance(each, paramiko.SFTPFile)]
+        files = [item for item in gc.get_objects() if isinstance(item, paramiko.SFTPFile)]
         assert [file for file in files if not file._closed] == []
         driver.delete("/open")
 
 
 @contextmanager
-def full_server(most_bytes: int) -> Iterator[tuple[Endpoint, str]]:
-    """An SFTP server whose disk is full after this many bytes of a file; its endpoint and host key."""
+def full_server(max_bytes: int) -> Iterator[tuple[Endpoint, str]]:
+    """Run an SFTP server whose disk is full after this many bytes of a file. Yield its endpoint and host key."""
     import paramiko
 
     class Full(paramiko.SFTPHandle):  # type: ignore[misc]  # the library has no types
@@ -281,7 +281,7 @@ def full_server(most_bytes: int) -> Iterator[tuple[Endpoint, str]]:
             return paramiko.SFTPAttributes()
 
         def write(self, offset: int, data: bytes) -> Any:
-            return paramiko.SFTP_OK if offset + len(data) <= most_bytes else paramiko.SFTP_FAILURE
+            return paramiko.SFTP_OK if offset + len(data) <= max_bytes else paramiko.SFTP_FAILURE
 
     class Files(paramiko.SFTPServerInterface):  # type: ignore[misc]  # the library has no types
         def open(self, path: str, flags: int, attr: Any) -> Any:
@@ -325,7 +325,7 @@ def full_server(most_bytes: int) -> Iterator[tuple[Endpoint, str]]:
 
 
 def test_a_connection_that_breaks_is_an_error_and_no_traceback_in_a_log(caplog: pytest.LogCaptureFixture) -> None:
-    """Otherwise a dying server would fill a report with hundreds of them."""
+    """Otherwise a dying server would fill a report with hundreds of tracebacks."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def hang_up() -> None:
@@ -343,7 +343,7 @@ def test_a_connection_that_breaks_is_an_error_and_no_traceback_in_a_log(caplog: 
 
 
 def test_a_refused_last_write_is_not_lost() -> None:
-    """As on a full disk: paramiko's own pipelining ignores the server's answers to the last writes."""
+    """The disk is full. paramiko's own pipelining would ignore the server's answers to the last writes."""
     with full_server(100_000) as (endpoint, key), connected(endpoint, f"sftp?host_key={key}") as driver:
         driver.put("/fits", RandomContent("fits", 100_000))
         refusal(ErrorKind.SERVER, lambda: driver.put("/full", RandomContent("full", 100_001)))

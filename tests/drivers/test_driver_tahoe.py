@@ -15,7 +15,7 @@ from pytest_cloudbench.workload.payload import RandomContent
 from pytest_cloudbench.workload.payload.contents import Literal
 
 from .real import (
-    Answering,
+    StubServer,
     answering,
     assert_killed_server_is_a_network_error,
     connected,
@@ -35,22 +35,22 @@ def grid() -> Iterator[Any]:
 
 
 @pytest.fixture
-def odd() -> Iterator[tuple[Answering, Any]]:
-    with answering() as told, connected(Endpoint({"": told.url}, {"cap": CAP}), "tahoe") as driver:
-        yield told, driver
+def stub_and_driver() -> Iterator[tuple[StubServer, Any]]:
+    with answering() as stub, connected(Endpoint({"": stub.url}, {"cap": CAP}), "tahoe") as driver:
+        yield stub, driver
 
 
 @pytest.mark.slow
 def test_a_file_needs_two_of_three_servers(grid: Any) -> None:
-    """One storage server's shares are removed, then another's: first the file can still be read, then it cannot."""
+    """Shares of one storage server are removed, then those of another. The file cannot be read after that."""
     content = RandomContent("shares", 200_000)
     folder = Path(grid.endpoint.credentials["cap_file"]).parent
     with connected(grid.endpoint, "tahoe") as driver:
         before = set(folder.glob("storage*/storage/shares/*/*/*"))
         driver.put("/shares", content)
         with ThreadPoolExecutor(4) as pool:
-            found = list(pool.map(lambda _: content_of(driver, "/shares"), range(4)))
-        assert found == [content.read(0, content.size_bytes)] * 4
+            contents = list(pool.map(lambda _: content_of(driver, "/shares"), range(4)))
+        assert contents == [content.read(0, content.size_bytes)] * 4
         new = sorted(
             path for path in {*folder.glob("storage*/storage/shares/*/*/*")} - before if path.stat().st_size > 90_000
         )
@@ -77,15 +77,15 @@ def test_lost_shares_are_made_anew(grid: Any) -> None:
         assert driver.repair("/repaired")
 
 
-def test_check_results_and_server_status_are_parsed(odd: tuple[Answering, Any]) -> None:
-    told, driver = odd
+def test_check_results_and_server_status_are_parsed(stub_and_driver: tuple[StubServer, Any]) -> None:
+    stub, driver = stub_and_driver
     for is_healthy in (True, False):
-        told.body = b'{"post-repair-results": {"results": {"healthy": %s}}}' % str(is_healthy).lower().encode()
+        stub.body = b'{"post-repair-results": {"results": {"healthy": %s}}}' % str(is_healthy).lower().encode()
         assert driver.repair("/a") is is_healthy
-    told.body = b'{"servers": [{"connection_status": "connected"}, {"connection_status": "Trying to connect"}]}'
+    stub.body = b'{"servers": [{"connection_status": "connected"}, {"connection_status": "Trying to connect"}]}'
     assert driver.count_servers() == 1
     for body in (b"", b"[]", b'{"servers": 1}', b'{"post-repair-results": 3}'):
-        told.body = body
+        stub.body = body
         refusal(ErrorKind.SERVER, lambda: driver.repair("/a"))
         refusal(ErrorKind.SERVER, driver.count_servers)
 
@@ -98,8 +98,8 @@ def test_killed_grid_is_a_network_error() -> None:
 
 def test_silence_ends_with_the_timeout() -> None:
     with silent_server() as port:
-        mute = Endpoint({"": f"http://127.0.0.1:{port}"}, {"cap": CAP})
-        with connected(mute, "tahoe?timeout_s=0.2") as driver:
+        silent_endpoint = Endpoint({"": f"http://127.0.0.1:{port}"}, {"cap": CAP})
+        with connected(silent_endpoint, "tahoe?timeout_s=0.2") as driver:
             refusal(ErrorKind.NETWORK, lambda: driver.stat("/a"))
 
 
@@ -117,47 +117,47 @@ def test_silence_ends_with_the_timeout() -> None:
     ],
 )  # fmt: skip
 def test_each_refusal_is_one_request_of_its_kind(
-    status: int, body: bytes, kind: str, detail: str, odd: tuple[Answering, Any]
+    status: int, body: bytes, kind: str, detail: str, stub_and_driver: tuple[StubServer, Any]
 ) -> None:
-    told, driver = odd
-    told.status, told.body = status, body
+    stub, driver = stub_and_driver
+    stub.status, stub.body = status, body
     actions = (
         lambda: driver.put("/a", Literal(b"1")), lambda: content_of(driver, "/a"), lambda: driver.stat("/a"),
         lambda: list(driver.list("/a")), lambda: driver.delete("/a"), lambda: driver.mkdir("/a"),
         lambda: driver.copy("/a", "/b"), lambda: driver.move("/a", "/b"),
     )  # fmt: skip
     for action in actions:
-        told.asked.clear()
+        stub.asked.clear()
         before = driver.requests()
         error = refusal(ErrorKind(kind), action)
-        assert len(told.asked) == driver.requests() - before == 1
+        assert len(stub.asked) == driver.requests() - before == 1
         assert error.detail == detail
         assert CAP not in f"{error!r} {error.__cause__!r}"
 
 
-def test_a_name_that_the_gateway_would_change_is_refused(odd: tuple[Answering, Any]) -> None:
-    told, driver = odd
+def test_a_name_that_the_gateway_would_change_is_refused(stub_and_driver: tuple[StubServer, Any]) -> None:
+    stub, driver = stub_and_driver
     refusal(ErrorKind.INVALID, lambda: driver.put("/e\u0301", Literal(b"1")))
-    assert told.asked == []
+    assert stub.asked == []
 
 
-def test_page_about_a_folder_is_not_taken_for_a_file(odd: tuple[Answering, Any]) -> None:
-    told, driver = odd
-    told.body = b"<html>a folder</html>"
+def test_page_about_a_folder_is_not_taken_for_a_file(stub_and_driver: tuple[StubServer, Any]) -> None:
+    stub, driver = stub_and_driver
+    stub.body = b"<html>a folder</html>"
     refusal(ErrorKind.CONFLICT, lambda: content_of(driver, "/a"))
     for body in (b"", b"{}", b"[1]", b'["unknown", {}]', b'["filenode", {}]'):
-        told.body = body
+        stub.body = body
         refusal(ErrorKind.SERVER, lambda: driver.stat("/a"))
 
 
-def test_list_omits_folder_removed_meanwhile(odd: tuple[Answering, Any]) -> None:
-    told, driver = odd
-    told.body = b'["dirnode", {"children": {"a": ["filenode", {"size": 1}], "x": ["dirnode", {}]}}]'
+def test_list_omits_folder_removed_meanwhile(stub_and_driver: tuple[StubServer, Any]) -> None:
+    stub, driver = stub_and_driver
+    stub.body = b'["dirnode", {"children": {"a": ["filenode", {"size": 1}], "x": ["dirnode", {}]}}]'
     listing = driver.list("/top")
     assert next(listing).path == "/top/a"
-    told.status, told.body = 404, b"No such child: x"
+    stub.status, stub.body = 404, b"No such child: x"
     assert [entry.path for entry in listing] == ["/top/x"]
-    assert [path.rpartition("/")[2] for _, path in told.asked] == ["top?t=json", "x?t=json"]
+    assert [path.rpartition("/")[2] for _, path in stub.asked] == ["top?t=json", "x?t=json"]
     refusal(ErrorKind.NOT_FOUND, lambda: list(driver.list("/top")))
 
 
@@ -171,10 +171,10 @@ def test_specs_and_credentials(tmp_path: Path) -> None:
     for text in ("tahoe", "tahoe://127.0.0.1", "tahoe:ftp://x"):
         with pytest.raises(SpecError, match="expected tahoe:URL"):
             connect(text, cap=CAP)
-    for keys, told in (
+    for keys, message in (
         ({}, "cap, or cap_file"),
         ({"cap": "URI:CHK:xxxxxxxx"}, "URI:DIR2"),
         ({"cap_file": "/no"}, "/no"),
     ):
-        with pytest.raises(CredentialsError, match=told):
+        with pytest.raises(CredentialsError, match=message):
             connect("tahoe:http://127.0.0.1:3456", **keys)

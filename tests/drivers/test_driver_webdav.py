@@ -1,4 +1,4 @@
-"""WebDAV on a real server, and answers that only an odd one gives."""
+"""WebDAV on a real server, and the answers of unusual servers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pytest_cloudbench.workload.payload import RandomContent
 from pytest_cloudbench.workload.payload.contents import Literal
 
 from .real import (
-    Answering,
+    StubServer,
     answering,
     assert_killed_server_is_a_network_error,
     connected,
@@ -40,9 +40,9 @@ def server() -> Iterator[Any]:
 
 
 @pytest.fixture
-def odd() -> Iterator[tuple[Answering, Any]]:
-    with answering() as told, connected(Endpoint({"": told.url}, KEYS), "webdav") as driver:
-        yield told, driver
+def stub_and_driver() -> Iterator[tuple[StubServer, Any]]:
+    with answering() as stub, connected(Endpoint({"": stub.url}, KEYS), "webdav") as driver:
+        yield stub, driver
 
 
 def test_killed_server_is_a_network_error() -> None:
@@ -70,51 +70,55 @@ def test_a_wrong_password_is_named_without_itself(server: Any) -> None:
     [(400, "invalid"), (403, "auth"), (423, "conflict"), (429, "throttled"), (500, "server"), (502, "server"),
      (503, "server"), (507, "quota"), (509, "throttled"), (301, "server"), (302, "server")],
 )  # fmt: skip
-def test_each_refusal_is_one_request_of_its_kind(status: int, kind: str, odd: tuple[Answering, Any]) -> None:
-    told, driver = odd
-    told.status, told.headers = status, {"Retry-After": "7", "Location": "http://127.0.0.1:1/elsewhere"}
-    told.body = b'<d:error xmlns:d="DAV:" xmlns:s="http://sabredav.org/ns"><s:message>In words</s:message></d:error>'
+def test_each_refusal_is_one_request_of_its_kind(
+    status: int, kind: str, stub_and_driver: tuple[StubServer, Any]
+) -> None:
+    stub, driver = stub_and_driver
+    stub.status, stub.headers = status, {"Retry-After": "7", "Location": "http://127.0.0.1:1/elsewhere"}
+    stub.body = b'<d:error xmlns:d="DAV:" xmlns:s="http://sabredav.org/ns"><s:message>In words</s:message></d:error>'
     actions = (
         lambda: driver.put("/a", Literal(b"1")), lambda: content_of(driver, "/a"), lambda: driver.stat("/a"),
         lambda: list(driver.list("/a")), lambda: driver.delete("/a"), lambda: driver.mkdir("/a"),
         lambda: driver.copy("/a", "/b"), lambda: driver.move("/a", "/b"),
     )  # fmt: skip
     for action in actions:
-        before, sent = len(told.asked), driver.requests()
+        before, counted = len(stub.asked), driver.requests()
         error = refusal(ErrorKind(kind), action)
-        others = [method for method, _ in told.asked[before + 1 :]]
-        assert len(told.asked) - before == driver.requests() - sent
+        others = [method for method, _ in stub.asked[before + 1 :]]
+        assert len(stub.asked) - before == driver.requests() - counted
         assert others in ([], ["PROPFIND"] if status in {400, 403} else []), "it may ask once what is there"
         assert (error.retry_after_s, error.detail) == (7.0, f"{status} In words")
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 @pytest.mark.parametrize(
-    "place", ["/d/", "{url}/d/", "https://cloud.example/inside/d/", "http://127.0.0.1:1/d/"], ids=range(4)
+    "location", ["/d/", "{url}/d/", "https://cloud.example/inside/d/", "http://127.0.0.1:1/d/"], ids=range(4)
 )
-def test_a_redirect_to_the_final_slash_means_a_folder(status: int, place: str, odd: tuple[Answering, Any]) -> None:
-    """Whatever host and prefix a server behind a proxy believes to have; only its own address is asked again."""
-    told, driver = odd
-    told.status, told.headers = status, {"Location": place.replace("{url}", told.url)}
-    told.others = {"/d/": (207, listing_of("/d/")), "/f": (207, b"")}
+def test_a_redirect_to_the_final_slash_means_a_folder(
+    status: int, location: str, stub_and_driver: tuple[StubServer, Any]
+) -> None:
+    """A server behind a proxy may name a wrong host or prefix. The driver repeats the request at its own address."""
+    stub, driver = stub_and_driver
+    stub.status, stub.headers = status, {"Location": location.replace("{url}", stub.url)}
+    stub.others = {"/d/": (207, listing_of("/d/")), "/f": (207, b"")}
     for action in (lambda: driver.put("/d", Literal(b"1")), lambda: content_of(driver, "/d")):
         assert refusal(ErrorKind.CONFLICT, action).detail == f"{status}: it is a folder"
     assert driver.stat("/d").is_folder
-    told.asked.clear()
+    stub.asked.clear()
     driver.delete("/d")
-    assert told.asked == [("DELETE", "/d"), ("PROPFIND", "/d"), ("PROPFIND", "/d/"), ("DELETE", "/d/")]
+    assert stub.asked == [("DELETE", "/d"), ("PROPFIND", "/d"), ("PROPFIND", "/d/"), ("DELETE", "/d/")]
 
 
-@pytest.mark.parametrize("place", ["/elsewhere", "{url}/elsewhere/", "elsewhere?login=1"])
-def test_unfollowed_redirect_error_names_its_target(place: str, odd: tuple[Answering, Any]) -> None:
-    told, driver = odd
-    told.status, told.headers = 302, {"Location": place.replace("{url}", told.url)}
+@pytest.mark.parametrize("location", ["/elsewhere", "{url}/elsewhere/", "elsewhere?login=1"])
+def test_unfollowed_redirect_error_names_its_target(location: str, stub_and_driver: tuple[StubServer, Any]) -> None:
+    stub, driver = stub_and_driver
+    stub.status, stub.headers = 302, {"Location": location.replace("{url}", stub.url)}
     for action in (lambda: driver.put("/a", Literal(b"1")), lambda: driver.stat("/a"), lambda: list(driver.list("/a"))):
-        told.asked.clear()
+        stub.asked.clear()
         error = refusal(ErrorKind.INVALID, action)
         assert "elsewhere" in error.detail
         assert "put it into the spec" in error.detail
-        assert len(told.asked) == 1
+        assert len(stub.asked) == 1
 
 
 def listing_of(path: str) -> bytes:
@@ -139,19 +143,19 @@ def test_abilities_that_a_server_lacks_are_not_declared(server: Any) -> None:
         drivers.connect(ProviderSpec.parse("webdav://cloud.example?lacks=copy,slash"), None, KEYS)
 
 
-def test_unreadable_answers_are_server_errors(odd: tuple[Answering, Any]) -> None:
-    told, driver = odd
+def test_unreadable_answers_are_server_errors(stub_and_driver: tuple[StubServer, Any]) -> None:
+    stub, driver = stub_and_driver
     for body in (b"", b"<", b"<html/>", b'<d:multistatus xmlns:d="DAV:"/>', b"\xff"):
-        told.status, told.body = 207, body
+        stub.status, stub.body = 207, body
         refusal(ErrorKind.SERVER, lambda: driver.stat("/a"))
-    told.status, told.body = 200, b"the whole file"
+    stub.status, stub.body = 200, b"the whole file"
     assert refusal(ErrorKind.SERVER, lambda: content_of(driver, "/a", 4)).detail == "the range was ignored"
 
 
-def test_a_folder_that_could_not_be_removed_whole_says_why(odd: tuple[Answering, Any]) -> None:
-    told, driver = odd
-    told.status = 207
-    told.body = (
+def test_a_folder_that_could_not_be_removed_whole_says_why(stub_and_driver: tuple[StubServer, Any]) -> None:
+    stub, driver = stub_and_driver
+    stub.status = 207
+    stub.body = (
         b'<d:multistatus xmlns:d="DAV:"><d:response><d:href>/a/b</d:href><d:status>HTTP/1.1 423 Locked</d:status>'
         b"</d:response></d:multistatus>"
     )
@@ -183,27 +187,27 @@ def test_unusable_specs_are_refused(spec: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_credentials_are_user_and_password_or_a_token(odd: tuple[Answering, Any]) -> None:
+def test_credentials_are_user_and_password_or_a_token(stub_and_driver: tuple[StubServer, Any]) -> None:
     with pytest.raises(CredentialsError, match="user and password, or token"):
         drivers.connect(ProviderSpec.parse("webdav://cloud.example"), None, {"user": "alice"})
-    told, _ = odd
-    with connected(Endpoint({"": told.url}, {"token": "t0ken-0815-long"}), "webdav") as driver:
-        told.status = 204
+    stub, _ = stub_and_driver
+    with connected(Endpoint({"": stub.url}, {"token": "t0ken-0815-long"}), "webdav") as driver:
+        stub.status = 204
         driver.delete("/a")
         assert driver._http.headers["authorization"] == "Bearer t0ken-0815-long"
 
 
 def test_paths_outside_the_folder_of_the_spec_are_refused(server: Any) -> None:
-    """A base with characters that are encoded, and a sibling that begins with its name."""
+    """The folder's name needs encoding, and the name of its sibling begins with it."""
     base = Endpoint({"": f"{server.endpoint.url}base%20%2525/"}, server.endpoint.credentials)
-    with connected(server.endpoint, "webdav") as whole, connected(base, "webdav") as driver:
-        whole.put("/base %25-not/x", Literal(b"beside"))
-        whole.mkdir("/base %25")
+    with connected(server.endpoint, "webdav") as root_driver, connected(base, "webdav") as driver:
+        root_driver.put("/base %25-not/x", Literal(b"beside"))
+        root_driver.mkdir("/base %25")
         driver.put("/a/b", RandomContent("b", 100))
         assert [entry.path for entry in driver.list("/")] == ["/a", "/a/b"]
-        assert whole.stat("/base %25/a/b").size_bytes == 100
-        whole.delete("/base %25")
-        whole.delete("/base %25-not")
+        assert root_driver.stat("/base %25/a/b").size_bytes == 100
+        root_driver.delete("/base %25")
+        root_driver.delete("/base %25-not")
 
 
 def test_large_files_stream(server: Any) -> None:
@@ -217,13 +221,13 @@ def test_large_files_stream(server: Any) -> None:
 
 
 def test_a_folder_that_many_make_at_once_is_made_once(server: Any) -> None:
-    """WsgiDAV alone answers 500 to some of them."""
+    """WsgiDAV by itself answers 500 to some of these requests."""
     url = urlsplit(server.endpoint.urls[""])
     keys = server.endpoint.credentials
     login = base64.b64encode(f"{keys['user']}:{keys['password']}".encode()).decode()
     barrier = threading.Barrier(16)
 
-    def make(_number: int) -> list[int]:
+    def make_folders(_number: int) -> list[int]:
         connection = HTTPConnection(str(url.hostname), url.port or 80)
         statuses = []
         for folder in range(30):
@@ -236,21 +240,23 @@ def test_a_folder_that_many_make_at_once_is_made_once(server: Any) -> None:
         return statuses
 
     with ThreadPoolExecutor(16) as pool:
-        found = list(zip(*pool.map(make, range(16)), strict=True))
-    assert {tuple(sorted(each)) for each in found} == {(201, *[405] * 15)}
+        rounds = list(zip(*pool.map(make_folders, range(16)), strict=True))
+    assert {tuple(sorted(codes)) for codes in rounds} == {(201, *[405] * 15)}
 
 
 def test_a_missing_folder_that_the_spec_names_is_not_found(server: Any) -> None:
     nowhere = Endpoint({"": f"{server.endpoint.url}no/such"}, server.endpoint.credentials)
-    with connected(server.endpoint, "webdav") as whole, connected(nowhere, "webdav") as driver:
+    with connected(server.endpoint, "webdav") as root_driver, connected(nowhere, "webdav") as driver:
         for action in (lambda: driver.put("/a", Literal(b"1")), lambda: driver.put("/run/a", Literal(b"1"))):
             refusal(ErrorKind.NOT_FOUND, action)
-        refusal(ErrorKind.NOT_FOUND, lambda: whole.stat("/no"))
+        refusal(ErrorKind.NOT_FOUND, lambda: root_driver.stat("/no"))
 
 
-def test_a_server_that_wants_another_way_to_log_in_is_told_from_a_wrong_password(odd: tuple[Answering, Any]) -> None:
-    told, driver = odd
-    told.status, told.headers = 401, {"WWW-Authenticate": 'Digest realm="files", nonce="0"'}
+def test_a_server_that_wants_another_way_to_log_in_is_told_from_a_wrong_password(
+    stub_and_driver: tuple[StubServer, Any],
+) -> None:
+    stub, driver = stub_and_driver
+    stub.status, stub.headers = 401, {"WWW-Authenticate": 'Digest realm="files", nonce="0"'}
     error = refusal(ErrorKind.AUTH, lambda: driver.stat("/a"))
     assert error.detail.endswith("; the server wants Digest, which this driver does not speak")
 
@@ -269,16 +275,16 @@ def test_a_password_may_hold_spaces_and_letters_of_any_script() -> None:
 
 
 def test_other_clients_find_properties_and_locks_on_the_shipped_server(server: Any) -> None:
-    """What litmus tests, and what clients such as davfs2 and Windows need before they write."""
+    """Tools such as litmus test these, and clients such as davfs2 and Windows need them before they write."""
     endpoint: Endpoint = server.endpoint
     auth = (endpoint.credentials["user"], endpoint.credentials["password"])
     with httpx.Client(base_url=endpoint.url, auth=auth, trust_env=False) as client:
         assert client.put("/locked", content=b"1").status_code == 201
-        named = client.request("PROPPATCH", "/locked", content=(
+        proppatch = client.request("PROPPATCH", "/locked", content=(
             '<D:propertyupdate xmlns:D="DAV:"><D:set><D:prop><x:owner xmlns:x="urn:x">me</x:owner></D:prop></D:set>'
             "</D:propertyupdate>"
         ))  # fmt: skip
-        assert (named.status_code, "200 OK" in named.text) == (207, True)
+        assert (proppatch.status_code, "200 OK" in proppatch.text) == (207, True)
         locked = client.request("LOCK", "/locked", headers={"Depth": "0"}, content=(
             '<D:lockinfo xmlns:D="DAV:"><D:lockscope><D:exclusive/></D:lockscope><D:locktype><D:write/></D:locktype>'
             "</D:lockinfo>"

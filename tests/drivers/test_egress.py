@@ -1,4 +1,4 @@
-"""Which proxy a request passes and whom it trusts, by one rule for all drivers."""
+"""The proxy and the trusted certificates of a request, by one rule for all drivers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REAL = "https://storage.test/files"
 
 
 @pytest.fixture(autouse=True)
-def _nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in os.environ:
         if name in CERTIFICATES or name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
@@ -111,7 +111,7 @@ def test_the_entry_names_the_proxy_without_its_password(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "message"),
     [
         ("socks5://us:secret-4711@proxy.test:1080", "drivers know no proxies but those of HTTP"),
         ("http://", "no address of a proxy"),
@@ -122,10 +122,10 @@ def test_the_entry_names_the_proxy_without_its_password(monkeypatch: pytest.Monk
     ],
 )
 def test_unusable_proxy_is_refused_only_if_it_would_be_used(
-    monkeypatch: pytest.MonkeyPatch, value: str, told: str
+    monkeypatch: pytest.MonkeyPatch, value: str, message: str
 ) -> None:
     monkeypatch.setenv("HTTPS_PROXY", value)
-    with pytest.raises(UsageError, match=rf"^HTTPS_PROXY=\w+://...: {told}: set it to http://HOST:PORT") as caught:
+    with pytest.raises(UsageError, match=rf"^HTTPS_PROXY=\w+://...: {message}: set it to http://HOST:PORT") as caught:
         egress_of(None, REAL)
     assert "4711" not in str(caught.value)
     assert egress_of(None, "https://127.0.0.1").remarks == {}

@@ -1,4 +1,4 @@
-"""A server that a run starts loses nothing by itself: simultaneous first puts into folders that nobody has made."""
+"""Simultaneous first puts into new folders, of which a server that a run starts must lose none."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from .real import connected, served
 
 THREADS = 16
 FOLDERS = ("", "/x", "/x/y")
-"""What may be above a file, in turn."""
+"""The folders above a file, in turn."""
 
 
 @pytest.mark.parametrize("rounds", [60, pytest.param(625, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["s3", "webdav"])
 def test_simultaneous_first_puts_all_succeed(name: str, rounds: int) -> None:
-    """In each round all threads put into one new folder at the same moment; the long run has 10,000 puts."""
+    """In each round all threads put into one new folder at the same moment. The long run has 10,000 puts."""
     target = load_recipe(name).target
     with served(name) as service, connected(service.endpoint, f"{name}:{target}") as driver:
         barrier = threading.Barrier(THREADS)

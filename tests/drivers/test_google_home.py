@@ -1,4 +1,4 @@
-"""Google's credentials where its own programs keep them: found, in which order, and used with a real token route."""
+"""Google's credentials in the files of its own programs: their order, and their use with a real token route."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def emulator() -> Iterator[EmulatorService]:
 
 @pytest.fixture(autouse=True)
 def gcloud(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """What gcloud stores for applications; nothing is anywhere else."""
+    """gcloud's file of credentials for applications. There are no other credentials."""
     for scheme in ("gcs", "gdrive"):
-        for each in ("access_token", "refresh_token", "client_id", "client_secret", "service_account_file"):
-            monkeypatch.delenv(credentials.environment_name(scheme, each), raising=False)
+        for field in ("access_token", "refresh_token", "client_id", "client_secret", "service_account_file"):
+            monkeypatch.delenv(credentials.environment_name(scheme, field), raising=False)
     monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path / "gcloud"))
     monkeypatch.setenv("PYTHON_KEYRING_BACKEND", "keyring.backends.null.Keyring")
@@ -50,12 +50,12 @@ def gcloud(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def key(token_url: str) -> dict[str, str]:
-    """A service account's key."""
+    """Return a service account's key."""
     private = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    told = {"type": "service_account", "client_email": "robot@example.com", "private_key_id": "1"}
-    return told | {"private_key": private.decode(), "token_uri": token_url}
+    account = {"type": "service_account", "client_email": "robot@example.com", "private_key_id": "1"}
+    return account | {"private_key": private.decode(), "token_uri": token_url}
 
 
 @pytest.mark.parametrize("scheme", ["gcs", "gdrive"])
@@ -64,12 +64,12 @@ def test_google_files_come_last_and_a_named_one_before_gclouds(
 ) -> None:
     user = {name: USER[name] for name in ("refresh_token", "client_id", "client_secret")}
     assert credentials.load(credentials.ProviderAccount.named(scheme)) == user
-    named = tmp_path / "key.json"
-    named.write_text(json.dumps(key("https://127.0.0.1/token")))
-    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(named))
-    assert credentials.load(credentials.ProviderAccount.named(scheme)) == {"service_account_file": str(named)}
-    assert [place for place, _ in credentials.list_sources(credentials.ProviderAccount.named(scheme))] == [
-        f"GOOGLE_APPLICATION_CREDENTIALS ({named})", str(gcloud),
+    key_path = tmp_path / "key.json"
+    key_path.write_text(json.dumps(key("https://127.0.0.1/token")))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(key_path))
+    assert credentials.load(credentials.ProviderAccount.named(scheme)) == {"service_account_file": str(key_path)}
+    assert [source for source, _ in credentials.list_sources(credentials.ProviderAccount.named(scheme))] == [
+        f"GOOGLE_APPLICATION_CREDENTIALS ({key_path})", str(gcloud),
     ]  # fmt: skip
     with pytest.raises(CredentialsError, match="no credentials found"):
         credentials.load(credentials.ProviderAccount.named(f"{scheme}-2"))
@@ -81,7 +81,7 @@ def test_google_files_come_last_and_a_named_one_before_gclouds(
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("", "not a file of Google credentials"),
         ("[1]", "not a file of Google credentials"),
@@ -89,9 +89,9 @@ def test_google_files_come_last_and_a_named_one_before_gclouds(
         ('{"type": "external_account"}', "type 'external_account' cannot be used here"),
     ],
 )
-def test_unusable_file_is_refused_in_one_line(gcloud: Path, text: str, told: str) -> None:
+def test_unusable_file_is_refused_in_one_line(gcloud: Path, text: str, message: str) -> None:
     gcloud.write_text(text)
-    with pytest.raises(CredentialsError, match=told) as caught:
+    with pytest.raises(CredentialsError, match=message) as caught:
         credentials.load(credentials.ProviderAccount.named("gcs"))
     assert "very-secret" not in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -101,8 +101,8 @@ def test_unusable_file_is_refused_in_one_line(gcloud: Path, text: str, told: str
 
 
 def token_requests(emulator: EmulatorService) -> int:
-    found: Any = emulator.control(get="stats")["stats"]["routes"]
-    return sum(found.get("oauth.token", {}).values())
+    routes: Any = emulator.control(get="stats")["stats"]["routes"]
+    return sum(routes.get("oauth.token", {}).values())
 
 
 @pytest.mark.parametrize("kind", ["user", "service account"])
@@ -112,20 +112,20 @@ def test_tokens_come_from_the_token_route(
     """Drive on its emulator, and Cloud Storage on a server of its own with the emulator's token route."""
     if missing := load_recipe("gcs").describe_missing():
         pytest.skip(missing)
-    own = emulator.endpoint
+    emulated = emulator.endpoint
     if kind != "user":
-        (tmp_path / "key.json").write_text(json.dumps(key(f"{own.urls['oauth']}/token")))
+        (tmp_path / "key.json").write_text(json.dumps(key(f"{emulated.urls['oauth']}/token")))
         monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
     with served("gcs") as store:
-        places = {
-            "gdrive": replace(own, credentials=credentials.load(credentials.ProviderAccount.named("gdrive"))),
+        endpoints = {
+            "gdrive": replace(emulated, credentials=credentials.load(credentials.ProviderAccount.named("gdrive"))),
             "gcs://bench": Endpoint(
-                {"api": store.endpoint.url, "oauth": own.urls["oauth"]},
+                {"api": store.endpoint.url, "oauth": emulated.urls["oauth"]},
                 credentials.load(credentials.ProviderAccount.named("gcs")),
-                own.ca_file,
+                emulated.ca_file,
             ),
         }
-        for spec, endpoint in places.items():
+        for spec, endpoint in endpoints.items():
             before = token_requests(emulator)
             driver: Any = drivers.connect(ProviderSpec.parse(spec), endpoint)
             assert driver.put("/a", Literal(b"123")).size_bytes == 3

@@ -1,4 +1,4 @@
-"""Drivers of object stores on real servers: names, pages, large objects, and what is left after a delete."""
+"""Drivers of object stores on real servers: names, pages, large objects, and remains after a delete."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from tests.limits import HANG_S
 
 SOURCE = str(Path(__file__).parents[2] / "src")
 RECIPES = {"azure": "azure", "gcs": "gcs", "s3": "s3", "s3+fast": "s3", "swift": "swift"}
-"""Driver to recipe."""
+"""The recipe of each driver's server."""
 SECRETS = {
     "azure": {"account_key": "d3JvbmctNDcxMS13cm9uZy00NzEx"},
     "s3": {"secret_access_key": "wrong-4711-wrong-4711"},
     "s3+fast": {"secret_access_key": "wrong-4711-wrong-4711"},
     "swift": {"key": "wrong-4711-wrong-4711"},
 }
-"""Driver to keys that its server does not know."""
+"""Keys for each driver that its server does not know."""
 
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[dict[str, Endpoint]]:
     running: dict[str, Endpoint] = {}
     services: list[CommandService] = []
-    yield _Starts(running, services)
+    yield _ServersOnDemand(running, services)
     for service in services:
         service.stop()
 
 
-class _Starts(dict[str, Endpoint]):
-    """Recipe to the endpoint of its server, which is started at its first use."""
+class _ServersOnDemand(dict[str, Endpoint]):
+    """The endpoint of each recipe's server, which is started at its first use."""
 
     def __init__(self, running: dict[str, Endpoint], services: list[CommandService]) -> None:
         super().__init__(running)
@@ -58,22 +58,22 @@ class _Starts(dict[str, Endpoint]):
         return self[name]
 
 
-def marked(names: Iterable[str]) -> list[Any]:
-    """Those whose servers take seconds to start are for the long run."""
+def server_params(names: Iterable[str]) -> list[Any]:
+    """Return the names as parameters. Those whose servers take seconds to start are marked as slow."""
     return [pytest.param(name, marks=[pytest.mark.slow] if name in ("azure", "swift") else []) for name in names]
 
 
-@pytest.fixture(scope="module", params=marked(RECIPES))
+@pytest.fixture(scope="module", params=server_params(RECIPES))
 def driver(request: pytest.FixtureRequest, servers: dict[str, Endpoint]) -> Iterator[Any]:
     scheme = request.param
     if missing := drivers.missing_library(scheme):
         pytest.skip(missing)
-    made: Any = connected(scheme, servers)
-    yield made
-    made.close()
+    new_driver: Any = connect(scheme, servers)
+    yield new_driver
+    new_driver.close()
 
 
-def connected(scheme: str, servers: dict[str, Endpoint]) -> Any:
+def connect(scheme: str, servers: dict[str, Endpoint]) -> Any:
     name = RECIPES[scheme]
     return drivers.connect(ProviderSpec.parse(f"{scheme}://{load_recipe(name).target}"), servers[name], {})
 
@@ -84,12 +84,12 @@ def test_list_and_delete_follow_pages(driver: Any) -> None:
         driver.put(path, Literal(b"x"))
     driver.list_page_entries = 5
     try:
-        found = [entry.path for entry in driver.list("/pages")]
+        listed = [entry.path for entry in driver.list("/pages")]
         driver.delete("/pages")
         assert list(driver.list("/pages")) == []
     finally:
         driver.list_page_entries = None
-    assert sorted(found) == sorted(paths)
+    assert sorted(listed) == sorted(paths)
 
 
 @pytest.mark.slow
@@ -113,7 +113,7 @@ def test_a_name_that_begins_like_a_folder_stays(driver: Any) -> None:
 
 @dataclass(frozen=True)
 class Breaks:
-    """A content whose disk dies in the middle."""
+    """A content whose disk dies in the middle of a read."""
 
     size_bytes: int
 
@@ -134,11 +134,11 @@ def test_large_objects_go_up_in_parts(driver: Any) -> None:
         if hasattr(driver, "requests"):
             assert driver.requests() - before >= (3 if in_parts else 1)
         assert driver.stat("/parts/a").size_bytes == content.size_bytes
-        at = 0
+        offset = 0
         for piece in driver.get("/parts/a"):
-            assert piece == content.read(at, len(piece))
-            at += len(piece)
-        assert at == content.size_bytes
+            assert piece == content.read(offset, len(piece))
+            offset += len(piece)
+        assert offset == content.size_bytes
         with pytest.raises((OSError, CloudError)):
             driver.put("/parts/b", Breaks(11 * MIB))
         with pytest.raises(CloudError) as caught:
@@ -151,11 +151,11 @@ def test_large_objects_go_up_in_parts(driver: Any) -> None:
             del driver.multipart_bytes, driver.part_bytes
 
 
-@pytest.mark.parametrize("scheme", marked(SECRETS))
+@pytest.mark.parametrize("scheme", server_params(SECRETS))
 def test_wrong_keys_are_an_auth_error(scheme: str, servers: dict[str, Endpoint]) -> None:
     right = servers[RECIPES[scheme]]
     endpoint = replace(right, credentials={**right.credentials, **SECRETS[scheme]})
-    driver = connected(scheme, {RECIPES[scheme]: endpoint})
+    driver = connect(scheme, {RECIPES[scheme]: endpoint})
     for action in (lambda: driver.stat("/a"), lambda: list(driver.list("/a")), lambda: driver.put("/a", Literal(b""))):
         with pytest.raises(CloudError) as caught:
             action()
@@ -168,7 +168,7 @@ def test_wrong_keys_are_an_auth_error(scheme: str, servers: dict[str, Endpoint])
 
 
 def test_unfinished_uploads_end_with_their_folder(servers: dict[str, Endpoint]) -> None:
-    driver = connected("s3", servers)
+    driver = connect("s3", servers)
     client, bucket = driver._client, driver._bucket
     for key in ("left/a", "left/b/c", "left-not/a"):
         client.create_multipart_upload(Bucket=bucket, Key=key)
@@ -180,7 +180,7 @@ def test_unfinished_uploads_end_with_their_folder(servers: dict[str, Endpoint]) 
 
 
 def test_the_fast_client_removes_unfinished_uploads_with_a_folder_too(servers: dict[str, Endpoint]) -> None:
-    driver, other = connected("s3+fast", servers), connected("s3", servers)
+    driver, other = connect("s3+fast", servers), connect("s3", servers)
     client, bucket = other._client, other._bucket
     for key in ("cut/a", "cut-not/a"):
         client.create_multipart_upload(Bucket=bucket, Key=key)
@@ -189,13 +189,13 @@ def test_the_fast_client_removes_unfinished_uploads_with_a_folder_too(servers: d
     assert list(driver.list("/cut")) == []
     assert [row["Key"] for row in client.list_multipart_uploads(Bucket=bucket).get("Uploads", ())] == ["cut-not/a"]
     other.delete("/cut-not")
-    for each in (driver, other):
-        each.close()
+    for opened in (driver, other):
+        opened.close()
 
 
 def test_requests_are_counted_as_documented(servers: dict[str, Endpoint]) -> None:
-    driver = connected("s3", servers)
-    found = {}
+    driver = connect("s3", servers)
+    counts = {}
     actions: dict[str, Any] = {
         "put": lambda: driver.put("/count/a", Literal(bytes(5 * KIB))),
         "get": lambda: list(driver.get("/count/a")),
@@ -207,8 +207,8 @@ def test_requests_are_counted_as_documented(servers: dict[str, Endpoint]) -> Non
     for verb, action in actions.items():
         before = driver.requests()
         action()
-        found[verb] = driver.requests() - before
-    assert found == {verb.value: number for verb, number in driver.capabilities.requests.items()}
+        counts[verb] = driver.requests() - before
+    assert counts == {verb.value: number for verb, number in driver.capabilities.requests.items()}
     driver.delete("/count")
     driver.close()
 
@@ -218,13 +218,13 @@ def test_requests_are_counted_as_documented(servers: dict[str, Endpoint]) -> Non
 
 @pytest.mark.slow
 def test_blocks_that_nobody_has_committed_end_with_their_folder(servers: dict[str, Endpoint]) -> None:
-    driver = connected("azure", servers)
+    driver = connect("azure", servers)
     container = driver._container
     for name in ("left/a", "left-not/a"):
         container.get_blob_client(name).stage_block("00000000", b"x")
     driver.delete("/left")
-    found = [blob.name for blob in container.list_blobs(include=["uncommittedblobs"])]
-    assert found == ["left-not/a"]
+    names = [blob.name for blob in container.list_blobs(include=["uncommittedblobs"])]
+    assert names == ["left-not/a"]
     driver.delete("/left-not")
     assert list(container.list_blobs(include=["uncommittedblobs"])) == []
     driver.close()
@@ -244,7 +244,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-@pytest.mark.parametrize("name", marked(name for name in recipe_names() if name in RECIPES.values()))
+@pytest.mark.parametrize("name", server_params(name for name in recipe_names() if name in RECIPES.values()))
 def test_servers_end_when_their_owner_is_killed(name: str) -> None:
     if missing := load_recipe(name).describe_missing():
         pytest.skip(missing)

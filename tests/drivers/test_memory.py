@@ -1,4 +1,4 @@
-"""A large file up and down through each driver that streams, in memory that stays flat."""
+"""Transfers of a large file up and down through each streaming driver, whose memory must stay flat."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytest_cloudbench.providers.for_agents import Provided
 from pytest_cloudbench.services.command import CommandService, load_recipe
 
 from .conformance_table import TABLE
-from .test_driver_conformance import at_hand
+from .test_driver_conformance import require_installed
 from .test_local_stores import RECIPES
 
 SOURCE = str(Path(__file__).parents[2] / "src")
@@ -26,22 +26,22 @@ SIZE_BYTES = 1024 * MIB
 
 
 def streams(scheme: str) -> bool:
-    """Whether a driver says so. Folders and arrays have no library that could hold a file."""
+    """Return whether a driver declares that it streams. Folders and arrays have no library that could hold a file."""
     driver: Any = drivers.driver_class(scheme)
     return scheme not in ("folder", "raid") and bool(driver.capabilities.streams)
 
 
 TREES = [scheme for scheme in TABLE if scheme not in RECIPES and streams(scheme)]
-"""So a driver that is added is looked at, too."""
+"""All other drivers that stream, so that a newly added one is tested, too."""
 TREE_SIZE_BYTES = 256 * MIB
-"""Less than for stores, since emulators keep everything in memory; a driver's own growth still shows."""
+"""Less than for stores, since emulators keep everything in memory. A driver's own growth still shows."""
 MOST_BYTES = 100 * MIB
 HANG_S = 900.0
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="a peak that can begin again is Linux's")
 
-# Its own process: only that has a peak of its own. A small transfer first, for what the library loads and keeps.
-# With its children, because rclone's daemon is as much of a driver as a library is.
+# Runs in a process of its own, which has its own peak. A small transfer comes first, for what the library loads and
+# keeps. Child processes count, too, because rclone's daemon is part of its driver.
 TRANSFERS = """
 import json, pathlib, sys
 import psutil
@@ -81,7 +81,7 @@ print(json.dumps([up - start, down - start]))
 
 
 def assert_flat(provided: Mapping[str, Any], size_bytes: int) -> None:
-    """Move a file of this size up and down in a process of its own, and look at its peaks."""
+    """Transfer a file of this size up and down in a process of its own, and check the peaks of its memory."""
     done = subprocess.run(
         [sys.executable, "-c", TRANSFERS], input=json.dumps([provided, size_bytes]),
         env={**os.environ, "PYTHONPATH": SOURCE}, capture_output=True, text=True, timeout=HANG_S, check=False,
@@ -109,7 +109,7 @@ def test_memory_of_a_store_stays_flat(scheme: str) -> None:
 @on_linux
 @pytest.mark.parametrize("scheme", TREES)
 def test_memory_of_a_tree_stays_flat(scheme: str) -> None:
-    spec, services = at_hand(TABLE[scheme]), providers.Providers("outside a run")
+    spec, services = require_installed(TABLE[scheme]), providers.Providers("outside a run")
     try:
         assert_flat(services.provide("", spec).plain(), TREE_SIZE_BYTES)
     finally:

@@ -1,4 +1,4 @@
-"""Drivers of object stores: what a service says, or fails to say, is classified; one call is one request."""
+"""Drivers of object stores: every answer, or its absence, has the right kind of error, and a call is one request."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ XML = {"Content-Type": "application/xml"}
 
 @dataclass(frozen=True)
 class Store:
-    """One driver: its spec, its credentials, how its service asks to slow down."""
+    """One driver: its spec, its credentials, and its service's request to slow down."""
 
     spec: str
     credentials: dict[str, str]
@@ -77,26 +77,26 @@ STATUSES = {
 
 @pytest.fixture(scope="module", params=STORES)
 def store(request: pytest.FixtureRequest) -> Store:
-    found = STORES[request.param]
-    if missing := drivers.missing_library(ProviderSpec.parse(found.spec).scheme):
+    row = STORES[request.param]
+    if missing := drivers.missing_library(ProviderSpec.parse(row.spec).scheme):
         pytest.skip(missing)
-    return found
+    return row
 
 
 @pytest.fixture(scope="module")
 def one_driver(store: Store, one_server: Scripted) -> Iterator[Any]:
-    driver = connected(store, one_server)
+    driver = connect(store, one_server)
     yield driver
     driver.close()
 
 
 @pytest.fixture
 def driver(one_driver: Any, server: Scripted) -> Any:
-    """The driver, and a server that has had no request yet."""
+    """The driver, on a server that has had no request yet."""
     return one_driver
 
 
-def connected(store: Store, server: Scripted, **changes: Any) -> Any:
+def connect(store: Store, server: Scripted, **changes: Any) -> Any:
     endpoint = replace(server.elsewhere(**changes), credentials=store.credentials)
     driver: Any = drivers.connect(ProviderSpec.parse(store.spec), endpoint, {})
     if store.spec.startswith("swift"):  # logged in
@@ -128,7 +128,7 @@ def test_an_overloaded_service_is_asked_once(store: Store, driver: Any, server: 
     server.say(store.slow_down_status, store.slow_down, {**store.headers, "Retry-After": "7"})
     error = refusal(actions(driver)[verb])
     assert len(server.requests) == 1
-    if verb != "stat":  # the answer to HEAD has no words; its status may mean something else
+    if verb != "stat":  # the answer to a HEAD has no body, and its status may mean something else
         assert error.kind is ErrorKind.THROTTLED
     assert error.retry_after_s == (7.0 if store.tells_wait else None)
     if isinstance(driver, Counting):
@@ -141,15 +141,15 @@ def test_an_overloaded_service_is_asked_once(store: Store, driver: Any, server: 
 def test_http_status_decides_kind_of_error_without_readable_body(
     store: Store, driver: Any, server: Scripted, body: bytes
 ) -> None:
-    for status, meant in STATUSES.items():
+    for status, usual_kind in STATUSES.items():
         server.say(status, body, {"Content-Type": "text/html"})
         for verb in ("stat", "put"):
-            # If the answer's text cannot be decoded, the Rust client says only that.
-            kind = ErrorKind.SERVER if store.follows and not body.isascii() and verb == "put" else meant
+            # If the answer's text cannot be decoded, the Rust client reports only that.
+            kind = ErrorKind.SERVER if store.follows and not body.isascii() and verb == "put" else usual_kind
             server.requests.clear()
             error = refusal(actions(driver)[verb])
-            found = (error.kind, error.retry_after_s, len(server.requests))
-            assert found == (kind, None, 1), (status, verb)
+            outcome = (error.kind, error.retry_after_s, len(server.requests))
+            assert outcome == (kind, None, 1), (status, verb)
 
 
 @pytest.mark.parametrize("verb", ["put", "get", "stat", "list"])
@@ -165,17 +165,17 @@ def test_truncated_answer_is_a_network_error(driver: Any, server: Scripted) -> N
 
 
 def test_refusal_with_truncated_body_is_a_network_error() -> None:
-    """The SDK lets its HTTP library's error through: seen when a server reset the connection."""
+    """The SDK does not catch this error of its HTTP library, which occurs when a server resets the connection."""
     broken = b"HTTP/1.1 404 Not Found\r\nTransfer-Encoding: chunked\r\n\r\nno length\r\n"
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         driver = drivers.connect(ProviderSpec.parse(f"s3://bench?endpoint={url}"), None, AWS)
-        called = pool.submit(refusal, lambda: driver.get("/run/a"))
+        future = pool.submit(refusal, lambda: driver.get("/run/a"))
         connection = listener.accept()[0]
         with connection:
             connection.recv(65536)
             connection.sendall(broken)
-        assert called.result().kind is ErrorKind.NETWORK
+        assert future.result().kind is ErrorKind.NETWORK
         driver.close()
 
 
@@ -198,14 +198,14 @@ def test_a_redirect_is_not_followed(
 
 
 def test_a_certificate_of_somebody_else_is_refused(store: Store, server: Scripted, other_server: Scripted) -> None:
-    driver = connected(store, server, ca_file=other_server.endpoint.ca_file)
+    driver = connect(store, server, ca_file=other_server.endpoint.ca_file)
     assert refusal(actions(driver)["stat"]).kind is ErrorKind.NETWORK
     assert server.requests == []
     driver.close()
 
 
 def test_silent_service_is_given_up_after_the_timeout(store: Store, server: Scripted) -> None:
-    driver = connected(replace(store, spec=f"{store.spec}?timeout_s=0.6"), server)
+    driver = connect(replace(store, spec=f"{store.spec}?timeout_s=0.6"), server)
     server.say(silent=True)
     assert refusal(actions(driver)["stat"]).kind is ErrorKind.NETWORK
     assert len(server.requests) == 1
@@ -242,7 +242,7 @@ def test_a_profile_of_ones_own_files_has_the_keys(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("name", ["azure", "gcs", "s3", "s3+fast"])
 @pytest.mark.parametrize("endpoint", ["127.0.0.1:9", "localhost:9", "ftp://127.0.0.1:9", "http://", "http://us:pw@a"])
 def test_an_endpoint_is_a_whole_address(name: str, endpoint: str) -> None:
-    """Libraries guess what is missing, raise something of their own, or panic."""
+    """Libraries would guess the missing parts, raise errors of their own, or panic."""
     with pytest.raises(SpecError, match="endpoint is a URL, such as https://HOST:PORT"):
         drivers.connect(ProviderSpec.parse(f"{STORES[name].spec}?endpoint={endpoint}"), None, STORES[name].credentials)
 
@@ -255,12 +255,13 @@ def test_login_address_must_be_a_whole_url() -> None:
 
 @pytest.mark.parametrize("name", ["s3", "s3+fast"])
 @pytest.mark.parametrize(
-    ("addressing", "asked"), [("", "http://store.test:9/bench/"), ("&addressing=virtual", "http://bench.store.test:9/")]
+    ("addressing", "base_url"),
+    [("", "http://store.test:9/bench/"), ("&addressing=virtual", "http://bench.store.test:9/")],
 )
 def test_virtual_addressing_puts_the_bucket_into_the_host(
-    monkeypatch: pytest.MonkeyPatch, name: str, addressing: str, asked: str
+    monkeypatch: pytest.MonkeyPatch, name: str, addressing: str, base_url: str
 ) -> None:
-    """Some services, such as Alibaba's, refuse a bucket that is in the path. Seen through a proxy: no such host."""
+    """Some services, such as Alibaba's, refuse a bucket in the path. A proxy takes requests to a made-up host."""
     with answering() as proxy:
         monkeypatch.setenv("HTTP_PROXY", proxy.url)
         monkeypatch.setenv("http_proxy", proxy.url)
@@ -271,7 +272,7 @@ def test_virtual_addressing_puts_the_bucket_into_the_host(
         proxy.status, proxy.body = 404, b"<Error><Code>NoSuchKey</Code></Error>"
         assert refusal(lambda: driver.get("/run/a")).kind is ErrorKind.NOT_FOUND
         driver.close()
-    assert proxy.asked == [("GET", f"{asked}run/a")]
+    assert proxy.asked == [("GET", f"{base_url}run/a")]
 
 
 def test_another_addressing_is_refused() -> None:
@@ -289,16 +290,16 @@ def test_both_clients_of_s3_have_the_same_credentials(monkeypatch: pytest.Monkey
 
 def test_public_fields_may_be_in_the_spec(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOUDBENCH_AZURE_ACCOUNT_KEY", SECRET)
-    found = leaves.load_credentials(drivers.bind(ProviderSpec.parse("azure://bench?account=us")))
-    assert found == {"account": "us", "account_key": SECRET}
+    loaded = leaves.load_credentials(drivers.bind(ProviderSpec.parse("azure://bench?account=us")))
+    assert loaded == {"account": "us", "account_key": SECRET}
     monkeypatch.setenv("CLOUDBENCH_SWIFT_USER", "us:me")
     monkeypatch.setenv("CLOUDBENCH_SWIFT_KEY", SECRET)
-    found = leaves.load_credentials(drivers.bind(ProviderSpec.parse("swift://bench?auth_url=https://127.0.0.1:9/v1")))
-    assert found["auth_url"] == "https://127.0.0.1:9/v1"
+    loaded = leaves.load_credentials(drivers.bind(ProviderSpec.parse("swift://bench?auth_url=https://127.0.0.1:9/v1")))
+    assert loaded["auth_url"] == "https://127.0.0.1:9/v1"
 
 
 def test_a_connection_string_and_the_spec_must_not_name_two_accounts() -> None:
-    """The string would win, and the run would go to another account than the spec says."""
+    """The string would win, and the run would go to another account than the spec names."""
     keys = {"connection_string": f"AccountName=us;AccountKey={SECRET};BlobEndpoint=http://127.0.0.1:9/us;"}
     with pytest.raises(SpecError, match="says that already: leave account and endpoint out"):
         drivers.connect(ProviderSpec.parse("azure://bench?account=them&endpoint=http://127.0.0.1:9"), None, keys)

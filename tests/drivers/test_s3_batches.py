@@ -1,4 +1,4 @@
-"""Removing a folder on services that are particular about DeleteObjects: rclone's server behind a strict door."""
+"""Removal of a folder on services with strict rules for DeleteObjects, with rclone's server behind a strict door."""
 
 from __future__ import annotations
 
@@ -24,11 +24,14 @@ FILES = 5
 
 
 class Door:
-    """Passes all on but DeleteObjects, which gets ``status`` and ``code``; 0: it is passed on if its MD5 is right."""
+    """A front of a server that passes on all requests but DeleteObjects, which it answers with ``status`` and ``code``.
+
+    If ``status`` is 0, it passes on DeleteObjects with a right MD5, too.
+    """
 
     def __init__(self, inner: str) -> None:
         self.inner, self.status, self.code, self.url = inner, 0, "", ""
-        self.asked = Counter[str]()
+        self.request_counts = Counter[str]()
 
     def refusal(self, body: bytes, md5: str | None) -> tuple[int, str]:
         if self.status:
@@ -47,7 +50,7 @@ def strict_door(inner: Endpoint) -> Iterator[tuple[Door, Endpoint]]:
 
         def pass_on(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            door.asked[self.command] += 1
+            door.request_counts[self.command] += 1
             status, code = door.refusal(body, self.headers["Content-MD5"]) if self.command == "POST" else (0, "")
             if status:
                 self.answer(status, {}, f"<Error><Code>{code}</Code><Message>no</Message></Error>".encode())
@@ -96,7 +99,7 @@ def inner() -> Iterator[Endpoint]:
 
 
 @pytest.fixture
-def strict(inner: Endpoint) -> Iterator[tuple[Door, Any]]:
+def door_and_driver(inner: Endpoint) -> Iterator[tuple[Door, Any]]:
     with strict_door(inner) as (door, endpoint), connected(endpoint, "s3:bench") as driver:
         for number in range(FILES):
             driver.put(f"/run/{number}", Literal(b"1"))
@@ -105,11 +108,11 @@ def strict(inner: Endpoint) -> Iterator[tuple[Door, Any]]:
         driver.delete("/run")
 
 
-def test_a_service_that_wants_a_content_md5_gets_it(strict: tuple[Door, Any]) -> None:
-    door, driver = strict
+def test_a_service_that_wants_a_content_md5_gets_it(door_and_driver: tuple[Door, Any]) -> None:
+    door, driver = door_and_driver
     driver.delete("/run")
     assert list(driver.list("/run")) == []
-    assert (door.asked["POST"], door.asked["DELETE"]) == (1, 0)
+    assert (door.request_counts["POST"], door.request_counts["DELETE"]) == (1, 0)
 
 
 @pytest.mark.quick_cases(1)
@@ -119,22 +122,24 @@ def test_a_service_that_wants_a_content_md5_gets_it(strict: tuple[Door, Any]) ->
      (405, "MethodNotAllowed"), (411, "MissingContentLength"), (501, "NotImplemented")],
 )  # fmt: skip
 def test_a_service_that_refuses_many_at_once_is_asked_for_one_after_the_other(
-    status: int, code: str, strict: tuple[Door, Any]
+    status: int, code: str, door_and_driver: tuple[Door, Any]
 ) -> None:
-    door, driver = strict
+    door, driver = door_and_driver
     door.status, door.code = status, code
     driver.delete("/run")
     assert list(driver.list("/run")) == []
-    assert (door.asked["POST"], door.asked["DELETE"]) == (1, FILES)
+    assert (door.request_counts["POST"], door.request_counts["DELETE"]) == (1, FILES)
 
 
 @pytest.mark.parametrize(
     ("status", "code", "kind"),
     [(500, "InternalError", "server"), (503, "SlowDown", "throttled"), (429, "TooManyRequests", "throttled")],
 )
-def test_a_service_in_trouble_is_not_asked_again(status: int, code: str, kind: str, strict: tuple[Door, Any]) -> None:
-    door, driver = strict
+def test_a_service_in_trouble_is_not_asked_again(
+    status: int, code: str, kind: str, door_and_driver: tuple[Door, Any]
+) -> None:
+    door, driver = door_and_driver
     door.status, door.code = status, code
     refusal(ErrorKind(kind), lambda: driver.delete("/run"))
-    assert (door.asked["POST"], door.asked["DELETE"]) == (1, 0)
+    assert (door.request_counts["POST"], door.request_counts["DELETE"]) == (1, 0)
     assert len(list(driver.list("/run"))) == FILES

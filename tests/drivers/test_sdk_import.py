@@ -1,4 +1,4 @@
-"""The lazy import: what it leaves out stays reachable, and nobody sees half a module."""
+"""The lazy import: modules that it leaves out stay reachable, and no thread sees half a module."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_registry_and_driver_modules_import_no_sdk() -> None:
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
-    """A package of its own for each test: modules live as long as the process."""
+    """A package of its own for each test, since modules live as long as the process."""
     name = f"lazy_{abs(hash(request.node.name))}"
     folder = tmp_path / name
     folder.mkdir()
@@ -166,8 +166,8 @@ def test_second_thread_waits_for_the_whole_module(package: str, monkeypatch: pyt
 
     monkeypatch.setattr(sys, "lazy_gate", gate, raising=False)
     module = import_lazily(package, ["heavy"]).heavy
-    seen: list[bool] = []
-    threads = [threading.Thread(target=lambda: seen.append(hasattr(module, "LAST"))) for _ in range(16)]
+    results: list[bool] = []
+    threads = [threading.Thread(target=lambda: results.append(hasattr(module, "LAST"))) for _ in range(16)]
     threads[0].start()
     assert inside.wait(HANG_S)
     for thread in threads[1:]:
@@ -175,7 +175,7 @@ def test_second_thread_waits_for_the_whole_module(package: str, monkeypatch: pyt
     go_on.set()
     for thread in threads:
         thread.join()
-    assert seen == [True] * 16
+    assert results == [True] * 16
 
 
 def test_failing_import_leaves_nothing_behind(package: str, tmp_path: Path) -> None:
@@ -210,10 +210,10 @@ def test_parts_leave_the_rest_of_the_package_for_later(tmp_path: Path, monkeypat
     (package / "large" / "two.py").write_text("class Two: ...\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     names = ("in_parts", "in_parts.large", "in_parts.large.two")
-    found = import_parts("in_parts", ["large"], {"large.one": ("One",)})
+    parts = import_parts("in_parts", ["large"], {"large.one": ("One",)})
     assert [is_loaded(name) for name in names] == [False] * 3
     root = sys.modules["in_parts"]
-    assert (root.One, root.Two.__name__) == (found.One, "Two")
+    assert (root.One, root.Two.__name__) == (parts.One, "Two")
     assert [is_loaded(name) for name in names] == [True] * 3
     with pytest.raises(ImportError, match="not_there"):
         import_parts("not_there", ["large"], {"large": ()})

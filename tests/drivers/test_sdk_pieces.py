@@ -1,4 +1,4 @@
-"""How an HTTP answer is read: a small first piece that marks the first byte, then large ones, whatever carries it."""
+"""Reading of an HTTP answer in any encoding: a small first piece that marks the first byte, then large pieces."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Carrier(BaseHTTPRequestHandler):
         self.wfile.write(body[: len(body) // 2] if how == "cut" else body)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture(scope="module")
@@ -93,12 +93,12 @@ def test_answer_that_breaks_off_is_an_error(address: str) -> None:
 def test_file_is_read_in_the_same_pieces(size_bytes: int) -> None:
     body, read_bytes = body_of(size_bytes), 0
 
-    def read(piece_bytes: int) -> bytes:
+    def read_piece(piece_bytes: int) -> bytes:
         nonlocal read_bytes
         piece = body[read_bytes : read_bytes + piece_bytes]
         read_bytes += len(piece)
         return piece
 
-    pieces = list(read_pieces(read))
+    pieces = list(read_pieces(read_piece))
     assert b"".join(pieces) == body
     assert [len(piece) for piece in pieces[:1]] == [min(KIB, size_bytes)][: size_bytes > 0]

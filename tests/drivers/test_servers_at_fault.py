@@ -1,4 +1,4 @@
-"""Runs on real servers that are killed, or whose disk is full: each operation is recorded, as what it was."""
+"""Runs on real servers that are killed or whose disk is full. Each operation is recorded with its true outcome."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from pytest_cloudbench.model import ErrorKind, Outcome
 from pytest_cloudbench.providers import Providers
 from pytest_cloudbench.results.oplog import read_parquet
 from pytest_cloudbench.services.command import load_recipe
-from tests.fleet.harness import Ended, Lab, Running, grid, keys, lab_in
+from tests.fleet.harness import FinishedRun, Lab, RunningSession, grid, keys, lab_in
 
 QUICK = ("s3", "sftp", "webdav")
 SENSORS, TIMES, SIZE_BYTES = 4, 100, 20_000
 SMALL_DISK_KIB = 2000
-"""Room for a quarter of what is written."""
+"""Room for a quarter of the written bytes."""
 LONG_TIMES = 400
-"""For 8 s: records are seen after a second, and on a busy machine the kill may come some seconds late."""
+"""Enough for 8 s: records are seen after a second, and on a busy machine the kill may come some seconds late."""
 
 
 def run_of(times: int) -> str:
@@ -39,7 +39,7 @@ def run_of(times: int) -> str:
 
 
 def can_mount() -> bool:
-    """Whether this user may mount a disk in a namespace of its own."""
+    """Return whether this user may mount a disk in a namespace of its own."""
     script = "mount -t tmpfs -o size=64k none /mnt"
     try:
         return subprocess.run(["unshare", "-m", "sh", "-c", script], capture_output=True, check=False).returncode == 0
@@ -48,14 +48,14 @@ def can_mount() -> bool:
 
 
 def servers(*names: str) -> list[object]:
-    """Recipes; those whose servers take seconds to start are for the long run."""
+    """Return the recipes as parameters. Those whose servers take seconds to start are marked as slow."""
     return [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in names]
 
 
 @pytest.fixture
 def lab(tmp_path: Path, ctrl_c: None) -> Iterator[Lab]:
-    with lab_in(tmp_path) as made:
-        yield made
+    with lab_in(tmp_path) as new_lab:
+        yield new_lab
 
 
 def skip_without(name: str) -> None:
@@ -63,30 +63,33 @@ def skip_without(name: str) -> None:
         pytest.skip(missing)
 
 
-def listening(running: Running) -> psutil.Process:
-    """The server: which process listens, of those that the run has started."""
+def find_server(running: RunningSession) -> psutil.Process:
+    """Return the server's process, the child of the run that listens."""
 
-    def found() -> psutil.Process | None:
+    def find_listener() -> psutil.Process | None:
         for process in psutil.Process(running.process.pid).children(recursive=True):
             with suppress(psutil.Error):
-                if any(place.status == psutil.CONN_LISTEN for place in process.net_connections("tcp")):
+                if any(connection.status == psutil.CONN_LISTEN for connection in process.net_connections("tcp")):
                     return process
         return None
 
-    process: psutil.Process = running.wait_for("server", found)
+    process: psutil.Process = running.wait_for("server", find_listener)
     return process
 
 
-def merged(run: Ended) -> tuple[OpTable, Counter[tuple[Outcome, ErrorKind | None]]]:
-    """The run's only table of records, and how many had each outcome; each record is there once."""
+def read_merged_records(run: FinishedRun) -> tuple[OpTable, Counter[tuple[Outcome, ErrorKind | None]]]:
+    """Return the run's only table of records, and the number of records with each outcome.
+
+    Check that each record is in the table once.
+    """
     (path,) = run.folder.rglob("*.parquet")
     table = read_parquet(path)
-    found = keys(table)
-    assert found == sorted(set(found))
+    record_keys = keys(table)
+    assert record_keys == sorted(set(record_keys))
     (entry,) = run.entries.values()
     counts = Counter(zip(table.outcome, table.kind, strict=True))
     ok = sum(count for (outcome, _), count in counts.items() if outcome is Outcome.OK)
-    assert (entry["extra_info"]["ops"], entry["extra_info"]["ok"]) == (len(found), ok)
+    assert (entry["extra_info"]["ops"], entry["extra_info"]["ok"]) == (len(record_keys), ok)
     assert ok >= 20, counts
     return table, counts
 
@@ -97,7 +100,7 @@ def test_a_server_that_is_killed_in_mid_run(name: str, lab: Lab) -> None:
     skip_without(name)
     lab.write(run_of(LONG_TIMES))
     running = lab.start("--provider", f"local:{name}")
-    server = listening(running)  # before it has hundreds of connections: to look through these takes seconds
+    server = find_server(running)  # before it has hundreds of connections, which take seconds to search
     running.wait_for_records("main", "test_run", 20)
     server.kill()
     run = running.end()
@@ -105,11 +108,11 @@ def test_a_server_that_is_killed_in_mid_run(name: str, lab: Lab) -> None:
     assert run.leftovers == []
     assert "Traceback" not in run.text
     assert re.search(rf"the server of local:{name} died \(.*killed by signal 9\)", run.text), run.text
-    table, counts = merged(run)
+    table, counts = read_merged_records(run)
     last_ns = max(end for end, outcome in zip(table.end_ns, table.outcome, strict=True) if outcome is Outcome.OK)
-    # The kill may be noted late, by a thread that waits for a processor: then the first broken operation shows when.
+    # A thread that waits for a processor may note the kill late. Then the first broken operation shows its time.
     broken_ns = min(end for end, kind in zip(table.end_ns, table.kind, strict=True) if kind is ErrorKind.NETWORK)
-    # Earlier failures would be the server's own.
+    # Failures before the kill would be the server's own.
     after = [kind for start, kind in zip(table.start_ns, table.kind, strict=True) if start > min(last_ns, broken_ns)]
     assert set(after) == {ErrorKind.NETWORK}, counts
 
@@ -118,7 +121,7 @@ def test_a_server_that_is_killed_in_mid_run(name: str, lab: Lab) -> None:
 @pytest.mark.skipif(os.name != "posix" or not can_mount(), reason="needs the right to mount a small disk: run as root")
 @pytest.mark.parametrize("name", servers("azure", "sftp", "webdav"))  # the others hold everything in memory
 def test_full_disk_fails_only_refused_writes(name: str, lab: Lab) -> None:
-    """What it accepted before is stored, what it refused has failed, and nothing else is wrong with the run."""
+    """Accepted writes are stored, refused writes have failed, and nothing else is wrong with the run."""
     skip_without(name)
     lab.write(run_of(TIMES))
     (lab.folder / "small").mkdir()
@@ -126,10 +129,10 @@ def test_full_disk_fails_only_refused_writes(name: str, lab: Lab) -> None:
         "--provider", f"local:{name}", env={"TMPDIR": str(lab.folder / "small")},
         within=f"mount -t tmpfs -o size={SMALL_DISK_KIB}k none small",
     )  # fmt: skip
-    # rclone's SFTP server forgets what a write that failed has left in a folder: the folder's removal is refused then.
+    # rclone's SFTP server forgets the remains of a failed write, and then refuses to remove their folder.
     assert run.status == 0 or (name == "sftp" and run.lines_with("directory not empty")), run.text
     assert run.leftovers == []
-    table, counts = merged(run)
+    table, counts = read_merged_records(run)
     assert keys(table) == grid(SENSORS, TIMES), "no record is lost"
     assert {outcome for outcome, _ in counts} == {Outcome.OK, Outcome.FAILED}, counts
     assert {kind for outcome, kind in counts if outcome is Outcome.FAILED} <= {ErrorKind.QUOTA, ErrorKind.SERVER}, (
@@ -171,7 +174,7 @@ password = "{secret}"
 
 @pytest.mark.parametrize("status", [500, 503, 507])
 def test_an_error_of_a_users_own_server_is_a_result(status: int, lab: Lab) -> None:
-    """It is what is tested, and a gate must be broken by it."""
+    """The user's server is under test, so its errors must break a gate."""
     (lab.folder / "faulty.py").write_text(FAULTY)
     (lab.folder / "faulty.toml").write_text(RECIPE.replace("STATUS", str(status)))
     lab.write("""
@@ -185,7 +188,7 @@ def test_an_error_of_a_users_own_server_is_a_result(status: int, lab: Lab) -> No
 
 
 def test_only_servers_chosen_by_this_package_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their errors are doubts, others' are results."""
+    """Errors of these servers are doubts. Errors of other servers are results."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "faulty.py").write_text(FAULTY)
     (tmp_path / "faulty.toml").write_text(RECIPE.replace("STATUS", "500"))

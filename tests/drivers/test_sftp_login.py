@@ -36,7 +36,7 @@ STRANGER = ed25519.Ed25519PrivateKey.generate()
 
 
 def public_of(key: Any) -> str:
-    """Type and key, as a line of known_hosts has them."""
+    """Return the type and the key as a line of known_hosts has them."""
     return str(key.public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH).decode())
 
 
@@ -49,24 +49,24 @@ def split(public: str) -> tuple[str, bytes]:
     return key_type, base64.b64decode(encoded)
 
 
-def written(key: Any, name: str, words: str = "") -> bytes:
-    how = form.BestAvailableEncryption(words.encode()) if words else form.NoEncryption()
-    return bytes(key.private_bytes(*FORMS[name], how))
+def serialize_key(key: Any, name: str, words: str = "") -> bytes:
+    encryption = form.BestAvailableEncryption(words.encode()) if words else form.NoEncryption()
+    return bytes(key.private_bytes(*FORMS[name], encryption))
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
-    """rclone with a host key of each type: clients choose which one they see."""
+    """An rclone server with a host key of each type, of which clients choose one."""
     folder = tmp_path_factory.mktemp("keys")
     for name, key in PRIVATE.items():
-        (folder / name).write_bytes(written(key, "openssh"))
+        (folder / name).write_bytes(serialize_key(key, "openssh"))
         (folder / name).chmod(0o600)
     keys = [word for name in PRIVATE for word in ("--key", str(folder / name))]
     command = ("rclone", "serve", "sftp", "--config", "", "--addr", "127.0.0.1:{port}", *keys, "{folder}/files")
     with served("sftp", command=command) as running:
         endpoint = running.endpoint
-        bare = {name: value for name, value in endpoint.credentials.items() if name != "known_hosts"}
-        yield replace(endpoint, credentials=bare)
+        credentials = {name: value for name, value in endpoint.credentials.items() if name != "known_hosts"}
+        yield replace(endpoint, credentials=credentials)
 
 
 def name_of(endpoint: Endpoint) -> str:
@@ -76,7 +76,7 @@ def name_of(endpoint: Endpoint) -> str:
 
 @contextmanager
 def trusting(endpoint: Endpoint, text: str, folder: Path) -> Iterator[Any]:
-    """The driver with a known_hosts file."""
+    """Yield a driver with a known_hosts file that holds this text."""
     (folder / "known").write_text(text, "utf-8")
     with connected(endpoint, f"sftp?known_hosts={folder}/known") as driver:
         yield driver
@@ -164,7 +164,7 @@ def test_a_server_on_another_port_than_22_goes_by_its_host_if_the_port_is_not_kn
     [(key_type, name) for key_type in PRIVATE for name in FORMS if (key_type, name) != ("ssh-ed25519", "traditional")],
 )
 def test_a_private_key_may_have_any_form_that_ssh_reads(key_type: str, name: str, words: str) -> None:
-    data = written(PRIVATE[key_type], name, words)
+    data = serialize_key(PRIVATE[key_type], name, words)
     key = private_key("key", data, words or None)
     assert f"{key.get_name()} {key.get_base64()}" == public_of(PRIVATE[key_type])
     if words:
@@ -200,11 +200,11 @@ def test_file_that_is_no_private_key_is_refused() -> None:
 @pytest.mark.parametrize("name", FORMS)
 def test_a_private_key_of_any_form_logs_in(name: str, tmp_path: Path) -> None:
     key = PRIVATE["ssh-rsa"]
-    (tmp_path / "key").write_bytes(written(key, name))
+    (tmp_path / "key").write_bytes(serialize_key(key, name))
     (tmp_path / "authorized").write_text(public_of(key))
     environment = {"RCLONE_AUTHORIZED_KEYS": str(tmp_path / "authorized")}
     with served("sftp", environment=environment) as service:
-        known = service.endpoint.credentials["known_hosts"]
+        known_hosts = service.endpoint.credentials["known_hosts"]
         keys = {"user": "anyone", "key_file": str(tmp_path / "key")}
-        with connected(replace(service.endpoint, credentials=keys), f"sftp?known_hosts={known}") as driver:
+        with connected(replace(service.endpoint, credentials=keys), f"sftp?known_hosts={known_hosts}") as driver:
             assert driver.stat("/").is_folder

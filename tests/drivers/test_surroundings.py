@@ -1,4 +1,4 @@
-"""What the environment and the home hold changes no request: all rows of the table are set, together and one by one."""
+"""The environment and the home folder change no request. All rows of the table are set, together and one by one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _FILES = {
     ".ssh/id_rsa": "hostile", ".ssh/id_ecdsa": "hostile", ".ssh/id_ed25519": "hostile",
     ".config/gcloud/application_default_credentials.json": "{}", ".config/rclone/rclone.conf": "[mine]\ntype = local\n",
 }  # fmt: skip
-"""What hostile homes hold: in place of what libraries look for there."""
+"""The hostile files in a home folder, where libraries look for files of their own."""
 
 _EMULATED = ("box", "dropbox", "dropbox+fast", "gdrive", "mega", "onedrive")
 _SERVED = {
@@ -45,13 +45,13 @@ _SERVED = {
 
 @dataclass
 class Account:
-    """A driver's account as a user has it, and where its requests are noted."""
+    """A driver's account as a user has it, and the recorder of its requests."""
 
     spec: str
     credentials: Mapping[str, str]
     recorder: Recorder
     environment: Mapping[str, str]
-    """What the user has set for good reason."""
+    """The variables that the user has set for good reason."""
 
 
 def hostile_home(folder: Path) -> Path:
@@ -65,7 +65,7 @@ def hostile_home(folder: Path) -> Path:
 
 @contextmanager
 def behind_a_proxy(scheme: str, folder: Path) -> Iterator[Account]:
-    """A provider by its real host names, which the user's proxy leads to an emulator."""
+    """Yield a provider by its real host names, which the user's proxy leads to an emulator."""
     api = scheme.partition("+")[0]
     with emulators.start_emulator("ideal", api=api) as emulator, recording(emulator.endpoint.url, folder) as recorder:
         trusted = recorder.trust(emulator.endpoint.ca_file)
@@ -75,7 +75,7 @@ def behind_a_proxy(scheme: str, folder: Path) -> Iterator[Account]:
 
 @contextmanager
 def at_its_address(scheme: str, folder: Path) -> Iterator[Account]:
-    """A real server that the user's spec names by its address."""
+    """Yield a real server that the user's spec names by its address."""
     with served(_SERVED[scheme]) as service, recording(_site(service.endpoint), folder) as recorder:
         endpoint = service.endpoint
         here = endpoint.url.replace(_site(endpoint), recorder.url)
@@ -107,8 +107,8 @@ def account_of(scheme: str, folder: Path) -> Iterator[Account]:
         yield account
 
 
-def values(row: Surrounding, home: Path, account: Account) -> dict[str, str]:
-    """What a test sets for a row; nothing for one that may have an effect."""
+def variables_of(row: Surrounding, home: Path, account: Account) -> dict[str, str]:
+    """Return the variables that a test sets for a row, or none for a row that may have an effect."""
     if not row.hostile or not row.is_variable or row.name in account.environment:
         return {}
     if row.passed == RULE and not account.recorder.url.startswith("http://127"):
@@ -122,12 +122,14 @@ def values(row: Surrounding, home: Path, account: Account) -> dict[str, str]:
 def requests_of(sender: Sender, account: Account, environment: Mapping[str, str]) -> list[Recorded]:
     answer = sender.send(account.spec, account.credentials, {**account.environment, **environment})
     assert answer.get("whole") is True, answer
-    return account.recorder.taken()
+    return account.recorder.take_requests()
 
 
-def assert_same(expected: list[Recorded], found: list[Recorded], what: object) -> None:
-    assert [(each.method, each.target) for each in found] == [(each.method, each.target) for each in expected], what
-    assert found == expected, what
+def assert_same(expected: list[Recorded], actual: list[Recorded], changes: object) -> None:
+    assert [(request.method, request.target) for request in actual] == [
+        (request.method, request.target) for request in expected
+    ], changes
+    assert actual == expected, changes
 
 
 @pytest.mark.quick_cases(3)
@@ -136,9 +138,9 @@ def test_all_surroundings_at_once_change_no_request(scheme: str, tmp_path: Path)
     home = hostile_home(tmp_path / "home")
     with account_of(scheme, tmp_path) as account, ExitStack() as stack:
         stack.callback((sender := Sender(tmp_path)).close)
-        requests_of(sender, account, {})  # what only the first one asks, such as for a folder that is made once
+        requests_of(sender, account, {})  # the first one sends more, such as for a folder that is made once
         expected = requests_of(sender, account, {})
-        hostile = {name: value for row in TABLE[scheme] for name, value in values(row, home, account).items()}
+        hostile = {name: value for row in TABLE[scheme] for name, value in variables_of(row, home, account).items()}
         assert expected
         assert_same(expected, requests_of(sender, account, {**hostile, "HOME": str(home)}), hostile)
 
@@ -153,7 +155,7 @@ def test_no_single_surrounding_changes_a_request(scheme: str, tmp_path: Path) ->
         expected = requests_of(sender, account, {})
         assert_same(expected, requests_of(sender, account, {"HOME": str(home)}), "the home")
         for row in TABLE[scheme]:
-            if environment := values(row, home, account):
+            if environment := variables_of(row, home, account):
                 assert_same(expected, requests_of(sender, account, environment), environment)
 
 
@@ -179,7 +181,7 @@ def test_a_proxy_that_is_asked_by_https_is_used_or_refused_in_one_line(scheme: s
 @pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("scheme", [*_EMULATED, *_SERVED])
 def test_nothing_at_all_reaches_a_service_of_the_run(scheme: str, tmp_path: Path) -> None:
-    """Neither proxies nor certificates, good or bad."""
+    """Neither proxies nor certificates have any effect, be they good or bad."""
     home = hostile_home(tmp_path / "home")
     hostile = {
         row.name: row.hostile for row in TABLE[scheme] if row.is_variable and row.hostile and "*" not in row.name
@@ -197,7 +199,7 @@ def test_nothing_at_all_reaches_a_service_of_the_run(scheme: str, tmp_path: Path
         spec = f"{scheme}:{target}" + ("?ranges=0" if scheme == "s3+fast" else "")
         answer = sender.send(spec, {}, {**hostile, **proxies, "HOME": str(home)}, service.endpoint)
         assert answer.get("whole") is True, answer
-        assert proxy.taken() == []
+        assert proxy.take_requests() == []
 
 
 _REAL = {
@@ -215,7 +217,7 @@ _REAL = {
     "tahoe": ("tahoe:https://tahoe.test", {"cap": "URI:DIR2:aaaa:bbbb"}),
     "webdav": ("webdav://dav.test/files", {"token": "t"}),
 }
-"""Providers by real names, which nobody asks here."""
+"""Providers by their real names, to which no request is sent here."""
 
 
 @pytest.mark.quick_cases(3)
@@ -232,20 +234,20 @@ def test_unusable_proxy_or_certificate_is_refused_in_one_line(scheme: str, tmp_p
     }
     sender = Sender(tmp_path)
     try:
-        for told, environment in expected.items():
+        for message, environment in expected.items():
             answer = sender.send(*_REAL[scheme], environment)
             assert answer["error"] in {"UsageError", "SpecError"}, answer
-            assert told in answer["told"]
+            assert message in answer["told"]
             assert "\n" not in answer["told"]
     finally:
         sender.close()
 
 
 class _Stranger:
-    """What a driver of another distribution sees while it connects."""
+    """A driver of another distribution, with the variables that it sees while it connects."""
 
     def __init__(self) -> None:
-        self.seen = {name for name in ("STRANGE_PLACE", "STRANGE_CONFIG") if name in os.environ}
+        self.variables = {name for name in ("STRANGE_PLACE", "STRANGE_CONFIG") if name in os.environ}
 
 
 class _Declared(_Stranger):
@@ -256,9 +258,9 @@ def test_third_party_driver_sees_variables_its_rows_pass_through(monkeypatch: py
     monkeypatch.setenv("STRANGE_PLACE", "hostile")
     monkeypatch.setenv("STRANGE_CONFIG", "file")
     with closed(rows_of("strange", _Stranger)):
-        assert _Stranger().seen == {"STRANGE_PLACE", "STRANGE_CONFIG"}
+        assert _Stranger().variables == {"STRANGE_PLACE", "STRANGE_CONFIG"}
     with closed(rows_of("strange", _Declared)):
-        assert _Declared().seen == {"STRANGE_CONFIG"}
+        assert _Declared().variables == {"STRANGE_CONFIG"}
     wrong = type("Wrong", (), {"surroundings": ("STRANGE_PLACE",)})
     with pytest.raises(SpecError, match=r"Wrong.surroundings is not a tuple of Surrounding"):
         rows_of("strange", wrong)

@@ -1,4 +1,4 @@
-"""Drivers that other distributions bring, by entry point."""
+"""Drivers of other distributions, which register them by entry points."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ LOUD = "import pathlib\npathlib.Path(__file__).with_suffix('.imported').touch()\
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Lab]:
-    with lab_in(tmp_path) as made:
+    with lab_in(tmp_path) as new_lab:
         (tmp_path / "test_it.py").write_text(ONE_TEST)
-        yield made
+        yield new_lab
 
 
 def with_path(folder: Path) -> dict[str, str | None]:
-    """The environment in which what is in a folder is installed."""
+    """Return an environment in which the distributions of a folder are installed."""
     return {"PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))}
 
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of installed distributions that this process sees; modules loaded from it are forgotten."""
+    """A folder of installed distributions that this process sees. Modules loaded from it are removed afterwards."""
     folder = tmp_path / "site"
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))
@@ -69,7 +69,7 @@ def test_a_distribution_brings_a_driver(site: Path, tmp_path: Path) -> None:
         drivers.bind(ProviderSpec("flat:a?overwrites=0", "flat", "a", {})).absolute()
         == f"flat:{Path.cwd()}/a?overwrites=0"
     )
-    assert "flat" not in drivers.schemes()  # those are the package's own
+    assert "flat" not in drivers.schemes()  # it lists only the package's own
 
 
 def test_distributions_are_scanned_once(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +78,7 @@ def test_distributions_are_scanned_once(site: Path, monkeypatch: pytest.MonkeyPa
 
         @classmethod
         def find_spec(cls, *_: object) -> None:
-            """Finds no module."""
+            """Find no module."""
 
         @classmethod
         def find_distributions(cls, *_: object) -> list[Distribution]:
@@ -94,7 +94,7 @@ def test_distributions_are_scanned_once(site: Path, monkeypatch: pytest.MonkeyPa
     other = site.with_name("other")
     other.mkdir()
     install(other, "round", {"round": "flat:FlatDriver"})
-    monkeypatch.syspath_prepend(str(other))  # another list of folders is another answer
+    monkeypatch.syspath_prepend(str(other))  # a changed list of folders is scanned again
     assert drivers.has_driver("round")
 
 
@@ -220,9 +220,9 @@ BROKEN: Mapping[str, tuple[Mapping[str, str], str]] = {
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("case", BROKEN)
 def test_unusable_driver_is_reported_in_one_line(lab: Lab, case: str) -> None:
-    brought, expected = BROKEN[case]
+    entry_points, expected = BROKEN[case]
     folder = lab.folder / "site"
-    for name, value in brought.items():
+    for name, value in entry_points.items():
         install(folder, name, {"mine": value}, {"loud": LOUD})
     run = lab.run("test_it.py", "--provider", "mine:objects", "-n", "2", env=with_path(folder), store=False)
     assert (run.status, run.text.splitlines()) == (4, [f"ERROR: {expected}", ""]), run.text

@@ -1,4 +1,4 @@
-"""Removing a folder of a bucket with versions and unfinished uploads: all of it goes, also after an interruption.
+"""Removal of a folder from a bucket with versions and unfinished uploads, also after an interruption.
 
 No server available here keeps versions, so the SDKs' clients are simulated by the rules that the services document.
 """
@@ -22,12 +22,15 @@ KEY = "c2VjcmV0LTQ3MTEtc2VjcmV0LTQ3MTEtc2VjcmV0LTQ3MTE="
 
 @dataclass
 class Bucket:
-    """Names to their versions, oldest first, and unfinished uploads; the network fails after ``stops`` steps."""
+    """A bucket with versions of objects, oldest first, and unfinished uploads.
+
+    Its network fails after ``steps_left`` steps.
+    """
 
     versions: dict[str, list[int]] = field(default_factory=dict)
     current: dict[str, int] = field(default_factory=dict)
     uploads: set[str] = field(default_factory=set)
-    stops: int = 10**9
+    steps_left: int = 10**9
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
     def put(self, name: str) -> None:
@@ -35,7 +38,7 @@ class Bucket:
         self.versions.setdefault(name, []).append(self.current[name])
 
     def hide(self, name: str) -> None:
-        """Delete without naming a version: the newest version then becomes a former one."""
+        """Delete without a version's id, so that the newest version becomes a former one."""
         self.step()
         self.current.pop(name)
 
@@ -50,22 +53,30 @@ class Bucket:
         self.uploads.discard(name)
 
     def step(self) -> None:
-        self.stops -= 1
-        if self.stops < 0:
+        self.steps_left -= 1
+        if self.steps_left < 0:
             raise OSError("the network is gone")
 
-    def below(self, prefix: str) -> list[tuple[str, int]]:
-        return [(n, each) for n, found in sorted(self.versions.items()) for each in found if n.startswith(prefix)]
+    def versions_below(self, prefix: str) -> list[tuple[str, int]]:
+        return [
+            (name, version)
+            for name, versions in sorted(self.versions.items())
+            for version in versions
+            if name.startswith(prefix)
+        ]
 
-    def shown(self, prefix: str) -> list[str]:
+    def current_names(self, prefix: str) -> list[str]:
         return sorted(name for name in self.current if name.startswith(prefix))
 
-    def left(self) -> list[object]:
-        return [*self.below(FOLDER), *(name for name in self.uploads if name.startswith(FOLDER))]
+    def remains(self) -> list[object]:
+        return [*self.versions_below(FOLDER), *(name for name in self.uploads if name.startswith(FOLDER))]
 
 
-def filled() -> Bucket:
-    """What a killed run leaves: files that were overwritten or deleted, uploads in parts; and others' beside it."""
+def make_bucket() -> Bucket:
+    """Return a bucket after a killed run, with overwritten and deleted files, and unfinished uploads.
+
+    It also holds an object and an upload of somebody else.
+    """
     bucket = Bucket()
     for name in (f"{FOLDER}/a", f"{FOLDER}/b/c", f"{FOLDER}/b/c", f"{FOLDER}/cloudbench-run", "other"):
         bucket.put(name)
@@ -80,12 +91,12 @@ def filled() -> Bucket:
 
 def s3(bucket: Bucket) -> Any:
     def versions(Prefix: str, KeyMarker: str = "0", **_: Any) -> dict[str, Any]:
-        rows, begin = bucket.below(Prefix), int(KeyMarker)
-        told = [
-            {"Key": name, "VersionId": str(each), "IsLatest": bucket.current.get(name) == each, "ETag": "e"}
-            for name, each in rows[begin : begin + 2]
+        rows, begin = bucket.versions_below(Prefix), int(KeyMarker)
+        page = [
+            {"Key": name, "VersionId": str(version), "IsLatest": bucket.current.get(name) == version, "ETag": "e"}
+            for name, version in rows[begin : begin + 2]
         ]
-        return {"Versions": told, "IsTruncated": len(rows) > begin + 2, "NextKeyMarker": str(begin + 2)}
+        return {"Versions": page, "IsTruncated": len(rows) > begin + 2, "NextKeyMarker": str(begin + 2)}
 
     def delete(Delete: dict[str, Any], **_: Any) -> dict[str, Any]:
         for row in Delete["Objects"]:
@@ -97,7 +108,7 @@ def s3(bucket: Bucket) -> Any:
     )
     driver.close()
     driver._client = SimpleNamespace(
-        list_objects_v2=lambda Prefix, **_: {"Contents": [{"Key": name} for name in bucket.shown(Prefix)]},
+        list_objects_v2=lambda Prefix, **_: {"Contents": [{"Key": name} for name in bucket.current_names(Prefix)]},
         list_object_versions=versions,
         delete_objects=delete,
         list_multipart_uploads=lambda Prefix, **_: {
@@ -125,7 +136,7 @@ def s3_fast(bucket: Bucket, *, has_sdk: bool = True) -> Any:
     )
     driver._connect_cleaner = official
     driver._library = SimpleNamespace(
-        list=lambda _, prefix, **_more: [[{"path": name} for name in bucket.shown(prefix)]], delete=delete
+        list=lambda _, prefix, **_more: [[{"path": name} for name in bucket.current_names(prefix)]], delete=delete
     )
     return driver
 
@@ -143,11 +154,11 @@ def azure(bucket: Bucket) -> Any:
             name=name, snapshot=None, version_id=version and str(version), is_current_version=version and is_current
         )
 
-    def listed(name_starts_with: str, include: list[str] | None, **_: Any) -> list[Any]:
+    def list_blobs(name_starts_with: str, include: list[str] | None, **_: Any) -> list[Any]:
         if not include:
-            return [blob(name, bucket.current[name]) for name in bucket.shown(name_starts_with)]
+            return [blob(name, bucket.current[name]) for name in bucket.current_names(name_starts_with)]
         blocks = [blob(name, None) for name in sorted(bucket.uploads) if name.startswith(name_starts_with)]
-        return [*(blob(name, each) for name, each in bucket.below(name_starts_with)), *blocks]
+        return [*(blob(name, version) for name, version in bucket.versions_below(name_starts_with)), *blocks]
 
     def delete(name: str, version_id: str = "", **_: Any) -> None:
         if not version_id and name not in bucket.current:
@@ -165,19 +176,21 @@ def azure(bucket: Bucket) -> Any:
             delete_blob=lambda: None,
         )
 
-    driver._container = SimpleNamespace(list_blobs=listed, delete_blob=delete, get_blob_client=client)
+    driver._container = SimpleNamespace(list_blobs=list_blobs, delete_blob=delete, get_blob_client=client)
     return driver
 
 
 def gcs(bucket: Bucket) -> Any:
-    bucket.uploads.clear()  # nobody can list those: the service drops them after a week
+    bucket.uploads.clear()  # these cannot be listed, and the service drops them after a week
     driver: Any = drivers.connect(ProviderSpec.parse("gcs://bench"), None, {"access_token": "token-4711"})
 
-    def listed(_: str, prefix: str, versions: bool | None, **_more: Any) -> list[Any]:
+    def list_blobs(_: str, prefix: str, versions: bool | None, **_more: Any) -> list[Any]:
         return [
-            SimpleNamespace(name=name, generation=each, time_deleted=None if bucket.current.get(name) == each else 1)
-            for name, each in bucket.below(prefix)
-            if versions or bucket.current.get(name) == each
+            SimpleNamespace(
+                name=name, generation=version, time_deleted=None if bucket.current.get(name) == version else 1
+            )
+            for name, version in bucket.versions_below(prefix)
+            if versions or bucket.current.get(name) == version
         ]
 
     def delete(name: str, generation: int | None = None, **_: Any) -> None:
@@ -185,7 +198,7 @@ def gcs(bucket: Bucket) -> Any:
             raise driver._errors.NotFound("no such object")
         bucket.hide(name) if generation is None else bucket.erase(name, generation)
 
-    driver._sdk, driver._bucket = SimpleNamespace(list_blobs=listed), SimpleNamespace(delete_blob=delete)
+    driver._sdk, driver._bucket = SimpleNamespace(list_blobs=list_blobs), SimpleNamespace(delete_blob=delete)
     return driver
 
 
@@ -193,50 +206,50 @@ def gcs(bucket: Bucket) -> Any:
 @pytest.mark.parametrize("play", [azure, gcs, s3, s3_fast], ids=lambda play: play.__name__)
 def test_interrupted_removal_can_be_noticed_and_repeated(play: Any) -> None:
     for steps in range(20):
-        bucket = filled()
+        bucket = make_bucket()
         driver = play(bucket)
-        before = len(bucket.left())
-        bucket.stops = steps
+        before = len(bucket.remains())
+        bucket.steps_left = steps
         try:
             driver.delete(f"/{FOLDER}")
             is_done = True
         except (CloudError, OSError):
             is_done = False
-            # Azure deletes no current version by its id: the last one is a former one before it goes.
-            most = 1 if play is azure else 0
-            assert bucket.shown(FOLDER) or len(bucket.left()) <= most, (
-                f"after {steps} steps nothing is listed, and {bucket.left()} are left"
+            # Azure does not delete a current version by its id. The last version becomes a former one before it goes.
+            max_remains = 1 if play is azure else 0
+            assert bucket.current_names(FOLDER) or len(bucket.remains()) <= max_remains, (
+                f"after {steps} steps nothing is listed, and {bucket.remains()} are left"
             )
-            assert len(bucket.left()) <= before
-            bucket.stops = 10**9
+            assert len(bucket.remains()) <= before
+            bucket.steps_left = 10**9
             driver.delete(f"/{FOLDER}")
-        assert bucket.left() == []
-        assert bucket.shown("") == ["other"], "others' objects stay"
+        assert bucket.remains() == []
+        assert bucket.current_names("") == ["other"], "others' objects stay"
         if is_done:
             break
     assert 5 <= steps < 19
 
 
 def test_missing_sdk_gives_one_warning_about_remains() -> None:
-    bucket = filled()
+    bucket = make_bucket()
     driver = s3_fast(bucket, has_sdk=False)
     with pytest.warns(
         UserWarning, match=rf"unfinished uploads below /{FOLDER} stay.* lifecycle rule.*the extra s3"
-    ) as told:
+    ) as caught:
         driver.delete(f"/{FOLDER}/b")
     driver.delete(f"/{FOLDER}")
-    assert len(told) == 1
-    assert "\n" not in str(told[0].message)
-    assert bucket.shown("") == ["other"]
-    assert f"{FOLDER}/large" in bucket.left(), "which is what it says"
+    assert len(caught) == 1
+    assert "\n" not in str(caught[0].message)
+    assert bucket.current_names("") == ["other"]
+    assert f"{FOLDER}/large" in bucket.remains(), "which is what it says"
 
 
 def test_a_file_is_deleted_by_the_client_that_is_measured() -> None:
-    bucket = filled()
+    bucket = make_bucket()
     driver = s3_fast(bucket)
     driver.delete(f"/{FOLDER}/a")
     assert driver._cleaner is None
     assert f"{FOLDER}/a" not in bucket.current
-    assert (f"{FOLDER}/a", 1) in bucket.left(), "its version goes with the folder"
+    assert (f"{FOLDER}/a", 1) in bucket.remains(), "its version goes with the folder"
     driver.delete(f"/{FOLDER}")
-    assert bucket.left() == []
+    assert bucket.remains() == []

@@ -1,4 +1,4 @@
-"""The shipped conformance suite finds what is wrong with a driver, and demands no more than it declares."""
+"""The shipped conformance suite finds the mistakes of a driver, and demands no more than the driver declares."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from tests.fleet.harness import Ended, Lab, lab_in
+from tests.fleet.harness import FinishedRun, Lab, lab_in
 from tests.limits import HANG_S
 
 from .distributions import install
 from .test_driver_conformance import conform
 from .wrong import LIES, WRONGS
 
-# What has to fail for each mistake; the sequences in random order may find it, too.
-FOUND: Mapping[str, str] = {
+# The tests that must fail for each mistake. The sequences in random order may find it, too.
+FAILING_TESTS: Mapping[str, str] = {
     # mistakes
     "LosesBytes": "round_trip digest_is_of_the_declared_algorithm overwrite_replaces_content get_from_an_offset "
     "names copy move",
@@ -50,75 +50,80 @@ FOUND: Mapping[str, str] = {
     "splits": "a_larger_upload_takes_more_requests",
     "refused": "refused_characters_are_invalid",
 }
-# Mistakes that show in nearly everything: then the rest of what fails is not listed.
+# Mistakes that break nearly all tests. The other tests that fail for them are not listed.
 WIDE = {"LosesBytes", "NotRecursive", "MovesOverFiles", "ForeignError", "flat"}
 
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    with lab_in(tmp_path_factory.mktemp("wrong")) as made:
-        yield made
+    with lab_in(tmp_path_factory.mktemp("wrong")) as new_lab:
+        yield new_lab
 
 
 @pytest.fixture(scope="module")
-def brought(lab: Lab) -> dict[str, str | None]:
-    """The environment in which the distributions with the wrong drivers, and another right one, are installed."""
+def environment(lab: Lab) -> dict[str, str | None]:
+    """The environment in which the distributions with the wrong drivers, and with another right one, are installed."""
     folder = install(lab.folder / "site", "wrong", {"wrong": "wrong:WrongDriver"})
     install(folder, "flat", {"flat": "flat:FlatDriver"})
     return {"PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))}
 
 
-def everything(lab: Lab, brought: dict[str, str | None], *args: str) -> Ended:
-    """One run over all drivers."""
+def run_all(lab: Lab, environment: dict[str, str | None], *args: str) -> FinishedRun:
+    """Run the suite on all drivers at once."""
     names = ["right", *WRONGS, *LIES]
     specs = [f"wrong:objects/{name}?how={name}" for name in names]
     specs += ["flat:flat/right", "flat:flat/once?overwrites=0"]
     options = [f"--provider={spec}" for spec in specs]
-    return conform(lab, *options, "-n", "2", "--cloudbench-seed", "1", "--tb=line", *args, env=brought, timeout_s=900)
+    return conform(
+        lab, *options, "-n", "2", "--cloudbench-seed", "1", "--tb=line", *args, env=environment, timeout_s=900
+    )
 
 
-def failures(run: Ended) -> Mapping[str, set[str]]:
-    """The tests that failed, by driver, without ``test_`` and parameters."""
-    found: dict[str, set[str]] = defaultdict(set)
+def failures(run: FinishedRun) -> Mapping[str, set[str]]:
+    """Return the failed tests of each driver, without ``test_`` and parameters."""
+    failed_tests: dict[str, set[str]] = defaultdict(set)
     for test, driver in re.findall(r"^FAILED \S+::test_(\w+)\[\w+:\w+/(\w+)", run.text, re.M):
-        found[driver].add(test)
-    return found
+        failed_tests[driver].add(test)
+    return failed_tests
 
 
 @pytest.fixture(scope="module")
-def run(lab: Lab, brought: dict[str, str | None]) -> Ended:
-    """All tests of the right drivers; of a wrong one, those that must find its mistake, without random sequences."""
-    chosen = [f"(objects/{name} and ({' or '.join(f'test_{test}[' for test in sure(name))}))" for name in FOUND]
-    return everything(lab, brought, "-k", " or ".join(["objects/right", "flat:flat", *chosen]))
+def run(lab: Lab, environment: dict[str, str | None]) -> FinishedRun:
+    """A run with all tests on the right drivers, and on each wrong driver the tests that must find its mistake."""
+    chosen = [
+        f"(objects/{name} and ({' or '.join(f'test_{test}[' for test in list_certain(name))}))"
+        for name in FAILING_TESTS
+    ]
+    return run_all(lab, environment, "-k", " or ".join(["objects/right", "flat:flat", *chosen]))
 
 
-def sure(name: str) -> list[str]:
-    """The tests that find a mistake at once, or the only one that does."""
-    found = FOUND[name].split()
-    return [test for test in found if test != "any_order"] or found
+def list_certain(name: str) -> list[str]:
+    """Return the tests that find a mistake without random sequences, or else the only test that finds it."""
+    tests = FAILING_TESTS[name].split()
+    return [test for test in tests if test != "any_order"] or tests
 
 
 def test_every_mistake_is_listed() -> None:
-    assert FOUND.keys() == WRONGS.keys() | LIES.keys()
+    assert FAILING_TESTS.keys() == WRONGS.keys() | LIES.keys()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FOUND)
-def test_wrong_driver_fails_exactly_the_expected_tests(run: Ended, name: str) -> None:
-    assert failures(run)[name] == set(sure(name))
+@pytest.mark.parametrize("name", FAILING_TESTS)
+def test_wrong_driver_fails_exactly_the_expected_tests(run: FinishedRun, name: str) -> None:
+    assert failures(run)[name] == set(list_certain(name))
 
 
 @pytest.mark.slow
-def test_a_wrong_driver_fails_for_nothing_else(lab: Lab, brought: dict[str, str | None]) -> None:
-    failed = failures(everything(lab, brought))
-    for name, tests in FOUND.items():
+def test_a_wrong_driver_fails_for_nothing_else(lab: Lab, environment: dict[str, str | None]) -> None:
+    failed = failures(run_all(lab, environment))
+    for name, tests in FAILING_TESTS.items():
         expected = set(tests.split())
         assert expected <= failed[name], name
         assert name in WIDE or failed[name] <= expected | {"any_order"}, name
 
 
 @pytest.mark.parametrize("name", ["right", "once"])
-def test_a_right_driver_fails_for_nothing(run: Ended, name: str) -> None:
+def test_a_right_driver_fails_for_nothing(run: FinishedRun, name: str) -> None:
     assert failures(run)[name] == set()
     assert not run.lines_with("ERROR")
     passed = re.findall(rf"^PASSED \S+::test_(\w+)\[(\w+):\w+/{name}\b", run.text, re.M)
@@ -127,8 +132,8 @@ def test_a_right_driver_fails_for_nothing(run: Ended, name: str) -> None:
 
 
 @pytest.mark.slow
-def test_undeclared_abilities_are_not_demanded(run: Ended) -> None:
-    """Flat keys, no streams, no conflicts: tests of these are skipped and say what is not declared."""
+def test_undeclared_abilities_are_not_demanded(run: FinishedRun) -> None:
+    """Tests of folders, streams and conflicts are skipped on a driver without these, and name the missing ability."""
     reasons = " ".join(re.findall(r"^SKIPPED .*: not declared: (.*)$", run.text, re.M))
     for word in ("folders", "streams", "revisions", "overwrites", "a conflict for a put onto a folder", "move"):
         assert word in reasons
@@ -143,38 +148,38 @@ def test_undeclared_abilities_are_not_demanded(run: Ended) -> None:
 
 
 @pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("ci", [None, "true"])  # where CI is set, pytest shows a difference to its end
-def test_the_sequence_that_fails_is_shown(lab: Lab, brought: dict[str, str | None], ci: str | None) -> None:
-    alone = conform(lab, "--provider=wrong:objects/again?how=CopiesAreLinks", "-k", "any_order",
-                    "--cloudbench-seed", "1", env={**brought, "CI": ci})  # fmt: skip
-    assert alone.lines_with("state.copy(")
-    assert alone.lines_with("state.put(")
+@pytest.mark.parametrize("ci", [None, "true"])  # if CI is set, pytest shows the whole difference
+def test_the_sequence_that_fails_is_shown(lab: Lab, environment: dict[str, str | None], ci: str | None) -> None:
+    result = conform(lab, "--provider=wrong:objects/again?how=CopiesAreLinks", "-k", "any_order",
+                    "--cloudbench-seed", "1", env={**environment, "CI": ci})  # fmt: skip
+    assert result.lines_with("state.copy(")
+    assert result.lines_with("state.put(")
 
 
-def test_differing_content_is_reported_with_its_first_byte(lab: Lab, brought: dict[str, str | None]) -> None:
-    """Even where CI is set: there pytest would compare 100,000 bytes for half an hour to show how they differ."""
-    alone = conform(lab, "--provider=wrong:objects/ranges?how=IgnoresRanges", "-k", "get_from_an_offset",
-                    env={**brought, "CI": "true"}, timeout_s=HANG_S)  # fmt: skip
-    assert alone.counts()["failed"] == 5
-    assert alone.lines_with("100,000 bytes where 30,000 were expected, of which the first 0 are the same")
+def test_differing_content_is_reported_with_its_first_byte(lab: Lab, environment: dict[str, str | None]) -> None:
+    """The report is short even where CI is set. There pytest would compare 100,000 bytes for half an hour."""
+    result = conform(lab, "--provider=wrong:objects/ranges?how=IgnoresRanges", "-k", "get_from_an_offset",
+                    env={**environment, "CI": "true"}, timeout_s=HANG_S)  # fmt: skip
+    assert result.counts()["failed"] == 5
+    assert result.lines_with("100,000 bytes where 30,000 were expected, of which the first 0 are the same")
 
 
 @pytest.mark.parametrize(
-    "told",
+    "message",
     [
         "the first piece has 3145728 of 3145728 bytes: declare streams=False, or give it sooner",
         "has no cause; raise it from the library's error, or from one of your own",
         "1025 bytes took 0 requests, and one byte 0",
     ],
 )
-def test_report_explains_faults_of_a_driver_in_words(run: Ended, told: str) -> None:
-    assert run.lines_with(told)
+def test_report_explains_faults_of_a_driver_in_words(run: FinishedRun, message: str) -> None:
+    assert run.lines_with(message)
 
 
-def test_nothing_is_left_by_drivers_that_can_delete(run: Ended) -> None:
-    left = {
+def test_nothing_is_left_by_drivers_that_can_delete(run: FinishedRun) -> None:
+    remains = {
         path.relative_to(run.folder / "objects").parts[0]
         for path in (run.folder / "objects").rglob("*")
         if path.is_file()
     }
-    assert left <= {"WrongKind", "NotRecursive"}  # which let nobody see what is there
+    assert remains <= {"WrongKind", "NotRecursive"}  # whose listings hide what is left

@@ -1,4 +1,4 @@
-"""TLS in front of a server on this machine: what a proxy whose URL is https:// looks like from outside."""
+"""TLS in front of a server on this machine, as on a proxy with an https:// URL."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
 
 
 def _relay(accepted: socket.socket, context: ssl.SSLContext, address: tuple[str, int]) -> None:
-    """Carry bytes both ways. Two contexts of TLS, one in the other, need no copy of either."""
+    """Relay bytes in both directions. They may themselves hold TLS."""
     with (
         contextlib.suppress(OSError),
         accepted,
@@ -35,7 +35,7 @@ def _relay(accepted: socket.socket, context: ssl.SSLContext, address: tuple[str,
 
 @contextmanager
 def tls_in_front_of(url: str, context: ssl.SSLContext) -> Iterator[str]:
-    """Listen for TLS, and pass on what is in it to the server at ``url``. Yields the URL to ask."""
+    """Accept TLS connections, and relay their content to the server at ``url``. Yield the URL of this front."""
     parts = urlsplit(url)
     address = (parts.hostname or "", parts.port or 0)
     with socket.create_server(("127.0.0.1", 0)) as listener:

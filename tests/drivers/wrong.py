@@ -1,6 +1,6 @@
-"""Drivers that are wrong, each in one known way (``wrong:FOLDER?how=NAME``): what the conformance suite has to find.
+"""Drivers with one known mistake each (``wrong:FOLDER?how=NAME``), which the conformance suite has to find.
 
-Installed as a distribution of its own by the tests, so it imports nothing of them.
+The tests install this module as a distribution of its own, so it imports nothing from them.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ LIES: Mapping[str, Capabilities] = {
 class WrongDriver(FolderDriver):
     """The driver of a folder, with one mistake."""
 
-    capabilities: Any = _RIGHT  # type: ignore[misc]  # of one connection: it depends on the spec
+    capabilities: Any = _RIGHT  # type: ignore[misc]  # set on each driver, since it depends on the spec
     _sizes: dict[str, int]
 
     @classmethod
     def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> WrongDriver:
-        """The wrong driver that ``how`` names."""
+        """Return the driver with the mistake that ``how`` names."""
         params = dict(spec.params)
         how = params.pop("how", "")
         if how in WRONGS and cls is WrongDriver:
@@ -77,7 +77,7 @@ class _Cut:
 
 
 class LosesBytes(WrongDriver):
-    """Stores all but the last byte, and says that it has stored it."""
+    """Stores all but the last byte, but reports the full size."""
 
     def put(self, path: str, content: Content) -> Entry:
         super().put(path, _Cut(content))
@@ -85,14 +85,14 @@ class LosesBytes(WrongDriver):
 
 
 class IgnoresRanges(WrongDriver):
-    """Gives the whole file, wherever it should begin."""
+    """Gives the whole file, whatever the offset."""
 
     def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
         return super().get(path)
 
 
 class ListsStaleSizes(WrongDriver):
-    """List the size that a file had first."""
+    """Lists the size of a file's first content, even after an overwrite."""
 
     def put(self, path: str, content: Content) -> Entry:
         self._sizes.setdefault(path, content.size_bytes)
@@ -145,7 +145,7 @@ class Swallows(WrongDriver):
 
 
 class NotRecursive(WrongDriver):
-    """List what is directly in a folder."""
+    """Lists only the direct children of a folder."""
 
     def list(self, folder: str) -> Iterator[Entry]:
         for entry in super().list(folder):
@@ -154,7 +154,7 @@ class NotRecursive(WrongDriver):
 
 
 class StopsWhereAFolderGoes(WrongDriver):
-    """Reports not_found if a folder disappears while it is listed; not for the root, where much comes and goes."""
+    """Reports not_found if a folder disappears while it is listed. The root is exempt, since its files come and go."""
 
     def list(self, folder: str) -> Iterator[Entry]:
         for entry in list(super().list(folder)):
@@ -164,7 +164,7 @@ class StopsWhereAFolderGoes(WrongDriver):
 
 
 class MovesOverFiles(WrongDriver):
-    """Replaces what is in the way of a move, though it declares a conflict."""
+    """Replaces a file at the target of a move, though it declares a conflict."""
 
     def move(self, source: str, target: str) -> Entry:
         os.replace(self._local_path("move", source), self._local_path("move", target))
@@ -172,7 +172,7 @@ class MovesOverFiles(WrongDriver):
 
 
 class CopiesAreLinks(WrongDriver):
-    """A copy and its source are one file, and a put writes into it: only a sequence of operations shows that."""
+    """Links a copy to its source, so that a put changes both. Only a sequence of operations shows that."""
 
     def put(self, path: str, content: Content) -> Entry:
         local = self._local_path("put", path)
@@ -190,17 +190,17 @@ class CopiesAreLinks(WrongDriver):
 
 
 class NotForThreads(WrongDriver):
-    """Keeps what one thread is putting where the next thread's put overwrites it."""
+    """Keeps the content of a put in an attribute, which another thread's put overwrites."""
 
-    _begun = threading.Event()
+    _latest_put = threading.Event()
 
     def put(self, path: str, content: Content) -> Entry:
-        self._kept = content
-        earlier, mine = self._begun, threading.Event()
-        self._begun = mine
+        self._latest_content = content
+        earlier, mine = self._latest_put, threading.Event()
+        self._latest_put = mine
         earlier.set()
-        mine.wait(0.002)  # until another thread puts; alone, nobody does
-        return super().put(path, self._kept)
+        mine.wait(0.002)  # until another thread begins a put, if there is one
+        return super().put(path, self._latest_content)
 
 
 class SplitsElsewhere(WrongDriver):
@@ -217,8 +217,8 @@ class Whole(WrongDriver):
 
 
 WRONGS: Mapping[str, type[WrongDriver]] = {
-    each.__name__: each
-    for each in (
+    driver.__name__: driver
+    for driver in (
         LosesBytes, IgnoresRanges, ListsStaleSizes, WrongKind, ForeignError, NoCause, Swallows, NotRecursive,
         StopsWhereAFolderGoes, MovesOverFiles, CopiesAreLinks, NotForThreads, SplitsElsewhere, Whole,
     )

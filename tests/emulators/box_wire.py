@@ -30,7 +30,7 @@ _BOUNDARY = "boundary-4711"
 
 @dataclass(frozen=True)
 class BoxReply:
-    """One answer; ``value`` is the decoded JSON, or the bytes of anything else."""
+    """An answer of Box. ``value`` is the decoded JSON, or bytes if the body is not JSON."""
 
     status: int
     headers: Mapping[str, str]
@@ -39,42 +39,44 @@ class BoxReply:
 
 @cache
 def _validator(schema: str) -> Any:
-    whole = {**json.loads(schema), "unevaluatedProperties": False, "schemas": SPEC["schemas"]}
-    return jsonschema.Draft202012Validator(whole)
+    full_schema = {**json.loads(schema), "unevaluatedProperties": False, "schemas": SPEC["schemas"]}
+    return jsonschema.Draft202012Validator(full_schema)
 
 
 def broken_rules(schema: Mapping[str, Any], value: Any) -> list[str]:
-    """Where a value violates its schema; so does a key that the specification does not have."""
-    found = [f"{error.json_path}: {error.message[:200]}" for error in _validator(json.dumps(schema)).iter_errors(value)]
+    """Return the violations of a schema by a value. A key that the specification lacks is a violation, too."""
+    violations = [
+        f"{error.json_path}: {error.message[:200]}" for error in _validator(json.dumps(schema)).iter_errors(value)
+    ]
     entries = value.get("entries", []) if isinstance(value, dict) else []
-    for number, each in enumerate(entries):
-        if isinstance(each, dict) and each.get("type") in _ENTRIES:
-            inner = {"$ref": f"#/schemas/{_ENTRIES[each['type']]}"}
-            found += [f"$.entries[{number}]{rule[1:]}" for rule in broken_rules(inner, each)]
-    return found
+    for number, entry in enumerate(entries):
+        if isinstance(entry, dict) and entry.get("type") in _ENTRIES:
+            inner = {"$ref": f"#/schemas/{_ENTRIES[entry['type']]}"}
+            violations += [f"$.entries[{number}]{rule[1:]}" for rule in broken_rules(inner, entry)]
+    return violations
 
 
 def _function(method: str, path: str) -> str:
     plain = path.partition("?")[0].removeprefix("/api").removeprefix("/2.0").rstrip("/")
     if f"{method} {plain}" in SPEC["functions"]:
         return f"{method} {plain}"
-    for known in SPEC["functions"]:
-        if re.fullmatch(known.replace("{}", "[^/]+"), f"{method} {plain}"):
-            return str(known)
+    for template in SPEC["functions"]:
+        if re.fullmatch(template.replace("{}", "[^/]+"), f"{method} {plain}"):
+            return str(template)
     return ""
 
 
 def check(method: str, path: str, status: int, content_type: str, data: bytes) -> None:
-    """Fail if an answer is not what the specification allows for its function."""
+    """Fail if the specification does not allow an answer to this request."""
     name = _function(method, path)
     if not name or status in (401, 405):
         assert status != 401 or data == b""
         return
     answers = SPEC["functions"][name]
-    found = str(status) if str(status) in answers else "default"
+    key = str(status) if str(status) in answers else "default"
     if status < 400 and status not in (206, 304):
         assert str(status) in answers, f"{name} does not answer {status}"
-    schema = answers.get(found)
+    schema = answers.get(key)
     if schema is None:
         assert data == b"", f"{name} answers {status} without a body"
         return
@@ -84,7 +86,7 @@ def check(method: str, path: str, status: int, content_type: str, data: bytes) -
 
 
 class BoxWire:
-    """One kept-alive connection, no repeats, no redirects."""
+    """A client with one persistent connection. It neither repeats requests nor follows redirects."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         context = ssl.create_default_context(cafile=endpoint.ca_file)
@@ -102,23 +104,25 @@ class BoxWire:
         token: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> BoxReply:
-        """Ask; ``body`` is JSON unless it is bytes, ``path`` begins with what follows ``/2.0`` or with a host's own."""
-        given = {"Authorization": f"Bearer {self.token if token is None else token}", **(headers or {})}
+        """Send a request. A ``body`` that is not bytes is sent as JSON. ``/2.0`` is put before paths of the API."""
+        request_headers = {"Authorization": f"Bearer {self.token if token is None else token}", **(headers or {})}
         if token == "":
-            del given["Authorization"]
-        whole = path if path.startswith(("/api", "/d/", "/oauth2", "/s/", "/shared/", "/subscribe")) else f"/2.0{path}"
+            del request_headers["Authorization"]
+        full_path = (
+            path if path.startswith(("/api", "/d/", "/oauth2", "/s/", "/shared/", "/subscribe")) else f"/2.0{path}"
+        )
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-        self._connection.request(method, whole, data, given)
+        self._connection.request(method, full_path, data, request_headers)
         answer = self._connection.getresponse()
-        said, content_type = answer.read(), answer.headers.get("content-type", "")
-        check(method, whole, answer.status, content_type, said)
-        value = json.loads(said) if content_type == "application/json" and said else said
+        content, content_type = answer.read(), answer.headers.get("content-type", "")
+        check(method, full_path, answer.status, content_type, content)
+        value = json.loads(content) if content_type == "application/json" and content else content
         return BoxReply(answer.status, {name.lower(): text for name, text in answer.getheaders()}, value)
 
     def upload(
         self, attributes: Any, data: bytes, file_id: str = "", *, query: str = "", content: str = "file", **headers: str
     ) -> BoxReply:
-        """Upload a file, or a new version of one."""
+        """Upload a file, or a new version of a file."""
         line = f"--{_BOUNDARY}\r\nContent-Disposition: form-data; name="
         text = attributes if isinstance(attributes, str) else json.dumps(attributes)
         body = (
@@ -133,20 +137,20 @@ class BoxWire:
         )
 
     def file(self, name: str, data: bytes = b"content", parent: str = "0") -> Any:
-        """Make sure that a file exists, and return it."""
+        """Upload a file, and return its entry."""
         return self.upload({"name": name, "parent": {"id": parent}}, data).value["entries"][0]
 
     def folder(self, name: str, parent: str = "0") -> Any:
-        """Make sure that a folder exists, and return it."""
+        """Create a folder, and return it."""
         return self("POST", "/folders", {"name": name, "parent": {"id": parent}}).value
 
     def download(self, path: str, **headers: str) -> BoxReply:
-        """Follow the redirect of a download."""
+        """Download a file by following the redirect."""
         reply = self("GET", path, headers=headers)
         if reply.status != 302:
             return reply
-        place = urlsplit(reply.headers["location"])
-        return self("GET", place.path, token="", headers=headers)
+        location = urlsplit(reply.headers["location"])
+        return self("GET", location.path, token="", headers=headers)
 
     def close(self) -> None:
         """Close the connection."""

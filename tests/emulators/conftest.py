@@ -1,7 +1,7 @@
-"""What the emulator tests share: emulators, a raw client, and the strict decoder.
+"""Fixtures for the emulator tests: emulators, a raw client, and the strict decoder.
 
-Every answer that any of these tests gets, through the raw client or the official SDK, is decoded strictly
-with the SDK's own validators; one that they do not accept fails the test.
+Each answer of the Dropbox emulator, to the raw client or to the official SDK, is decoded strictly with the SDK's own
+validators. A test fails if they reject an answer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CONTENT = ("files/upload", "files/download", "sharing/get_shared_link_file")
 
 @dataclass(frozen=True)
 class Reply:
-    """One answer. ``value`` is the decoded JSON, the content of a download, or text."""
+    """An answer. ``value`` is the decoded JSON, the content of a download, or text."""
 
     status: int
     headers: Mapping[str, str]
@@ -38,12 +38,12 @@ class Reply:
 
 
 def decode_strictly(name: str, status: int, headers: Mapping[str, str], body: bytes) -> None:
-    """Raise unless the answer is exactly what the specification allows for this function."""
-    namespace, _, rest = name.partition("/")
+    """Raise unless the specification of this function allows the answer."""
+    namespace, _, function = name.partition("/")
     if namespace not in _MODULES:
         return
-    versioned = f"{rest[:-3]}:2" if rest.endswith("_v2") else rest
-    route = _MODULES[namespace].ROUTES[versioned]
+    route_name = f"{function[:-3]}:2" if function.endswith("_v2") else function
+    route = _MODULES[namespace].ROUTES[route_name]
     if route.attrs["style"] == "download" and status in (200, 206):
         result = headers["dropbox-api-result"]
         assert result.isascii()
@@ -75,7 +75,7 @@ def _decode(validator: Any, value: Any) -> None:
 
 
 class Wire:
-    """A raw client: one kept-alive connection, no retries, every answer strictly decoded."""
+    """A raw client with one persistent connection. It retries nothing and decodes every answer strictly."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         context = ssl.create_default_context(cafile=endpoint.ca_file)
@@ -93,45 +93,45 @@ class Wire:
         headers: Mapping[str, str] | None = None,
         raw: bytes | None = None,
     ) -> Reply:
-        """Call a function; ``content`` is an upload's, ``raw`` replaces the argument's JSON."""
+        """Call a function. ``content`` is the body of an upload. ``raw`` replaces the JSON of the argument."""
         text = json.dumps(arg).encode() if raw is None else raw
         style = "rpc"
         if content is not None or (name.startswith(_CONTENT) and "batch" not in name):
             style = "download" if name in _CONTENT[1:] else "upload"
-        given = {"Authorization": f"Bearer {self.token if token is None else token}"}
+        request_headers = {"Authorization": f"Bearer {self.token if token is None else token}"}
         if style == "rpc":
-            body, given["Content-Type"] = text, "application/json"
+            body, request_headers["Content-Type"] = text, "application/json"
         else:
-            body, given["Dropbox-API-Arg"] = content or b"", text.decode("latin-1")
+            body, request_headers["Dropbox-API-Arg"] = content or b"", text.decode("latin-1")
             if style == "upload":
-                given["Content-Type"] = "application/octet-stream"
-        return self.request("POST", f"/2/{name}", body, {**given, **(headers or {})}, name)
+                request_headers["Content-Type"] = "application/octet-stream"
+        return self.request("POST", f"/2/{name}", body, {**request_headers, **(headers or {})}, name)
 
     def request(self, method: str, path: str, body: bytes, headers: Mapping[str, str], name: str = "") -> Reply:
-        """Send anything."""
+        """Send a request as it is given, and decode its answer."""
         self.connection.request(method, path, body, dict(headers))
         answer = self.connection.getresponse()
         data = answer.read()
-        found = {key.lower(): value for key, value in answer.getheaders()}
-        decode_strictly(name, answer.status, found, data)
+        answer_headers = {key.lower(): value for key, value in answer.getheaders()}
+        decode_strictly(name, answer.status, answer_headers, data)
         value: Any = data
-        if found.get("content-type") == "application/json":
+        if answer_headers.get("content-type") == "application/json":
             value = json.loads(data)
-        elif found.get("content-type", "").startswith("text/plain"):
+        elif answer_headers.get("content-type", "").startswith("text/plain"):
             value = data.decode()
-        return Reply(answer.status, found, value)
+        return Reply(answer.status, answer_headers, value)
 
 
 @pytest.fixture(scope="session")
 def shared_emulator() -> Iterator[EmulatorService]:
-    """One emulator without throttle, delay or fault, for all tests that do not change these settings."""
+    """An emulator without throttle, delay or fault, for all tests of a session."""
     with start_emulator("ideal") as running:
         yield running
 
 
 @pytest.fixture
 def emulator(shared_emulator: EmulatorService) -> Iterator[EmulatorService]:
-    """The shared emulator, with an empty account and the settings of ``ideal`` again afterwards."""
+    """The shared emulator with an empty account. Its settings are restored after the test."""
     before = shared_emulator.control(get="profile")["profile"]
     shared_emulator.control(reset=True)
     yield shared_emulator
@@ -140,15 +140,15 @@ def emulator(shared_emulator: EmulatorService) -> Iterator[EmulatorService]:
 
 @pytest.fixture
 def connect() -> Iterator[Callable[[EmulatorService], Wire]]:
-    """Makes raw clients and closes them."""
-    made: list[Wire] = []
+    """A function that makes raw clients. They are closed after the test."""
+    wires: list[Wire] = []
 
     def make(running: EmulatorService) -> Wire:
-        made.append(Wire(running.endpoint))
-        return made[-1]
+        wires.append(Wire(running.endpoint))
+        return wires[-1]
 
     yield make
-    for wire in made:
+    for wire in wires:
         wire.connection.close()
 
 
@@ -168,7 +168,7 @@ def _check_response(response: requests.Response, *_: object, **__: object) -> No
 
 @pytest.fixture
 def sdk(emulator: EmulatorService) -> Iterator[dropbox.Dropbox]:
-    """The official SDK, retries off, talking to the shared emulator."""
+    """The official SDK without retries, connected to the shared emulator."""
     session = dropbox.create_session(max_connections=8, ca_certs=emulator.endpoint.ca_file)
     session.trust_env = False
     session.hooks["response"].append(_check_response)

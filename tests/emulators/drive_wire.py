@@ -1,7 +1,7 @@
 """A raw client of the Drive emulator that checks every answer against Google's own description of the API.
 
 ``specs/drive.v3.json`` has the methods and the schemas of their answers, trimmed from the discovery document. Every
-JSON answer with status 200 must be what the method's schema allows, with no other property; an error must have the form
+JSON answer with status 200 must match the method's schema and have no other property. An error must have the form
 that Google's guide gives.
 """
 
@@ -48,37 +48,39 @@ _ERROR = {
 }  # fmt: skip
 
 
-def _schema(found: Mapping[str, Any]) -> dict[str, Any]:
-    """A schema of the discovery document as a JSON Schema that allows nothing else."""
-    if "$ref" in found:
-        return {"$ref": f"#/definitions/{found['$ref']}"}
-    if found.get("format") in _FORMATS:
-        return dict(_FORMATS[found["format"]])
-    made: dict[str, Any] = {"type": found["type"]}
-    if made["type"] == "object":
-        made["properties"] = {name: _schema(each) for name, each in found.get("properties", {}).items()}
-        more = found.get("additionalProperties")
-        made["additionalProperties"] = _schema(more) if more else False
-    elif made["type"] == "array":
-        made["items"] = _schema(found["items"])
-    if "enum" in found:
-        made["enum"] = found["enum"]
-    if re.fullmatch(r"drive#\w+", str(found.get("default", ""))):
-        made["const"] = found["default"]
-    return made
+def _schema(google_schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert a schema of the discovery document to a JSON Schema that allows no other properties."""
+    if "$ref" in google_schema:
+        return {"$ref": f"#/definitions/{google_schema['$ref']}"}
+    if google_schema.get("format") in _FORMATS:
+        return dict(_FORMATS[google_schema["format"]])
+    schema: dict[str, Any] = {"type": google_schema["type"]}
+    if schema["type"] == "object":
+        schema["properties"] = {
+            name: _schema(definition) for name, definition in google_schema.get("properties", {}).items()
+        }
+        additional = google_schema.get("additionalProperties")
+        schema["additionalProperties"] = _schema(additional) if additional else False
+    elif schema["type"] == "array":
+        schema["items"] = _schema(google_schema["items"])
+    if "enum" in google_schema:
+        schema["enum"] = google_schema["enum"]
+    if re.fullmatch(r"drive#\w+", str(google_schema.get("default", ""))):
+        schema["const"] = google_schema["default"]
+    return schema
 
 
 @cache
 def _validator(name: str) -> Any:
-    definitions = {each: _schema(found) for each, found in _SPEC["schemas"].items()}
+    definitions = {schema_name: _schema(schema) for schema_name, schema in _SPEC["schemas"].items()}
     return jsonschema.Draft7Validator({"$ref": f"#/definitions/{name}", "definitions": definitions})
 
 
 @cache
 def _method(verb: str, path: str) -> str | None:
-    """The method that a request is for; those without parameters in their paths go first."""
+    """Return the name of the method that a request calls. Methods with fewer parameters in their paths go first."""
     bare = re.sub(r"^/(resumable/)?(upload/)?drive/v3/", "", path)
-    for name, method in sorted(_SPEC["methods"].items(), key=lambda each: each[1]["path"].count("{")):
+    for name, method in sorted(_SPEC["methods"].items(), key=lambda entry: entry[1]["path"].count("{")):
         pattern = re.sub(r"\{\w+\}", "[^/]+", method["path"])
         if (method["httpMethod"], bool(re.fullmatch(pattern, bare))) == (verb, True):
             return str(name)
@@ -86,7 +88,7 @@ def _method(verb: str, path: str) -> str | None:
 
 
 def check_answer(verb: str, path: str, status: int, headers: Mapping[str, str], body: bytes) -> None:
-    """Fail unless the answer is one that the specification allows."""
+    """Fail unless the specification allows the answer."""
     if not headers.get("content-type", "").startswith("application/json") or "/drive/v3" not in path:
         return
     value = json.loads(body)
@@ -100,7 +102,7 @@ def check_answer(verb: str, path: str, status: int, headers: Mapping[str, str], 
 
 @dataclass(frozen=True)
 class DriveReply:
-    """One answer; ``value`` is the decoded JSON, or the bytes."""
+    """An answer of Drive. ``value`` is the decoded JSON, or the bytes."""
 
     status: int
     headers: Mapping[str, str]
@@ -108,12 +110,12 @@ class DriveReply:
 
     @property
     def reason(self) -> str:
-        """Why a request was refused, in the API's word."""
+        """The API's reason for a refusal."""
         return str(self.value["error"]["errors"][0]["reason"])
 
 
 class DriveWire:
-    """A raw client: one kept-alive connection, no retries, every answer checked."""
+    """A raw client with one persistent connection. It retries nothing and checks every answer."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         context = ssl.create_default_context(cafile=endpoint.ca_file)
@@ -131,51 +133,57 @@ class DriveWire:
         headers: Mapping[str, str] | None = None,
         token: str | None = None,
     ) -> DriveReply:
-        """Send one request: bytes as they are, anything else as JSON; a path without ``/`` is one of the API."""
-        whole = path if path.startswith("/") else f"/drive/v3/{path}"
-        given = {"Authorization": f"Bearer {self.token if token is None else token}"}
+        """Send a request. Bodies that are not bytes are sent as JSON. Paths without leading ``/`` belong to the API."""
+        full_path = path if path.startswith("/") else f"/drive/v3/{path}"
+        request_headers = {"Authorization": f"Bearer {self.token if token is None else token}"}
         data = body
         if body is not None and not isinstance(body, bytes):
-            data, given["Content-Type"] = json.dumps(body).encode(), "application/json"
-        address = f"{whole}{'&' if '?' in whole else '?'}{urlencode(query)}" if query else whole
-        given = {name: text for name, text in {**given, **(headers or {})}.items() if text}
-        self.connection.request(verb, address, data, given)
+            data, request_headers["Content-Type"] = json.dumps(body).encode(), "application/json"
+        address = f"{full_path}{'&' if '?' in full_path else '?'}{urlencode(query)}" if query else full_path
+        request_headers = {name: text for name, text in {**request_headers, **(headers or {})}.items() if text}
+        self.connection.request(verb, address, data, request_headers)
         answer = self.connection.getresponse()
         content = answer.read()
-        found = {name.lower(): text for name, text in answer.getheaders()}
-        check_answer(given.get("X-HTTP-Method-Override", verb), urlsplit(whole).path, answer.status, found, content)
-        is_json = found.get("content-type", "").startswith("application/json")
-        return DriveReply(answer.status, found, json.loads(content) if is_json else content)
+        answer_headers = {name.lower(): text for name, text in answer.getheaders()}
+        check_answer(
+            request_headers.get("X-HTTP-Method-Override", verb),
+            urlsplit(full_path).path,
+            answer.status,
+            answer_headers,
+            content,
+        )
+        is_json = answer_headers.get("content-type", "").startswith("application/json")
+        return DriveReply(answer.status, answer_headers, json.loads(content) if is_json else content)
 
-    def ok(self, verb: str, path: str, body: Any = None, **more: Any) -> Any:
-        """Send a request that succeeds; returns the value."""
-        reply = self(verb, path, body, **more)
+    def ok(self, verb: str, path: str, body: Any = None, **options: Any) -> Any:
+        """Send a request that has to succeed, and return the value of its answer."""
+        reply = self(verb, path, body, **options)
         assert reply.status in (200, 204), (reply.status, reply.value)
         return reply.value
 
     def folder(self, name: str, parent: str = "root") -> str:
-        """Create a folder; returns its id."""
+        """Create a folder, and return its id."""
         return str(self.ok("POST", "files", {"name": name, "mimeType": FOLDER, "parents": [parent]})["id"])
 
-    def upload(self, name: str, data: bytes = b"x", parent: str = "root", *, mime: str = "", **more: Any) -> str:
-        """Create a file with content by one multipart request; returns its id."""
-        given = {"name": name, "parents": [parent], **({"mimeType": mime} if mime else {}), **more}
+    def upload(self, name: str, data: bytes = b"x", parent: str = "root", *, mime: str = "", **properties: Any) -> str:
+        """Create a file with content by one multipart request, and return its id."""
+        metadata = {"name": name, "parents": [parent], **({"mimeType": mime} if mime else {}), **properties}
         body = (
-            b'--b\r\nContent-Type: application/json\r\n\r\n' + json.dumps(given).encode()
+            b'--b\r\nContent-Type: application/json\r\n\r\n' + json.dumps(metadata).encode()
             + b"\r\n--b\r\nContent-Type: application/octet-stream\r\n\r\n" + data + b"\r\n--b--"
         )  # fmt: skip
         headers = {"Content-Type": "multipart/related; boundary=b"}
-        found = self.ok("POST", "/upload/drive/v3/files?uploadType=multipart", body, headers=headers)
-        return str(found["id"])
+        file = self.ok("POST", "/upload/drive/v3/files?uploadType=multipart", body, headers=headers)
+        return str(file["id"])
 
     def names(self, q: str = "", **query: str) -> list[str]:
-        """The names of what a search finds."""
-        return [each["name"] for each in self.ok("GET", "files", query={"q": q, **query})["files"]]
+        """Return the names of the files that a search finds."""
+        return [file["name"] for file in self.ok("GET", "files", query={"q": q, **query})["files"]]
 
 
 @contextmanager
 def drive_client(endpoint: Endpoint) -> Iterator[DriveWire]:
-    """A raw client that is closed at the end."""
+    """Return a raw client as a context that closes it."""
     wire = DriveWire(endpoint)
     try:
         yield wire

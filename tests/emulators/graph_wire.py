@@ -1,6 +1,6 @@
 """A raw client of the OneDrive emulator that checks every answer against Graph's published metadata.
 
-``specs/graph-drive.json`` is a trimmed copy, as JSON Schema; its first lines give source and date.
+``specs/graph-drive.json`` is a trimmed copy as a JSON Schema. Its first lines give source and date.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import jsonschema
 from pytest_cloudbench.model import Endpoint
 from tests.limits import HANG_S
 
-__all__ = ["GraphWire", "Told", "problems"]
+__all__ = ["GraphReply", "GraphWire", "problems"]
 
 _SPEC = json.loads((Path(__file__).parent / "specs" / "graph-drive.json").read_text("utf-8"))
 
@@ -31,23 +31,23 @@ def _validator(name: str) -> Any:
 
 
 def problems(name: str, value: object, *, is_partial: bool = False) -> list[str]:
-    """What the metadata does not allow in a value of a type; ``is_partial``: it may lack anything."""
-    found = [
+    """Return the errors of a value of a type. If ``is_partial``, required properties may be missing."""
+    errors = [
         error for error in _validator(name).iter_errors(value) if not (is_partial and error.validator == "required")
     ]
-    return [f"{name} {error.json_path}: {error.message}" for error in found]
+    return [f"{name} {error.json_path}: {error.message}" for error in errors]
 
 
 def _type_of(value: Mapping[str, Any]) -> str:
-    """The metadata's type of an answer, by its context or by what it is about."""
-    told = value.get("@odata.context", "")
+    """Return the metadata's type of an answer, judged by its context and its properties."""
+    context = value.get("@odata.context", "")
     if "nextExpectedRanges" in value:
         return "uploadSession"
-    if told.endswith(("#drives/$entity", "#drives")):
+    if context.endswith(("#drives/$entity", "#drives")):
         return "drive"
-    if "ermission" in told:
+    if "ermission" in context:
         return "permission"
-    if "/versions" in told:
+    if "/versions" in context:
         return "driveItemVersion"
     return "driveItem"
 
@@ -57,26 +57,26 @@ def check(status: int, headers: Mapping[str, str], value: Any, *, is_partial: bo
     if not isinstance(value, dict):
         return
     if isinstance(value.get("error"), str):
-        return  # OAuth's
+        return  # an answer of OAuth
     if status >= 400:
         assert problems("error", value) == []
         return
     is_older = "graph.microsoft.com" not in value.get("@odata.context", "graph.microsoft.com")
     if is_older or headers["content-type"].endswith("odata.metadata=none"):
-        return  # the older API's, for which there is no metadata
+        return  # an answer of the older API, which has no metadata
     if {"access_token", "device_code", "status", "businessPhones", "token_endpoint", "metadata"} & set(value):
-        return  # not of the drive: tokens, monitors, users, the identity platform
+        return  # not an answer about the drive, but about tokens, monitors, users or the identity platform
     name = _type_of(value)
-    found = value["value"] if isinstance(value.get("value"), list) else [value]
-    assert [told for entry in found for told in problems(name, entry, is_partial=is_partial)] == []
+    entries = value["value"] if isinstance(value.get("value"), list) else [value]
+    assert [problem for entry in entries for problem in problems(name, entry, is_partial=is_partial)] == []
     assert "@odata.context" in value
     if "odata-version" in headers:
         assert headers["odata-version"] == "4.0"
 
 
 @dataclass(frozen=True)
-class Told:
-    """One answer. ``value`` is the decoded JSON, or bytes."""
+class GraphReply:
+    """An answer of Graph. ``value`` is the decoded JSON, or bytes."""
 
     status: int
     headers: Mapping[str, str]
@@ -84,12 +84,12 @@ class Told:
 
     @property
     def code(self) -> str:
-        """The code of a refusal."""
+        """The error code of a refusal."""
         return str(self.value["error"]["code"])
 
 
 class GraphWire:
-    """One kept-alive connection, no retries, no redirects."""
+    """A client with one persistent connection. It neither retries nor follows redirects."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         context = ssl.create_default_context(cafile=endpoint.ca_file)
@@ -99,38 +99,44 @@ class GraphWire:
         self.token = endpoint.credentials["access_token"]
         self.drive_id = str(self("GET", "/v1.0/me/drive").value["id"])
 
-    def __call__(self, method: str, path: str, body: Any = None, *, token: str | None = "", **headers: str) -> Told:
-        """Send a request. ``body`` is JSON unless it is bytes; ``token`` None sends none."""
-        given = {name.replace("_", "-"): value for name, value in headers.items()}
+    def __call__(
+        self, method: str, path: str, body: Any = None, *, token: str | None = "", **headers: str
+    ) -> GraphReply:
+        """Send a request. A ``body`` that is not bytes is sent as JSON. If ``token`` is None, none is sent."""
+        request_headers = {name.replace("_", "-"): value for name, value in headers.items()}
         if token is not None:
-            given["Authorization"] = f"Bearer {token or self.token}"
+            request_headers["Authorization"] = f"Bearer {token or self.token}"
         if body is not None and not isinstance(body, bytes):
             body = json.dumps(body).encode()
-            given.setdefault("Content-Type", "application/json")
+            request_headers.setdefault("Content-Type", "application/json")
         address = path.removeprefix(self.origin)
-        self.connection.request(method, quote(address, "/:?=&$%!'()*+,;@~-._"), body, given)
+        self.connection.request(method, quote(address, "/:?=&$%!'()*+,;@~-._"), body, request_headers)
         answer = self.connection.getresponse()
         data = answer.read()
-        found = {name.lower(): text for name, text in answer.getheaders()}
+        answer_headers = {name.lower(): text for name, text in answer.getheaders()}
         value: Any = data
-        if found.get("content-type", "").startswith("application/json") and data and "content-disposition" not in found:
+        if (
+            answer_headers.get("content-type", "").startswith("application/json")
+            and data
+            and "content-disposition" not in answer_headers
+        ):
             value = json.loads(data)
-            check(answer.status, found, value, is_partial="select=" in address)
-        return Told(answer.status, found, value)
+            check(answer.status, answer_headers, value, is_partial="select=" in address)
+        return GraphReply(answer.status, answer_headers, value)
 
     def put(self, path: str, data: bytes = b"hello") -> Any:
-        """Upload a file; returns the item."""
-        told = self("PUT", f"/v1.0/me/drive/root:/{path}:/content", data)
-        assert told.status in (200, 201), told.value
-        return told.value
+        """Upload a file, and return the item."""
+        reply = self("PUT", f"/v1.0/me/drive/root:/{path}:/content", data)
+        assert reply.status in (200, 201), reply.value
+        return reply.value
 
     def folder(self, name: str, parent: str = "root") -> Any:
-        """Make a folder unless there is one; returns the item."""
-        wanted = {"name": name, "folder": {}, "@microsoft.graph.conflictBehavior": "replace"}
-        told = self("POST", f"/v1.0/me/drive/items/{parent}/children", wanted)
-        assert told.status == 201, told.value
-        return told.value
+        """Create a folder unless it exists, and return the item."""
+        body = {"name": name, "folder": {}, "@microsoft.graph.conflictBehavior": "replace"}
+        reply = self("POST", f"/v1.0/me/drive/items/{parent}/children", body)
+        assert reply.status == 201, reply.value
+        return reply.value
 
-    def item(self, path: str) -> Told:
-        """Ask for an item by path."""
+    def item(self, path: str) -> GraphReply:
+        """Request an item by its path."""
         return self("GET", f"/v1.0/me/drive/root:/{path}")

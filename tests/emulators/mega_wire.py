@@ -1,7 +1,8 @@
-"""A raw client of MEGA for tests, with its own cryptography: what it writes and reads shares no code with the emulator.
+"""A raw client of MEGA for tests. Its cryptography is its own and shares no code with the emulator.
 
-Every answer to commands is checked against the shapes that clients read (``SHAPES``), because MEGA publishes no
-specification that a machine could read: from commands.cpp and megaclient.cpp of github.com/meganz/sdk, April 2026.
+Every answer to a command is checked against the shape that clients expect (``SHAPES``), because MEGA publishes no
+machine-readable specification. The shapes are from commands.cpp and megaclient.cpp of github.com/meganz/sdk in April
+2026.
 """
 
 from __future__ import annotations
@@ -99,17 +100,17 @@ def xor(one: bytes, other: bytes) -> bytes:
 
 
 def chunks(size_bytes: int) -> list[tuple[int, int]]:
-    """Begin and end of each chunk."""
-    found, place, length = [], 0, 0
-    while place < size_bytes:
+    """Return the begin and end of each chunk of a file."""
+    bounds, start, length = [], 0, 0
+    while start < size_bytes:
         length = min(length + 128 * 1024, 1024 * 1024)
-        found.append((place, min(place + length, size_bytes)))
-        place += length
-    return found
+        bounds.append((start, min(start + length, size_bytes)))
+        start += length
+    return bounds
 
 
 def mac_of(key: bytes, nonce: bytes, data: bytes) -> bytes:
-    """The MAC of a file: a CBC-MAC of each chunk, one of those, folded to 8 bytes."""
+    """Return the MAC of a file: the CBC-MAC over the CBC-MACs of its chunks, folded to 8 bytes."""
     total = bytes(16)
     for begin, end in chunks(len(data)):
         piece = data[begin:end]
@@ -128,8 +129,8 @@ def attributes(key: bytes, name: str) -> str:
 
 
 def key_v1(password: bytes) -> bytes:
-    """Version 1: 65,536 rounds of AES over a constant, for each 16 bytes of the password."""
-    parts = [password[place : place + 16].ljust(16, b"\0") for place in range(0, len(password), 16)]
+    """Return the key of version 1: a constant after 65,536 rounds of AES with each 16 bytes of the password."""
+    parts = [password[start : start + 16].ljust(16, b"\0") for start in range(0, len(password), 16)]
     key = bytes.fromhex("93c467e37db0c7a4d1be3f810152cb56")
     ciphers = [Cipher(algorithms.AES(part), modes.ECB()).encryptor() for part in parts]
     for _ in range(65_536):
@@ -140,8 +141,8 @@ def key_v1(password: bytes) -> bytes:
 
 def hash_v1(text: bytes, key: bytes) -> str:
     block = bytes(16)
-    for place in range(0, len(text), 16):
-        block = xor(block, text[place : place + 16].ljust(16, b"\0"))
+    for start in range(0, len(text), 16):
+        block = xor(block, text[start : start + 16].ljust(16, b"\0"))
     cipher = Cipher(algorithms.AES(key), modes.ECB()).encryptor()
     for _ in range(16_384):
         block = cipher.update(block)
@@ -149,13 +150,13 @@ def hash_v1(text: bytes, key: bytes) -> str:
 
 
 def solve(challenge: str) -> str:
-    """The proof of work that a challenge asks for."""
+    """Return the proof of work for a challenge."""
     version, easiness, _, token = challenge.split(":")
     threshold = (((int(easiness) & 63) << 1) + 1) << ((int(easiness) >> 6) * 7 + 3)
-    rest = decode(token) * 262_144
+    suffix = decode(token) * 262_144
     for number in range(2**32):
         prefix = struct.pack("<I", number)
-        if int.from_bytes(hashlib.sha256(prefix + rest).digest()[:4], "big") <= threshold:
+        if int.from_bytes(hashlib.sha256(prefix + suffix).digest()[:4], "big") <= threshold:
             return f"{version}:{token}:{encode(prefix)}"
     raise AssertionError("no solution")
 
@@ -168,7 +169,7 @@ class Reply:
 
 
 class MegaWire:
-    """One kept-alive connection, no retries."""
+    """A client with one persistent connection and no retries."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         context = ssl.create_default_context(cafile=endpoint.ca_file)
@@ -190,7 +191,7 @@ class MegaWire:
         return self.request("POST", f"/cs?{query}{session}", body, {"Content-Type": "application/json", **headers})
 
     def __call__(self, a: str, *, query: str = "id=1", **fields: Any) -> Any:
-        """One command's answer, whose shape is checked, or its number."""
+        """Send one command, check the shape of its answer, and return the answer or an error number."""
         reply = self.raw(json.dumps([{"a": a, **fields}]).encode(), query)
         assert (reply.status, reply.headers["content-type"]) == (200, "application/json")
         answer = json.loads(reply.body)
@@ -201,12 +202,12 @@ class MegaWire:
         return answer
 
     def login(self) -> None:
-        found = self("us0", user=self.email)
-        if found["v"] == 1:
+        login_info = self("us0", user=self.email)
+        if login_info["v"] == 1:
             key = key_v1(self.password.encode())
             proof = hash_v1(self.email.encode(), key)
         else:
-            derived = hashlib.pbkdf2_hmac("sha512", self.password.encode(), decode(found["s"]), 100_000, 32)
+            derived = hashlib.pbkdf2_hmac("sha512", self.password.encode(), decode(login_info["s"]), 100_000, 32)
             key, proof = derived[:16], encode(derived[16:])
         body = json.dumps([{"a": "us", "user": self.email, "uh": proof}]).encode()
         reply = self.raw(body)
@@ -222,16 +223,16 @@ class MegaWire:
             private = private[2 + length :]
         p, q, d, u = numbers
         assert p * u % q == 1
-        opened = pow(int.from_bytes(decode(answer["csid"])[2:], "big"), d, p * q)
-        self.session = encode(opened.to_bytes(-(-opened.bit_length() // 8), "big")[:43])
+        decrypted = pow(int.from_bytes(decode(answer["csid"])[2:], "big"), d, p * q)
+        self.session = encode(decrypted.to_bytes(-(-decrypted.bit_length() // 8), "big")[:43])
         self.tops = {node["t"]: node["h"] for node in self("f", c=1)["f"] if node["t"] > 1}
 
     def nodes(self) -> dict[str, dict[str, Any]]:
-        """All files and folders by name."""
+        """Return all files and folders by name."""
         return {self.name_of(node): node for node in self("f", c=1)["f"] if node["t"] < 2}
 
     def keys_of(self, node: dict[str, Any]) -> tuple[bytes, bytes, bytes]:
-        """Key, nonce and MAC of a node."""
+        """Return the key, the nonce and the MAC of a node."""
         sealed = next(part.partition(":")[2] for part in node["k"].split("/") if part.startswith(node["u"]))
         key = ecb(self.master_key, decode(sealed), decrypt=True)
         return (xor(key[:16], key[16:]), key[16:24], key[24:]) if node["t"] == 0 else (key, b"", b"")
@@ -244,8 +245,8 @@ class MegaWire:
     def mkdir(self, name: str, parent: str = "", **more: Any) -> dict[str, Any]:
         key = hashlib.md5(name.encode(), usedforsecurity=False).digest()
         entry = {"h": "xxxxxxxx", "t": 1, "a": attributes(key, name), "k": encode(ecb(self.master_key, key))}
-        found: dict[str, Any] = self("p", t=parent or self.tops[2], n=[entry], **more)["f"][0]
-        return found
+        node: dict[str, Any] = self("p", t=parent or self.tops[2], n=[entry], **more)["f"][0]
+        return node
 
     def upload(self, name: str, data: bytes, parent: str = "", **more: Any) -> Any:
         key, nonce = hashlib.md5(name.encode(), usedforsecurity=False).digest(), b"12345678"
@@ -260,17 +261,17 @@ class MegaWire:
         return answer["f"][0] if isinstance(answer, dict) else answer
 
     def download(self, node: dict[str, Any]) -> bytes:
-        """A file's content, after its MAC was right."""
-        found = self("g", g=1, n=node["h"])
-        data = self.request("GET", found["g"]).body
+        """Download and decrypt a file, check its MAC, and return the content."""
+        answer = self("g", g=1, n=node["h"])
+        data = self.request("GET", answer["g"]).body
         key, nonce, mac = self.keys_of(node)
         plain = ctr(key, nonce, data)
-        assert len(plain) == found["s"] == node["s"]
+        assert len(plain) == answer["s"] == node["s"]
         assert mac_of(key, nonce, plain) == mac, "the MAC is wrong"
         return plain
 
-    def events(self, place: str) -> dict[str, Any]:
-        reply = self.request("POST", f"/sc?sn={place}&sid={self.session}")
+    def events(self, sequence_number: str) -> dict[str, Any]:
+        reply = self.request("POST", f"/sc?sn={sequence_number}&sid={self.session}")
         answer: dict[str, Any] = json.loads(reply.body)
         for event in answer.get("a", ()):
             jsonschema.validate(event, EVENT)

@@ -1,4 +1,4 @@
-"""Several accounts in one emulated service: each has its own token, files and links."""
+"""Tests of several accounts in one emulated service, each with its own token, files and links."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .drive_wire import DriveWire
 from .graph_wire import GraphWire
 
 LARGE = RandomContent("large", 9 * 1024 * 1024).read(0, 9 * 1024 * 1024)
-"""More than one request carries, so that an upload session is used."""
+"""Content too large for one request, so that an upload session is used."""
 
 
 def connect(service: EmulatorService, api: str, number: int) -> Any:
@@ -53,8 +53,8 @@ def test_accounts_of_one_service_know_nothing_of_each_other(api: str) -> None:
             third.stat("/same")
         assert caught.value.kind is ErrorKind.NOT_FOUND
         links = [driver.share("/same") for driver in (first, second)]
-        opened = [second.open_link(url, Stranger(service.endpoint)) for url in links]
-        assert opened == [b"first", b"second"]
+        contents = [second.open_link(url, Stranger(service.endpoint)) for url in links]
+        assert contents == [b"first", b"second"]
         assert {content for _, content in service.stored()} == {b"first", b"second", LARGE}
         for driver in (first, second, third):
             driver.close()
@@ -95,14 +95,17 @@ def test_a_token_that_has_ended_is_refused_for_own_and_for_shared_files(api: str
         assert [first.read_shared(reference) for reference in references] == [b"content"] * 2
         service.control(set={"account.token_lifetime_s": 0})
         proofs = {proof: "1", "client_id": "app", "client_secret": "secret"}
-        ended: Any = connect_driver(ProviderSpec.parse(api), replace(service.endpoint, credentials=proofs))
+        expired_driver: Any = connect_driver(ProviderSpec.parse(api), replace(service.endpoint, credentials=proofs))
         for reference in references:
-            for use in (ended.read_shared, lambda at: ended.write_shared(at, LiteralContent(b"changed"))):
+            for access in (
+                expired_driver.read_shared,
+                lambda target: expired_driver.write_shared(target, LiteralContent(b"changed")),
+            ):
                 with pytest.raises(CloudError) as caught:
-                    use(reference)
+                    access(reference)
                 assert caught.value.kind is ErrorKind.AUTH, caught.value
         assert [first.read_shared(reference) for reference in references] == [b"content"] * 2
-        for driver in (first, second, ended):
+        for driver in (first, second, expired_driver):
             driver.close()
 
 
@@ -115,16 +118,16 @@ READING: dict[str, tuple[str, dict[str, str]]] = {
     "onedrive": ("https://login.microsoftonline.com/common/oauth2/v2.0/token", {**RENEWAL, "scope": "Files.Read"}),
     "box": ("https://api.box.com/oauth2/token", {**RENEWAL, "scope": "item_download"}),
 }
-"""Where a token is asked for that may only read, and how."""
+"""For each API, the URL and the form of a request for a read-only token."""
 
 
 @pytest.mark.parametrize("api", [*READING])
 def test_a_token_that_may_only_read_does_no_more_with_the_file_of_another_account(api: str) -> None:
     with start_emulator("ideal", api=api) as service:
-        whole, owner = (connect(service, api, number) for number in (1, 2))
+        full_member, owner = (connect(service, api, number) for number in (1, 2))
         owner.mkdir("/shared")
         owner.put("/shared/file", LiteralContent(b"content"))
-        owner.admit("/shared", whole.address(), "write")
+        owner.admit("/shared", full_member.address(), "write")
         url, form = READING[api]
         headers = {"content-type": "application/x-www-form-urlencoded"}
         if api == "box":
@@ -132,30 +135,30 @@ def test_a_token_that_may_only_read_does_no_more_with_the_file_of_another_accoun
             form = {**form, "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange", "subject_token": subject}
         _, answer = Stranger(service.endpoint).send(url, urlencode(form).encode(), headers)
         token = {"access_token": json.loads(answer)["access_token"]}
-        reading: Any = connect_driver(ProviderSpec.parse(api), replace(service.endpoint, credentials=token))
+        read_only_member: Any = connect_driver(ProviderSpec.parse(api), replace(service.endpoint, credentials=token))
         reference = owner.refer("/shared/file")
-        assert reading.read_shared(reference) == b"content"
+        assert read_only_member.read_shared(reference) == b"content"
         with pytest.raises(CloudError) as caught:
-            reading.write_shared(reference, LiteralContent(b"changed"))
+            read_only_member.write_shared(reference, LiteralContent(b"changed"))
         assert (caught.value.kind, read(owner, "/shared/file")) == (ErrorKind.AUTH, b"content")
-        whole.write_shared(reference, LiteralContent(b"changed"))
+        full_member.write_shared(reference, LiteralContent(b"changed"))
         assert read(owner, "/shared/file") == b"changed"
-        for driver in (whole, owner, reading):
+        for driver in (full_member, owner, read_only_member):
             driver.close()
 
 
 def try_out(member: Any, third: Any, owner: Any, folder: str) -> set[str]:
-    """What a member does with files of which each has the name of the deed, as far as others see it done."""
-    deeds = {
-        "write": lambda at: member.write_shared(at, LiteralContent(b"changed")),
+    """Try each action on the file of its name, and return the actions that took effect for the other accounts."""
+    actions = {
+        "write": lambda target: member.write_shared(target, LiteralContent(b"changed")),
         "delete": member.delete_shared,
-        "share": lambda at: member.share_on(at, third.address()),
+        "share": lambda target: member.share_on(target, third.address()),
     }
-    references = {name: owner.refer(f"{folder}/{name}") for name in deeds}
+    references = {name: owner.refer(f"{folder}/{name}") for name in actions}
     member.read_shared(references["write"])
-    for name, act in deeds.items():
+    for name, action in actions.items():
         try:
-            act(references[name])
+            action(references[name])
         except CloudError as error:
             if error.kind is not ErrorKind.AUTH:
                 raise
@@ -165,13 +168,13 @@ def try_out(member: Any, third: Any, owner: Any, folder: str) -> set[str]:
         if error.kind is not ErrorKind.NOT_FOUND:
             raise
         is_shared = False
-    left = {entry.path for entry in owner.list(folder)}
+    paths = {entry.path for entry in owner.list(folder)}
     is_done = {
         "write": read(owner, f"{folder}/write") == b"changed",
-        "delete": f"{folder}/delete" not in left,
+        "delete": f"{folder}/delete" not in paths,
         "share": is_shared,
     }
-    return {name for name, done in is_done.items() if done}
+    return {name for name, is_performed in is_done.items() if is_performed}
 
 
 @pytest.mark.parametrize("api", ["gdrive", "onedrive", "box", "dropbox"])
@@ -209,10 +212,10 @@ def test_owners_of_files_on_drive_are_the_accounts_themselves() -> None:
         assert people[0]["emailAddress"] == "emulated@example.com"
         for name in ("emailAddress", "permissionId", "displayName"):
             assert people[0][name] != people[1][name]
-        invited = {"type": "user", "role": "reader", "emailAddress": people[0]["emailAddress"]}
-        wires[1]("POST", f"files/{file}/permissions", invited)
-        listed = wires[1]("GET", f"files/{file}/permissions?fields=*").value["permissions"]
-        assert [(entry["role"], entry["emailAddress"]) for entry in listed] == [
+        invitation = {"type": "user", "role": "reader", "emailAddress": people[0]["emailAddress"]}
+        wires[1]("POST", f"files/{file}/permissions", invitation)
+        entries = wires[1]("GET", f"files/{file}/permissions?fields=*").value["permissions"]
+        assert [(entry["role"], entry["emailAddress"]) for entry in entries] == [
             ("owner", people[1]["emailAddress"]), ("reader", people[0]["emailAddress"]),
         ]  # fmt: skip
         for wire in wires:
@@ -242,22 +245,22 @@ def test_only_the_owner_of_a_file_on_drive_gives_its_ownership_away() -> None:
         owner, writer = wires = [DriveWire(service.open_account(number)) for number in (2, 1)]
         file = owner.upload("a")
         owned, me = (wire("GET", "about?fields=user").value["user"] for wire in wires)
-        invited = {"type": "user", "role": "writer", "emailAddress": me["emailAddress"]}
-        mine = owner("POST", f"files/{file}/permissions", invited).value["id"]
+        invitation = {"type": "user", "role": "writer", "emailAddress": me["emailAddress"]}
+        permission_id = owner("POST", f"files/{file}/permissions", invitation).value["id"]
         before = owner("GET", f"files/{file}/permissions?fields=*").value["permissions"]
         permissions = f"files/{file}/permissions"
         for method, path, body in (
-            ("POST", f"{permissions}?transferOwnership=true", {**invited, "role": "owner"}),
-            ("PATCH", f"{permissions}/{mine}?transferOwnership=true", {"role": "owner"}),
+            ("POST", f"{permissions}?transferOwnership=true", {**invitation, "role": "owner"}),
+            ("PATCH", f"{permissions}/{permission_id}?transferOwnership=true", {"role": "owner"}),
             ("PATCH", f"{permissions}/{owned['permissionId']}", {"role": "reader"}),
         ):
-            refused = writer(method, path, body)
-            assert (refused.status, refused.reason) == (403, "insufficientFilePermissions")
+            refusal = writer(method, path, body)
+            assert (refusal.status, refusal.reason) == (403, "insufficientFilePermissions")
         assert owner("GET", f"{permissions}?fields=*").value["permissions"] == before
-        assert writer("PATCH", f"{permissions}/{mine}", {"role": "reader"}).status == 200
-        assert owner("PATCH", f"{permissions}/{mine}", {"role": "owner"}).status == 403
-        given = owner("PATCH", f"{permissions}/{mine}?transferOwnership=true", {"role": "owner"})
-        assert (given.status, given.value["role"]) == (200, "owner")
+        assert writer("PATCH", f"{permissions}/{permission_id}", {"role": "reader"}).status == 200
+        assert owner("PATCH", f"{permissions}/{permission_id}", {"role": "owner"}).status == 403
+        reply = owner("PATCH", f"{permissions}/{permission_id}?transferOwnership=true", {"role": "owner"})
+        assert (reply.status, reply.value["role"]) == (200, "owner")
         for wire in wires:
             wire.connection.close()
 
@@ -284,7 +287,7 @@ def test_a_box_token_for_one_item_is_of_no_use_for_items_of_another_account() ->
                 first("GET", f"/files/{others['id']}", token=token).status,
                 first("PUT", f"/files/{others['id']}", {"description": "x"}, token=token).status,
             ] == statuses
-        # The limits of the owner's last token are not those of whom it shares with.
+        # The limits of the owner's last token do not apply to the people whom the owner shares with.
         assert first("GET", f"/files/{shared['id']}", token=limited).status == 403
         assert invite(second, shared, logins[2]) == 201
         for wire in wires:

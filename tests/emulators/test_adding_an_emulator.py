@@ -1,4 +1,4 @@
-"""docs/extending/emulator.md is followed to the letter: its code, in a copy of the repository, makes an emulator."""
+"""Tests that follow docs/extending/emulator.md step by step, in a copy of the repository."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _EMULATE = (
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the repository in which the page was followed."""
-    made = copy_checkout(tmp_path_factory.mktemp("copy") / "checkout")
+    """A copy of the repository after all steps of the page."""
+    checkout = copy_checkout(tmp_path_factory.mktemp("copy") / "checkout")
     for step in parse_steps(_PAGE):
-        step.do(made)
-    return made
+        step.do(checkout)
+    return checkout
 
 
 def test_page_lists_exactly_the_files_that_change() -> None:
@@ -40,24 +40,24 @@ def test_page_lists_exactly_the_files_that_change() -> None:
 
 @pytest.mark.slow
 def test_its_tests_and_the_rules_of_the_code_pass(copy: Path) -> None:
-    """The new emulator's tests, those of all profiles, and the architecture's: nothing else has to change."""
+    """Run the new emulator's tests and those of profiles and architecture. No other file has to change."""
     tests = ("tests/emulators/test_pail.py", "tests/emulators/test_emulator_profile.py", "tests/test_architecture.py")
-    done = run_in(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
-    assert re.search(r"^\d+ passed", done.stdout, re.MULTILINE), done.stdout[-300:]
+    completed = run_in(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
+    assert completed.returncode == 0, completed.stdout[-3000:] + completed.stderr[-1000:]
+    assert re.search(r"^\d+ passed", completed.stdout, re.MULTILINE), completed.stdout[-300:]
 
 
 @pytest.mark.slow
 def test_its_code_is_formatted_and_clean(copy: Path) -> None:
-    written = [place for place in listed_paths(_PAGE) if place.endswith(".py")]
+    modules = [path for path in listed_paths(_PAGE) if path.endswith(".py")]
     for command in (("check",), ("format", "--check")):
-        done = run_in(copy, "-m", "ruff", *command, "--no-cache", *written)
-        assert done.returncode == 0, done.stdout + done.stderr
+        completed = run_in(copy, "-m", "ruff", *command, "--no-cache", *modules)
+        assert completed.returncode == 0, completed.stdout + completed.stderr
 
 
 @pytest.fixture
 def address(copy: Path) -> Iterator[tuple[str, str, str]]:
-    """URL, authority and token of the emulator, started as the page says."""
+    """The URL, the certificate authority and the token of an emulator that was started as the page says."""
     child = Child([sys.executable, "-c", _EMULATE], env=environment_of(copy), cwd=str(copy))
     try:
         ready = json.loads(child.readline(60))
@@ -90,11 +90,11 @@ def test_it_answers_over_http(address: tuple[str, str, str]) -> None:
 
 
 def test_without_its_registry_line_there_is_no_such_emulator(tmp_path: Path) -> None:
-    """What the page says is needed: the copy, and not this checkout, is what the tests above ran."""
+    """Without the registry line, a copy has no such emulator. The tests above thus ran the copy, not this checkout."""
     shutil.copytree(_ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
     for step in parse_steps(_PAGE):
         if "/pail/" in step.path:
             step.do(tmp_path)
-    done = run_in(tmp_path, "-c", _EMULATE)
-    assert done.returncode != 0
-    assert "there is no such emulator" in done.stderr + done.stdout
+    completed = run_in(tmp_path, "-c", _EMULATE)
+    assert completed.returncode != 0
+    assert "there is no such emulator" in completed.stderr + completed.stdout

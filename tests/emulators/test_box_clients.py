@@ -1,4 +1,4 @@
-"""Clients that others wrote, on the Box emulator: they come through its proxy, by Box's real host names."""
+"""Tests of third-party clients of Box, which reach the emulator through its proxy by Box's real host names."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def emulator() -> Iterator[EmulatorService]:
 @pytest.fixture
 def box(emulator: EmulatorService) -> Iterator[BoxWire]:
     emulator.control(reset=True)
-    made = BoxWire(emulator.endpoint)
-    yield made
-    made.close()
+    client = BoxWire(emulator.endpoint)
+    yield client
+    client.close()
 
 
 @pytest.fixture
 def rclone(emulator: EmulatorService, box: BoxWire, tmp_path: Path) -> Run:
-    """Runs rclone to its end, and returns what it said on stdout."""
+    """A function that runs rclone and returns its standard output."""
     if not RCLONE.exists():
         pytest.skip("rclone is not installed")
     endpoint = emulator.endpoint
@@ -70,9 +70,11 @@ def rclone(emulator: EmulatorService, box: BoxWire, tmp_path: Path) -> Run:
             "--retries=1",
             *args,
         ]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=HANG_S, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        completed = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=HANG_S, check=False
+        )
+        assert completed.returncode == 0, completed.stderr
+        return completed.stdout
 
     return run
 
@@ -83,8 +85,8 @@ def test_rclone_copies_moves_compares_and_removes(rclone: Run, box: BoxWire, tmp
         (tree / path).parent.mkdir(parents=True, exist_ok=True)
         (tree / path).write_bytes(RandomContent(path, size).read(0, size))
     rclone("copy", str(tree), "box:top")
-    found = {"a.txt", "deep/", "deep/empty", "deep/er/", "deep/er/100%25 + #.x", "deep/er/b ä.bin"}
-    assert set(rclone("lsf", "-R", "box:top").split("\n")) - {""} == found
+    expected_paths = {"a.txt", "deep/", "deep/empty", "deep/er/", "deep/er/100%25 + #.x", "deep/er/b ä.bin"}
+    assert set(rclone("lsf", "-R", "box:top").split("\n")) - {""} == expected_paths
     assert json.loads(rclone("size", "--json", "box:")) == {"count": 4, "bytes": 70_022, "sizeless": 0}
     rclone("check", str(tree), "box:top")
     (tree / "a.txt").write_bytes(b"changed")
@@ -110,7 +112,7 @@ def test_rclone_uploads_in_parts(rclone: Run, box: BoxWire, tmp_path: Path) -> N
     content = RandomContent("parts", 60_000_001)
     for name in ("first", "second"):
         (tmp_path / name).write_bytes(RandomContent(name, 60_000_001).read(0, content.size_bytes))
-        # Two files of one size that were written within one second are the same for rclone.
+        # rclone takes files of one size that were written within the same second for equal.
         rclone("copyto", "--ignore-times", str(tmp_path / name), "box:large")
     rclone("copyto", "box:large", str(tmp_path / "back"))
     assert (tmp_path / "back").read_bytes() == (tmp_path / "second").read_bytes()
@@ -141,13 +143,13 @@ def test_javascript_sdk_completes_a_whole_scenario(emulator: EmulatorService, bo
         "PATH": os.environ["PATH"], "HOME": str(tmp_path), "NODE_PATH": modules, "HTTPS_PROXY": endpoint.proxy,
         "NODE_EXTRA_CA_CERTS": endpoint.ca_file, "BOX_TOKEN": endpoint.credentials["access_token"],
     }  # fmt: skip
-    done = subprocess.run(
+    completed = subprocess.run(
         [node, str(STORY)], env=environment, capture_output=True, text=True, timeout=HANG_S, check=False
     )
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told.pop("link").startswith("https://app.box.com/s/")
-    assert told == {
+    assert completed.returncode == 0, completed.stderr
+    result = json.loads(completed.stdout)
+    assert result.pop("link").startswith("https://app.box.com/s/")
+    assert result == {
         "first": "hello", "second": "hello again", "part": "again", "names": ["a.txt", "c.txt"], "same": True,
         "trash": ["a.txt"], "left": 0, "user": "emulated@example.com", "missing": 404,
     }  # fmt: skip

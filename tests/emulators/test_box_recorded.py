@@ -1,7 +1,7 @@
-"""Recorded answers of Box, asked of the emulator: same status, content type and shape.
+"""Tests that the emulator repeats recorded answers of Box with the same status, content type and shape.
 
 The state is made from the request and the recorded answer alone, by rules that hold for all lines. Redirects are
-followed, as by the client that was recorded.
+followed, as the recorded client did.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def emulator() -> Iterator[EmulatorService]:
 @pytest.fixture
 def box(emulator: EmulatorService) -> Iterator[BoxWire]:
     emulator.control(reset=True)
-    made = BoxWire(emulator.endpoint)
-    yield made
-    made.close()
+    client = BoxWire(emulator.endpoint)
+    yield client
+    client.close()
 
 
 def _matches(shape: Any, value: object) -> bool:
-    """Returns whether a text has a recorded form: digits, or a time with its offset; a plain word stands for itself."""
+    """Return whether a value matches a recorded shape, such as digits or a time. A plain word matches only itself."""
     if not isinstance(shape, str):
         return bool(shape == value)
     if shape == "null":
@@ -57,27 +57,27 @@ def _matches(shape: Any, value: object) -> bool:
     return value == shape or shape.startswith("{")
 
 
-def differences(recorded: Any, answer: Any, where: str = "") -> list[str]:
-    """Where an answer differs from the recorded shape. Keys that the service has added since are allowed."""
+def differences(recorded: Any, answer: Any, path: str = "") -> list[str]:
+    """Return the differences of an answer from the recorded shape. Additional keys are allowed."""
     if isinstance(recorded, dict):
         if not isinstance(answer, dict):
-            return [f"{where}: expected an object, got {answer!r}"]
-        absent = [f"{where}.{key}: missing" for key in recorded if key not in answer]
+            return [f"{path}: expected an object, got {answer!r}"]
+        absent = [f"{path}.{key}: missing" for key in recorded if key not in answer]
         return absent + [
             rule
             for key in recorded.keys() & answer
-            for rule in differences(recorded[key], answer[key], f"{where}.{key}")
+            for rule in differences(recorded[key], answer[key], f"{path}.{key}")
         ]
     if isinstance(recorded, list):
         if not isinstance(answer, list) or bool(recorded) != bool(answer):
-            return [f"{where}: expected {len(recorded)} items, got {answer!r}"]
-        tried = [[differences(item, other, f"{where}[]") for other in answer] for item in recorded]
-        return [min(options, key=len)[0] for options in tried if min(options, key=len)]
-    return [] if _matches(recorded, answer) else [f"{where}: expected {recorded}, got {answer!r}"]
+            return [f"{path}: expected {len(recorded)} items, got {answer!r}"]
+        comparisons = [[differences(item, other, f"{path}[]") for other in answer] for item in recorded]
+        return [min(options, key=len)[0] for options in comparisons if min(options, key=len)]
+    return [] if _matches(recorded, answer) else [f"{path}: expected {recorded}, got {answer!r}"]
 
 
-def existing(box: BoxWire, record: dict[str, Any]) -> str:
-    """Create what the route names, in the place that the answer shows; returns its id."""
+def create_item(box: BoxWire, record: dict[str, Any]) -> str:
+    """Create the item that the route names, in the folder that the answer shows, and return its id."""
     kind, body = record["route"].split("/")[2], record["body"]
     parent = box.folder("parent")["id"] if str(body.get("parent", {}).get("etag")) == "str:digits" else "0"
     if kind == "comments":
@@ -97,11 +97,11 @@ def existing(box: BoxWire, record: dict[str, Any]) -> str:
 
 
 def ask(box: BoxWire, record: dict[str, Any]) -> BoxReply:
-    """Make the state, and ask."""
+    """Make the state, send the recorded request, and return the answer."""
     route, status, body = record["route"].removeprefix("/api").removeprefix("/2.0"), record["status"], record["body"]
     arg, conflict = record["arg"], status == 409
     if "{" in route:
-        route = re.sub(r"\{\w+\}", existing(box, record), route)
+        route = re.sub(r"\{\w+\}", create_item(box, record), route)
     elif conflict and route == "/folders":
         box.folder(arg["name"])
     elif conflict:

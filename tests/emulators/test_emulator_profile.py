@@ -1,4 +1,4 @@
-"""The profile loader: what it takes, and that nothing but ConfigError ever comes out of it."""
+"""Tests of the profile loader: valid profiles, and a ConfigError for all others."""
 
 from __future__ import annotations
 
@@ -41,22 +41,22 @@ def test_shipped_profiles_load() -> None:
 
 def test_every_number_of_the_default_profile_has_a_reason() -> None:
     profile = load_profile("dropbox")
-    written = tomllib.loads((_PROFILES / "dropbox.toml").read_text())
-    keys = [f"{section}.{key}" for section in set(written) - {"meta", "why"} for key in written[section]]
+    tables = tomllib.loads((_PROFILES / "dropbox.toml").read_text())
+    keys = [f"{section}.{key}" for section in set(tables) - {"meta", "why"} for key in tables[section]]
     assert sorted(profile.why) == sorted(keys)
 
 
 @pytest.mark.parametrize("name", ["box", "dropbox", "gdrive", "mega", "onedrive"])
 def test_every_reason_is_a_choice_or_has_a_date(name: str) -> None:
-    said = re.compile(r"a choice|off\b|the same|the code in the answer that the same|.*\b20\d\d\b")
-    assert [text for text in load_profile(name).why.values() if not said.match(text)] == []
+    pattern = re.compile(r"a choice|off\b|the same|the code in the answer that the same|.*\b20\d\d\b")
+    assert [text for text in load_profile(name).why.values() if not pattern.match(text)] == []
 
 
 def test_settings_omitted_in_a_profile_are_off() -> None:
     profile = parse_profile(_META, "x.toml")
     assert profile == Profile(profile.meta)
-    off = {key: value for key, value in list_settings(profile).items() if value}
-    assert sorted(off) == [
+    settings = {key: value for key, value in list_settings(profile).items() if value}
+    assert sorted(settings) == [
         "account.token_lifetime_s",
         "account.type",
         "latency.read_factor",
@@ -67,7 +67,7 @@ def test_settings_omitted_in_a_profile_are_off() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", r"x\.toml: meta: expected a table with name, api, description"),
         ("nonsense", r"x\.toml: expected TOML: "),
@@ -97,8 +97,8 @@ def test_settings_omitted_in_a_profile_are_off() -> None:
         ('"a\\nb" = 1\n' + _META, r"'a\\nb': unknown"),
     ],
 )
-def test_wrong_profiles_are_named_in_one_line(text: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said) as caught:
+def test_wrong_profiles_are_named_in_one_line(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
         parse_profile(text, "x.toml")
     assert "\n" not in str(caught.value)
 
@@ -143,9 +143,9 @@ _LINES = st.one_of(
 )
 
 
-def _outcome(act: Callable[[], Any]) -> Any:
+def _outcome(action: Callable[[], Any]) -> Any:
     try:
-        return act()
+        return action()
     except ConfigError as error:
         return error
 
@@ -181,7 +181,7 @@ def test_any_change_is_applied_or_a_config_error(changes: dict[str, Any]) -> Non
 
 
 def test_profile_without_job_times_keeps_its_former_digest() -> None:
-    """The digest that ``ideal`` had in results files of that time; a profile whose jobs take time has another."""
+    """The digest of ``ideal`` is the one in older results files. A profile whose jobs take time has another digest."""
     assert profile_digest(load_profile("ideal")) == "230ab19e1559"
     slow = [
         profile_digest(change_profile(load_profile("ideal"), {"jobs.entry_s": seconds})) for seconds in (0.0, 0.1, 0.2)

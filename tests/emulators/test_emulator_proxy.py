@@ -1,4 +1,4 @@
-"""The door for clients that cannot be pointed at an emulator: real host names lead to it, and nothing else does."""
+"""Tests of the proxy for clients that know only the real host names. It refuses all other hosts."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def test_proxy_refuses_requests_other_than_tunnels(emulator: EmulatorService, he
     proxy = urlsplit(emulator.endpoint.proxy)
     with socket.create_connection((proxy.hostname or "", proxy.port or 0), timeout=HANG_S) as connection:
         connection.sendall(head)
-        told = b"".join(iter(lambda: connection.recv(4096), b""))
-    assert told.startswith((b"HTTP/1.1 405 ", b"HTTP/1.1 403 "))
+        answer = b"".join(iter(lambda: connection.recv(4096), b""))
+    assert answer.startswith((b"HTTP/1.1 405 ", b"HTTP/1.1 403 "))
 
 
 @pytest.mark.parametrize("head", [
@@ -69,14 +69,14 @@ def test_oversized_proxy_head_is_refused_without_log_lines(head: bytes, tmp_path
         with socket.create_connection((proxy.hostname or "", proxy.port or 0), timeout=HANG_S) as connection:
             connection.sendall(head)
             connection.shutdown(socket.SHUT_WR)
-            told = b"".join(iter(lambda: connection.recv(4096), b""))
+            answer = b"".join(iter(lambda: connection.recv(4096), b""))
         assert ask(running, "api.dropboxapi.com").status == 200
-    assert told.startswith(b"HTTP/1.1 431 ")
+    assert answer.startswith(b"HTTP/1.1 431 ")
     assert (tmp_path / "log.txt").read_text() == ""
 
 
 def test_clients_that_leave_during_a_download_do_not_end_the_emulator(tmp_path: Path) -> None:
-    """As rclone does at its end, in the tests of clients. There the emulator crashed in one of three runs."""
+    """rclone leaves so when it ends. In the tests of clients, the emulator crashed in one of three runs."""
     with start_emulator("ideal", log_path=tmp_path / "log.txt") as running:
         proxy = urlsplit(running.endpoint.proxy)
         context = ssl.create_default_context(cafile=running.endpoint.ca_file)

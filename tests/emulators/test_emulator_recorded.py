@@ -1,7 +1,7 @@
-"""The recorded interactions of the real service, asked of the emulator: same status, content type and shape.
+"""Tests that the Dropbox emulator repeats recorded answers with the same status, content type and shape.
 
 Each line of the fixture is one answer from some state. The state is made from the request and the status
-alone (what must exist, what must not, whose account it is), by rules that hold for every line of a function.
+alone, by rules that hold for every line of a function. It includes existing and missing items and the type of account.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OTHER = ("sharing/add_file_member", "sharing/list_file_members", "sharing/unsha
 
 _FILE_ENDINGS = (".txt", ".jpg", ".png", ".docx", ".pdf")
 _SPECIFIC = {"session_id", "url", "async_job_id", "copy_reference"}
-"""Values that only the service that gave them out knows: the set-up gets the emulator's own."""
+"""Values that only the service that issued them knows. The set-up replaces them by the emulator's own."""
 
 Wire = Callable[..., Any]
 
@@ -40,7 +40,7 @@ def _lines() -> Iterator[Any]:
 
 
 def _tags(value: Any) -> list[str]:
-    """All tags of an error or result, outermost first."""
+    """Return all tags of an error or result, outermost first."""
     if isinstance(value, dict):
         own = [value[".tag"]] if isinstance(value.get(".tag"), str) else []
         return own + [tag for key, item in value.items() if key != ".tag" for tag in _tags(item)]
@@ -50,7 +50,7 @@ def _tags(value: Any) -> list[str]:
 
 
 class _State:
-    """Makes the state that a recorded interaction presupposes."""
+    """The state that a recorded interaction needs."""
 
     def __init__(self, wire: Wire, emulator: EmulatorService, record: dict[str, Any]) -> None:
         self.wire, self.emulator, self.record = wire, emulator, record
@@ -62,7 +62,7 @@ class _State:
         self.length = max(record["request_bytes"], 0)
 
     def make(self, path: str, *, folder: bool | None = None) -> None:
-        """Create something: a folder unless the path looks like a file or the answer is one."""
+        """Create a folder, or a file if ``folder`` is False or the path ends like a file's."""
         is_folder = not path.endswith(_FILE_ENDINGS) if folder is None else folder
         if is_folder:
             self.wire("files/create_folder_v2", {"path": path})
@@ -70,17 +70,17 @@ class _State:
             self.wire("files/upload", {"path": path, "mode": "overwrite"}, b"recorded!!")
 
     def paths(self) -> list[str]:
-        """The paths that have to exist for the request to succeed."""
+        """Return the paths that have to exist for the request to succeed."""
         entries = self.arg.get("entries") or []
-        named = [self.arg.get(key) for key in ("from_path", "path")]
-        named += [entry.get("path") or entry.get("from_path") for entry in entries]
-        return [path for path in named if isinstance(path, str) and path.startswith("/")]
+        candidates = [self.arg.get(key) for key in ("from_path", "path")]
+        candidates += [entry.get("path") or entry.get("from_path") for entry in entries]
+        return [path for path in candidates if isinstance(path, str) and path.startswith("/")]
 
     def prepare(self) -> None:
-        """Everything before the request itself."""
+        """Make the state before the request."""
         body = self.record["body"]
         if isinstance(self.record["body"], str) and "access token is malformed" in self.record["body"]:
-            self.token = "{malformed}"  # since then, one of allowed letters has become 401
+            self.token = "{malformed}"  # the service now answers 401 to a malformed token of allowed letters
         if "not_authorized" in self.error:
             self.emulator.control(set={"account.type": "basic"})
         if self.name == "users/get_current_account":
@@ -94,85 +94,85 @@ class _State:
             self.arg["cursor"] = self.wire("files/list_folder", {"path": "", "recursive": True}).value["cursor"]
         makes_new = self.name.startswith(("files/create_folder", "files/upload"))
         if self.name == "files/copy_reference/save":
-            self.copy_reference()
+            self.make_copy_reference()
         elif "check" in self.name:
-            self.job()
+            self.make_job()
         elif self.name.startswith("files/upload_session"):
-            self.session()
+            self.make_session()
         elif "url" in self.arg:
-            self.link()
+            self.make_link()
         elif not makes_new and "not_found" not in self.error and "malformed_path" not in self.error:
-            self.existing()
+            self.make_existing()
         if "conflict" in self.error + _tags(self.record["body"]) and "path" in self.arg:
             self.make(self.arg["path"])
         for path in self.arg.get("paths", []):
             if "conflict" in _tags(self.record["body"]):
                 self.make(path)
 
-    def existing(self) -> None:
-        """What a successful request needs, in the state its answer shows."""
+    def make_existing(self) -> None:
+        """Create the items that a successful request needs, in the state that its answer shows."""
         tags = _tags(self.record["body"])
         for path in self.paths():
             is_folder = True if self.name.startswith("files/list_folder") else None
             self.make(path, folder=is_folder)
             if self.name.startswith("files/list_folder") and self.record["body"]["entries"]:
-                self.entries(path)
+                self.make_entries(path)
             if self.name == "sharing/list_shared_links" and self.record["body"]["links"]:
                 self.wire("sharing/create_shared_link_with_settings", {"path": path})
             if "deleted" in tags and not self.name.startswith("files/list_folder"):
                 self.wire("files/delete_v2", {"path": path})
         if self.name.startswith("files/list_folder") and self.arg.get("path") == "":
-            self.entries("")
+            self.make_entries("")
         if self.arg.get("autorename") and "to_path" in self.arg:
             self.make(self.arg["to_path"])
         for entry in self.arg.get("entries") or []:
             if "parent_rev" in entry:
                 entry["parent_rev"] = self.wire("files/get_metadata", {"path": entry["path"]}).value["rev"]
 
-    def entries(self, path: str) -> None:
-        """What a recorded listing shows, below a folder."""
+    def make_entries(self, path: str) -> None:
+        """Create the entries of a recorded listing below a folder."""
         for entry in self.record["body"]["entries"]:
             self.make(f"{path}/{entry['.tag']}", folder=entry[".tag"] == "folder")
             if entry[".tag"] == "deleted":
                 self.wire("files/delete_v2", {"path": f"{path}/deleted"})
 
-    def link(self) -> None:
-        """A link to a file or folder, unless the request must not find one."""
+    def make_link(self) -> None:
+        """Create a link to a file or folder, unless the request must not find one."""
         if "shared_link_malformed" in self.error or "shared_link_not_found" in self.error:
             return
         folder = "folder" in _tags(self.record["body"]) or "/sh/" in self.arg["url"]
         self.make("/linked", folder=folder)
         self.arg["url"] = self.wire("sharing/create_shared_link_with_settings", {"path": "/linked"}).value["url"]
 
-    def session(self) -> None:
-        """An upload session with as many bytes as a successful request says it has."""
+    def make_session(self) -> None:
+        """Start an upload session with the number of bytes that a successful request names."""
         if "cursor" not in self.arg or "not_found" in self.error:
             return
         offset = 0 if "incorrect_offset" in self.error else self.arg["cursor"]["offset"]
-        started = self.wire("files/upload_session/start", {}, b"x" * offset)
-        self.arg["cursor"] = {**self.arg["cursor"], "session_id": started.value["session_id"]}
+        reply = self.wire("files/upload_session/start", {}, b"x" * offset)
+        self.arg["cursor"] = {**self.arg["cursor"], "session_id": reply.value["session_id"]}
 
-    def job(self) -> None:
-        """A job whose result has the recorded outcomes."""
+    def make_job(self) -> None:
+        """Start a job whose result has the recorded outcomes."""
         if self.error:
             return
         verb = self.name.removeprefix("files/").partition("_batch")[0]
         outcomes = [entry[".tag"] for entry in self.record["body"]["entries"]]
-        places = [f"/job {number}" for number in range(len(outcomes))]
-        for place, outcome in zip(places, outcomes, strict=True):
+        paths = [f"/job {number}" for number in range(len(outcomes))]
+        for path, outcome in zip(paths, outcomes, strict=True):
             if (outcome == "success") != (verb == "create_folder"):
-                self.make(place)
+                self.make(path)
         if verb == "create_folder":
-            started = self.wire("files/create_folder_batch", {"paths": places, "force_async": True})
+            reply = self.wire("files/create_folder_batch", {"paths": paths, "force_async": True})
         elif verb == "delete":
-            started = self.wire("files/delete_batch", {"entries": [{"path": place} for place in places]})
+            reply = self.wire("files/delete_batch", {"entries": [{"path": path} for path in paths]})
         else:
-            pairs = [{"from_path": place, "to_path": f"{place} new"} for place in places]
-            started = self.wire(f"files/{verb}_batch_v2", {"entries": pairs})
-        self.arg["async_job_id"] = started.value["async_job_id"]
+            pairs = [{"from_path": path, "to_path": f"{path} new"} for path in paths]
+            reply = self.wire(f"files/{verb}_batch_v2", {"entries": pairs})
+        self.arg["async_job_id"] = reply.value["async_job_id"]
 
-    def copy_reference(self) -> None:
-        """A reference to a file, unless the request must not find one."""
+    def make_copy_reference(self) -> None:
+        """Create a copy reference to a file, unless the request must not find one."""
         if self.error and "malformed_path" not in self.error:
             return
         self.make("/referenced.txt")
@@ -180,8 +180,8 @@ class _State:
         self.arg["copy_reference"] = reference["copy_reference"]
 
     def ask(self) -> Any:
-        """The request itself."""
-        if self.record["arg"] is None:  # the JavaScript SDK's form of no argument
+        """Send the recorded request, and return its answer."""
+        if self.record["arg"] is None:  # the JavaScript SDK sends no argument in this form
             headers = {"Content-Type": self.record["request_content_type"]}
             return self.wire(self.name, raw=b"", headers=headers, token=self.token)
         content = self.record["style"] == "content"
@@ -192,54 +192,54 @@ class _State:
 _TYPES: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "bool": (bool,), "float": (int, float)}
 
 
-def differences(recorded: Any, answer: Any, where: str = "") -> list[str]:
-    """Where an answer differs from the recorded shape: keys missing, other types, other tags.
+def differences(recorded: Any, answer: Any, path: str = "") -> list[str]:
+    """Return the differences of an answer from the recorded shape: missing keys, other types, other tags.
 
-    Keys that the service has added since the recording are allowed; of a list, each recorded item must match
-    one of the answer's.
+    Keys that the service has added since the recording are allowed. Each recorded item of a list must match an item
+    of the answer's list.
     """
     if isinstance(recorded, dict):
         if not isinstance(answer, dict):
-            return [f"{where}: expected an object, got {answer!r}"]
-        found = []
+            return [f"{path}: expected an object, got {answer!r}"]
+        mismatches = []
         for key, item in recorded.items():
-            place = f"{where}.{key}"
+            key_path = f"{path}.{key}"
             if key == ".tag" and item == "str":
-                if not isinstance(answer.get(key), str):  # several were recorded
-                    found.append(f"{place}: expected any tag, got {answer.get(key)}")
+                if not isinstance(answer.get(key), str):  # several tags were recorded
+                    mismatches.append(f"{key_path}: expected any tag, got {answer.get(key)}")
             elif key == ".tag" and answer.get(key) != item:
-                found.append(f"{place}: expected {item}, got {answer.get(key)}")
+                mismatches.append(f"{key_path}: expected {item}, got {answer.get(key)}")
             elif key == "error_summary":
                 if not str(answer.get(key)).startswith(item):
-                    found.append(f"{place}: expected {item}..., got {answer.get(key)}")
+                    mismatches.append(f"{key_path}: expected {item}..., got {answer.get(key)}")
             elif key not in answer:
-                found.append(f"{place}: missing")
+                mismatches.append(f"{key_path}: missing")
             elif key != ".tag":
-                found += differences(item, answer[key], place)
+                mismatches += differences(item, answer[key], key_path)
         if ".tag" in answer and ".tag" not in recorded:
-            found.append(f"{where}..tag: not expected")
-        return found
+            mismatches.append(f"{path}..tag: not expected")
+        return mismatches
     if isinstance(recorded, list):
         if not isinstance(answer, list):
-            return [f"{where}: expected a list, got {answer!r}"]
+            return [f"{path}: expected a list, got {answer!r}"]
         if bool(recorded) != bool(answer):
-            return [f"{where}: {len(recorded)} items expected, got {len(answer)}"]
-        tried = [[differences(item, other, f"{where}[]") for other in answer] for item in recorded]
-        return [min(options, key=len)[0] for options in tried if min(options, key=len)]
-    return _difference(recorded, answer, where)
+            return [f"{path}: {len(recorded)} items expected, got {len(answer)}"]
+        comparisons = [[differences(item, other, f"{path}[]") for other in answer] for item in recorded]
+        return [min(options, key=len)[0] for options in comparisons if min(options, key=len)]
+    return _difference(recorded, answer, path)
 
 
-def _difference(recorded: Any, answer: Any, where: str) -> list[str]:
-    """The same for a single value."""
+def _difference(recorded: Any, answer: Any, path: str) -> list[str]:
+    """Return the difference of a single value from the recorded one."""
     if isinstance(recorded, str) and recorded.startswith("str:"):
         form = {"digits": r"\d+"}.get(recorded[4:], recorded[4:].replace("9", r"\d"))
         is_like = isinstance(answer, str) and re.fullmatch(form, answer) is not None
-        return [] if is_like else [f"{where}: expected {recorded}, got {answer!r}"]
-    kinds = (str,) if recorded == "{id1}" else _TYPES.get(recorded)  # an id that is asked for again
+        return [] if is_like else [f"{path}: expected {recorded}, got {answer!r}"]
+    kinds = (str,) if recorded == "{id1}" else _TYPES.get(recorded)  # an id that a later request uses
     if kinds is None:
-        return [] if recorded == answer else [f"{where}: expected {recorded!r}, got {answer!r}"]
-    right = isinstance(answer, kinds) and (bool in kinds or not isinstance(answer, bool))
-    return [] if right else [f"{where}: expected {recorded}, got {answer!r}"]
+        return [] if recorded == answer else [f"{path}: expected {recorded!r}, got {answer!r}"]
+    is_match = isinstance(answer, kinds) and (bool in kinds or not isinstance(answer, bool))
+    return [] if is_match else [f"{path}: expected {recorded}, got {answer!r}"]
 
 
 @pytest.mark.parametrize("record", list(_lines()))

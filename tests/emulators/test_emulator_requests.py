@@ -1,4 +1,4 @@
-"""The API's answers to requests that are malformed, unauthorised or about paths of every form."""
+"""Tests of requests to Dropbox that are malformed, are unauthorised or use paths of every form."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _SENTENCE = 'Error in call to API function "{}": {}'
 
 
 def _tags(value: Any) -> str:
-    """The chain of tags of an error."""
+    """Return the chain of tags of an error."""
     if not isinstance(value, dict) or ".tag" not in value:
         return ""
-    below = value.get(value[".tag"], value.get("reason"))
-    rest = _tags(below)
-    return f"{value['.tag']}/{rest}" if rest else str(value[".tag"])
+    inner = value.get(value[".tag"], value.get("reason"))
+    inner_tags = _tags(inner)
+    return f"{value['.tag']}/{inner_tags}" if inner_tags else str(value[".tag"])
 
 
 @pytest.mark.parametrize(
-    ("token", "status", "said"),
+    ("token", "status", "message"),
     [
         ("mal formed", 400, "The given OAuth 2 access token is malformed."),
         ("malformed", 401, "invalid_access_token"),
@@ -32,14 +32,14 @@ def _tags(value: Any) -> str:
         ("", 400, "Invalid authorization value"),
     ],
 )
-def test_tokens(wire: Any, token: str, status: int, said: str) -> None:
+def test_tokens(wire: Any, token: str, status: int, message: str) -> None:
     for reply in (
         wire("users/get_current_account", token=token),
         wire("files/upload", {"path": "/a"}, b"x", token=token),
         wire("files/download", {"path": "/a"}, token=token),
     ):
         assert reply.status == status
-        assert said in str(reply.value)
+        assert message in str(reply.value)
 
 
 def test_no_authorization_at_all(wire: Any) -> None:
@@ -48,7 +48,7 @@ def test_no_authorization_at_all(wire: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "raw", "said"),
+    ("name", "raw", "message"),
     [
         ("files/get_metadata", b"{", "request body: could not decode input as JSON"),
         ("files/get_metadata", b"[" * 100_000, "request body: could not decode input as JSON"),
@@ -71,15 +71,15 @@ def test_no_authorization_at_all(wire: Any) -> None:
         ("users/get_space_usage", b'{"x": 1}', "expected null"),
     ],
 )
-def test_bad_arguments_of_rpcs(wire: Any, name: str, raw: bytes, said: str) -> None:
+def test_bad_arguments_of_rpcs(wire: Any, name: str, raw: bytes, message: str) -> None:
     reply = wire(name, raw=raw)
     assert reply.status == 400
     assert reply.value.startswith(_SENTENCE.format(name, ""))
-    assert said in reply.value
+    assert message in reply.value
 
 
 @pytest.mark.parametrize(
-    ("raw", "said"),
+    ("raw", "message"),
     [
         (b"{", 'HTTP header "Dropbox-API-Arg": could not decode input as JSON'),
         (b'{"path": "a.txt"}', "path: 'a.txt' did not match pattern"),
@@ -91,10 +91,10 @@ def test_bad_arguments_of_rpcs(wire: Any, name: str, raw: bytes, said: str) -> N
         (b'{"path": "/a", "content_hash": "abc"}', "must be at least 64 characters, got 3"),
     ],
 )
-def test_bad_arguments_of_uploads(wire: Any, raw: bytes, said: str) -> None:
+def test_bad_arguments_of_uploads(wire: Any, raw: bytes, message: str) -> None:
     reply = wire("files/upload", content=b"x", raw=raw)
     assert reply.status == 400
-    assert said in reply.value
+    assert message in reply.value
 
 
 def test_wrong_content_type_method_and_function(wire: Any) -> None:
@@ -134,21 +134,21 @@ def test_malformed_paths(wire: Any, path: str) -> None:
 
 
 def test_paths_by_id_revision_and_namespace(wire: Any, emulator: EmulatorService) -> None:
-    made = wire("files/upload", {"path": "/Dir/a.txt"}, b"x").value
+    file = wire("files/upload", {"path": "/Dir/a.txt"}, b"x").value
     folder = wire("files/get_metadata", {"path": "/dir"}).value["id"]
     root = wire("users/get_current_account").value["root_info"]["root_namespace_id"]
-    for path in (made["id"], f"{folder}/A.TXT", f"rev:{made['rev']}", f"ns:{root}/dir/a.txt"):
-        assert wire("files/get_metadata", {"path": path}).value["id"] == made["id"], path
+    for path in (file["id"], f"{folder}/A.TXT", f"rev:{file['rev']}", f"ns:{root}/dir/a.txt"):
+        assert wire("files/get_metadata", {"path": path}).value["id"] == file["id"], path
     for path in ("id:nobody", "rev:0123456789", "ns:5/dir/a.txt"):
         assert _tags(wire("files/get_metadata", {"path": path}).value["error"]) == "path/not_found", path
     assert len(wire("files/list_folder", {"path": folder}).value["entries"]) == 1
     assert len(wire("files/list_folder", {"path": f"ns:{root}"}).value["entries"]) == 1
-    assert wire("files/upload", {"path": made["id"], "mode": "overwrite"}, b"y").value["id"] == made["id"]
+    assert wire("files/upload", {"path": file["id"], "mode": "overwrite"}, b"y").value["id"] == file["id"]
     assert (
-        wire("files/move_v2", {"from_path": made["id"], "to_path": f"{folder}/b.txt"}).value["metadata"]["path_display"]
+        wire("files/move_v2", {"from_path": file["id"], "to_path": f"{folder}/b.txt"}).value["metadata"]["path_display"]
         == "/Dir/b.txt"
     )
-    assert wire("files/delete_v2", {"path": made["id"]}).status == 200
+    assert wire("files/delete_v2", {"path": file["id"]}).status == 200
     wire("files/create_folder_v2", {"path": "/kept"})
     assert _tags(wire("files/download", {"path": "/kept"}).value["error"]) == "path/not_file"
 
@@ -174,7 +174,7 @@ def test_only_answers_of_open_types_have_a_top_level_tag(wire: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("header", "status", "content", "said"),
+    ("header", "status", "content", "content_range"),
     [
         ("bytes=2-4", 206, b"234", "bytes 2-4/10"),
         ("bytes=7-", 206, b"789", "bytes 7-9/10"),
@@ -186,10 +186,10 @@ def test_only_answers_of_open_types_have_a_top_level_tag(wire: Any) -> None:
         ("bytes=x-", 200, b"0123456789", None),
     ],
 )
-def test_ranges(wire: Any, header: str, status: int, content: bytes, said: str | None) -> None:
+def test_ranges(wire: Any, header: str, status: int, content: bytes, content_range: str | None) -> None:
     wire("files/upload", {"path": "/a.bin"}, b"0123456789")
     reply = wire("files/download", {"path": "/a.bin"}, headers={"Range": header})
-    assert (reply.status, reply.value, reply.headers.get("content-range")) == (status, content, said)
+    assert (reply.status, reply.value, reply.headers.get("content-range")) == (status, content, content_range)
 
 
 def test_requests_that_arrive_together_or_in_pieces(wire: Any) -> None:
@@ -197,15 +197,15 @@ def test_requests_that_arrive_together_or_in_pieces(wire: Any) -> None:
     head = f"POST /2/check/user HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {wire.token}\r\n"
     request = f'{head}Content-Type: application/json\r\nContent-Length: 15\r\n\r\n{{"query": "hi"}}'.encode()
     wire.connection.sock.sendall(request * 3)
-    found = b""
-    while found.count(b'{"result": "hi"}') < 3:
-        found += wire.connection.sock.recv(65536)
-    assert found.count(b"HTTP/1.1 200 OK") == 3
-    for place in range(len(request)):
-        wire.connection.sock.sendall(request[place : place + 1])
-    found = b""
-    while b'{"result": "hi"}' not in found:
-        found += wire.connection.sock.recv(65536)
+    received = b""
+    while received.count(b'{"result": "hi"}') < 3:
+        received += wire.connection.sock.recv(65536)
+    assert received.count(b"HTTP/1.1 200 OK") == 3
+    for index in range(len(request)):
+        wire.connection.sock.sendall(request[index : index + 1])
+    received = b""
+    while b'{"result": "hi"}' not in received:
+        received += wire.connection.sock.recv(65536)
 
 
 def test_client_that_waits_for_leave_to_send(wire: Any) -> None:
@@ -229,7 +229,7 @@ _GIB = 2**30
 def test_unauthorized_request_is_refused_before_its_body(
     wire: Any, authorization: str, length: int | None, status: int, expects: bool
 ) -> None:
-    """The answer comes after the headers: not one byte of the body has been sent."""
+    """The answer comes after the headers, before a byte of the body is sent."""
     wire.connection.putrequest("POST", "/2/files/upload")
     if authorization:
         wire.connection.putheader("Authorization", authorization)
@@ -326,5 +326,5 @@ def test_a_download_by_get_that_has_not_changed_is_not_sent_again(wire: Any) -> 
 def test_listing_a_shared_link_is_refused(wire: Any) -> None:
     wire("files/upload", {"path": "/linked/a.bin"}, b"x")
     link = wire("sharing/create_shared_link_with_settings", {"path": "/linked"}).value["url"]
-    told = wire("files/list_folder", {"path": "", "shared_link": {"url": link}})
-    assert (told.status, "shared_link" in told.value) == (400, True)
+    reply = wire("files/list_folder", {"path": "", "shared_link": {"url": link}})
+    assert (reply.status, "shared_link" in reply.value) == (400, True)

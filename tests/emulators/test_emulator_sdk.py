@@ -1,4 +1,4 @@
-"""The official SDK against the emulator, function by function; every answer is strictly decoded on the way."""
+"""Tests of the official Dropbox SDK with the emulator, function by function. Every answer is strictly decoded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MIB = 1024 * 1024
 
 
 def _hash(data: bytes) -> str:
-    """The published rule, written once more: the tests trust neither the emulator's nor a driver's."""
+    """Return the content hash by the published rule, independently of the emulator and the driver."""
     blocks = [data[start : start + 4 * MIB] for start in range(0, len(data), 4 * MIB)]
     return hashlib.sha256(b"".join(hashlib.sha256(block).digest() for block in blocks)).hexdigest()
 
@@ -31,21 +31,26 @@ def _names(result: Any) -> list[str]:
 
 def test_upload_then_download(sdk: dropbox.Dropbox) -> None:
     at = datetime(2014, 3, 1, 12, 0, 5)
-    made = sdk.files_upload(b"hello", "/A/ünï.txt", client_modified=at)
-    assert (made.name, made.path_display, made.path_lower, made.size) == ("ünï.txt", "/A/ünï.txt", "/a/ünï.txt", 5)
-    assert (made.client_modified, made.content_hash) == (at, _hash(b"hello"))
-    found, response = sdk.files_download("/a/ÜNÏ.txt")
-    assert (found.rev, response.content) == (made.rev, b"hello")
-    assert sdk.files_download(made.id)[1].content == b"hello"
-    assert sdk.files_download(f"rev:{made.rev}")[1].content == b"hello"
+    metadata = sdk.files_upload(b"hello", "/A/ünï.txt", client_modified=at)
+    assert (metadata.name, metadata.path_display, metadata.path_lower, metadata.size) == (
+        "ünï.txt",
+        "/A/ünï.txt",
+        "/a/ünï.txt",
+        5,
+    )
+    assert (metadata.client_modified, metadata.content_hash) == (at, _hash(b"hello"))
+    download_metadata, response = sdk.files_download("/a/ÜNÏ.txt")
+    assert (download_metadata.rev, response.content) == (metadata.rev, b"hello")
+    assert sdk.files_download(metadata.id)[1].content == b"hello"
+    assert sdk.files_download(f"rev:{metadata.rev}")[1].content == b"hello"
     assert sdk.files_get_metadata("/A").name == "A"
 
 
 @pytest.mark.parametrize("size", [0, 1, 4 * MIB, 4 * MIB + 1, 9 * MIB])
 def test_content_hash_of_streamed_uploads(sdk: dropbox.Dropbox, size: int) -> None:
     data = bytes(range(251)) * (size // 251 + 1)
-    made = sdk.files_upload(data[:size], "/big.bin")
-    assert (made.size, made.content_hash) == (size, _hash(data[:size]))
+    metadata = sdk.files_upload(data[:size], "/big.bin")
+    assert (metadata.size, metadata.content_hash) == (size, _hash(data[:size]))
     assert sdk.files_download("/big.bin")[1].content == data[:size]
 
 
@@ -142,8 +147,8 @@ def test_longpoll_wakes_on_a_change(sdk: dropbox.Dropbox) -> None:
 
 
 def test_folders(sdk: dropbox.Dropbox) -> None:
-    made = sdk.files_create_folder_v2("/F/g").metadata
-    assert sdk.files_get_metadata("/f/G").id == made.id
+    folder = sdk.files_create_folder_v2("/F/g").metadata
+    assert sdk.files_get_metadata("/f/G").id == folder.id
     with pytest.raises(ApiError) as caught:
         sdk.files_create_folder_v2("/F/g")
     assert caught.value.error.get_path().get_conflict().is_folder()
@@ -167,14 +172,14 @@ def test_delete_of_a_revision(sdk: dropbox.Dropbox) -> None:
 
 
 def test_move_and_copy(sdk: dropbox.Dropbox) -> None:
-    made = sdk.files_upload(b"x", "/from/in/a.txt")
+    metadata = sdk.files_upload(b"x", "/from/in/a.txt")
     moved = sdk.files_move_v2("/from", "/To").metadata
     assert moved.path_display == "/To"
-    assert sdk.files_get_metadata("/to/in/a.txt").id == made.id
+    assert sdk.files_get_metadata("/to/in/a.txt").id == metadata.id
     copied = sdk.files_copy_v2("/to/in", "/copy").metadata
     assert isinstance(copied, files.FolderMetadata)
     twin = sdk.files_get_metadata("/copy/a.txt")
-    assert (twin.content_hash, twin.id == made.id) == (made.content_hash, False)
+    assert (twin.content_hash, twin.id == metadata.id) == (metadata.content_hash, False)
     assert sdk.files_move_v2("/copy/a.txt", "/copy/A.txt").metadata.name == "A.txt"
     with pytest.raises(ApiError) as caught:
         sdk.files_move_v2("/nothing", "/x")
@@ -216,8 +221,8 @@ def test_sequential_upload_session(sdk: dropbox.Dropbox) -> None:
         sdk.files_upload_session_append_v2(b"b", files.UploadSessionCursor(session, 3))
     assert caught.value.error.get_incorrect_offset().correct_offset == 15
     sdk.files_upload_session_append(b"c", session, 15)
-    made = sdk.files_upload_session_finish(b"d", files.UploadSessionCursor(session, 16), files.CommitInfo("/s.bin"))
-    assert made.content_hash == _hash(b"a" * 10 + b"b" * 5 + b"cd")
+    metadata = sdk.files_upload_session_finish(b"d", files.UploadSessionCursor(session, 16), files.CommitInfo("/s.bin"))
+    assert metadata.content_hash == _hash(b"a" * 10 + b"b" * 5 + b"cd")
     with pytest.raises(ApiError) as caught:
         sdk.files_upload_session_append_v2(b"x", files.UploadSessionCursor(session, 17))
     assert caught.value.error.is_not_found()
@@ -241,8 +246,8 @@ def test_concurrent_upload_session(sdk: dropbox.Dropbox) -> None:
         sdk.files_upload_session_finish(b"", files.UploadSessionCursor(session, size), commit)
     assert caught.value.error.is_concurrent_session_not_closed()
     sdk.files_upload_session_append_v2(parts[1], files.UploadSessionCursor(session, 4 * MIB), close=True)
-    made = sdk.files_upload_session_finish(b"", files.UploadSessionCursor(session, size), commit)
-    assert (made.size, made.content_hash) == (size, _hash(b"".join(parts)))
+    metadata = sdk.files_upload_session_finish(b"", files.UploadSessionCursor(session, size), commit)
+    assert (metadata.size, metadata.content_hash) == (size, _hash(b"".join(parts)))
 
 
 @pytest.mark.filterwarnings("ignore:upload_session/.* is deprecated")
@@ -251,8 +256,8 @@ def test_finish_batch(sdk: dropbox.Dropbox) -> None:
     for session in sessions:
         sdk.files_upload_session_append_v2(b"data", files.UploadSessionCursor(session, 0), close=True)
     entries = [
-        files.UploadSessionFinishArg(files.UploadSessionCursor(session, 4), files.CommitInfo(f"/{place}.bin"))
-        for place, session in enumerate([*sessions, "nobody's"])
+        files.UploadSessionFinishArg(files.UploadSessionCursor(session, 4), files.CommitInfo(f"/{number}.bin"))
+        for number, session in enumerate([*sessions, "nobody's"])
     ]
     result = sdk.files_upload_session_finish_batch_v2(entries)
     assert [entry.is_success() for entry in result.entries] == [True, True, False]
@@ -264,8 +269,8 @@ def test_finish_batch(sdk: dropbox.Dropbox) -> None:
 
 
 def test_batches(sdk: dropbox.Dropbox) -> None:
-    done = sdk.files_create_folder_batch(["/b1", "/b2", "/b1"]).get_complete()
-    assert [entry.is_success() for entry in done.entries] == [True, True, False]
+    folders = sdk.files_create_folder_batch(["/b1", "/b2", "/b1"]).get_complete()
+    assert [entry.is_success() for entry in folders.entries] == [True, True, False]
     job = sdk.files_create_folder_batch(["/b3"], force_async=True).get_async_job_id()
     assert sdk.files_create_folder_batch_check(job).is_complete()
     with pytest.raises(ApiError) as caught:
@@ -291,9 +296,9 @@ def test_shared_links(sdk: dropbox.Dropbox) -> None:
     assert again.get_metadata().url == link.url
     folder = sdk.sharing_create_shared_link_with_settings("/folder")
     assert isinstance(folder, sharing.FolderLinkMetadata)
-    assert {found.url for found in sdk.sharing_list_shared_links().links} == {link.url, folder.url}
+    assert {entry.url for entry in sdk.sharing_list_shared_links().links} == {link.url, folder.url}
     listed = sdk.sharing_list_shared_links("/folder/a b.txt", direct_only=True).links
-    assert [found.url for found in listed] == [link.url]
+    assert [entry.url for entry in listed] == [link.url]
     assert len(sdk.sharing_list_shared_links("/folder/a b.txt").links) == 2
     assert sdk.sharing_get_shared_link_metadata(link.url.replace("dl=0", "dl=1")).name == "a b.txt"
     assert sdk.sharing_get_shared_link_file(folder.url, path="/a b.txt")[1].content == b"x"

@@ -1,4 +1,4 @@
-"""The Drive emulator, function by function; every answer is checked against Google's own description of the API."""
+"""Tests of each function of the Drive emulator. Every answer is checked against Google's description of the API."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def running() -> Iterator[EmulatorService]:
 
 @pytest.fixture
 def emulator(running: EmulatorService) -> Iterator[EmulatorService]:
-    """An empty account; what a test sets is undone afterwards."""
+    """The emulator with an empty account. Its settings are restored after the test."""
     before = running.control(get="profile")["profile"]
     running.control(reset=True)
     yield running
@@ -50,19 +50,19 @@ def wire(emulator: EmulatorService) -> Iterator[DriveWire]:
 
 def test_the_life_of_a_file(wire: DriveWire) -> None:
     file_id = wire.upload("a.txt", b"0123456789", mime="text/plain")
-    whole = wire.ok("GET", f"files/{file_id}", query={"fields": "*"})
-    assert (whole["size"], whole["md5Checksum"], whole["fileExtension"]) == (
+    metadata = wire.ok("GET", f"files/{file_id}", query={"fields": "*"})
+    assert (metadata["size"], metadata["md5Checksum"], metadata["fileExtension"]) == (
         "10", hashlib.md5(b"0123456789", usedforsecurity=False).hexdigest(), "txt",
     )  # fmt: skip
-    assert whole["sha256Checksum"] == hashlib.sha256(b"0123456789").hexdigest()
+    assert metadata["sha256Checksum"] == hashlib.sha256(b"0123456789").hexdigest()
     assert wire.ok("GET", f"files/{file_id}") == {
         "kind": "drive#file", "id": file_id, "name": "a.txt", "mimeType": "text/plain",
     }  # fmt: skip
     assert wire.ok("GET", f"files/{file_id}?alt=media") == b"0123456789"
     assert wire("DELETE", f"files/{file_id}").status == 204
-    gone = wire("GET", f"files/{file_id}")
-    assert (gone.status, gone.reason) == (404, "notFound")
-    assert gone.value["error"]["message"] == f"File not found: {file_id}."
+    refusal = wire("GET", f"files/{file_id}")
+    assert (refusal.status, refusal.reason) == (404, "notFound")
+    assert refusal.value["error"]["message"] == f"File not found: {file_id}."
 
 
 def test_ranges(wire: DriveWire) -> None:
@@ -84,7 +84,7 @@ def test_ranges(wire: DriveWire) -> None:
 
 def test_several_files_may_have_one_name(wire: DriveWire) -> None:
     ids = {wire.upload("same", b"1"), wire.upload("same", b"2")}
-    assert {each["id"] for each in wire.ok("GET", "files?q=name='same'")["files"]} == ids
+    assert {file["id"] for file in wire.ok("GET", "files?q=name='same'")["files"]} == ids
 
 
 def test_an_update_is_a_revision(wire: DriveWire) -> None:
@@ -119,7 +119,7 @@ def test_files_move_and_rename_and_impossible_changes_are_refused(wire: DriveWir
 
 
 def test_move_accepts_null_as_its_body(wire: DriveWire) -> None:
-    """Google's library for Go sends it for no file at all; rclone merges folders so."""
+    """Google's library for Go sends null if there is no file. rclone does so when it merges folders."""
     one, two = wire.folder("one"), wire.folder("two")
     file_id = wire.upload("a", parent=one)
     wire.ok("PATCH", f"files/{file_id}?addParents={two}&removeParents={one}", b"null")
@@ -136,12 +136,12 @@ def test_copy(wire: DriveWire) -> None:
 
 def test_times_and_other_properties(wire: DriveWire) -> None:
     file_id = wire.upload("a", modifiedTime="2001-02-03T04:05:06.789Z", description="d", appProperties={"k": "v"})
-    found = wire.ok("GET", f"files/{file_id}?fields=modifiedTime,description,appProperties")
-    assert found == {"modifiedTime": "2001-02-03T04:05:06.789Z", "description": "d", "appProperties": {"k": "v"}}
+    metadata = wire.ok("GET", f"files/{file_id}?fields=modifiedTime,description,appProperties")
+    assert metadata == {"modifiedTime": "2001-02-03T04:05:06.789Z", "description": "d", "appProperties": {"k": "v"}}
     later = wire.ok("PATCH", f"files/{file_id}?fields=modifiedTime", {"modifiedTime": "2001-02-03T06:05:06+02:00"})
     assert later["modifiedTime"] == "2001-02-03T04:05:06.000Z"
     cut = wire.ok("PATCH", f"files/{file_id}?fields=modifiedTime", {"modifiedTime": "2001-02-03T04:05:06.499999999Z"})
-    assert cut["modifiedTime"] == "2001-02-03T04:05:06.499Z"  # rclone's tests expect the text of a time cut so
+    assert cut["modifiedTime"] == "2001-02-03T04:05:06.499Z"  # rclone's tests expect that times are cut to milliseconds
     assert wire.names("appProperties has { key='k' and value='v' }") == ["a"]
     assert wire("PATCH", f"files/{file_id}", {"modifiedTime": "yesterday"}).status == 400
 
@@ -157,11 +157,11 @@ def test_ids_can_be_made_before_the_file(wire: DriveWire) -> None:
 
 def test_documents_of_google_have_no_content(wire: DriveWire) -> None:
     sheet = wire.upload("s", b"1,2\n", mime=SHEET)
-    whole = wire.ok("GET", f"files/{sheet}?fields=*")
-    assert "md5Checksum" not in whole
-    assert "headRevisionId" not in whole
-    refused = wire("GET", f"files/{sheet}?alt=media")
-    assert (refused.status, refused.reason) == (403, "fileNotDownloadable")
+    metadata = wire.ok("GET", f"files/{sheet}?fields=*")
+    assert "md5Checksum" not in metadata
+    assert "headRevisionId" not in metadata
+    refusal = wire("GET", f"files/{sheet}?alt=media")
+    assert (refusal.status, refusal.reason) == (403, "fileNotDownloadable")
     exported = wire("GET", f"files/{sheet}/export?mimeType=text/csv")
     assert (exported.status, exported.headers["content-type"], exported.value) == (200, "text/csv", b"1,2\n")
     assert wire("GET", f"files/{sheet}/export?mimeType=image/png").status == 400
@@ -170,27 +170,27 @@ def test_documents_of_google_have_no_content(wire: DriveWire) -> None:
 
 
 def test_links_to_exports_lead_somewhere(wire: DriveWire) -> None:
-    """rclone reads a document by its link and not by ``files.export``, and as docx unless told otherwise."""
+    """rclone reads a document by its link instead of ``files.export``, by default as docx."""
     kinds = {"document": "wordprocessingml.document", "spreadsheet": "spreadsheetml.sheet",
              "presentation": "presentationml.presentation"}  # fmt: skip
     for kind, office in kinds.items():
-        made = wire.upload("a", b"x", mime=f"{APPS}{kind}")
-        links = wire.ok("GET", f"files/{made}?fields=exportLinks")["exportLinks"]
+        document_id = wire.upload("a", b"x", mime=f"{APPS}{kind}")
+        links = wire.ok("GET", f"files/{document_id}?fields=exportLinks")["exportLinks"]
         assert set(links) == set(wire.ok("GET", "about?fields=exportFormats")["exportFormats"][f"{APPS}{kind}"])
         link = urlsplit(links[f"application/vnd.openxmlformats-officedocument.{office}"])
         assert link.hostname == "docs.google.com"
         answer = wire("GET", f"{link.path}?{link.query}")
         assert (answer.status, answer.value) == (200, b"x")
-        assert wire("GET", f"{link.path}?id={made}&exportFormat=exe").status == 400
+        assert wire("GET", f"{link.path}?id={document_id}&exportFormat=exe").status == 400
         assert wire("GET", f"{link.path}?{link.query}", token="wrong").status == 401
 
 
 def test_shortcuts(wire: DriveWire) -> None:
     target = wire.upload("a")
     kind = {"mimeType": "application/vnd.google-apps.shortcut"}
-    made = wire.ok("POST", "files?fields=*", {"name": "s", "shortcutDetails": {"targetId": target}, **kind})
-    assert made["shortcutDetails"] == {"targetId": target, "targetMimeType": "application/octet-stream"}
-    assert "size" not in made
+    shortcut = wire.ok("POST", "files?fields=*", {"name": "s", "shortcutDetails": {"targetId": target}, **kind})
+    assert shortcut["shortcutDetails"] == {"targetId": target, "targetMimeType": "application/octet-stream"}
+    assert "size" not in shortcut
     assert wire.names(f"shortcutDetails.targetId = '{target}'") == ["s"]
     assert wire("POST", "files", kind).status == 400
 
@@ -231,11 +231,14 @@ def test_space(wire: DriveWire, emulator: EmulatorService) -> None:
 
 def test_changes(wire: DriveWire) -> None:
     token = wire.ok("GET", "changes/startPageToken")["startPageToken"]
-    kept, gone = wire.upload("kept"), wire.upload("gone")
-    wire.ok("PATCH", f"files/{kept}", {"name": "other"})
-    wire.ok("DELETE", f"files/{gone}")
+    kept_id, removed_id = wire.upload("kept"), wire.upload("gone")
+    wire.ok("PATCH", f"files/{kept_id}", {"name": "other"})
+    wire.ok("DELETE", f"files/{removed_id}")
     page = wire.ok("GET", f"changes?pageToken={token}&fields=*")
-    assert [(each["fileId"], each["removed"]) for each in page["changes"]] == [(kept, False), (gone, True)]
+    assert [(change["fileId"], change["removed"]) for change in page["changes"]] == [
+        (kept_id, False),
+        (removed_id, True),
+    ]
     assert page["changes"][0]["file"]["name"] == "other"
     assert wire.ok("GET", f"changes?pageToken={page['newStartPageToken']}")["changes"] == []
     first = wire.ok("GET", f"changes?pageToken={token}&pageSize=1")
@@ -258,7 +261,7 @@ def test_pages(wire: DriveWire) -> None:
     token, pages = "", 0
     while token or not pages:
         page = wire.ok("GET", "files", query={**query, **({"pageToken": token} if token else {})})
-        names += [each["name"] for each in page["files"]]
+        names += [file["name"] for file in page["files"]]
         token, pages = page.get("nextPageToken", ""), pages + 1
     assert (names, pages) == ([f"{number}" for number in range(7)], 3)
     wrongs = "pageSize=0 pageSize=1001 pageToken=x orderBy=colour q=name q=name+=+x fields=files(x fields=none".split()
@@ -327,81 +330,81 @@ def test_list_longer_than_an_address_is_sent_as_post(wire: DriveWire) -> None:
 # --- uploads ---
 
 
-def session(wire: DriveWire, name: str = "big", size: int | None = None, file_id: str = "") -> str:
-    """Opens a resumable upload; returns where its pieces go."""
+def open_session(wire: DriveWire, name: str = "big", size: int | None = None, file_id: str = "") -> str:
+    """Start a resumable upload, and return the path for its pieces."""
     headers = {"X-Upload-Content-Type": "text/plain"} | ({"X-Upload-Content-Length": str(size)} if size else {})
     verb, path = ("PATCH", f"{UPLOAD}/{file_id}") if file_id else ("POST", UPLOAD)
     reply = wire(verb, f"{path}?uploadType=resumable", {} if file_id else {"name": name}, headers=headers)
     assert (reply.status, reply.value) == (200, b"")
-    place = urlsplit(reply.headers["location"])
-    assert place.netloc == f"127.0.0.1:{wire.connection.port}"
-    return f"{place.path}?{place.query}"
+    location = urlsplit(reply.headers["location"])
+    assert location.netloc == f"127.0.0.1:{wire.connection.port}"
+    return f"{location.path}?{location.query}"
 
 
-def piece(wire: DriveWire, place: str, span: str, data: bytes = b"", verb: str = "PUT") -> Any:
-    return wire(verb, place, data, headers={"Content-Range": f"bytes {span}", "Authorization": ""})
+def send_piece(wire: DriveWire, path: str, span: str, data: bytes = b"", verb: str = "PUT") -> Any:
+    return wire(verb, path, data, headers={"Content-Range": f"bytes {span}", "Authorization": ""})
 
 
 @pytest.mark.parametrize("verb", ["PUT", "POST"])
 def test_a_resumable_upload(wire: DriveWire, verb: str) -> None:
     data = bytes(range(256)) * 4096  # 1 MiB
-    place = session(wire, size=len(data))
-    asked = piece(wire, place, f"*/{len(data)}")
-    assert (asked.status, "range" in asked.headers) == (308, False)
-    first = piece(wire, place, f"0-{2 * UNIT - 1}/{len(data)}", data[: 2 * UNIT], verb)
+    path = open_session(wire, size=len(data))
+    progress = send_piece(wire, path, f"*/{len(data)}")
+    assert (progress.status, "range" in progress.headers) == (308, False)
+    first = send_piece(wire, path, f"0-{2 * UNIT - 1}/{len(data)}", data[: 2 * UNIT], verb)
     assert (first.status, first.headers["range"]) == (308, f"bytes=0-{2 * UNIT - 1}")
-    last = piece(wire, place, f"{2 * UNIT}-{len(data) - 1}/{len(data)}", data[2 * UNIT :], verb)
+    last = send_piece(wire, path, f"{2 * UNIT}-{len(data) - 1}/{len(data)}", data[2 * UNIT :], verb)
     assert (last.status, last.value["name"], last.value["mimeType"]) == (200, "big", "text/plain")
-    again = piece(wire, place, f"*/{len(data)}")
+    again = send_piece(wire, path, f"*/{len(data)}")
     assert (again.status, again.value["id"]) == (200, last.value["id"])
     assert wire.ok("GET", f"files/{last.value['id']}?alt=media") == data
-    place = session(wire, file_id=last.value["id"])
-    assert piece(wire, place, "0-2/3", b"new", verb).status == 200
+    path = open_session(wire, file_id=last.value["id"])
+    assert send_piece(wire, path, "0-2/3", b"new", verb).status == 200
     assert wire.ok("GET", f"files/{last.value['id']}?alt=media") == b"new"
 
 
 def test_pieces_that_do_not_fit(wire: DriveWire) -> None:
-    place = session(wire)
-    assert b"offset is 262144 byte(s)" in piece(wire, place, f"{UNIT}-{2 * UNIT - 1}/*", bytes(UNIT)).value
-    assert b"equal or greater than 262144" in piece(wire, place, "0-9/*", bytes(10)).value
-    odd = piece(wire, place, f"0-{UNIT + 9}/*", bytes(UNIT + 10))
+    path = open_session(wire)
+    assert b"offset is 262144 byte(s)" in send_piece(wire, path, f"{UNIT}-{2 * UNIT - 1}/*", bytes(UNIT)).value
+    assert b"equal or greater than 262144" in send_piece(wire, path, "0-9/*", bytes(10)).value
+    odd = send_piece(wire, path, f"0-{UNIT + 9}/*", bytes(UNIT + 10))
     assert (odd.status, odd.headers["range"]) == (308, f"bytes=0-{UNIT - 1}")
-    again = piece(wire, place, f"0-{2 * UNIT - 1}/*", b"x" * (2 * UNIT))
+    again = send_piece(wire, path, f"0-{2 * UNIT - 1}/*", b"x" * (2 * UNIT))
     assert again.headers["range"] == f"bytes=0-{2 * UNIT - 1}"
-    done = piece(wire, place, f"{2 * UNIT}-{2 * UNIT}/{2 * UNIT + 1}", b"e")
-    assert wire.ok("GET", f"files/{done.value['id']}?alt=media") == bytes(UNIT) + b"x" * UNIT + b"e"
-    assert piece(wire, place, "nonsense").status == 400
-    assert piece(wire, f"{UPLOAD}?uploadType=resumable&upload_id=none", "0-0/1", b"x").status == 404
+    reply = send_piece(wire, path, f"{2 * UNIT}-{2 * UNIT}/{2 * UNIT + 1}", b"e")
+    assert wire.ok("GET", f"files/{reply.value['id']}?alt=media") == bytes(UNIT) + b"x" * UNIT + b"e"
+    assert send_piece(wire, path, "nonsense").status == 400
+    assert send_piece(wire, f"{UPLOAD}?uploadType=resumable&upload_id=none", "0-0/1", b"x").status == 404
 
 
 def test_a_session_can_be_ended(wire: DriveWire) -> None:
-    place = session(wire)
-    assert wire("DELETE", place).status == 499
-    assert piece(wire, place, "*/*").status == 404
+    path = open_session(wire)
+    assert wire("DELETE", path).status == 499
+    assert send_piece(wire, path, "*/*").status == 404
 
 
 def test_an_upload_goes_on_after_a_cut(wire: DriveWire, emulator: EmulatorService) -> None:
     data = bytes(range(256)) * 4096
-    place = session(wire, size=len(data))
+    path = open_session(wire, size=len(data))
     context = ssl.create_default_context(cafile=emulator.endpoint.ca_file)
     port = urlsplit(emulator.endpoint.url).port
     plain = socket.create_connection(("127.0.0.1", port), timeout=HANG_S)
     with context.wrap_socket(plain, server_hostname="127.0.0.1") as cut:
-        head = f"PUT {place} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n"
+        head = f"PUT {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n"
         head += f"Content-Range: bytes 0-{len(data) - 1}/{len(data)}\r\n\r\n"
         cut.sendall(head.encode() + data[: 2 * UNIT + 100])
-        while piece(wire, place, "*/*").headers.get("range") != f"bytes=0-{2 * UNIT - 1}":
-            pass  # until this much has arrived
-    asked = piece(wire, place, f"*/{len(data)}")
-    assert (asked.status, asked.headers["range"]) == (308, f"bytes=0-{2 * UNIT - 1}")
-    done = piece(wire, place, f"{2 * UNIT}-{len(data) - 1}/{len(data)}", data[2 * UNIT :])
-    assert wire.ok("GET", f"files/{done.value['id']}?alt=media") == data
+        while send_piece(wire, path, "*/*").headers.get("range") != f"bytes=0-{2 * UNIT - 1}":
+            pass  # wait until this much has arrived
+    progress = send_piece(wire, path, f"*/{len(data)}")
+    assert (progress.status, progress.headers["range"]) == (308, f"bytes=0-{2 * UNIT - 1}")
+    reply = send_piece(wire, path, f"{2 * UNIT}-{len(data) - 1}/{len(data)}", data[2 * UNIT :])
+    assert wire.ok("GET", f"files/{reply.value['id']}?alt=media") == data
 
 
 def test_upload_session_takes_whole_file_without_its_size(wire: DriveWire) -> None:
-    place = session(wire)
-    done = wire("PUT", place, b"abc", headers={"Authorization": ""})
-    assert wire.ok("GET", f"files/{done.value['id']}?alt=media") == b"abc"
+    path = open_session(wire)
+    reply = wire("PUT", path, b"abc", headers={"Authorization": ""})
+    assert wire.ok("GET", f"files/{reply.value['id']}?alt=media") == b"abc"
 
 
 @pytest.mark.parametrize("label", ["multipart/related", "multipart/form-data", "multipart/mixed"])
@@ -414,28 +417,28 @@ def test_multipart(wire: DriveWire, label: str, data: bytes) -> None:
         + b"\r\n--a b--\r\n"
     )
     headers = {"Content-Type": f'{label}; boundary="a b"'}
-    made = wire.ok("POST", f"{UPLOAD}?uploadType=multipart", body, headers=headers)
-    assert (made["name"], made["mimeType"]) == ("m", "text/plain")
-    assert wire.ok("GET", f"files/{made['id']}?alt=media") == data
+    file = wire.ok("POST", f"{UPLOAD}?uploadType=multipart", body, headers=headers)
+    assert (file["name"], file["mimeType"]) == ("m", "text/plain")
+    assert wire.ok("GET", f"files/{file['id']}?alt=media") == data
 
 
 @pytest.mark.parametrize("data", [b"x\r", b"x\n", b"x\r\n", b"\r", b"\n", b""])
 def test_multipart_by_a_client_that_ends_lines_its_own_way(wire: DriveWire, data: bytes) -> None:
-    """Google's client for Python separates parts by a line feed alone: what comes before it is content."""
+    """Google's client for Python separates parts by a line feed alone, so a CR before it is content."""
     head = b'--b\nContent-Type: application/json\n\n{"name": "m"}\n--b\nContent-Type: text/plain\n\n'
     body = head + data + b"\n--b--"
     headers = {"Content-Type": 'multipart/related; boundary="b"'}
-    made = wire.ok("POST", f"{UPLOAD}?uploadType=multipart", body, headers=headers)
-    assert wire.ok("GET", f"files/{made['id']}?alt=media") == data
+    file = wire.ok("POST", f"{UPLOAD}?uploadType=multipart", body, headers=headers)
+    assert wire.ok("GET", f"files/{file['id']}?alt=media") == data
 
 
 def test_a_multipart_body_in_chunks(wire: DriveWire) -> None:
     pieces = iter([b"--b\r\n\r\n{}\r\n--b\r\nContent-Transfer-Encoding: base64\r\n\r\n", b"YWJj\r\n", b"--b--"])
     headers = {"Authorization": f"Bearer {wire.token}", "Content-Type": "multipart/related; boundary=b"}
     wire.connection.request("POST", f"{UPLOAD}?uploadType=multipart", pieces, headers, encode_chunked=True)
-    made = json.loads(wire.connection.getresponse().read())
-    assert made["name"] == "Untitled"
-    assert wire.ok("GET", f"files/{made['id']}?alt=media") == b"abc"
+    file = json.loads(wire.connection.getresponse().read())
+    assert file["name"] == "Untitled"
+    assert wire.ok("GET", f"files/{file['id']}?alt=media") == b"abc"
 
 
 @pytest.mark.parametrize(
@@ -462,8 +465,12 @@ def test_a_link_works_until_it_is_taken_back(wire: DriveWire) -> None:
     file_id = wire.upload("a", b"abc")
     public = f"/uc?id={file_id}&export=download"
     assert wire("GET", public, headers={"Authorization": ""}).status == 403
-    made = wire.ok("POST", f"files/{file_id}/permissions", {"type": "anyone", "role": "reader"})
-    assert (made["id"], made["role"], made["allowFileDiscovery"]) == ("anyoneWithLink", "reader", False)
+    permission = wire.ok("POST", f"files/{file_id}/permissions", {"type": "anyone", "role": "reader"})
+    assert (permission["id"], permission["role"], permission["allowFileDiscovery"]) == (
+        "anyoneWithLink",
+        "reader",
+        False,
+    )
     assert wire("GET", public, headers={"Authorization": ""}).value == b"abc"
     assert wire.names("visibility = 'anyoneWithLink'") == ["a"]
     assert wire.ok("PATCH", f"files/{file_id}/permissions/anyoneWithLink", {"role": "commenter"})["role"] == "commenter"
@@ -476,11 +483,11 @@ def test_a_link_works_until_it_is_taken_back(wire: DriveWire) -> None:
 def test_permissions(wire: DriveWire) -> None:
     file_id = wire.upload("a")
     owner = wire.ok("GET", f"files/{file_id}/permissions")["permissions"][0]
-    one = {"type": "user", "emailAddress": "a@b.c"}
-    made = wire.ok("POST", f"files/{file_id}/permissions?fields=*", {**one, "role": "writer"})
-    assert wire.ok("GET", f"files/{file_id}/permissions/{made['id']}?fields=*") == made
-    again = wire.ok("POST", f"files/{file_id}/permissions", {**one, "role": "reader"})
-    assert (again["id"], again["role"]) == (made["id"], "reader")
+    person = {"type": "user", "emailAddress": "a@b.c"}
+    permission = wire.ok("POST", f"files/{file_id}/permissions?fields=*", {**person, "role": "writer"})
+    assert wire.ok("GET", f"files/{file_id}/permissions/{permission['id']}?fields=*") == permission
+    again = wire.ok("POST", f"files/{file_id}/permissions", {**person, "role": "reader"})
+    assert (again["id"], again["role"]) == (permission["id"], "reader")
     for wrong in ({}, {"role": "king", "type": "anyone"}, {"role": "reader"}, {"role": "reader", "type": "user"},
                   {"role": "reader", "type": "domain"}, {"role": "owner", "type": "anyone"}):  # fmt: skip
         assert wire("POST", f"files/{file_id}/permissions", wrong).status in (400, 403), wrong
@@ -512,8 +519,8 @@ def test_shared_drives(wire: DriveWire) -> None:
     assert wire("POST", "drives?requestId=1", {"name": "team"}).status == 409
     assert wire("POST", "drives", {"name": "team"}).status == 400
     file_id = wire.upload("a", parent=drive["id"])
-    found = wire.ok("GET", f"files/{file_id}?fields=driveId,parents,owners")
-    assert found == {"driveId": drive["id"], "parents": [drive["id"]]}
+    metadata = wire.ok("GET", f"files/{file_id}?fields=driveId,parents,owners")
+    assert metadata == {"driveId": drive["id"], "parents": [drive["id"]]}
     assert wire.names() == []
     assert wire.names(corpora="drive", driveId=drive["id"], includeItemsFromAllDrives="true") == ["a"]
     assert wire.ok("PATCH", f"drives/{drive['id']}", {"name": "other"})["name"] == "other"
@@ -525,13 +532,13 @@ def test_shared_drives(wire: DriveWire) -> None:
     assert wire("GET", f"drives/{drive['id']}").status == 404
 
 
-# --- who may ask, what goes wrong ---
+# --- refused requests, throttling and faults ---
 
 
 def test_missing_and_wrong_tokens_are_refused(wire: DriveWire) -> None:
-    wrong = wire("GET", "files", token="wrong")
-    assert (wrong.status, wrong.reason) == (401, "authError")
-    assert wrong.headers["www-authenticate"].endswith('error="invalid_token"')
+    reply = wire("GET", "files", token="wrong")
+    assert (reply.status, reply.reason) == (401, "authError")
+    assert reply.headers["www-authenticate"].endswith('error="invalid_token"')
     assert wire("GET", "files", headers={"Authorization": ""}).reason == "required"
     assert wire("GET", f"files?access_token={wire.token}", headers={"Authorization": ""}).status == 200
     assert wire("POST", f"{UPLOAD}?uploadType=media", b"x" * 100_000, token="wrong").status == 401
@@ -543,10 +550,10 @@ def test_too_many(wire: DriveWire, emulator: EmulatorService, reason: str, statu
     limits = {"throttle.rate_per_s": 1e-6, "throttle.burst": 1, "throttle.reason": reason, "throttle.retry_after_s": 0}
     emulator.control(set=limits)
     wire.upload("a")
-    refused = wire("POST", "files", {"name": "b"})
-    assert (refused.status, refused.reason) == (status, reason)
-    assert refused.value["error"]["errors"][0]["domain"] == "usageLimits"
-    assert "retry-after" not in refused.headers
+    refusal = wire("POST", "files", {"name": "b"})
+    assert (refusal.status, refusal.reason) == (status, reason)
+    assert refusal.value["error"]["errors"][0]["domain"] == "usageLimits"
+    assert "retry-after" not in refusal.headers
     emulator.control(set={"throttle.retry_after_s": 3})
     assert wire("POST", "files", {"name": "b"}).headers["retry-after"] == "3"
 
@@ -590,8 +597,8 @@ def test_tokens_end_and_are_renewed(wire: DriveWire, emulator: EmulatorService) 
     while status == 200:  # 5 s of the emulator's clock are 0.1 s
         status = wire("GET", "files", token=answer["access_token"]).status
     assert status == 401
-    refused = form(wire, grant_type="refresh_token", refresh_token="invalid", **app)
-    assert (refused.status, refused.value["error"]) == (400, "invalid_grant")
+    refusal = form(wire, grant_type="refresh_token", refresh_token="invalid", **app)
+    assert (refusal.status, refusal.value["error"]) == (400, "invalid_grant")
     assert form(wire, grant_type="refresh_token", refresh_token="1//x").value["error"] == "invalid_client"
     assert form(wire, grant_type="password", **app).value["error"] == "unsupported_grant_type"
 
@@ -599,15 +606,15 @@ def test_tokens_end_and_are_renewed(wire: DriveWire, emulator: EmulatorService) 
 def test_a_code_and_its_revocation(wire: DriveWire) -> None:
     page = wire("GET", "/o/oauth2/v2/auth?client_id=app&response_type=code&redirect_uri=http://127.0.0.1:1/&state=s")
     code = parse_qs(urlsplit(page.headers["location"]).query)["code"][0]
-    given = {
+    fields = {
         "grant_type": "authorization_code",
         "code": code,
         "client_id": "app",
         "redirect_uri": "http://127.0.0.1:1/",
     }
-    answer = form(wire, **given).value
+    answer = form(wire, **fields).value
     assert sorted(answer) == ["access_token", "expires_in", "refresh_token", "scope", "token_type"]
-    assert form(wire, **given).value["error"] == "invalid_grant"
+    assert form(wire, **fields).value["error"] == "invalid_grant"
     assert form(wire, "/revoke", token=answer["refresh_token"]).status == 200
     assert wire("GET", "files", token=answer["access_token"]).status == 401
     assert form(wire, "/revoke", token="nobody's").value["error"] == "invalid_token"

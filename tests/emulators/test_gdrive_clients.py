@@ -1,4 +1,4 @@
-"""The Drive emulator with other people's clients: rclone and opendal, through the proxy for Google's host names."""
+"""Tests of third-party clients of Drive, rclone and opendal, through the proxy for Google's host names."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def emulator(running: EmulatorService) -> EmulatorService:
 
 
 def environment(emulator: EmulatorService) -> dict[str, str]:
-    """What sends a client through the proxy and lets it trust the emulator; nothing of this machine's own."""
+    """Return variables that send a client through the proxy and let it trust the emulator's certificate."""
     endpoint = emulator.endpoint
-    kept = {name: text for name, text in os.environ.items() if "proxy" not in name.lower()}
-    return {**kept, "HTTPS_PROXY": endpoint.proxy, "SSL_CERT_FILE": endpoint.ca_file, "NO_PROXY": ""}
+    variables = {name: text for name, text in os.environ.items() if "proxy" not in name.lower()}
+    return {**variables, "HTTPS_PROXY": endpoint.proxy, "SSL_CERT_FILE": endpoint.ca_file, "NO_PROXY": ""}
 
 
 @pytest.fixture
 def rclone(emulator: EmulatorService, tmp_path: Path) -> Run:
-    """Runs rclone on the remote ``d:``; returns what it prints."""
+    """A function that runs rclone with the remote ``d:`` and returns its standard output."""
     token = {"access_token": emulator.endpoint.credentials["access_token"], "token_type": "Bearer"}
     text = json.dumps({**token, "refresh_token": "r", "expiry": "2035-01-01T00:00:00Z"})
     config = tmp_path / "rclone.conf"
@@ -49,12 +49,12 @@ def rclone(emulator: EmulatorService, tmp_path: Path) -> Run:
                "--drive-pacer-min-sleep=0s"]  # fmt: skip
 
     def run(*args: str) -> str:
-        ended = subprocess.run(
+        completed = subprocess.run(
             [str(RCLONE), *options, *args], env=environment(emulator), capture_output=True, text=True, timeout=300,
             check=False,
         )  # fmt: skip
-        assert ended.returncode == 0, ended.stderr
-        return ended.stdout
+        assert completed.returncode == 0, completed.stderr
+        return completed.stdout
 
     return run
 
@@ -92,7 +92,7 @@ def test_rclone(rclone: Run, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_rclone_in_pieces(rclone: Run, tmp_path: Path) -> None:
-    """Above 8 MiB it uploads in pieces, by POST."""
+    """rclone uploads files above 8 MiB in pieces, by POST."""
     big = tmp_path / "big"
     big.write_bytes(os.urandom(20 * 1024 * 1024 + 17))
     rclone("copyto", str(big), "d:big")
@@ -125,23 +125,23 @@ except opendal.exceptions.NotFound:
 
 
 def test_opendal(emulator: EmulatorService) -> None:
-    """In a process of its own: it reads proxy and CA from the environment."""
+    """opendal reads proxy and CA from the environment, so it runs in its own process."""
     token = emulator.endpoint.credentials["access_token"]
-    ended = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", OPENDAL, token], env=environment(emulator), capture_output=True, text=True,
         timeout=HANG_S, check=False,
     )  # fmt: skip
-    assert ended.stdout == "done\n", ended.stderr
+    assert completed.stdout == "done\n", completed.stderr
 
 
 def test_no_client_leaves_the_machine(emulator: EmulatorService) -> None:
-    """The proxy refuses whatever is not Google Drive."""
+    """The proxy refuses all hosts other than those of Google Drive."""
     code = (
         "import urllib.request, urllib.error, sys\n"
         "try: urllib.request.urlopen('https://example.com/', timeout=30)\n"
         "except OSError as error: print(error)\n"
     )
-    ended = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", code],
         env=environment(emulator),
         capture_output=True,
@@ -149,4 +149,4 @@ def test_no_client_leaves_the_machine(emulator: EmulatorService) -> None:
         timeout=HANG_S,
         check=False,
     )
-    assert "403" in ended.stdout
+    assert "403" in completed.stdout

@@ -1,4 +1,4 @@
-"""Multipart bodies of the Drive emulator are read alike, however they are cut up on their way."""
+"""Tests that the Drive emulator reads a multipart body alike in pieces of any size."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def body(content: bytes, end: bytes = b"\r\n", start: bytes = b"") -> bytes:
 
 def read(text: bytes, step: int, kind: bytes = b"multipart/related; boundary=b") -> MultipartReader:
     reader = MultipartReader(kind)
-    for at in range(0, len(text), step):
-        reader.feed(text[at : at + step])
+    for start in range(0, len(text), step):
+        reader.feed(text[start : start + step])
     return reader.finish()
 
 
@@ -32,10 +32,10 @@ def read(text: bytes, step: int, kind: bytes = b"multipart/related; boundary=b")
 )
 def test_the_same_however_it_arrives(content: bytes, start: bytes, end: bytes) -> None:
     for step in (1, 2, 3, 7, 64, 10_000):
-        found = read(body(content, end, start), step)
-        assert found.blob is not None
-        assert (found.blob.data, found.metadata.strip()) == (content, b'{"name": "x"}')
-        assert found.headers == {"content-type": "a/b"}
+        reader = read(body(content, end, start), step)
+        assert reader.blob is not None
+        assert (reader.blob.data, reader.metadata.strip()) == (content, b'{"name": "x"}')
+        assert reader.headers == {"content-type": "a/b"}
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
-"""Recorded interactions of the real Google Drive, asked of the emulator: same status, content type and shape.
+"""Tests that the emulator repeats recorded answers of Google Drive with the same status, content type and shape.
 
-Each line of the fixture is one answer from some state. The state is made from the request and the status alone (what
-must exist, what must not, how many there are), by rules that hold for every line of a function.
+Each line of the fixture is one answer from some state. The state is made from the request and the status alone, by
+rules that hold for every line of a function. It includes existing and missing files and their number.
 """
 
 from __future__ import annotations
@@ -46,22 +46,22 @@ def wire(running: EmulatorService) -> Iterator[DriveWire]:
 
 
 class _State:
-    """Makes the state that a recorded interaction presupposes, and asks."""
+    """The state that a recorded interaction needs, and its request."""
 
     def __init__(self, wire: DriveWire, record: dict[str, Any]) -> None:
         self.wire, self.record = wire, record
         self.query: dict[str, str] = dict(record["query"])
         self.parts = record["route"].removeprefix("/upload").removeprefix("/drive/v3/").split("/")
 
-    def make(self, like: dict[str, Any], parent: str = "root") -> str:
-        """Create what an answer shows: a folder, a document of Google's own, or a file with content."""
-        mime = str(like.get("mimeType", ""))
+    def make(self, shape: dict[str, Any], parent: str = "root") -> str:
+        """Create the item that an answer shows: a folder, a Google document, or a file with content."""
+        mime = str(shape.get("mimeType", ""))
         if mime == FOLDER:
             return self.wire.folder("recorded", parent)
         return self.wire.upload("recorded", b"12345", parent, mime=mime if mime.startswith(_APPS) else "")
 
-    def file(self) -> str:
-        """The file that the route names; one that does not exist if the answer says so."""
+    def make_file(self) -> str:
+        """Create the file that the route names, and return its id. For a 404, return the id of no file."""
         if self.record["status"] == 404:
             return "1nobodyhasthisid"
         body = self.record["body"]
@@ -71,39 +71,39 @@ class _State:
             return self.make({"mimeType": f"{_APPS}document"})
         return self.make(body if isinstance(body, dict) and self.parts[2:] in ([], ["copy"]) else {})
 
-    def listed(self) -> None:
-        """What a list finds: all that the answer shows, and enough more for a further page."""
+    def make_listing(self) -> None:
+        """Create the files that the recorded list shows, and enough others for a further page."""
         body, text, parent = self.record["body"], self.query.get("q", ""), "root"
         for placeholder in _PLACEHOLDER.findall(text):
             parent = self.wire.folder("parent")
             text = text.replace(placeholder, parent)
         self.query["q"] = text
         kind = re.search(r"""mimeType\s*=\s*["']([^"']+)["']""", text)
-        for like in body["files"]:
-            self.make({**like, **({"mimeType": kind[1]} if kind else {})}, parent)
+        for shape in body["files"]:
+            self.make({**shape, **({"mimeType": kind[1]} if kind else {})}, parent)
         pages = ("nextPageToken" in body) + ("pageToken" in self.query)
-        kinds = [FOLDER if like.get("mimeType") == FOLDER else "a/b" for like in body["files"]]
+        kinds = [FOLDER if shape.get("mimeType") == FOLDER else "a/b" for shape in body["files"]]
         for number in range(int(self.query.get("pageSize", 100)) * pages):
-            more = {"name": "more", "parents": [parent], "mimeType": kinds[number % len(kinds)]}
-            self.wire.ok("POST", "files", more)
+            entry = {"name": "more", "parents": [parent], "mimeType": kinds[number % len(kinds)]}
+            self.wire.ok("POST", "files", entry)
         if "pageToken" in self.query:
             first = {name: value for name, value in self.query.items() if name != "pageToken"}
             self.query["pageToken"] = self.wire.ok("GET", "files", query=first)["nextPageToken"]
 
     def route(self) -> list[str]:
-        """The route with what it names made."""
+        """Create the items that the route names, and return its parts with their ids."""
         parts = list(self.parts)
         if parts[0] == "files" and len(parts) == 1 and self.record["method"] == "GET":
-            self.listed()
+            self.make_listing()
         if parts[0] == "files" and len(parts) > 1:
-            parts[1] = self.file()
+            parts[1] = self.make_file()
         if parts[0] == "drives":
             more = 11 if "nextPageToken" in self.record["body"] else 1
-            made = [self.wire.ok("POST", f"drives?requestId={n}", {"name": "d"})["id"] for n in range(more)]
-            parts[1:2] = [made[0]] if len(parts) > 1 else []
+            drive_ids = [self.wire.ok("POST", f"drives?requestId={n}", {"name": "d"})["id"] for n in range(more)]
+            parts[1:2] = [drive_ids[0]] if len(parts) > 1 else []
         if len(parts) > 3 and parts[2] == "permissions":
-            given = {"type": "anyone", "role": "reader"}
-            parts[3] = self.wire.ok("POST", f"files/{parts[1]}/permissions", given)["id"]
+            permission = {"type": "anyone", "role": "reader"}
+            parts[3] = self.wire.ok("POST", f"files/{parts[1]}/permissions", permission)["id"]
         if len(parts) > 3 and parts[2] == "comments":
             parts[3] = self.wire.ok("POST", f"files/{parts[1]}/comments?fields=id", {"content": "c"})["id"]
         if parts == ["changes"]:
@@ -111,7 +111,7 @@ class _State:
         return parts
 
     def ask(self) -> DriveReply:
-        """The request itself."""
+        """Send the recorded request, and return its answer."""
         path = f"{'/upload' if '/upload/' in self.record['route'] else ''}/drive/v3/{'/'.join(self.route())}"
         body: Any = self.record["arg"]
         headers = {}
@@ -125,36 +125,38 @@ _PATTERNS = {"str:digits": r"\d+", "str:9999-99-99T99:99:99.999Z": r"\d{4}-\d\d-
 _TYPES: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "bool": (bool,), "float": (int, float)}
 
 
-def drive_differences(recorded: Any, answer: Any, where: str = "") -> list[str]:
-    """Where an answer differs from the recorded shape: missing or additional keys, other types, other words."""
+def drive_differences(recorded: Any, answer: Any, path: str = "") -> list[str]:
+    """Return the differences of an answer from the recorded shape: keys, types and texts."""
     if isinstance(recorded, dict):
         if not isinstance(answer, dict):
-            return [f"{where}: expected an object, got {answer!r}"]
+            return [f"{path}: expected an object, got {answer!r}"]
         if list(recorded) == ["MAP"]:
             return [
-                found for key in answer for found in drive_differences(recorded["MAP"], answer[key], f"{where}.{key}")
+                mismatch
+                for key in answer
+                for mismatch in drive_differences(recorded["MAP"], answer[key], f"{path}.{key}")
             ]
-        found = [
-            f"{where}.{key}: {'missing' if key in recorded else 'too many'}" for key in recorded.keys() ^ answer.keys()
+        mismatches = [
+            f"{path}.{key}: {'missing' if key in recorded else 'too many'}" for key in recorded.keys() ^ answer.keys()
         ]
         for key in recorded.keys() & answer.keys():
-            found += drive_differences(recorded[key], answer[key], f"{where}.{key}")
-        return found
+            mismatches += drive_differences(recorded[key], answer[key], f"{path}.{key}")
+        return mismatches
     if isinstance(recorded, list):
         if not isinstance(answer, list) or bool(recorded) != bool(answer):
-            return [f"{where}: {len(recorded)} items expected, got {answer!r}"]
-        tried = [[drive_differences(item, other, f"{where}[]") for other in answer] for item in recorded]
-        return [min(options, key=len)[0] for options in tried if min(options, key=len)]
+            return [f"{path}: {len(recorded)} items expected, got {answer!r}"]
+        comparisons = [[drive_differences(item, other, f"{path}[]") for other in answer] for item in recorded]
+        return [min(options, key=len)[0] for options in comparisons if min(options, key=len)]
     if recorded is None or isinstance(recorded, (bool, int)):
-        return [] if recorded == answer else [f"{where}: expected {recorded!r}, got {answer!r}"]
+        return [] if recorded == answer else [f"{path}: expected {recorded!r}, got {answer!r}"]
     if recorded in _PATTERNS:
-        right = isinstance(answer, str) and re.fullmatch(_PATTERNS[recorded], answer) is not None
+        is_match = isinstance(answer, str) and re.fullmatch(_PATTERNS[recorded], answer) is not None
     elif recorded in _TYPES:
-        right = isinstance(answer, _TYPES[recorded]) and (recorded == "bool" or not isinstance(answer, bool))
-    else:  # words, with the values of the recorded account taken out
+        is_match = isinstance(answer, _TYPES[recorded]) and (recorded == "bool" or not isinstance(answer, bool))
+    else:  # a text without the values of the recorded account
         pattern = ".+".join(re.escape(part) for part in _PLACEHOLDER.split(recorded))
-        right = isinstance(answer, str) and re.fullmatch(pattern, answer) is not None
-    return [] if right else [f"{where}: expected {recorded}, got {answer!r}"]
+        is_match = isinstance(answer, str) and re.fullmatch(pattern, answer) is not None
+    return [] if is_match else [f"{path}: expected {recorded}, got {answer!r}"]
 
 
 @pytest.mark.parametrize("record", list(_lines()))

@@ -1,4 +1,4 @@
-"""Jobs take the time that the profile says: exactly, in the emulator's time, which these tests hand in."""
+"""Tests that jobs take exactly the time of the profile. The tests set the emulator's time."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _META = '[meta]\nname = "x"\napi = "dropbox"\ndescription = "d"\n'
 def test_every_entry_is_done_when_it_is_due(
     plans: list[tuple[int, int]], start_s: int, entry_s: int, looks: list[int]
 ) -> None:
-    """At every look, exactly what is due has been done, each entry at its own time and in the order of the times."""
+    """At every look, exactly the due entries are done, each at its own time and in the order of these times."""
     jobs, now_s = Jobs(), 0
-    done: list[float] = []
+    done_at_s: list[float] = []
 
     def step(at_s: float) -> float:
-        done.append(at_s)
+        done_at_s.append(at_s)
         return at_s
 
     started: list[tuple[int, int]] = []
@@ -48,13 +48,13 @@ def test_every_entry_is_done_when_it_is_due(
         now_s += pause_s
         jobs.advance(now_s)
         for number, (at_s, count) in enumerate(started):
-            due = [at_s + start_s + entry_s * (place + 1) for place in range(count)]
+            due = [at_s + start_s + entry_s * (index + 1) for index in range(count)]
             job = jobs.find(str(number), "kind")
             assert job is not None
             assert job.results == [due_s for due_s in due if due_s <= now_s]
             assert job.is_complete == ((due[-1] if due else at_s + start_s) <= now_s)
         assert jobs.next_s() > now_s
-    assert done == sorted(done)
+    assert done_at_s == sorted(done_at_s)
 
 
 def test_a_job_of_another_kind_is_not_found() -> None:
@@ -66,7 +66,7 @@ def test_a_job_of_another_kind_is_not_found() -> None:
 
 
 class _Clock:
-    """The emulator's time; waiting for it takes no real time."""
+    """A clock of the emulator on which waiting takes no real time."""
 
     def __init__(self) -> None:
         self.at_s = 0.0
@@ -80,7 +80,7 @@ class _Clock:
 
 
 class _Api:
-    """Functions of the Dropbox skin, called at a given time."""
+    """A client that calls functions of the Dropbox skin at a given time."""
 
     def __init__(self, jobs: str) -> None:
         self.clock = _Clock()
@@ -101,7 +101,7 @@ class _Api:
             call.body = sink.finish()
         answer = match.route.handler(call)
         if isinstance(answer, Awaitable):
-            answer = asyncio.run(_awaited(answer))
+            answer = asyncio.run(_await_answer(answer))
         assert answer.status == 200, bytes(answer.body)
         return json.loads(bytes(answer.body))
 
@@ -109,7 +109,7 @@ class _Api:
         return [entry["name"] for entry in self(at_s, "files/list_folder", {"path": ""})["entries"]]
 
 
-async def _awaited(answer: Awaitable[Answer]) -> Answer:
+async def _await_answer(answer: Awaitable[Answer]) -> Answer:
     return await answer
 
 

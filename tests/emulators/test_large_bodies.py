@@ -1,4 +1,4 @@
-"""Content of any size through every emulator: it comes back whole, and memory does not hold it."""
+"""Tests that every emulator returns content of any size complete, without holding it in memory."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _BLOCK = hashlib.shake_128(b"block").digest(MIB)
 _GIB = 1024 * MIB
 _SIZE_BYTES = 64 * MIB + 12_345
 _SLACK_BYTES = 24 * MIB
-"""Buffers of connections, of TLS, and of the allocator."""
+"""Memory for the buffers of connections, TLS and the allocator."""
 _MAX_MEMORY_BYTES = 200 * MIB
-"""The whole process, at any size of the content."""
+"""The limit of the whole process for content of any size."""
 
 
 def content(start_byte: int, end_byte: int) -> Iterator[bytes]:
-    """The test file's bytes in a range; each MiB is different."""
+    """Yield a range of the test file's bytes. Each MiB is different."""
     for number in range(start_byte // MIB, -(-end_byte // MIB)):
         block = number.to_bytes(8, "big") + _BLOCK[8:]
         yield block[max(0, start_byte - number * MIB) : end_byte - number * MIB]
@@ -47,7 +47,7 @@ def digest_of(pieces: Iterable[bytes], algorithm: str = "sha256") -> str:
 
 
 class Client:
-    """One connection that streams in both directions."""
+    """A client with one connection that streams in both directions."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         context = ssl.create_default_context(cafile=endpoint.ca_file)
@@ -64,16 +64,16 @@ class Client:
     def ask(
         self, method: str, url: str, body: bytes | Iterable[bytes] = b"", length: int = 0, /, **headers: str
     ) -> http.client.HTTPResponse:
-        """Send a request; returns its answer, which is not read yet. ``url`` may be a path or a whole address."""
+        """Send a request, and return its unread answer. ``url`` may be a path or a complete address."""
         parts = urlsplit(url)
-        given = {name.replace("_", "-"): text for name, text in headers.items()}
+        extra_headers = {name.replace("_", "-"): text for name, text in headers.items()}
         size = str(len(body) if isinstance(body, bytes) else length)
         target = parts.path + (f"?{parts.query}" if parts.query else "")
-        self.connection.request(method, target, body, {**self.headers, "Content-Length": size, **given})
+        self.connection.request(method, target, body, {**self.headers, "Content-Length": size, **extra_headers})
         return self.connection.getresponse()
 
     def json(self, method: str, url: str, value: object = None, **headers: str) -> dict[str, object]:
-        """Send a JSON request that succeeds; returns its answer."""
+        """Send a JSON request that has to succeed, and return its answer."""
         body = b"" if value is None else json.dumps(value).encode()
         answer = self.ask(method, url, body, Content_Type="application/json", **headers)
         data = answer.read()
@@ -81,8 +81,8 @@ class Client:
         return dict(json.loads(data))
 
 
-def done(answer: http.client.HTTPResponse, *statuses: int) -> bytes:
-    """The body of an answer that has one of these statuses."""
+def read_answer(answer: http.client.HTTPResponse, *statuses: int) -> bytes:
+    """Return the body of an answer, which must have one of these statuses."""
     data = answer.read()
     assert answer.status in (statuses or (200, 201)), (answer.status, data[:500])
     return data
@@ -95,27 +95,27 @@ def pieces_of(answer: http.client.HTTPResponse) -> Iterator[bytes]:
 
 
 Download = Callable[..., http.client.HTTPResponse]
-"""What sends the request for the stored content, with further headers."""
+"""A function that requests the stored content, with additional headers."""
 
 
 def dropbox_sessions(client: Client, size_bytes: int) -> Download:
     part, kind = 24 * MIB, "application/octet-stream"
-    begun = done(client.ask("POST", "/2/files/upload_session/start", Dropbox_API_Arg="{}", Content_Type=kind))
-    session = json.loads(begun)["session_id"]
-    for at in range(0, size_bytes, part):
-        end = min(at + part, size_bytes)
-        arg = json.dumps({"cursor": {"session_id": session, "offset": at}})
+    answer = read_answer(client.ask("POST", "/2/files/upload_session/start", Dropbox_API_Arg="{}", Content_Type=kind))
+    session = json.loads(answer)["session_id"]
+    for start in range(0, size_bytes, part):
+        end = min(start + part, size_bytes)
+        arg = json.dumps({"cursor": {"session_id": session, "offset": start}})
         url = "/2/files/upload_session/append_v2"
-        done(client.ask("POST", url, content(at, end), end - at, Dropbox_API_Arg=arg, Content_Type=kind))
+        read_answer(client.ask("POST", url, content(start, end), end - start, Dropbox_API_Arg=arg, Content_Type=kind))
     finish = {"cursor": {"session_id": session, "offset": size_bytes}, "commit": {"path": "/large"}}
     url = "/2/files/upload_session/finish"
-    made = json.loads(done(client.ask("POST", url, Dropbox_API_Arg=json.dumps(finish), Content_Type=kind)))
-    assert made["size"] == size_bytes
+    file = json.loads(read_answer(client.ask("POST", url, Dropbox_API_Arg=json.dumps(finish), Content_Type=kind)))
+    assert file["size"] == size_bytes
     return lambda **headers: client.ask("POST", "/2/files/download", Dropbox_API_Arg='{"path": "/large"}', **headers)
 
 
 def dropbox_zip(client: Client, size_bytes: int) -> Download:
-    """The file again, and it can be had in a ZIP, too."""
+    """Upload the file by a session, and read it in a ZIP file, too."""
     download = dropbox_sessions(client, size_bytes)
     client.json("POST", "/2/files/move_v2", {"from_path": "/large", "to_path": "/folder/large"})
     answer = client.ask("POST", "/2/files/download_zip", Dropbox_API_Arg='{"path": "/folder"}')
@@ -124,10 +124,10 @@ def dropbox_zip(client: Client, size_bytes: int) -> Download:
     return download
 
 
-def drive_download(client: Client, made: bytes, size_bytes: int) -> Download:
-    file_id = json.loads(made)["id"]
-    known = client.json("GET", f"/drive/v3/files/{file_id}?fields=size,md5Checksum")
-    assert known == {"size": str(size_bytes), "md5Checksum": digest_of(content(0, size_bytes), "md5")}
+def drive_download(client: Client, answer: bytes, size_bytes: int) -> Download:
+    file_id = json.loads(answer)["id"]
+    metadata = client.json("GET", f"/drive/v3/files/{file_id}?fields=size,md5Checksum")
+    assert metadata == {"size": str(size_bytes), "md5Checksum": digest_of(content(0, size_bytes), "md5")}
     return lambda **headers: client.ask("GET", f"/drive/v3/files/{file_id}?alt=media", **headers)
 
 
@@ -135,36 +135,38 @@ _DRIVE = "/upload/drive/v3/files?uploadType="
 
 
 def drive_media(client: Client, size_bytes: int) -> Download:
-    made = done(client.ask("POST", f"{_DRIVE}media", content(0, size_bytes), size_bytes))
-    return drive_download(client, made, size_bytes)
+    answer = read_answer(client.ask("POST", f"{_DRIVE}media", content(0, size_bytes), size_bytes))
+    return drive_download(client, answer, size_bytes)
 
 
 def drive_multipart(client: Client, size_bytes: int) -> Download:
     head = b'--b\r\nContent-Type: application/json\r\n\r\n{"name": "large"}\r\n--b\r\nContent-Type: a/b\r\n\r\n'
     tail = b"\r\n--b--\r\n"
     kind, length = "multipart/related; boundary=b", len(head) + size_bytes + len(tail)
-    whole = itertools.chain([head], content(0, size_bytes), [tail])
-    made = done(client.ask("POST", f"{_DRIVE}multipart", whole, length, Content_Type=kind))
-    return drive_download(client, made, size_bytes)
+    body_pieces = itertools.chain([head], content(0, size_bytes), [tail])
+    answer = read_answer(client.ask("POST", f"{_DRIVE}multipart", body_pieces, length, Content_Type=kind))
+    return drive_download(client, answer, size_bytes)
 
 
 def drive_resumable(client: Client, size_bytes: int) -> Download:
-    begun = client.ask("POST", f"{_DRIVE}resumable", b'{"name": "large"}')
-    done(begun)
-    url, part, made = begun.headers["location"], 16 * MIB, b""
-    for at in range(0, size_bytes, part):
-        end = min(at + part, size_bytes)
-        place = f"bytes {at}-{end - 1}/{size_bytes}"
-        made = done(client.ask("PUT", url, content(at, end), end - at, Content_Range=place), 200, 308)
-    return drive_download(client, made, size_bytes)
+    first_answer = client.ask("POST", f"{_DRIVE}resumable", b'{"name": "large"}')
+    read_answer(first_answer)
+    url, part, answer = first_answer.headers["location"], 16 * MIB, b""
+    for start in range(0, size_bytes, part):
+        end = min(start + part, size_bytes)
+        content_range = f"bytes {start}-{end - 1}/{size_bytes}"
+        answer = read_answer(
+            client.ask("PUT", url, content(start, end), end - start, Content_Range=content_range), 200, 308
+        )
+    return drive_download(client, answer, size_bytes)
 
 
-def redirected(client: Client, url: str) -> Download:
-    """A download by a redirect to another address."""
+def follow_redirect(client: Client, url: str) -> Download:
+    """Return a download that follows a redirect to another address."""
 
     def download(**headers: str) -> http.client.HTTPResponse:
         redirect = client.ask("GET", url)
-        done(redirect, 302)
+        read_answer(redirect, 302)
         return client.ask("GET", redirect.headers["location"], **headers)
 
     return download
@@ -173,23 +175,25 @@ def redirected(client: Client, url: str) -> Download:
 def onedrive_sessions(client: Client, size_bytes: int) -> Download:
     url = str(client.json("POST", "/v1.0/me/drive/root:/large:/createUploadSession", {})["uploadUrl"])
     part = 20 * MIB
-    for at in range(0, size_bytes, part):
-        end = min(at + part, size_bytes)
-        place = f"bytes {at}-{end - 1}/{size_bytes}"
-        done(client.ask("PUT", url, content(at, end), end - at, Content_Range=place), 200, 201, 202)
+    for start in range(0, size_bytes, part):
+        end = min(start + part, size_bytes)
+        content_range = f"bytes {start}-{end - 1}/{size_bytes}"
+        read_answer(
+            client.ask("PUT", url, content(start, end), end - start, Content_Range=content_range), 200, 201, 202
+        )
 
-    return redirected(client, "/v1.0/me/drive/root:/large:/content")
+    return follow_redirect(client, "/v1.0/me/drive/root:/large:/content")
 
 
 def onedrive_put(client: Client, size_bytes: int) -> Download:
     url = "/v1.0/me/drive/root:/large:/content"
-    done(client.ask("PUT", url, content(0, size_bytes), size_bytes))
-    return redirected(client, url)
+    read_answer(client.ask("PUT", url, content(0, size_bytes), size_bytes))
+    return follow_redirect(client, url)
 
 
-def box_download(client: Client, made: bytes) -> Download:
-    file_id = json.loads(made)["entries"][0]["id"]
-    return redirected(client, f"/2.0/files/{file_id}/content")
+def box_download(client: Client, answer: bytes) -> Download:
+    file_id = json.loads(answer)["entries"][0]["id"]
+    return follow_redirect(client, f"/2.0/files/{file_id}/content")
 
 
 def box_form(client: Client, size_bytes: int) -> Download:
@@ -201,24 +205,28 @@ def box_form(client: Client, size_bytes: int) -> Download:
         + b'file"; filename="x"\r\n\r\n'
     )
     tail = b"\r\n--b--\r\n"
-    whole = itertools.chain([head], content(0, size_bytes), [tail])
+    body_pieces = itertools.chain([head], content(0, size_bytes), [tail])
     kind, length = "multipart/form-data; boundary=b", len(head) + size_bytes + len(tail)
-    return box_download(client, done(client.ask("POST", "/api/2.0/files/content", whole, length, Content_Type=kind)))
+    return box_download(
+        client, read_answer(client.ask("POST", "/api/2.0/files/content", body_pieces, length, Content_Type=kind))
+    )
 
 
 def box_sessions(client: Client, size_bytes: int) -> Download:
-    wanted = {"folder_id": "0", "file_name": "large", "file_size": size_bytes}
-    session = client.json("POST", "/api/2.0/files/upload_sessions", wanted)
+    request = {"folder_id": "0", "file_name": "large", "file_size": size_bytes}
+    session = client.json("POST", "/api/2.0/files/upload_sessions", request)
     url, part, parts = f"/api/2.0/files/upload_sessions/{session['id']}", int(str(session["part_size"])), []
-    for at in range(0, size_bytes, part):
-        end = min(at + part, size_bytes)
-        place = f"bytes {at}-{end - 1}/{size_bytes}"
-        digest = base64.b64encode(bytes.fromhex(digest_of(content(at, end), "sha1"))).decode()
-        stored = client.ask("PUT", url, content(at, end), end - at, Content_Range=place, Digest=f"sha={digest}")
-        parts.append(json.loads(done(stored))["part"])
+    for start in range(0, size_bytes, part):
+        end = min(start + part, size_bytes)
+        content_range = f"bytes {start}-{end - 1}/{size_bytes}"
+        digest = base64.b64encode(bytes.fromhex(digest_of(content(start, end), "sha1"))).decode()
+        answer = client.ask(
+            "PUT", url, content(start, end), end - start, Content_Range=content_range, Digest=f"sha={digest}"
+        )
+        parts.append(json.loads(read_answer(answer))["part"])
     digest = base64.b64encode(bytes.fromhex(digest_of(content(0, size_bytes), "sha1"))).decode()
     body = json.dumps({"parts": parts}).encode()
-    return box_download(client, done(client.ask("POST", f"{url}/commit", body, Digest=f"sha={digest}")))
+    return box_download(client, read_answer(client.ask("POST", f"{url}/commit", body, Digest=f"sha={digest}")))
 
 
 def mega_one_piece(client: Client, size_bytes: int) -> Download:
@@ -226,7 +234,7 @@ def mega_one_piece(client: Client, size_bytes: int) -> Download:
 
 
 def mega_pieces(client: Client, size_bytes: int) -> Download:
-    eight_chunks_bytes = sum(range(1, 9)) * 128 * 1024  # they grow to 1 MiB, and stay so
+    eight_chunks_bytes = sum(range(1, 9)) * 128 * 1024  # chunks grow up to 1 MiB
     return mega_upload(client, [0, *range(eight_chunks_bytes, size_bytes, 40 * MIB), size_bytes])
 
 
@@ -235,16 +243,16 @@ def mega_upload(client: Client, bounds: Sequence[int]) -> Download:
     assert wire is not None
     wire.login()
     url, handle = wire("u", s=bounds[-1])["p"], b""
-    for at, end in itertools.pairwise(bounds):
-        handle = done(client.ask("POST", f"{url}/{at}", content(at, end), end - at))
+    for start, end in itertools.pairwise(bounds):
+        handle = read_answer(client.ask("POST", f"{url}/{start}", content(start, end), end - start))
     key = bytes(16)
     entry = {"h": handle.decode(), "t": 0, "a": attributes(key, "x"), "k": encode(ecb(wire.master_key, key * 2))}
     node = wire("p", t=wire.tops[2], n=[entry])["f"][0]
-    place = str(wire("g", g=1, n=node["h"])["g"])
+    download_url = str(wire("g", g=1, n=node["h"])["g"])
 
     def download(**headers: str) -> http.client.HTTPResponse:
-        found = re.fullmatch(r"bytes=(\d+-\d+)", headers.get("Range", ""))
-        return client.ask("GET", f"{place}/{found[1]}" if found else place)
+        match = re.fullmatch(r"bytes=(\d+-\d+)", headers.get("Range", ""))
+        return client.ask("GET", f"{download_url}/{match[1]}" if match else download_url)
 
     return download
 
@@ -265,7 +273,7 @@ WAYS: Mapping[str, tuple[str, Callable[[Client, int], Download]]] = {
 
 
 def peak_bytes(service: EmulatorService) -> int:
-    """The most memory that the emulator's process has had."""
+    """Return the peak memory of the emulator's process."""
     status = Path("/proc", str(service.child.pid), "status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 

@@ -1,4 +1,4 @@
-"""The MEGA emulator, asked by a raw client that has its own cryptography."""
+"""Tests of the MEGA emulator with a raw client that has its own cryptography."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def stranger(emulator: EmulatorService) -> Iterator[MegaWire]:
 
 @pytest.fixture(scope="module")
 def logged_in(shared: EmulatorService) -> MegaWire:
-    """One login for all: its session outlives the resets, as other accounts' tokens do."""
+    """A client whose login serves all tests. Its session outlives resets, as the tokens of other services do."""
     wire = MegaWire(shared.endpoint)
     wire.login()
     wire.connection.close()
@@ -54,11 +54,11 @@ def wire(stranger: MegaWire, logged_in: MegaWire) -> MegaWire:
     return stranger
 
 
-# --- the cryptography of these tests is the published one ---
+# --- the tests' own cryptography against published vectors ---
 
 
-def counted(length: int) -> bytes:
-    return bytes(place % 255 for place in range(length))
+def counting_bytes(length: int) -> bytes:
+    return bytes(number % 255 for number in range(length))
 
 
 @pytest.mark.parametrize(
@@ -70,16 +70,16 @@ def counted(length: int) -> bytes:
     ],
 )
 def test_password_keys_of_version_1(length: int, expected: str) -> None:
-    """Vectors of megajs (github.com/qgustavor/mega, test/prepareKey.test.mjs, August 2025)."""
-    assert key_v1(counted(length)).hex() == expected
+    """The vectors are from megajs (github.com/qgustavor/mega, test/prepareKey.test.mjs, August 2025)."""
+    assert key_v1(counting_bytes(length)).hex() == expected
 
 
 def test_hashes_and_macs() -> None:
-    """Vectors of megajs (test/stringhash.test.mjs and test/verify.test.mjs, August 2025)."""
+    """The vectors are from megajs (test/stringhash.test.mjs and test/verify.test.mjs, August 2025)."""
     key = bytes.fromhex("c4589a459956887caf0b408635c3c03b")
     hashes = {10: "9e791646c66840b5", 16: "6ba07aca224e84a4", 32: "6a1e6c5539c0ed48"}
-    assert {length: decode(hash_v1(counted(length), key)).hex() for length in hashes} == hashes
-    assert mac_of(bytes(16), bytes(8), counted(151_511)).hex() == "671427db245c00c7"
+    assert {length: decode(hash_v1(counting_bytes(length), key)).hex() for length in hashes} == hashes
+    assert mac_of(bytes(16), bytes(8), counting_bytes(151_511)).hex() == "671427db245c00c7"
 
 
 def test_chunks_grow_to_one_mebibyte() -> None:
@@ -87,7 +87,7 @@ def test_chunks_grow_to_one_mebibyte() -> None:
     assert [size // 2**17 for size in sizes] == [1, 2, 3, 4, 5, 6, 7, 8, 8, 4]
 
 
-# --- who may ask ---
+# --- logins and sessions ---
 
 
 @pytest.mark.parametrize("version", ["v1", "v2-hashcash"])
@@ -155,23 +155,28 @@ def test_ranges_are_answered_with_200(wire: MegaWire) -> None:
     data = os.urandom(1000)
     node = wire.upload("a", data)
     url, (key, nonce, _) = wire("g", g=1, n=node["h"])["g"], wire.keys_of(node)
-    whole = ctr(key, nonce, data)
-    for text, expected in {"0-9": whole[:10], "990-2000": whole[990:], "16-": whole[16:], "2000-3000": b""}.items():
+    encrypted = ctr(key, nonce, data)
+    for text, expected in {
+        "0-9": encrypted[:10],
+        "990-2000": encrypted[990:],
+        "16-": encrypted[16:],
+        "2000-3000": b"",
+    }.items():
         reply = wire.request("GET", f"{url}/{text}")
         assert (reply.status, reply.body) == (200, expected)
-    assert wire.request("POST", f"{url}/0-9").body == whole[:10]
+    assert wire.request("POST", f"{url}/0-9").body == encrypted[:10]
     assert [wire.request("GET", f"{url}/{text}").status for text in ("x-9", "9", "-9")] == [400] * 3
     wire("d", n=node["h"])
     assert wire.request("GET", url).status == 404
 
 
 def test_pieces_may_come_in_any_order_and_again(wire: MegaWire) -> None:
-    """An interrupted upload continues with what is missing."""
+    """An interrupted upload continues with the missing pieces."""
     size = 400 * 1024
     url = wire("u", s=size)["p"]
     data, bounds = os.urandom(size), chunks(size)
-    sent = [wire.request("POST", f"{url}/{begin}", data[begin:end]).body for begin, end in [*bounds[1:], bounds[1]]]
-    assert sent == [b""] * 3
+    answers = [wire.request("POST", f"{url}/{begin}", data[begin:end]).body for begin, end in [*bounds[1:], bounds[1]]]
+    assert answers == [b""] * 3
     handle = wire.request("POST", f"{url}/0", data[: bounds[0][1]]).body.decode()
     assert len(decode(handle)) == 36
     assert wire.request("POST", f"{url}/0", data[: bounds[0][1]]).body == b"%d" % EEXPIRED
@@ -207,11 +212,11 @@ def test_an_upload_of_a_wrong_size(wire: MegaWire) -> None:
 
 
 def test_an_account_begins_with_three_folders(wire: MegaWire) -> None:
-    found = wire("f", c=1, r=1)
-    assert [(node["t"], node["p"], node["k"], node["a"]) for node in found["f"]] == [
+    listing = wire("f", c=1, r=1)
+    assert [(node["t"], node["p"], node["k"], node["a"]) for node in listing["f"]] == [
         (number, "", "", "") for number in (2, 3, 4)
     ]
-    assert found["ok"] == found["s"] == found["ph"] == []
+    assert listing["ok"] == listing["s"] == listing["ph"] == []
     assert wire("uq", strg=1)["cstrg"] == 0
 
 
@@ -222,21 +227,26 @@ def test_several_nodes_may_have_one_name(wire: MegaWire) -> None:
 
 
 def test_rename_move_and_delete(wire: MegaWire) -> None:
-    folder, below = wire.mkdir("folder"), wire.mkdir("below")
+    folder, second_folder = wire.mkdir("folder"), wire.mkdir("below")
     file = wire.upload("a", b"abc", folder["h"])
     assert wire("a", n=file["h"], attr=attributes(wire.keys_of(file)[0], "b"), key="AAAA") == 0
-    assert wire("m", n=folder["h"], t=below["h"]) == 0
-    found = wire.nodes()
-    assert {name: node["p"] for name, node in found.items()} == {
-        "below": wire.tops[2], "folder": below["h"], "b": folder["h"],
+    assert wire("m", n=folder["h"], t=second_folder["h"]) == 0
+    nodes = wire.nodes()
+    assert {name: node["p"] for name, node in nodes.items()} == {
+        "below": wire.tops[2], "folder": second_folder["h"], "b": folder["h"],
     }  # fmt: skip
-    assert wire.download(found["b"]) == b"abc"
-    assert wire("m", n=below["h"], t=folder["h"]) == ECIRCULAR
+    assert wire.download(nodes["b"]) == b"abc"
+    assert wire("m", n=second_folder["h"], t=folder["h"]) == ECIRCULAR
     assert wire("m", n=file["h"], t=wire.tops[4]) == 0, "into the rubbish bin"
     assert wire("uq", strg=1)["cstrgn"][wire.tops[4]] == [3, 1, 0, 0, 0]
-    assert wire("d", n=below["h"]) == 0
+    assert wire("d", n=second_folder["h"]) == 0
     assert [*wire.nodes()] == ["b"]
-    assert wire("d", n=below["h"]) == wire("m", n=below["h"], t=wire.tops[2]) == wire("g", n=below["h"]) == ENOENT
+    assert (
+        wire("d", n=second_folder["h"])
+        == wire("m", n=second_folder["h"], t=wire.tops[2])
+        == wire("g", n=second_folder["h"])
+        == ENOENT
+    )
 
 
 def test_impossible_node_commands_are_refused(wire: MegaWire) -> None:
@@ -268,11 +278,11 @@ def test_a_tree_is_made_and_copied_by_one_command(wire: MegaWire) -> None:
     folder = {"h": "folder00", "t": 1, "a": attributes(bytes(16), "new"), "k": encode(ecb(wire.master_key, bytes(16)))}
     entry = {"h": file["h"], "p": "folder00", "t": 0, "a": attributes(xor(full[:16], full[16:]), "copy"),
              "k": encode(ecb(wire.master_key, full))}  # fmt: skip
-    made = wire("p", t=wire.tops[2], n=[folder, entry])["f"]
-    assert (made[1]["p"], wire.name_of(made[1])) == (made[0]["h"], "copy")
-    assert wire.download(made[1]) == b"abc"
-    replaced = wire("p", t=wire.tops[2], n=[{**entry, "h": made[1]["h"], "p": "x", "ov": file["h"]}])
-    assert replaced == ENOENT
+    nodes = wire("p", t=wire.tops[2], n=[folder, entry])["f"]
+    assert (nodes[1]["p"], wire.name_of(nodes[1])) == (nodes[0]["h"], "copy")
+    assert wire.download(nodes[1]) == b"abc"
+    answer = wire("p", t=wire.tops[2], n=[{**entry, "h": nodes[1]["h"], "p": "x", "ov": file["h"]}])
+    assert answer == ENOENT
     del entry["p"]
     wire("p", t=wire.tops[2], n=[{**entry, "ov": file["h"]}])
     assert file["h"] not in {node["h"] for node in wire("f", c=1)["f"]}
@@ -311,8 +321,8 @@ def test_links_of_files(wire: MegaWire) -> None:
     assert wire("l", n=node["h"]) == link
     assert wire("f")["ph"] == [{"h": node["h"], "ph": link}]
     session, wire.session = wire.session, ""
-    found = wire("g", g=1, p=link)
-    assert (found["s"], found["at"], len(wire.request("GET", found["g"]).body)) == (3, node["a"], 3)
+    answer = wire("g", g=1, p=link)
+    assert (answer["s"], answer["at"], len(wire.request("GET", answer["g"]).body)) == (3, node["a"], 3)
     assert wire("f", f=1, p=link)["f"][0]["h"] == node["h"]
     assert wire("g", g=1, n=node["h"]) == ESID
     wire.session = session
@@ -330,8 +340,8 @@ def test_links_of_folders_need_a_share(wire: MegaWire) -> None:
     share: dict[str, Any] = {"n": folder["h"], "ok": encode(bytes(16)), "ha": encode(bytes(16)), "cr": keys}
     assert wire("s2", s=[{"u": "EXP", "r": 0}], **share) == {"r": [0]}
     link = wire("l", n=folder["h"])
-    found = wire("f", c=1)
-    assert ([each["h"] for each in found["ok"]], found["s"][0]["u"]) == ([folder["h"]], "EXP")
+    listing = wire("f", c=1)
+    assert ([entry["h"] for entry in listing["ok"]], listing["s"][0]["u"]) == ([folder["h"]], "EXP")
     assert wire.name_of(wire.nodes()["a"]) == "a", "the owner's key is there as well"
     session, wire.session = wire.session, ""
     public = wire("f", c=1, ca=1, r=1, query=f"n={link}")["f"]
@@ -354,8 +364,8 @@ def test_links_of_folders_need_a_share(wire: MegaWire) -> None:
 
 
 def test_events_tell_all_that_changed(wire: MegaWire) -> None:
-    place = wire("f", c=1)["sn"]
-    waiting = wire.events(place)
+    sequence_number = wire("f", c=1)["sn"]
+    waiting = wire.events(sequence_number)
     assert set(waiting) == {"w", "sn"}
     folder = wire.mkdir("folder", i="mine")
     file = wire.upload("a", b"abc", i="mine")
@@ -363,14 +373,14 @@ def test_events_tell_all_that_changed(wire: MegaWire) -> None:
     wire("a", n=file["h"], at=file["a"])
     wire("l", n=file["h"])
     wire("d", n=folder["h"])
-    told = wire.events(place)
-    assert [(event["a"], event.get("n", ""), event.get("i")) for event in told["a"]] == [
+    answer = wire.events(sequence_number)
+    assert [(event["a"], event.get("n", ""), event.get("i")) for event in answer["a"]] == [
         ("t", "", "mine"), ("t", "", "mine"), ("d", file["h"], None), ("t", "", None), ("u", file["h"], None),
         ("ph", "", None), ("d", folder["h"], None),
     ]  # fmt: skip
-    assert told["a"][2]["m"] == 1, "it was moved, and not removed"
-    assert told["a"][3]["t"]["f"][0]["p"] == folder["h"]
-    assert "w" in wire.events(told["sn"])
+    assert answer["a"][2]["m"] == 1, "it was moved, and not removed"
+    assert answer["a"][3]["t"]["f"][0]["p"] == folder["h"]
+    assert "w" in wire.events(answer["sn"])
     assert wire.request("GET", waiting["w"]).body == b"0", "there is something already"
 
 
@@ -388,22 +398,22 @@ def test_a_client_that_waits_is_woken(emulator: EmulatorService, wire: MegaWire)
 
 
 def test_unknown_log_positions_are_refused(emulator: EmulatorService, wire: MegaWire) -> None:
-    place = wire("f", c=1)["sn"]
+    sequence_number = wire("f", c=1)["sn"]
     emulator.control(reset=True)
-    for wrong, code in {place: ETOOMANY, "": EARGS, "x": EARGS, "!": EARGS}.items():
+    for wrong, code in {sequence_number: ETOOMANY, "": EARGS, "x": EARGS, "!": EARGS}.items():
         assert json.loads(wire.request("POST", f"/sc?sn={wrong}&sid={wire.session}").body) == code
 
 
 def test_upload_not_ready_is_neither_listed_nor_reported(emulator: EmulatorService, wire: MegaWire) -> None:
-    place = wire("f", c=1)["sn"]
+    sequence_number = wire("f", c=1)["sn"]
     emulator.control(set={"readiness.delay_s": 3600})
     node = wire.upload("a", b"abc")
     assert wire.nodes() == {}
     assert wire("g", g=1, n=node["h"]) == wire("d", n=node["h"]) == ENOENT
-    assert "w" in wire.events(place)
+    assert "w" in wire.events(sequence_number)
 
 
-# --- trouble ---
+# --- throttling and faults ---
 
 
 @pytest.mark.parametrize(("reason", "code"), [("EAGAIN", -3), ("ERATELIMIT", -4), ("ETOOMANY", -6)])
@@ -422,10 +432,10 @@ def test_too_many_downloads(emulator: EmulatorService, wire: MegaWire) -> None:
     other = MegaWire(emulator.endpoint).connection
     other.putrequest("POST", half[half.index("/ul/") :] + "/0")
     other.putheader("content-length", "2")
-    other.endheaders(b"x")  # one byte of two: it stays in flight
-    while (refused := wire.request("GET", url)).status == 200:
-        pass  # it is not there yet
-    assert (refused.status, refused.headers["x-mega-time-left"]) == (509, "17")
+    other.endheaders(b"x")  # one byte of two, so the request stays in flight
+    while (refusal := wire.request("GET", url)).status == 200:
+        pass  # the other request has not arrived yet
+    assert (refusal.status, refusal.headers["x-mega-time-left"]) == (509, "17")
     other.close()
 
 
@@ -438,8 +448,8 @@ def test_corrupted_download_breaks_the_mac(emulator: EmulatorService, wire: Mega
 
 def test_broken_and_unknown(emulator: EmulatorService, wire: MegaWire) -> None:
     assert [wire.request("POST", path).status for path in ("/", "/nothing", "/ul/x")] == [404] * 3
-    refused = wire.request("GET", "/cs")
-    assert (refused.status, refused.headers["allow"]) == (405, "POST")
+    refusal = wire.request("GET", "/cs")
+    assert (refusal.status, refusal.headers["allow"]) == (405, "POST")
     emulator.control(set={"faults.error_rate": 1.0})
     assert wire.raw(b"[]").status == 500
 

@@ -1,6 +1,6 @@
-"""The MEGA emulator with other people's clients: rclone, and megajs where ``npm install -g megajs`` has been run.
+"""Tests of third-party clients of MEGA: rclone, and megajs if ``npm install -g megajs`` has been run.
 
-The third one, async-mega-py, is the driver's (tests/drivers/test_driver_mega.py).
+The driver's tests use a third client, async-mega-py (tests/drivers/test_driver_mega.py).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def emulator(shared: EmulatorService) -> Iterator[EmulatorService]:
 
 
 class Rclone:
-    """rclone with one remote, ``m:``, that finds the emulator by the real names or by its address."""
+    """A runner of rclone with one remote, ``m:``, which reaches the emulator by real host names or by its address."""
 
     def __init__(self, emulator: EmulatorService, folder: Path, *, by_proxy: bool) -> None:
         binary = find_binary("rclone")
@@ -45,29 +45,34 @@ class Rclone:
             pytest.skip("rclone is not installed")
         endpoint = emulator.endpoint
         self.binary, self.ca_file = str(binary), endpoint.ca_file
-        told = subprocess.run(
+        completed = subprocess.run(
             [self.binary, "obscure", endpoint.credentials["password"]], capture_output=True, check=True
         )
         config = folder / "rclone.conf"
         config.write_text(
-            f"[m]\ntype = mega\nuser = {endpoint.credentials['email']}\npass = {told.stdout.decode().strip()}\n"
+            f"[m]\ntype = mega\nuser = {endpoint.credentials['email']}\npass = {completed.stdout.decode().strip()}\n"
             "hard_delete = true\n"
         )
-        nowhere = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
-        way = (
+        variables = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
+        address_variables = (
             dict.fromkeys(("HTTPS_PROXY", "HTTP_PROXY"), endpoint.proxy)
             if by_proxy
             else {"X_MEGA_API_URL": endpoint.url}
         )
-        self.environment = {**nowhere, **way, "SSL_CERT_FILE": endpoint.ca_file, "RCLONE_CONFIG": str(config)}
+        self.environment = {
+            **variables,
+            **address_variables,
+            "SSL_CERT_FILE": endpoint.ca_file,
+            "RCLONE_CONFIG": str(config),
+        }
 
     def __call__(self, *arguments: str) -> str:
-        done = subprocess.run(
+        completed = subprocess.run(
             [self.binary, *arguments, "--ca-cert", self.ca_file, "--retries", "1", "--low-level-retries", "1"],
             env=self.environment, capture_output=True, text=True, timeout=HANG_S, check=False,
         )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        assert completed.returncode == 0, completed.stderr
+        return completed.stdout
 
 
 @pytest.fixture
@@ -96,8 +101,8 @@ def test_rclone_by_the_real_names(emulator: EmulatorService, tmp_path: Path, sou
     ]
     rclone("moveto", "m:t/deep/er/x", "m:u/moved")
     rclone("deletefile", "m:t/empty")
-    left = sorted(rclone("lsf", "-R", "m:").splitlines())
-    assert left == ["t/", "t/a b ü.txt", "t/deep/", "t/deep/er/", "u/", "u/moved"]
+    paths_after = sorted(rclone("lsf", "-R", "m:").splitlines())
+    assert paths_after == ["t/", "t/a b ü.txt", "t/deep/", "t/deep/er/", "u/", "u/moved"]
     routes: Any = emulator.control(get="stats")["stats"]["routes"]
     assert {status for counts in routes.values() for status in counts} == {"200", "402"}
 
@@ -122,12 +127,12 @@ def test_rclone_by_the_address(emulator: EmulatorService, tmp_path: Path, source
 
 
 def _megajs() -> dict[str, str] | None:
-    """The environment in which node finds megajs; None if it is not installed."""
+    """Return the environment in which node finds megajs, or None if megajs is not installed."""
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
         return None
-    told = subprocess.run([npm, "root", "-g"], capture_output=True, text=True, check=False).stdout.strip()
-    return {**os.environ, "NODE_PATH": told} if (Path(told) / "megajs").is_dir() else None
+    modules = subprocess.run([npm, "root", "-g"], capture_output=True, text=True, check=False).stdout.strip()
+    return {**os.environ, "NODE_PATH": modules} if (Path(modules) / "megajs").is_dir() else None
 
 
 @pytest.mark.slow
@@ -138,15 +143,15 @@ def test_megajs(emulator: EmulatorService, version: str) -> None:
         pytest.skip("megajs is not installed")
     emulator.control(set={"account.type": version})
     endpoint = emulator.endpoint
-    done = subprocess.run(
+    completed = subprocess.run(
         ["node", str(HERE / "mega_client.cjs"), f"{endpoint.url}/", *endpoint.credentials.values()],
         env={**environment, "NODE_EXTRA_CA_CERTS": endpoint.ca_file},
         capture_output=True, text=True, timeout=HANG_S, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found.pop("closed").startswith("ESID (-15)")
-    assert found == {
+    assert completed.returncode == 0, completed.stderr
+    result = json.loads(completed.stdout)
+    assert result.pop("closed").startswith("ESID (-15)")
+    assert result == {
         "user": "Emulated User",
         "same": True,
         "range": True,

@@ -1,4 +1,4 @@
-"""OAuth as the emulated services share it: codes and their challenges, tokens that end, revocation."""
+"""Tests of the OAuth code that the emulated services share: codes, challenges, token lifetimes, revocation."""
 
 from __future__ import annotations
 
@@ -18,45 +18,45 @@ VERIFIER = "v" * 43
 CHALLENGE = base64.urlsafe_b64encode(hashlib.sha256(VERIFIER.encode()).digest()).rstrip(b"=").decode()
 
 
-def made(**options: Any) -> tuple[OAuth, list[Grant]]:
-    """A service that answers with the error's name, and keeps what it granted."""
+def make_oauth(**options: Any) -> tuple[OAuth, list[Grant]]:
+    """Return an OAuth service that answers with the name of an error, and the list of its grants."""
     grants: list[Grant] = []
 
-    def granted(grant: Grant) -> Answer:
+    def answer_grant(grant: Grant) -> Answer:
         grants.append(grant)
         return Answer(200, [], b"")
 
-    def refused(error: str, form: Any) -> Answer:
+    def answer_refusal(error: str, form: Any) -> Answer:
         return Answer(400, [], error.encode())
 
-    return OAuth(Dialect(granted, refused, **options), Tokens(1).next, lambda: 60.0), grants
+    return OAuth(Dialect(answer_grant, answer_refusal, **options), Tokens(1).next, lambda: 60.0), grants
 
 
 def call(form: dict[str, str] | None = None, *, now_s: float = 0.0, query: dict[str, str] | None = None) -> Call:
     route = Route("x", Kind.FREE, lambda call: Answer(200, [], b""))
-    asked = urlencode(query or {}).encode()
-    return Call(route, "POST", "/token", {}, asked, {}, now_s, urlencode(form or {}).encode())
+    query_string = urlencode(query or {}).encode()
+    return Call(route, "POST", "/token", {}, query_string, {}, now_s, urlencode(form or {}).encode())
 
 
 def code_for(oauth: OAuth, **query: str) -> str:
-    """Lets the user agree; returns the code that the browser brings back."""
+    """Let the user agree, and return the code from the redirect."""
     answer = oauth.authorize(call(query={"client_id": "c", "redirect_uri": BACK, "state": "s", **query}))
-    place = urlsplit(dict(answer.headers)[b"location"].decode())
-    assert (answer.status, f"{place.scheme}://{place.netloc}{place.path}") == (302, BACK)
-    fields = parse_qs(place.query)
+    location = urlsplit(dict(answer.headers)[b"location"].decode())
+    assert (answer.status, f"{location.scheme}://{location.netloc}{location.path}") == (302, BACK)
+    fields = parse_qs(location.query)
     assert fields["state"] == ["s"]
     return fields["code"][0]
 
 
-def exchanged(oauth: OAuth, code: str, **form: str) -> bytes:
-    """Asks for a token; returns why there is none, or an empty text."""
-    whole = {"grant_type": "authorization_code", "code": code, "client_id": "c", "redirect_uri": BACK, **form}
-    return bytes(oauth.token(call(whole)).body)
+def exchange_code(oauth: OAuth, code: str, **form: str) -> bytes:
+    """Request a token for a code, and return the error, or nothing on success."""
+    fields = {"grant_type": "authorization_code", "code": code, "client_id": "c", "redirect_uri": BACK, **form}
+    return bytes(oauth.token(call(fields)).body)
 
 
 def test_a_code_becomes_a_token_that_ends() -> None:
-    oauth, grants = made()
-    assert exchanged(oauth, code_for(oauth, scope="a b")) == b""
+    oauth, grants = make_oauth()
+    assert exchange_code(oauth, code_for(oauth, scope="a b")) == b""
     assert (grants[0].scope, grants[0].expires_s) == ("a b", 60)
     assert oauth.tokens[f"Bearer {grants[0].access_token}".encode()] == 60.0
     refresh = {"grant_type": "refresh_token", "refresh_token": grants[0].refresh_token, "client_id": "c"}
@@ -66,21 +66,21 @@ def test_a_code_becomes_a_token_that_ends() -> None:
 
 
 def test_a_code_is_for_one_use_one_client_and_one_address() -> None:
-    oauth, _ = made()
+    oauth, _ = make_oauth()
     code = code_for(oauth)
-    assert exchanged(oauth, code, client_id="other") == b"invalid_grant"
-    assert exchanged(oauth, code, redirect_uri="http://127.0.0.1:6/back") == b"invalid_grant"
-    assert exchanged(oauth, code) == b""
-    assert exchanged(oauth, code) == b"invalid_grant"
+    assert exchange_code(oauth, code, client_id="other") == b"invalid_grant"
+    assert exchange_code(oauth, code, redirect_uri="http://127.0.0.1:6/back") == b"invalid_grant"
+    assert exchange_code(oauth, code) == b""
+    assert exchange_code(oauth, code) == b"invalid_grant"
 
 
 @pytest.mark.parametrize(("method", "challenge"), [("S256", CHALLENGE), ("plain", VERIFIER)])
 def test_a_challenge_wants_its_verifier(method: str, challenge: str) -> None:
-    oauth, _ = made()
+    oauth, _ = make_oauth()
     code = code_for(oauth, code_challenge=challenge, code_challenge_method=method)
-    assert exchanged(oauth, code) == b"invalid_grant"
-    assert exchanged(oauth, code, code_verifier="w" * 43) == b"invalid_grant"
-    assert exchanged(oauth, code, code_verifier=VERIFIER) == b""
+    assert exchange_code(oauth, code) == b"invalid_grant"
+    assert exchange_code(oauth, code, code_verifier="w" * 43) == b"invalid_grant"
+    assert exchange_code(oauth, code, code_verifier=VERIFIER) == b""
 
 
 @pytest.mark.parametrize(
@@ -94,15 +94,15 @@ def test_a_challenge_wants_its_verifier(method: str, challenge: str) -> None:
     ],
 )
 def test_authorization_page_refuses_unsafe_redirects(query: dict[str, str], error: bytes) -> None:
-    oauth, _ = made()
+    oauth, _ = make_oauth()
     assert oauth.authorize(call(query={"client_id": "c", "redirect_uri": BACK, **query})).body == error
 
 
 def test_a_code_can_be_shown() -> None:
-    oauth, _ = made(shown=lambda code: Answer(200, [], code.encode()))
+    oauth, _ = make_oauth(shown=lambda code: Answer(200, [], code.encode()))
     code = bytes(oauth.authorize(call(query={"client_id": "c"})).body).decode()
-    assert exchanged(oauth, code) == b"invalid_grant"
-    assert exchanged(oauth, code, redirect_uri="") == b""
+    assert exchange_code(oauth, code) == b"invalid_grant"
+    assert exchange_code(oauth, code, redirect_uri="") == b""
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_a_code_can_be_shown() -> None:
 )
 def test_token_request_needs_a_known_grant_and_proof(form: dict[str, str], error: bytes) -> None:
     proofs = {"refresh_token": "refresh_token", "own": "proof"}
-    oauth, _ = made(proofs=proofs, clientless=frozenset({"own"}))
+    oauth, _ = make_oauth(proofs=proofs, clientless=frozenset({"own"}))
     assert oauth.token(call(form)).body == error
 
 
@@ -129,7 +129,7 @@ def test_token_request_needs_a_known_grant_and_proof(form: dict[str, str], error
     [(Renewal.NONE, False, b""), (Renewal.BESIDE, True, b""), (Renewal.INSTEAD, True, b"invalid_grant")],
 )
 def test_refresh_keeps_adds_or_replaces_the_refresh_token(renewal: Renewal, brings: bool, again: bytes) -> None:
-    oauth, grants = made(renewal=renewal)
+    oauth, grants = make_oauth(renewal=renewal)
     form = {"grant_type": "refresh_token", "refresh_token": "made-up", "client_id": "c"}
     oauth.token(call(form))
     assert bool(grants[0].refresh_token) == brings
@@ -137,9 +137,9 @@ def test_refresh_keeps_adds_or_replaces_the_refresh_token(renewal: Renewal, brin
 
 
 def test_revoking_ends_all_that_belongs_together() -> None:
-    oauth, grants = made()
+    oauth, grants = make_oauth()
     oauth.add_token("given")
-    exchanged(oauth, code_for(oauth))
+    exchange_code(oauth, code_for(oauth))
     refresh = {"grant_type": "refresh_token", "refresh_token": grants[0].refresh_token, "client_id": "c"}
     oauth.token(call(refresh))
     assert len(oauth.tokens) == 3
@@ -153,8 +153,8 @@ def test_revoking_ends_all_that_belongs_together() -> None:
 
 
 def test_a_refresh_token_can_be_revoked_before_its_first_use() -> None:
-    oauth, grants = made(renewal=Renewal.INSTEAD)
-    exchanged(oauth, code_for(oauth))
+    oauth, grants = make_oauth(renewal=Renewal.INSTEAD)
+    exchange_code(oauth, code_for(oauth))
     assert oauth.revoke(grants[0].refresh_token)
     assert oauth.tokens == {}
 

@@ -1,4 +1,4 @@
-"""The OneDrive emulator, asked over TLS; every answer is checked against Graph's metadata."""
+"""Tests of the OneDrive emulator over TLS. Every answer is checked against Graph's metadata."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_cloudbench.emulators import EmulatorService, start_emulator
 from pytest_cloudbench.emulators.onedrive.address import parse_address
 from pytest_cloudbench.workload.payload.quickxor import QuickXor
 
-from .graph_wire import GraphWire, Told, problems
+from .graph_wire import GraphReply, GraphWire, problems
 
 ROOT = "/v1.0/me/drive/root"
 UNIT = 320 * 1024
@@ -28,7 +28,7 @@ def running() -> Iterator[EmulatorService]:
 
 @pytest.fixture
 def emulator(running: EmulatorService) -> Iterator[EmulatorService]:
-    """The emulator with an empty account, and the settings of ``ideal`` again afterwards."""
+    """The emulator with an empty account. Its settings are restored after the test."""
     before = running.control(get="profile")["profile"]
     running.control(reset=True)
     yield running
@@ -37,20 +37,20 @@ def emulator(running: EmulatorService) -> Iterator[EmulatorService]:
 
 @pytest.fixture
 def wire(emulator: EmulatorService) -> Iterator[GraphWire]:
-    made = GraphWire(emulator.endpoint)
-    yield made
-    made.connection.close()
+    client = GraphWire(emulator.endpoint)
+    yield client
+    client.connection.close()
 
 
-def content(wire: GraphWire, path: str, **headers: str) -> Told:
-    """What a file holds, by the address that the service names."""
-    told = wire("GET", f"{ROOT}:/{path}:/content")
-    assert (told.status, told.value) == (302, b"")
-    return wire("GET", told.headers["location"], token=None, **headers)
+def content(wire: GraphWire, path: str, **headers: str) -> GraphReply:
+    """Download a file by the address in the redirect."""
+    redirect = wire("GET", f"{ROOT}:/{path}:/content")
+    assert (redirect.status, redirect.value) == (302, b"")
+    return wire("GET", redirect.headers["location"], token=None, **headers)
 
 
-def names(told: Told) -> list[str]:
-    return [entry["name"] for entry in told.value["value"]]
+def names(reply: GraphReply) -> list[str]:
+    return [entry["name"] for entry in reply.value["value"]]
 
 
 # --- the metadata, addresses, the hash ---
@@ -78,9 +78,9 @@ def test_metadata_check_finds_unknown_and_wrong_properties() -> None:
     ],
 )
 def test_addresses(path: str, expected: tuple[str, str | None, str, str]) -> None:
-    found = parse_address(path)
-    assert found is not None
-    assert found[3:] == expected
+    address = parse_address(path)
+    assert address is not None
+    assert address[3:] == expected
 
 
 @pytest.mark.parametrize(
@@ -95,11 +95,11 @@ def test_addresses(path: str, expected: tuple[str, str | None, str, str]) -> Non
     ],
 )
 def test_addresses_as_clients_write_them(path: str, same: str) -> None:
-    found, plain = parse_address(path), parse_address(same)
-    assert found is not None
-    assert plain is not None
-    assert found[3:] == plain[3:]
-    assert found.drive == plain.drive
+    address, plain_address = parse_address(path), parse_address(same)
+    assert address is not None
+    assert plain_address is not None
+    assert address[3:] == plain_address[3:]
+    assert address.drive == plain_address.drive
 
 
 @pytest.mark.parametrize(
@@ -107,9 +107,9 @@ def test_addresses_as_clients_write_them(path: str, same: str) -> None:
     ["/v1.0/me/drives/b!x/root", "/v1.0/groups/g/drive/root", "/v1.0/groups/g/drives/b!x", "/v1.0/sites/s/drive"],
 )
 def test_drives_have_owners(path: str) -> None:
-    found = parse_address(path)
-    assert found is not None
-    assert found.drive_id == ("b!x" if "b!x" in path else "")
+    address = parse_address(path)
+    assert address is not None
+    assert address.drive_id == ("b!x" if "b!x" in path else "")
 
 
 @pytest.mark.parametrize("path", ["/v1.0/me/driver", "/v2.0/me/drive", "/me/drive"])
@@ -121,8 +121,8 @@ def test_foreign_paths_are_no_addresses(path: str) -> None:
 def test_quickxor_is_the_published_one(size: int) -> None:
     data = random.Random(size).randbytes(size)
     ring = 0
-    for place, byte in enumerate(data):
-        ring ^= byte << 11 * place % 160
+    for index, byte in enumerate(data):
+        ring ^= byte << 11 * index % 160
     ring = (ring ^ ring >> 160) % 2**160 ^ size << 96
     in_pieces = QuickXor()
     for start_ in range(0, size, 77):
@@ -131,9 +131,9 @@ def test_quickxor_is_the_published_one(size: int) -> None:
 
 
 def test_quickxor_of_a_known_text() -> None:
-    known = QuickXor()
-    known.update(b"hello world")
-    assert base64.b64encode(known.digest()) == b"aCgDG9jwBhDc4Q1yawMZAAAAAAA="
+    hasher = QuickXor()
+    hasher.update(b"hello world")
+    assert base64.b64encode(hasher.digest()) == b"aCgDG9jwBhDc4Q1yawMZAAAAAAA="
 
 
 # --- items ---
@@ -163,10 +163,10 @@ def test_the_life_of_a_file(wire: GraphWire) -> None:
 
 def test_conflict_behaviour_fails_or_renames(wire: GraphWire) -> None:
     wire.put("a.txt")
-    told = wire("PUT", f"{ROOT}:/a.txt:/content?@microsoft.graph.conflictBehavior=fail", b"2")
-    assert (told.status, told.code) == (409, "nameAlreadyExists")
-    told = wire("PUT", f"{ROOT}:/a.txt:/content?@microsoft.graph.conflictBehavior=rename", b"2")
-    assert (told.status, told.value["name"]) == (201, "a 1.txt")
+    reply = wire("PUT", f"{ROOT}:/a.txt:/content?@microsoft.graph.conflictBehavior=fail", b"2")
+    assert (reply.status, reply.code) == (409, "nameAlreadyExists")
+    reply = wire("PUT", f"{ROOT}:/a.txt:/content?@microsoft.graph.conflictBehavior=rename", b"2")
+    assert (reply.status, reply.value["name"]) == (201, "a 1.txt")
     folder = {"name": "A.TXT", "folder": {}}
     assert wire("POST", f"{ROOT}/children", folder).status == 409
     renamed = wire("POST", f"{ROOT}/children", {**folder, "@microsoft.graph.conflictBehavior": "rename"})
@@ -180,8 +180,8 @@ def test_conflict_behaviour_fails_or_renames(wire: GraphWire) -> None:
     ["a:b", "a*b", 'a"b', "x" * 256, " a", "", "CON", "nul", "Com7", "LPT0", "~$x", ".lock", "Desktop.ini", "a_VTI_b"],
 )
 def test_names_that_no_item_can_have(wire: GraphWire, name: str) -> None:
-    told = wire("POST", f"{ROOT}/children", {"name": name, "folder": {}})
-    assert (told.status, told.code) == (400, "invalidRequest")
+    reply = wire("POST", f"{ROOT}/children", {"name": name, "folder": {}})
+    assert (reply.status, reply.code) == (400, "invalidRequest")
 
 
 @pytest.mark.parametrize("name", ["CON.txt", "console", "a~$x", "COM10", "lock", "vti"])
@@ -192,28 +192,28 @@ def test_names_that_look_like_reserved_ones(wire: GraphWire, name: str) -> None:
 @pytest.mark.parametrize("way", ["PUT", "PATCH", "copy", "session", "above"])
 def test_reserved_names_are_refused_however_they_are_given(wire: GraphWire, way: str) -> None:
     item = f"/v1.0/me/drive/items/{wire.put('a.txt')['id']}"
-    told = {
+    reply = {
         "PUT": lambda: wire("PUT", f"{ROOT}:/AUX:/content", b"x"),
         "PATCH": lambda: wire("PATCH", item, {"name": "prn"}),
         "copy": lambda: wire("POST", f"{item}/copy", {"name": "~$a.docx"}),
         "session": lambda: wire("POST", f"{ROOT}:/COM1:/createUploadSession"),
         "above": lambda: wire("PUT", f"{ROOT}:/LPT9/a.txt:/content", b"x"),
     }[way]()
-    assert (told.status, told.code) == (400, "invalidRequest")
+    assert (reply.status, reply.code) == (400, "invalidRequest")
 
 
 def test_pages_of_children(wire: GraphWire) -> None:
     folder = wire.folder("many")["id"]
     for number in range(7):
         wire("PUT", f"/v1.0/me/drive/items/{folder}:/{number}.txt:/content", b"x" * number)
-    seen, url = [], f"/v1.0/me/drive/items/{folder}/children?$top=3&$select=name,size"
+    all_names, url = [], f"/v1.0/me/drive/items/{folder}/children?$top=3&$select=name,size"
     while url:
         page = wire("GET", url)
         assert len(page.value["value"]) <= 3
         assert set(page.value["value"][0]) == {"@odata.etag", "name", "size"}
-        seen += names(page)
+        all_names += names(page)
         url = page.value.get("@odata.nextLink", "")
-    assert seen == [f"{number}.txt" for number in range(7)]
+    assert all_names == [f"{number}.txt" for number in range(7)]
     largest = wire("GET", f"{ROOT}:/many:/children?$orderby=size desc&$top=2")
     assert names(largest) == ["6.txt", "5.txt"]
     assert names(wire("GET", largest.value["@odata.nextLink"])) == ["4.txt", "3.txt"]
@@ -225,13 +225,15 @@ def test_pages_of_children(wire: GraphWire) -> None:
 def test_moving_and_renaming(wire: GraphWire) -> None:
     item = wire.put("from/a.txt")
     folder = wire.folder("to")
-    wanted = {"name": "b.txt", "parentReference": {"id": folder["id"]}}
-    moved = wire("PATCH", f"{ROOT}:/from/a.txt", wanted)
+    changes = {"name": "b.txt", "parentReference": {"id": folder["id"]}}
+    moved = wire("PATCH", f"{ROOT}:/from/a.txt", changes)
     assert (moved.status, moved.value["id"], moved.value["name"]) == (200, item["id"], "b.txt")
     times = {"createdDateTime": "2020-01-02T03:04:05Z", "lastModifiedDateTime": "2021-01-02T03:04:05.6Z"}
-    told = wire("PATCH", f"/v1.0/me/drive/items/{item['id']}", {"fileSystemInfo": times})
-    assert told.value["fileSystemInfo"]["lastModifiedDateTime"] == "2021-01-02T03:04:05Z"
-    assert told.value["createdDateTime"] == item["createdDateTime"]  # when it arrived; see business accounts
+    reply = wire("PATCH", f"/v1.0/me/drive/items/{item['id']}", {"fileSystemInfo": times})
+    assert reply.value["fileSystemInfo"]["lastModifiedDateTime"] == "2021-01-02T03:04:05Z"
+    assert (
+        reply.value["createdDateTime"] == item["createdDateTime"]
+    )  # the time of its arrival, unlike in business accounts
     wire.put("to/c.txt")
     assert wire("PATCH", f"{ROOT}:/to/c.txt", {"name": "B.txt"}).code == "nameAlreadyExists"
     assert wire("PATCH", f"{ROOT}:/to/b.txt", {"name": "B.txt"}).value["name"] == "B.txt"
@@ -251,30 +253,34 @@ def test_tags_protect_from_lost_updates(wire: GraphWire) -> None:
     wire.put("a.txt", b"other")
     for method, path, body in (("PATCH", address, {"name": "b"}), ("DELETE", address, None),
                                ("PUT", f"{address}/content", b"mine")):  # fmt: skip
-        told = wire(method, path, body, If_Match=item["eTag"])
-        assert (told.status, told.code) == (412, "resourceModified")
+        reply = wire(method, path, body, If_Match=item["eTag"])
+        assert (reply.status, reply.code) == (412, "resourceModified")
     newest = wire("GET", address).value["eTag"]
     assert wire("DELETE", address, If_Match=newest).status == 204
 
 
 def test_copies_and_their_monitor(wire: GraphWire, emulator: EmulatorService) -> None:
     wire.put("from/sub/a.txt")
-    accepted = wire("POST", f"{ROOT}:/from:/copy", {"name": "to"}, Prefer="respond-async")
-    assert (accepted.status, accepted.value) == (202, b"")
-    told = wire("GET", accepted.headers["location"], token=None)
-    assert (told.status, told.value["status"], told.value["percentageComplete"]) == (200, "completed", 100.0)
-    assert wire("GET", f"/v1.0/me/drive/items/{told.value['resourceId']}").value["name"] == "to"
+    copy = wire("POST", f"{ROOT}:/from:/copy", {"name": "to"}, Prefer="respond-async")
+    assert (copy.status, copy.value) == (202, b"")
+    progress = wire("GET", copy.headers["location"], token=None)
+    assert (progress.status, progress.value["status"], progress.value["percentageComplete"]) == (
+        200,
+        "completed",
+        100.0,
+    )
+    assert wire("GET", f"/v1.0/me/drive/items/{progress.value['resourceId']}").value["name"] == "to"
     assert content(wire, "to/sub/a.txt").value == b"hello"
     again = wire("POST", f"{ROOT}:/from:/copy", {"name": "to"})
     failed = wire("GET", again.headers["location"], token=None).value
     assert (failed["status"], failed["error"]["code"]) == ("failed", "nameAlreadyExists")
-    beside = wire("POST", f"{ROOT}:/from:/copy?@microsoft.graph.conflictBehavior=rename", {"name": "to"})
-    assert wire("GET", beside.headers["location"], token=None).value["status"] == "completed"
+    renamed_copy = wire("POST", f"{ROOT}:/from:/copy?@microsoft.graph.conflictBehavior=rename", {"name": "to"})
+    assert wire("GET", renamed_copy.headers["location"], token=None).value["status"] == "completed"
     assert wire.item("to 1/sub/a.txt").status == 200
     emulator.control(set={"jobs.start_s": 3600})
     later = wire("POST", f"{ROOT}:/from:/copy", {"name": "later"})
-    waits = wire("GET", later.headers["location"], token=None)
-    assert (waits.status, waits.value["status"]) == (202, "inProgress")
+    pending = wire("GET", later.headers["location"], token=None)
+    assert (pending.status, pending.value["status"]) == (202, "inProgress")
     assert wire.item("later").status == 404
     assert wire("POST", f"{ROOT}:/no:/copy", {"name": "x"}).status == 404
     assert wire("GET", "/monitor/none", token=None).status == 404
@@ -301,9 +307,9 @@ def test_only_a_personal_drive_restores_by_its_api(wire: GraphWire, emulator: Em
     wire("DELETE", f"{ROOT}:/a.txt")
     restore = f"/v1.0/me/drive/items/{item['id']}/restore"
     emulator.control(set={"account.type": "business"})
-    refused = wire("POST", restore)
+    refusal = wire("POST", restore)
     emulator.control(set={"account.type": "personal"})
-    assert (refused.status, refused.value["error"]["code"]) == (400, "notSupported")
+    assert (refusal.status, refusal.value["error"]["code"]) == (400, "notSupported")
     assert wire("POST", restore).status == 200
 
 
@@ -312,8 +318,8 @@ def test_versions(wire: GraphWire) -> None:
     item = wire.put("a.txt", b"three")
     address = f"/v1.0/me/drive/items/{item['id']}/versions"
     assert [(entry["id"], entry["size"]) for entry in wire("GET", address).value["value"]] == [("2.0", 5), ("1.0", 3)]
-    told = wire("GET", f"{address}/1.0/content")
-    assert wire("GET", told.headers["location"], token=None).value == b"one"
+    redirect = wire("GET", f"{address}/1.0/content")
+    assert wire("GET", redirect.headers["location"], token=None).value == b"one"
     assert wire("POST", f"{address}/1.0/restoreVersion").status == 204
     assert content(wire, "a.txt").value == b"one"
     assert wire("GET", f"{address}/9.0").status == 404
@@ -322,44 +328,44 @@ def test_versions(wire: GraphWire) -> None:
 # --- upload sessions ---
 
 
-def session(wire: GraphWire, path: str, **item: object) -> str:
-    told = wire("POST", f"{ROOT}:/{path}:/createUploadSession", {"item": item} if item else None)
-    assert told.status == 200, told.value
-    return str(told.value["uploadUrl"])
+def open_session(wire: GraphWire, path: str, **item: object) -> str:
+    reply = wire("POST", f"{ROOT}:/{path}:/createUploadSession", {"item": item} if item else None)
+    assert reply.status == 200, reply.value
+    return str(reply.value["uploadUrl"])
 
 
-def send(wire: GraphWire, url: str, data: bytes, first: int, total: int) -> Told:
+def send(wire: GraphWire, url: str, data: bytes, first: int, total: int) -> GraphReply:
     return wire("PUT", url, data, token=None, Content_Range=f"bytes {first}-{first + len(data) - 1}/{total}")
 
 
 def test_an_upload_goes_on_after_a_cut(wire: GraphWire, emulator: EmulatorService) -> None:
     data = random.Random(1).randbytes(2 * UNIT + 10)
     times = {"lastModifiedDateTime": "2020-01-01T00:00:00Z"}
-    url = session(wire, "big.bin", fileSystemInfo=times, **{"@microsoft.graph.conflictBehavior": "replace"})
+    url = open_session(wire, "big.bin", fileSystemInfo=times, **{"@microsoft.graph.conflictBehavior": "replace"})
     first = send(wire, url, data[:UNIT], 0, len(data))
     assert (first.status, first.value["nextExpectedRanges"]) == (202, [f"{UNIT}-"])
     wire.connection.close()
     other = GraphWire(emulator.endpoint)
-    asked = other("GET", url, token=None)
-    assert (asked.status, asked.value["nextExpectedRanges"]) == (200, [f"{UNIT}-"])
+    progress = other("GET", url, token=None)
+    assert (progress.status, progress.value["nextExpectedRanges"]) == (200, [f"{UNIT}-"])
     assert send(other, url, data[UNIT : 2 * UNIT], UNIT, len(data)).status == 202
-    done = send(other, url, data[2 * UNIT :], 2 * UNIT, len(data))
-    assert (done.status, done.value["size"]) == (201, len(data))
-    assert done.value["fileSystemInfo"]["lastModifiedDateTime"] == times["lastModifiedDateTime"]
+    reply = send(other, url, data[2 * UNIT :], 2 * UNIT, len(data))
+    assert (reply.status, reply.value["size"]) == (201, len(data))
+    assert reply.value["fileSystemInfo"]["lastModifiedDateTime"] == times["lastModifiedDateTime"]
     assert content(other, "big.bin").value == data
     assert other("GET", url, token=None).code == "itemNotFound"
     other.connection.close()
 
 
 def test_fragments_that_do_not_fit(wire: GraphWire) -> None:
-    url, data = session(wire, "a.bin"), b"x" * UNIT
+    url, data = open_session(wire, "a.bin"), b"x" * UNIT
     total = 3 * UNIT
     for first, words in ((UNIT, "Uploaded fragment is out of order."),):
-        told = send(wire, url, data, first, total)
-        assert (told.status, told.code, told.value["error"]["message"]) == (416, "invalidRange", words)
+        reply = send(wire, url, data, first, total)
+        assert (reply.status, reply.code, reply.value["error"]["message"]) == (416, "invalidRange", words)
     assert send(wire, url, data, 0, total).status == 202
-    told = send(wire, url, data, 0, total)
-    assert (told.status, told.value["error"]["innerError"]["code"]) == (416, "fragmentOverlap")
+    reply = send(wire, url, data, 0, total)
+    assert (reply.status, reply.value["error"]["innerError"]["code"]) == (416, "fragmentOverlap")
     assert send(wire, url, data, UNIT, total + 1).status == 400
     assert send(wire, url, data[:-1], UNIT, total).status == 400
     wrong = wire("PUT", url, data, token=None, Content_Range=f"bytes {UNIT}-{UNIT + 5}/{total}")
@@ -375,11 +381,11 @@ def test_fragments_that_do_not_fit(wire: GraphWire) -> None:
 def test_upload_sessions_onto_existing_files_follow_conflict_behaviour(wire: GraphWire) -> None:
     item = wire.put("a.txt")
     fails = {"item": {"@microsoft.graph.conflictBehavior": "fail"}}
-    told = wire("POST", f"{ROOT}:/a.txt:/createUploadSession", fails)
-    assert (told.status, told.code) == (409, "nameAlreadyExists")
-    overwritten = send(wire, session(wire, "a.txt"), b"as rclone does", 0, 14)
+    reply = wire("POST", f"{ROOT}:/a.txt:/createUploadSession", fails)
+    assert (reply.status, reply.code) == (409, "nameAlreadyExists")
+    overwritten = send(wire, open_session(wire, "a.txt"), b"as rclone does", 0, 14)
     assert (overwritten.status, overwritten.value["id"]) == (200, item["id"])
-    renamed = send(wire, session(wire, "a.txt", **{"@microsoft.graph.conflictBehavior": "rename"}), b"new", 0, 3)
+    renamed = send(wire, open_session(wire, "a.txt", **{"@microsoft.graph.conflictBehavior": "rename"}), b"new", 0, 3)
     assert (renamed.status, renamed.value["name"]) == (201, "a 1.txt")
     update = wire("POST", f"/v1.0/me/drive/items/{item['id']}/createUploadSession").value["uploadUrl"]
     replaced = send(wire, update, b"newer", 0, 5)
@@ -388,7 +394,7 @@ def test_upload_sessions_onto_existing_files_follow_conflict_behaviour(wire: Gra
     assert send(wire, deferred, b"abc", 0, 3).status == 202
     assert wire.item("d.txt").status == 404
     assert wire("POST", deferred, token=None).status == 201
-    url = session(wire, "late.txt", **{"@microsoft.graph.conflictBehavior": "fail"})
+    url = open_session(wire, "late.txt", **{"@microsoft.graph.conflictBehavior": "fail"})
     wire.put("late.txt")
     assert send(wire, url, b"abc", 0, 3).code == "nameAlreadyExists"
 
@@ -400,11 +406,11 @@ def test_changes(wire: GraphWire) -> None:
     wire.put("folder/a.txt")
     wire.put("b.txt")
     first = wire("GET", f"{ROOT}/delta?$top=2")
-    seen, page = names(first), first
+    all_names, page = names(first), first
     while "@odata.nextLink" in page.value:
         page = wire("GET", page.value["@odata.nextLink"])
-        seen += names(page)
-    assert seen == ["root", "folder", "a.txt", "b.txt"]
+        all_names += names(page)
+    assert all_names == ["root", "folder", "a.txt", "b.txt"]
     link = page.value["@odata.deltaLink"].replace("$top=2&", "")
     assert names(wire("GET", link)) == []
     wire.put("b.txt", b"changed")
@@ -418,9 +424,9 @@ def test_changes(wire: GraphWire) -> None:
     assert latest.value["value"] == []
     wire.put("d.txt")
     assert names(wire("GET", latest.value["@odata.deltaLink"])) == ["d.txt"]
-    told = wire("GET", f"{ROOT}/delta?token=other")
-    assert (told.status, told.code) == (410, "resyncRequired")
-    assert told.headers["location"].endswith("/root/delta")
+    reply = wire("GET", f"{ROOT}/delta?token=other")
+    assert (reply.status, reply.code) == (410, "resyncRequired")
+    assert reply.headers["location"].endswith("/root/delta")
 
 
 def test_delta_lists_deleted_items_with_their_folder(wire: GraphWire) -> None:
@@ -428,35 +434,35 @@ def test_delta_lists_deleted_items_with_their_folder(wire: GraphWire) -> None:
     folder = wire.item("folder").value["id"]
     for name in ("binned.txt", "purged.txt", "below/deep.txt"):
         wire.put(f"folder/{name}")
-    below = wire.item("folder/below").value["id"]
+    inner_folder = wire.item("folder/below").value["id"]
     link = wire("GET", f"{ROOT}/delta?token=latest").value["@odata.deltaLink"]
     wire("DELETE", f"{ROOT}:/folder/binned.txt")
     wire("POST", f"{ROOT}:/folder/purged.txt:/permanentDelete")
     wire("DELETE", f"{ROOT}:/folder/below")
     news = wire("GET", link).value["value"]
     assert {entry["name"]: entry["parentReference"]["id"] for entry in news if "deleted" in entry} == {
-        "binned.txt": folder, "purged.txt": folder, "below": folder, "deep.txt": below
+        "binned.txt": folder, "purged.txt": folder, "below": folder, "deep.txt": inner_folder
     }  # fmt: skip
 
 
 def test_links_and_permissions(wire: GraphWire) -> None:
     item = wire.put("a.txt")
     address = f"/v1.0/me/drive/items/{item['id']}"
-    made = wire("POST", f"{address}/createLink", {"type": "view", "scope": "anonymous"})
+    link = wire("POST", f"{address}/createLink", {"type": "view", "scope": "anonymous"})
     again = wire("POST", f"{address}/createLink", {"type": "view", "scope": "anonymous"})
-    assert (made.status, again.status, again.value["id"]) == (201, 200, made.value["id"])
-    url = made.value["link"]["webUrl"]
+    assert (link.status, again.status, again.value["id"]) == (201, 200, link.value["id"])
+    url = link.value["link"]["webUrl"]
     share = "u!" + base64.urlsafe_b64encode(url.encode()).decode().rstrip("=")
     assert wire("GET", f"/v1.0/shares/{share}/driveItem").value["id"] == item["id"]
-    listed = wire("GET", f"{address}/permissions").value["value"]
-    assert [entry["roles"] for entry in listed] == [["owner"], ["read"]]
-    one = f"{address}/permissions/{made.value['id']}"
-    assert wire("PATCH", one, {"roles": ["write"]}).value["roles"] == ["write"]
-    assert wire("DELETE", one).status == 204
-    assert wire("GET", one).status == 404
-    gone = wire("GET", f"/v1.0/shares/{share}/driveItem")
-    assert (gone.status, gone.code) == (403, "accessDenied")
-    assert wire("DELETE", f"{address}/permissions/{listed[0]['id']}").status == 403
+    permissions = wire("GET", f"{address}/permissions").value["value"]
+    assert [entry["roles"] for entry in permissions] == [["owner"], ["read"]]
+    permission = f"{address}/permissions/{link.value['id']}"
+    assert wire("PATCH", permission, {"roles": ["write"]}).value["roles"] == ["write"]
+    assert wire("DELETE", permission).status == 204
+    assert wire("GET", permission).status == 404
+    refusal = wire("GET", f"/v1.0/shares/{share}/driveItem")
+    assert (refusal.status, refusal.code) == (403, "accessDenied")
+    assert wire("DELETE", f"{address}/permissions/{permissions[0]['id']}").status == 403
     invited = wire("POST", f"{address}/invite", {"recipients": [{"email": "a@example.com"}], "roles": ["write"]})
     assert invited.value["value"][0]["roles"] == ["write"]
     assert wire("POST", f"{address}/invite", {"recipients": []}).status == 400
@@ -466,49 +472,49 @@ def test_links_and_permissions(wire: GraphWire) -> None:
 def test_searching(wire: GraphWire) -> None:
     for path in ("reports/it's 2026.txt", "reports/other.txt", "it's.txt"):
         wire.put(path)
-    told = wire("GET", f"{ROOT}/search(q='it''s')")
-    assert sorted(names(told)) == ["it's 2026.txt", "it's.txt"]
+    reply = wire("GET", f"{ROOT}/search(q='it''s')")
+    assert sorted(names(reply)) == ["it's 2026.txt", "it's.txt"]
     assert names(wire("GET", f"{ROOT}/search(q='nothing')")) == []
     assert names(wire("GET", "/v1.0/me/drive/search(q='other')")) == ["other.txt"]
 
 
-# --- who may ask, what cannot be asked ---
+# --- tokens, refused requests and faults ---
 
 
 def test_missing_wrong_and_expired_tokens_are_refused(wire: GraphWire, emulator: EmulatorService) -> None:
     for token, words in ((None, "Access token is empty."), ("wrong", "JWT is not well formed")):
-        told = wire("GET", ROOT, token=token)
-        assert (told.status, told.code) == (401, "InvalidAuthenticationToken")
-        assert words in told.value["error"]["message"]
-        assert told.headers["www-authenticate"].startswith("Bearer")
+        reply = wire("GET", ROOT, token=token)
+        assert (reply.status, reply.code) == (401, "InvalidAuthenticationToken")
+        assert words in reply.value["error"]["message"]
+        assert reply.headers["www-authenticate"].startswith("Bearer")
     emulator.control(set={"account.token_lifetime_s": 0})
     form = b"grant_type=refresh_token&refresh_token=r&client_id=c"
     path = "/common/oauth2/v2.0/token"
     answer = wire("POST", path, form, Content_Type="application/x-www-form-urlencoded").value
-    told = wire("GET", ROOT, token=answer["access_token"])
-    assert told.value["error"]["message"] == "Lifetime validation failed, the token is expired."
+    reply = wire("GET", ROOT, token=answer["access_token"])
+    assert reply.value["error"]["message"] == "Lifetime validation failed, the token is expired."
 
 
 def test_tokens_and_device_codes(wire: GraphWire) -> None:
-    def ask(path: str, form: str) -> Told:
+    def ask(path: str, form: str) -> GraphReply:
         headers = {"Content_Type": "application/x-www-form-urlencoded"}
         return wire("POST", f"/common/oauth2/v2.0/{path}", form.encode(), token=None, **headers)
 
-    told = ask("token", "grant_type=refresh_token&refresh_token=r&client_id=c")
-    assert (told.value["token_type"], told.value["expires_in"]) == ("Bearer", 14_400)
-    assert told.value["refresh_token"]
-    assert wire("GET", ROOT, token=told.value["access_token"]).status == 200
-    refused = ask("token", "grant_type=refresh_token&refresh_token=invalid&client_id=c")
-    assert (refused.status, refused.value["error"]) == (400, "invalid_grant")
-    assert refused.value["error_description"].startswith("AADSTS")
+    reply = ask("token", "grant_type=refresh_token&refresh_token=r&client_id=c")
+    assert (reply.value["token_type"], reply.value["expires_in"]) == ("Bearer", 14_400)
+    assert reply.value["refresh_token"]
+    assert wire("GET", ROOT, token=reply.value["access_token"]).status == 200
+    refusal = ask("token", "grant_type=refresh_token&refresh_token=invalid&client_id=c")
+    assert (refusal.status, refusal.value["error"]) == (400, "invalid_grant")
+    assert refusal.value["error_description"].startswith("AADSTS")
     device = ask("devicecode", "client_id=c&scope=Files.ReadWrite+offline_access").value
     grant = f"grant_type=urn:ietf:params:oauth:grant-type:device_code&client_id=c&device_code={device['device_code']}"
     assert ask("token", grant).value["error"] == "authorization_pending"
     assert wire("GET", "/devicelogin?otc=WRONG", token=None).status == 400
     assert wire("GET", f"/devicelogin?otc={device['user_code']}", token=None).status == 200
-    granted = ask("token", grant)
-    assert wire("GET", ROOT, token=granted.value["access_token"]).status == 200
-    assert granted.value["refresh_token"]
+    tokens = ask("token", grant)
+    assert wire("GET", ROOT, token=tokens.value["access_token"]).status == 200
+    assert tokens.value["refresh_token"]
     assert ask("token", grant).value["error"] == "bad_verification_code"
 
 
@@ -528,14 +534,14 @@ def test_tokens_and_device_codes(wire: GraphWire) -> None:
     ],
 )
 def test_unsupported_functions_are_refused_in_one_line(wire: GraphWire, method: str, path: str, what: str) -> None:
-    told = wire(method, path)
-    assert (told.status, told.code) == (400, "notSupported")
-    assert told.value["error"]["message"] == f"This emulator does not offer {what}."
+    reply = wire(method, path)
+    assert (reply.status, reply.code) == (400, "notSupported")
+    assert reply.value["error"]["message"] == f"This emulator does not offer {what}."
 
 
 def test_pages_cannot_be_skipped(wire: GraphWire) -> None:
-    told = wire("GET", f"{ROOT}/children?$skip=1")
-    assert (told.status, told.code) == (400, "invalidRequest")
+    reply = wire("GET", f"{ROOT}/children?$skip=1")
+    assert (reply.status, reply.code) == (400, "invalidRequest")
 
 
 def test_unknown_paths_and_malformed_bodies_are_refused(wire: GraphWire) -> None:
@@ -548,12 +554,12 @@ def test_unknown_paths_and_malformed_bodies_are_refused(wire: GraphWire) -> None
         ("/v1.0/drives/wrong/root", (400, "invalidRequest")),
         ("/v1.0/me/drive/items/none", (404, "itemNotFound")),
     ):
-        told = wire("GET", path)
-        assert (told.status, told.code) == expected, path
+        reply = wire("GET", path)
+        assert (reply.status, reply.code) == expected, path
     assert wire("PUT", f"{ROOT}/children", b"{}").status == 405
     for text in (b"[]", b"{", b'"a"'):
-        told = wire("POST", f"{ROOT}/children", text)
-        assert (told.status, told.code) == (400, "invalidRequest")
+        reply = wire("POST", f"{ROOT}/children", text)
+        assert (reply.status, reply.code) == (400, "invalidRequest")
     assert wire("POST", f"{ROOT}/children", {"name": "x"}).status == 400
     deep = "/".join(["x" * 100] * 5)
     assert wire("PUT", f"{ROOT}:/{deep}:/content", b"x").status == 400
@@ -561,12 +567,12 @@ def test_unknown_paths_and_malformed_bodies_are_refused(wire: GraphWire) -> None
 
 def test_full_quota_and_too_many_requests_are_refused(wire: GraphWire, emulator: EmulatorService) -> None:
     emulator.control(set={"quota.bytes": 3})
-    told = wire("PUT", f"{ROOT}:/x:/content", b"1234")
-    assert (told.status, told.code) == (507, "quotaLimitReached")
+    reply = wire("PUT", f"{ROOT}:/x:/content", b"1234")
+    assert (reply.status, reply.code) == (507, "quotaLimitReached")
     emulator.control(set={"quota.bytes": 0, "throttle.rate_per_s": 1e-6, "throttle.burst": 1,
                           "throttle.retry_after_s": 7})  # fmt: skip
     answers = [wire("PUT", f"{ROOT}:/x:/content", b"x") for _ in range(2)]
-    assert [told.status for told in answers] == [201, 429]
+    assert [reply.status for reply in answers] == [201, 429]
     assert (answers[1].code, answers[1].headers["retry-after"]) == ("activityLimitReached", "7")
     emulator.control(set={"faults.error_rate": 1.0})
     assert wire("GET", ROOT).code == "generalException"
@@ -574,9 +580,9 @@ def test_full_quota_and_too_many_requests_are_refused(wire: GraphWire, emulator:
 
 def test_both_kinds_of_address(wire: GraphWire) -> None:
     wire.put("a.txt")
-    for start_ in ("/v1.0/me/drive", "/_api/v2.0/me/drive", f"/v1.0/drives/{wire.drive_id}",
+    for prefix in ("/v1.0/me/drive", "/_api/v2.0/me/drive", f"/v1.0/drives/{wire.drive_id}",
                    f"/_api/v2.0/drives('{wire.drive_id}')", "/v1.0/users/x/drive"):  # fmt: skip
-        assert wire("GET", f"{start_}/root:/a.txt").value["name"] == "a.txt", start_
+        assert wire("GET", f"{prefix}/root:/a.txt").value["name"] == "a.txt", prefix
 
 
 def test_a_written_file_is_seen_when_it_is_ready(wire: GraphWire, emulator: EmulatorService) -> None:
@@ -597,9 +603,11 @@ def test_business_accounts_answer_with_their_own_ids_and_types() -> None:
         assert item["id"].startswith("01")
         assert item["parentReference"]["driveType"] == "business"
         assert "sharepoint.com" in item["webUrl"]
-        given = {"fileSystemInfo": {"createdDateTime": "2020-01-02T03:04:05Z"}}
-        told = wire("PATCH", f"/v1.0/me/drive/items/{item['id']}", given)
-        assert told.value["createdDateTime"] == "2020-01-02T03:04:05Z"  # rclone's tests say so of business accounts
+        patch = {"fileSystemInfo": {"createdDateTime": "2020-01-02T03:04:05Z"}}
+        reply = wire("PATCH", f"/v1.0/me/drive/items/{item['id']}", patch)
+        assert (
+            reply.value["createdDateTime"] == "2020-01-02T03:04:05Z"
+        )  # rclone's tests expect this of business accounts
         listed = wire("GET", f"/v1.0/drives/{quote(wire.drive_id)}/root/children")
         assert names(listed) == ["a.txt"]
         changes = wire("GET", f"/v1.0/drives/{wire.drive_id}/root/delta")
@@ -608,7 +616,7 @@ def test_business_accounts_answer_with_their_own_ids_and_types() -> None:
 
 
 def test_requests_are_named_in_refusals(wire: GraphWire) -> None:
-    told = wire("GET", "/v1.0/me/drive/items/none", client_request_id="mine")
-    inner = json.loads(json.dumps(told.value))["error"]["innerError"]
+    reply = wire("GET", "/v1.0/me/drive/items/none", client_request_id="mine")
+    inner = json.loads(json.dumps(reply.value))["error"]["innerError"]
     assert inner["client-request-id"] == "mine"
     assert set(inner) == {"date", "request-id", "client-request-id"}

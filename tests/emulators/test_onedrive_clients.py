@@ -1,5 +1,4 @@
-"""The OneDrive emulator with other people's clients, through its proxy: rclone and opendal, which share
-no code with it."""
+"""Tests of third-party clients of OneDrive, rclone and opendal, through the emulator's proxy."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ def emulator() -> Iterator[EmulatorService]:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """Some files: small, empty, in folders, with odd names."""
+    """A folder with files that are small or empty, lie in folders, or have odd names."""
     top = tmp_path / "src"
     (top / "sub" / "deep").mkdir(parents=True)
     (top / "empty").mkdir()
@@ -45,17 +44,17 @@ def tree(tmp_path: Path) -> Path:
 
 def environment(emulator: EmulatorService) -> dict[str, str]:
     endpoint = emulator.endpoint
-    kept = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
-    return {**kept, "HTTPS_PROXY": endpoint.proxy, "SSL_CERT_FILE": endpoint.ca_file}
+    variables = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
+    return {**variables, "HTTPS_PROXY": endpoint.proxy, "SSL_CERT_FILE": endpoint.ca_file}
 
 
-def _done(command: Sequence[str | Path], given: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, env=given, capture_output=True, text=True, timeout=HANG_S, check=False)
+def _run_command(command: Sequence[str | Path], variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=HANG_S, check=False)
 
 
 @pytest.fixture(params=["real names", "tenant_url"])
 def rclone(emulator: EmulatorService, tmp_path: Path, request: pytest.FixtureRequest) -> Run:
-    """Runs rclone with a command line: behind the proxy, or pointed at the emulator's own address."""
+    """A function that runs rclone, either behind the proxy or with the emulator's own address."""
     if not _RCLONE.exists():
         pytest.skip("rclone is not installed: run pip install 'pytest-cloudbench[rclone]'")
     emulator.control(reset=True)
@@ -64,9 +63,9 @@ def rclone(emulator: EmulatorService, tmp_path: Path, request: pytest.FixtureReq
     token = {"access_token": wire.token, "token_type": "Bearer", "refresh_token": "r", "expiry": "2035-01-01T00:00:00Z"}
     lines = ["[od]", "type = onedrive", f"token = {json.dumps(token)}", f"drive_id = {wire.drive_id}",
              "drive_type = personal"]  # fmt: skip
-    given = environment(emulator)
+    variables = environment(emulator)
     if request.param == "tenant_url":
-        del given["HTTPS_PROXY"]
+        del variables["HTTPS_PROXY"]
         lines.append(f"tenant_url = {emulator.endpoint.url}/_api")
     config = tmp_path / "rclone.conf"
     config.write_text("\n".join(lines))
@@ -74,11 +73,11 @@ def rclone(emulator: EmulatorService, tmp_path: Path, request: pytest.FixtureReq
     def run(*words: str) -> str:
         options = ("--config", config, "--ca-cert", emulator.endpoint.ca_file, "--retries", "1",
                    "--low-level-retries", "1")  # fmt: skip
-        done = subprocess.run(
-            [_RCLONE, *words, *options], env=given, capture_output=True, text=True, timeout=HANG_S, check=False
+        completed = subprocess.run(
+            [_RCLONE, *words, *options], env=variables, capture_output=True, text=True, timeout=HANG_S, check=False
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        assert completed.returncode == 0, completed.stderr
+        return completed.stdout
 
     return run
 
@@ -100,7 +99,7 @@ def test_rclone(rclone: Run, tree: Path, tmp_path: Path, emulator: EmulatorServi
     }
     rclone("copy", "od:top", str(tmp_path / "back"))
     assert (tmp_path / "back" / "big.bin").read_bytes() == big.read_bytes()
-    rclone("check", str(tmp_path / "back"), "od:top")  # by quickXorHash, which rclone computes itself
+    rclone("check", str(tmp_path / "back"), "od:top")  # compares by quickXorHash, which rclone computes itself
     rclone("moveto", "od:top/a.txt", "od:top/moved/c.txt")
     rclone("copyto", "od:top/big.bin", "od:top/copied.bin")
     assert rclone("cat", "od:top/moved/c.txt", "--offset", "6") == "world"
@@ -151,12 +150,12 @@ def test_opendal(emulator: EmulatorService) -> None:
     emulator.control(reset=True)
     token = emulator.endpoint.credentials["access_token"]
     command = [sys.executable, "-c", _OPENDAL, token]
-    done = _done(command, environment(emulator))
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert set(told["found"]) - {"/"} == {"a/", "a/b.txt", "a/d.txt", "big.bin", "made/"}
-    assert set(told["left"]) - {"/"} == {"a/", "a/d.txt", "big.bin"}
-    assert (told["whole"], told["part"], told["missing"], told["size"]) == (True, True, "not found", 5)
+    completed = _run_command(command, environment(emulator))
+    assert completed.returncode == 0, completed.stderr
+    result = json.loads(completed.stdout)
+    assert set(result["found"]) - {"/"} == {"a/", "a/b.txt", "a/d.txt", "big.bin", "made/"}
+    assert set(result["left"]) - {"/"} == {"a/", "a/d.txt", "big.bin"}
+    assert (result["whole"], result["part"], result["missing"], result["size"]) == (True, True, "not found", 5)
 
 
 def test_a_client_behind_the_proxy_reaches_no_other_host(emulator: EmulatorService) -> None:
@@ -166,7 +165,7 @@ def test_a_client_behind_the_proxy_reaches_no_other_host(emulator: EmulatorServi
     for host, expected in (("graph.microsoft.com", "401"), ("contoso.sharepoint.com", "404"), ("example.com", "000")):
         command = [curl, "-s", "-o", os.devnull, "-w", "%{http_code}", "--cacert", emulator.endpoint.ca_file,
                    f"https://{host}/v1.0/me/drive" if expected == "401" else f"https://{host}/elsewhere"]  # fmt: skip
-        done = subprocess.run(
+        completed = subprocess.run(
             command, env=environment(emulator), capture_output=True, text=True, timeout=HANG_S, check=False
         )
-        assert done.stdout == expected, (host, done.stderr)
+        assert completed.stdout == expected, (host, completed.stderr)

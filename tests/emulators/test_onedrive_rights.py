@@ -1,4 +1,4 @@
-"""Who may do what in the OneDrive emulator: applications, tokens and their scopes, links, a library's groups."""
+"""Tests of rights in the OneDrive emulator: applications, tokens and their scopes, links, groups of a library."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytest_cloudbench.emulators import EmulatorService, start_emulator
 from pytest_cloudbench.emulators.onedrive.scopes import DriveReach, drive_reach, scopes_cover
 from tests.limits import HANG_S
 
-from .graph_wire import GraphWire, Told
+from .graph_wire import GraphReply, GraphWire
 
 ROOT = "/v1.0/me/drive/root"
 BACK = "http://localhost:5/back"
@@ -33,32 +33,32 @@ def running() -> Iterator[EmulatorService]:
 @pytest.fixture
 def wire(running: EmulatorService) -> Iterator[GraphWire]:
     running.control(reset=True)
-    made = GraphWire(running.endpoint)
-    yield made
-    made.connection.close()
+    client = GraphWire(running.endpoint)
+    yield client
+    client.connection.close()
 
 
-def ask(wire: GraphWire, path: str = "token", **form: str) -> Told:
-    """Ask the identity platform."""
+def ask(wire: GraphWire, path: str = "token", **form: str) -> GraphReply:
+    """Send a form to the identity platform."""
     headers = {"Content_Type": "application/x-www-form-urlencoded"}
     body = urlencode({"client_id": "app", **form}).encode()
     return wire("POST", f"/common/oauth2/v2.0/{path}", body, token=None, **headers)
 
 
-def refreshed(wire: GraphWire, token: str = "made-up", **form: str) -> Told:
-    """Ask for a new token by a refresh token."""
+def refresh(wire: GraphWire, token: str = "made-up", **form: str) -> GraphReply:
+    """Request a new token with a refresh token."""
     return ask(wire, grant_type="refresh_token", refresh_token=token, **form)
 
 
 def code_for(wire: GraphWire, **query: str) -> str:
-    """Let the user agree; returns the code that the browser brings back."""
-    asked = urlencode({"client_id": "app", "redirect_uri": BACK, "response_type": "code", **query})
-    told = wire("GET", f"/common/oauth2/v2.0/authorize?{asked}", token=None)
-    return parse_qs(urlsplit(told.headers["location"]).query)["code"][0]
+    """Let the user agree, and return the code from the redirect."""
+    query_string = urlencode({"client_id": "app", "redirect_uri": BACK, "response_type": "code", **query})
+    reply = wire("GET", f"/common/oauth2/v2.0/authorize?{query_string}", token=None)
+    return parse_qs(urlsplit(reply.headers["location"]).query)["code"][0]
 
 
-def exchanged(wire: GraphWire, code: str, **form: str) -> Told:
-    """Ask for a token by a code."""
+def exchange_code(wire: GraphWire, code: str, **form: str) -> GraphReply:
+    """Request a token for a code."""
     return ask(wire, grant_type="authorization_code", code=code, redirect_uri=BACK, **form)
 
 
@@ -67,31 +67,31 @@ def exchanged(wire: GraphWire, code: str, **form: str) -> Told:
 
 @pytest.mark.parametrize("wrong", ["", "other", "right ", "RIGHT", "invalid"])
 def test_an_application_has_one_secret(wire: GraphWire, wrong: str) -> None:
-    assert refreshed(wire, client_secret="right").status == 200
-    told = refreshed(wire, client_secret=wrong)
-    assert (told.status, told.value["error"], told.value["error_codes"]) == (401, "invalid_client", [7000215])
+    assert refresh(wire, client_secret="right").status == 200
+    reply = refresh(wire, client_secret=wrong)
+    assert (reply.status, reply.value["error"], reply.value["error_codes"]) == (401, "invalid_client", [7000215])
     if wrong:
-        assert exchanged(wire, code_for(wire), client_secret=wrong).status == 401
-    assert refreshed(wire, client_secret="right").status == 200
-    assert refreshed(wire, "another", client_id="public").status == 200
+        assert exchange_code(wire, code_for(wire), client_secret=wrong).status == 401
+    assert refresh(wire, client_secret="right").status == 200
+    assert refresh(wire, "another", client_id="public").status == 200
 
 
 def test_application_obtains_token_by_its_own_credentials(wire: GraphWire) -> None:
-    asked = {"grant_type": "client_credentials", "scope": "https://graph.microsoft.com/.default"}
-    assert ask(wire, **asked).value["error"] == "invalid_client"
-    granted = ask(wire, client_secret="right", **asked).value
-    assert "refresh_token" not in granted
-    assert wire("PUT", f"{ROOT}:/a.txt:/content", b"x", token=granted["access_token"]).status == 201
-    assert ask(wire, client_secret="wrong", **asked).status == 401
+    form = {"grant_type": "client_credentials", "scope": "https://graph.microsoft.com/.default"}
+    assert ask(wire, **form).value["error"] == "invalid_client"
+    answer = ask(wire, client_secret="right", **form).value
+    assert "refresh_token" not in answer
+    assert wire("PUT", f"{ROOT}:/a.txt:/content", b"x", token=answer["access_token"]).status == 201
+    assert ask(wire, client_secret="wrong", **form).status == 401
 
 
 def test_a_refresh_token_belongs_to_one_application(wire: GraphWire) -> None:
-    given = exchanged(wire, code_for(wire, scope=FULL)).value["refresh_token"]
-    told = refreshed(wire, given, client_id="other")
-    assert (told.status, told.value["error"]) == (400, "invalid_grant")
-    assert refreshed(wire, given).status == 200
-    assert refreshed(wire).status == 200
-    assert refreshed(wire, client_id="other").value["error"] == "invalid_grant"
+    refresh_token = exchange_code(wire, code_for(wire, scope=FULL)).value["refresh_token"]
+    reply = refresh(wire, refresh_token, client_id="other")
+    assert (reply.status, reply.value["error"]) == (400, "invalid_grant")
+    assert refresh(wire, refresh_token).status == 200
+    assert refresh(wire).status == 200
+    assert refresh(wire, client_id="other").value["error"] == "invalid_grant"
 
 
 def test_a_device_code_belongs_to_one_application(wire: GraphWire) -> None:
@@ -99,8 +99,8 @@ def test_a_device_code_belongs_to_one_application(wire: GraphWire) -> None:
     wire("GET", f"/devicelogin?otc={device['user_code']}", token=None)
     form = {"grant_type": "urn:ietf:params:oauth:grant-type:device_code", "device_code": device["device_code"]}
     assert ask(wire, client_id="other", **form).value["error"] == "bad_verification_code"
-    told = ask(wire, **form).value
-    assert (told["scope"], "refresh_token" in told) == ("Files.Read", False)
+    answer = ask(wire, **form).value
+    assert (answer["scope"], "refresh_token" in answer) == ("Files.Read", False)
 
 
 # --- scopes ---
@@ -124,7 +124,7 @@ def test_scopes_decide_the_reach_into_the_drive(scope: str, reach: DriveReach) -
 
 
 @pytest.mark.parametrize(
-    ("granted", "wanted", "is_covered"),
+    ("granted", "requested", "is_covered"),
     [
         ("Files.ReadWrite", "Files.Read", True),
         ("Files.Read", "Files.ReadWrite", False),
@@ -134,13 +134,13 @@ def test_scopes_decide_the_reach_into_the_drive(scope: str, reach: DriveReach) -
         ("Files.Read.All", "https://graph.microsoft.com/Files.Read.All", True),
     ],
 )
-def test_granted_scopes_cover_wanted_ones(granted: str, wanted: str, is_covered: bool) -> None:
-    assert scopes_cover(granted, wanted) is is_covered
+def test_granted_scopes_cover_wanted_ones(granted: str, requested: str, is_covered: bool) -> None:
+    assert scopes_cover(granted, requested) is is_covered
 
 
 def test_a_token_that_reads_does_not_write(wire: GraphWire) -> None:
     item = wire.put("a.txt")
-    token = refreshed(wire, scope="Files.Read").value["access_token"]
+    token = refresh(wire, scope="Files.Read").value["access_token"]
     address = f"/v1.0/me/drive/items/{item['id']}"
     assert wire("GET", address, token=token).status == 200
     assert wire("GET", f"{ROOT}/delta", token=token).status == 200
@@ -153,12 +153,12 @@ def test_a_token_that_reads_does_not_write(wire: GraphWire) -> None:
         ("POST", f"{address}/createLink", {"type": "view"}),
         ("POST", f"{ROOT}:/b.txt:/createUploadSession", {}),
     ):
-        told = wire(method, path, body, token=token)
-        assert (told.status, told.code) == (403, "accessDenied"), path
+        reply = wire(method, path, body, token=token)
+        assert (reply.status, reply.code) == (403, "accessDenied"), path
 
 
 def test_a_token_without_files_reaches_nothing(wire: GraphWire) -> None:
-    token = refreshed(wire, scope="User.Read").value["access_token"]
+    token = refresh(wire, scope="User.Read").value["access_token"]
     assert wire("GET", "/v1.0/me", token=token).status == 200
     assert wire("GET", ROOT, token=token).code == "accessDenied"
     assert wire("GET", "/v1.0/me/drive", token=token).code == "accessDenied"
@@ -166,7 +166,7 @@ def test_a_token_without_files_reaches_nothing(wire: GraphWire) -> None:
 
 def test_an_application_in_its_own_folder(wire: GraphWire) -> None:
     elsewhere = wire.put("a.txt")["id"]
-    token = refreshed(wire, scope="Files.ReadWrite.AppFolder").value["access_token"]
+    token = refresh(wire, scope="Files.ReadWrite.AppFolder").value["access_token"]
     own = wire("PUT", "/v1.0/me/drive/special/approot:/b/c.txt:/content", b"x", token=token)
     assert own.status == 201
     assert wire("GET", f"/v1.0/me/drive/items/{own.value['id']}", token=token).status == 200
@@ -177,22 +177,22 @@ def test_an_application_in_its_own_folder(wire: GraphWire) -> None:
 
 
 def test_refresh_does_not_widen_granted_scopes(wire: GraphWire) -> None:
-    granted = exchanged(wire, code_for(wire, scope="Files.Read offline_access")).value
-    assert granted["scope"] == "Files.Read offline_access"
-    told = refreshed(wire, granted["refresh_token"], scope=FULL)
-    assert (told.status, told.value["error_codes"]) == (400, [65001])
-    again = refreshed(wire, granted["refresh_token"]).value
-    assert again["scope"] == "Files.Read offline_access"
-    less = refreshed(wire, again["refresh_token"], scope="User.Read offline_access").value
-    assert wire("GET", ROOT, token=less["access_token"]).status == 403
-    assert refreshed(wire, less["refresh_token"]).value["scope"] == "Files.Read offline_access"
-    assert refreshed(wire, scope="Files.Read").status == refreshed(wire, scope=FULL).status == 200
-    assert wire("PUT", f"{ROOT}:/b.txt:/content", b"x", token=again["access_token"]).status == 403
+    tokens = exchange_code(wire, code_for(wire, scope="Files.Read offline_access")).value
+    assert tokens["scope"] == "Files.Read offline_access"
+    reply = refresh(wire, tokens["refresh_token"], scope=FULL)
+    assert (reply.status, reply.value["error_codes"]) == (400, [65001])
+    renewed_tokens = refresh(wire, tokens["refresh_token"]).value
+    assert renewed_tokens["scope"] == "Files.Read offline_access"
+    narrower = refresh(wire, renewed_tokens["refresh_token"], scope="User.Read offline_access").value
+    assert wire("GET", ROOT, token=narrower["access_token"]).status == 403
+    assert refresh(wire, narrower["refresh_token"]).value["scope"] == "Files.Read offline_access"
+    assert refresh(wire, scope="Files.Read").status == refresh(wire, scope=FULL).status == 200
+    assert wire("PUT", f"{ROOT}:/b.txt:/content", b"x", token=renewed_tokens["access_token"]).status == 403
 
 
 def test_a_refresh_token_comes_only_if_it_is_asked_for(wire: GraphWire) -> None:
-    assert "refresh_token" not in exchanged(wire, code_for(wire, scope="Files.ReadWrite")).value
-    assert exchanged(wire, code_for(wire, scope=FULL)).value["refresh_token"]
+    assert "refresh_token" not in exchange_code(wire, code_for(wire, scope="Files.ReadWrite")).value
+    assert exchange_code(wire, code_for(wire, scope=FULL)).value["refresh_token"]
 
 
 # --- OpenID ---
@@ -200,17 +200,17 @@ def test_a_refresh_token_comes_only_if_it_is_asked_for(wire: GraphWire) -> None:
 
 @pytest.mark.parametrize("tenant", ["common", "consumers", "9188040d-6c67-4c5b-b112-36a304b66dad"])
 def test_openid_configuration_leads_to_the_emulator(wire: GraphWire, tenant: str) -> None:
-    found = wire("GET", f"/{tenant}/v2.0/.well-known/openid-configuration", token=None).value
-    assert found == wire("GET", f"/{tenant}/.well-known/openid-configuration", token=None).value
-    assert found["token_endpoint"] == f"{wire.origin}/{tenant}/oauth2/v2.0/token"
+    configuration = wire("GET", f"/{tenant}/v2.0/.well-known/openid-configuration", token=None).value
+    assert configuration == wire("GET", f"/{tenant}/.well-known/openid-configuration", token=None).value
+    assert configuration["token_endpoint"] == f"{wire.origin}/{tenant}/oauth2/v2.0/token"
     instance = wire("GET", f"/{tenant}/discovery/instance?api-version=1.1", token=None).value
     assert instance["tenant_discovery_endpoint"].endswith(f"/{tenant}/v2.0/.well-known/openid-configuration")
     for name in ("authorization_endpoint", "device_authorization_endpoint", "jwks_uri"):
-        assert found[name].startswith(f"{wire.origin}/{tenant}/")
+        assert configuration[name].startswith(f"{wire.origin}/{tenant}/")
 
 
 def claims_of(token: str) -> dict[str, Any]:
-    """What a token says."""
+    """Return the claims of a token."""
     text = token.split(".")[1]
     claims: dict[str, Any] = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
     return claims
@@ -218,18 +218,18 @@ def claims_of(token: str) -> dict[str, Any]:
 
 def test_id_token_names_the_signed_in_user(wire: GraphWire) -> None:
     code = code_for(wire, scope="openid Files.Read", nonce="n-1")
-    told = exchanged(wire, code, client_info="1").value
-    claims = claims_of(told["id_token"])
+    answer = exchange_code(wire, code, client_info="1").value
+    claims = claims_of(answer["id_token"])
     assert (claims["aud"], claims["nonce"], claims["preferred_username"]) == ("app", "n-1", "emulated@example.com")
-    assert claims_of(f".{told['client_info']}")["uid"] == claims["oid"]
-    assert "id_token" not in exchanged(wire, code_for(wire, scope="Files.Read")).value
+    assert claims_of(f".{answer['client_info']}")["uid"] == claims["oid"]
+    assert "id_token" not in exchange_code(wire, code_for(wire, scope="Files.Read")).value
 
 
 def test_authorization_code_is_returned_by_form_post(wire: GraphWire) -> None:
-    asked = urlencode({"client_id": "app", "redirect_uri": BACK, "state": '"><x', "response_mode": "form_post"})
-    told = wire("GET", f"/common/oauth2/v2.0/authorize?{asked}", token=None)
-    page = told.value.decode()
-    assert (told.status, f'action="{BACK}"' in page, '"><x' in page) == (200, True, False)
+    query = urlencode({"client_id": "app", "redirect_uri": BACK, "state": '"><x', "response_mode": "form_post"})
+    reply = wire("GET", f"/common/oauth2/v2.0/authorize?{query}", token=None)
+    page = reply.value.decode()
+    assert (reply.status, f'action="{BACK}"' in page, '"><x' in page) == (200, True, False)
     assert 'name="code"' in page
 
 
@@ -242,15 +242,15 @@ def test_a_link_ends_when_it_expires() -> None:
         closing((wire := GraphWire(emulator.endpoint)).connection),
     ):
         item = wire.put("a.txt")
-        made = datetime.fromisoformat(item["createdDateTime"]).astimezone(UTC)
-        until = (made + timedelta(seconds=2000)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        created_at = datetime.fromisoformat(item["createdDateTime"]).astimezone(UTC)
+        until = (created_at + timedelta(seconds=2000)).strftime("%Y-%m-%dT%H:%M:%SZ")
         address = f"/v1.0/me/drive/items/{item['id']}"
         link = wire("POST", f"{address}/createLink", {"type": "view", "expirationDateTime": until}).value
         assert link["expirationDateTime"] == until
         share, end_s = f"/v1.0/shares/{link['shareId']}/driveItem", time.monotonic() + HANG_S
-        while (told := wire("GET", share)).status == 200 and time.monotonic() < end_s:
+        while (reply := wire("GET", share)).status == 200 and time.monotonic() < end_s:
             pass
-        assert (told.status, told.code) == (403, "accessDenied")
+        assert (reply.status, reply.code) == (403, "accessDenied")
         assert wire("GET", f"{address}/permissions/{link['id']}").status == 404
         again = wire("POST", f"{address}/createLink", {"type": "view"})
         assert (again.status, again.value["id"] == link["id"]) == (201, False)
@@ -260,14 +260,14 @@ def test_folders_pass_their_links_on(wire: GraphWire) -> None:
     wire.put("folder/below/a.txt")
     folder = wire.item("folder").value["id"]
     link = wire("POST", f"/v1.0/me/drive/items/{folder}/createLink", {"type": "view"}).value
-    listed = wire("GET", f"{ROOT}:/folder/below/a.txt:/permissions").value["value"]
-    inherited = next(entry for entry in listed if entry["id"] == link["id"])
+    permissions = wire("GET", f"{ROOT}:/folder/below/a.txt:/permissions").value["value"]
+    inherited = next(entry for entry in permissions if entry["id"] == link["id"])
     assert inherited["inheritedFrom"]["id"] == folder
-    one = f"{ROOT}:/folder/below/a.txt:/permissions/{link['id']}"
-    assert wire("GET", one).value["id"] == link["id"]
-    assert wire("DELETE", one).status == 403
+    permission = f"{ROOT}:/folder/below/a.txt:/permissions/{link['id']}"
+    assert wire("GET", permission).value["id"] == link["id"]
+    assert wire("DELETE", permission).status == 403
     assert wire("DELETE", f"{ROOT}:/folder:/permissions/{link['id']}").status == 204
-    assert wire("GET", one).status == 404
+    assert wire("GET", permission).status == 404
 
 
 def test_links_to_unknown_shares_are_refused(wire: GraphWire) -> None:
@@ -277,8 +277,8 @@ def test_links_to_unknown_shares_are_refused(wire: GraphWire) -> None:
         ("s!AvA_none", (403, "accessDenied")),
         ("u!", (403, "accessDenied")),
     ):
-        told = wire("GET", f"/v1.0/shares/{share}/driveItem")
-        assert (told.status, told.code) == expected, share
+        reply = wire("GET", f"/v1.0/shares/{share}/driveItem")
+        assert (reply.status, reply.code) == expected, share
 
 
 def test_a_library_belongs_to_a_group() -> None:
@@ -289,21 +289,21 @@ def test_a_library_belongs_to_a_group() -> None:
             drives = wire("GET", "/v1.0/sites/team/drives").value["value"]
             assert set(drives[0]["owner"]["group"]) == {"displayName", "email", "id"}
             wire.put("folder/a.txt")
-            listed = wire("GET", f"/v1.0/drives/{wire.drive_id}/root:/folder:/children").value["value"][0]
-            assert (listed["file"]["fileExtension"], listed["shared"]) == ("txt", {"scope": "users"})
-            permissions = wire("GET", f"/v1.0/drives/{wire.drive_id}/items/{listed['id']}/permissions").value["value"]
+            file = wire("GET", f"/v1.0/drives/{wire.drive_id}/root:/folder:/children").value["value"][0]
+            assert (file["file"]["fileExtension"], file["shared"]) == ("txt", {"scope": "users"})
+            permissions = wire("GET", f"/v1.0/drives/{wire.drive_id}/items/{file['id']}/permissions").value["value"]
             groups = [entry for entry in permissions if "siteGroup" in entry["grantedToV2"]]
             assert [entry["roles"] for entry in groups] == [["owner"], ["write"], ["read"]]
             assert all(entry["inheritedFrom"] == {} for entry in permissions)
-            one = f"/v1.0/drives/{wire.drive_id}/items/{listed['id']}/permissions/{groups[1]['id']}"
-            assert wire("GET", one).value["roles"] == ["write"]
-            assert wire("PATCH", one, {"roles": ["read"]}).status == 403
-            wanted = {"recipients": [{"email": "a@example.com"}], "roles": ["write"]}
-            invited = wire("POST", f"/v1.0/drives/{wire.drive_id}/items/{listed['id']}/invite", wanted).value["value"][
-                0
-            ]
+            permission = f"/v1.0/drives/{wire.drive_id}/items/{file['id']}/permissions/{groups[1]['id']}"
+            assert wire("GET", permission).value["roles"] == ["write"]
+            assert wire("PATCH", permission, {"roles": ["read"]}).status == 403
+            invitation = {"recipients": [{"email": "a@example.com"}], "roles": ["write"]}
+            invited = wire("POST", f"/v1.0/drives/{wire.drive_id}/items/{file['id']}/invite", invitation).value[
+                "value"
+            ][0]
             assert invited["grantedToV2"]["siteUser"]["loginName"] == "i:0#.f|membership|a@example.com"
-            one = f"/v1.0/drives/{wire.drive_id}/items/{listed['id']}/permissions/{invited['id']}"
-            assert wire("GET", one).value["grantedTo"] == invited["grantedTo"]
+            permission = f"/v1.0/drives/{wire.drive_id}/items/{file['id']}/permissions/{invited['id']}"
+            assert wire("GET", permission).value["grantedTo"] == invited["grantedTo"]
             at_top = wire("GET", f"/v1.0/drives/{wire.drive_id}/root/permissions").value["value"]
             assert not any("inheritedFrom" in entry for entry in at_top)

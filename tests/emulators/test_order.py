@@ -1,4 +1,4 @@
-"""Sorted sequences: they stay sorted while they change, and a page costs the same at any size."""
+"""Tests that sequences stay sorted while they change, and that a page costs the same at any size."""
 
 from __future__ import annotations
 

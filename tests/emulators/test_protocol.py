@@ -1,4 +1,4 @@
-"""The front end of an emulator: requests that are answered at once, and connections on which nothing happens."""
+"""Tests of an emulator's front end: requests that are answered at once, and idle connections."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _PUT_HEAD = b"PUT /one HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\n"
 
 
 class Application:
-    """Answers in the place of an emulator, and notes what it is asked."""
+    """A replacement for an emulator that records its requests."""
 
     is_prompt = True
 
     def __init__(self, answer: Callable[[], Answer | Coroutine[Any, Any, Answer] | None]) -> None:
         self._answer = answer
-        self.asked: list[tuple[str, str, bytes, bytes]] = []
+        self.requests: list[tuple[str, str, bytes, bytes]] = []
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         await send_answer(scope, send, Answer(404, _TEXT, b"unknown"))
@@ -42,7 +42,7 @@ class Application:
         return None
 
     def answer_now(self, scope: Any, body: bytes) -> Answer | Coroutine[Any, Any, Answer] | None:
-        self.asked.append((scope["method"], scope["path"], scope["query_string"], body))
+        self.requests.append((scope["method"], scope["path"], scope["query_string"], body))
         return self._answer()
 
     async def send_begun(self, answer: Any, scope: Any, receive: Any, send: Any) -> None:
@@ -50,7 +50,7 @@ class Application:
 
 
 class Transport(asyncio.Transport):
-    """Keeps what is written."""
+    """A transport that keeps the written bytes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Transport(asyncio.Transport):
 
 
 class Timer:
-    """Work that is due at some time."""
+    """A piece of work that is due at a certain time."""
 
     def __init__(self, due_s: float, work: Callable[[], None]) -> None:
         self.due_s, self.work = due_s, work
@@ -80,7 +80,7 @@ class Timer:
 
 
 class Timers:
-    """A loop whose time passes when a test says so."""
+    """An event loop whose time passes only when a test moves it."""
 
     def __init__(self) -> None:
         self._now_s = 1000.0
@@ -105,7 +105,7 @@ class Timers:
 
 
 def connect(application: Application, loop: Any) -> tuple[EagerProtocol, Transport]:
-    """Return a connection to an application."""
+    """Connect to an application, and return the protocol and the transport."""
     config = uvicorn.Config(
         application,
         ws="none",
@@ -127,7 +127,7 @@ def test_a_complete_request_is_answered_before_its_packet_is_left() -> None:
     application = Application(lambda: Answer(201, _TEXT, b"done"))
     protocol, transport = connect(application, Timers())
     protocol.data_received(_GET)
-    assert application.asked == [("GET", "/one", b"two=3", b"")]
+    assert application.requests == [("GET", "/one", b"two=3", b"")]
     assert transport.written == b"HTTP/1.1 201 Created\r\ncontent-type: text/plain\r\ncontent-length: 4\r\n\r\ndone"
 
 
@@ -140,7 +140,7 @@ def test_a_body_may_follow_its_head_in_a_packet_of_its_own(packets: list[bytes])
     for packet in packets:
         assert transport.written == b""
         protocol.data_received(packet)
-    assert application.asked == [("PUT", "/one", b"", b"body")]
+    assert application.requests == [("PUT", "/one", b"", b"body")]
     assert transport.written.startswith(b"HTTP/1.1 200 OK\r\n")
 
 
@@ -159,7 +159,7 @@ def test_an_unusual_request_is_served_by_asgi(request_bytes: bytes) -> None:
     application = Application(lambda: Answer(200, _TEXT, b""))
     protocol, transport = connect(application, Timers())
     protocol.data_received(request_bytes)
-    assert application.asked == []
+    assert application.requests == []
     assert transport.written.removeprefix(b"HTTP/1.1 100 Continue\r\n\r\n").startswith(b"HTTP/1.1 404 Not Found\r\n")
 
 

@@ -1,4 +1,4 @@
-"""What the emulators of Dropbox and Drive refuse, as the services do: secrets, scopes, tokens, links, functions."""
+"""Tests of refusals by the emulators of Dropbox and Drive: secrets, scopes, tokens, links, functions."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def drive(running_drive: EmulatorService) -> Iterator[DriveWire]:
 
 
 def dropbox_token(wire: Any, in_query: bool = False, /, **fields: str) -> Any:
-    whole = urlencode({"grant_type": "refresh_token", "client_id": "key", "refresh_token": "made-up", **fields})
+    form = urlencode({"grant_type": "refresh_token", "client_id": "key", "refresh_token": "made-up", **fields})
     if in_query:
-        return wire.request("POST", f"/oauth2/token?{whole}", b"", {"Content-Type": "application/json"})
-    return wire.request("POST", "/oauth2/token", whole.encode(), _FORM)
+        return wire.request("POST", f"/oauth2/token?{form}", b"", {"Content-Type": "application/json"})
+    return wire.request("POST", "/oauth2/token", form.encode(), _FORM)
 
 
 def dropbox_code(wire: Any, **fields: str) -> str:
@@ -70,10 +70,10 @@ def test_another_secret_of_the_same_client_is_refused(wire: Any) -> None:
 
 def test_refresh_token_works_only_for_its_client(wire: Any) -> None:
     form = {"grant_type": "authorization_code", "redirect_uri": "http://localhost:1/"}
-    given = dropbox_token(wire, **form, code=dropbox_code(wire), client_secret="right").value["refresh_token"]
-    assert dropbox_token(wire, refresh_token=given, client_secret="right").status == 200
-    assert dropbox_token(wire, refresh_token=given).value["error"].startswith("invalid_client")
-    assert dropbox_token(wire, refresh_token=given, client_id="other").value["error"] == "invalid_grant"
+    refresh_token = dropbox_token(wire, **form, code=dropbox_code(wire), client_secret="right").value["refresh_token"]
+    assert dropbox_token(wire, refresh_token=refresh_token, client_secret="right").status == 200
+    assert dropbox_token(wire, refresh_token=refresh_token).value["error"].startswith("invalid_client")
+    assert dropbox_token(wire, refresh_token=refresh_token, client_id="other").value["error"] == "invalid_grant"
 
 
 def test_application_credentials_are_checked(wire: Any) -> None:
@@ -107,13 +107,13 @@ def test_reduced_scope_allows_fewer_functions(wire: Any, scope: str, allowed: An
 def test_scopes_are_never_more_than_were_granted(wire: Any) -> None:
     form = {"grant_type": "authorization_code", "redirect_uri": "http://localhost:1/"}
     code = dropbox_code(wire, scope="files.metadata.read account_info.read")
-    granted = dropbox_token(wire, **form, code=code).value
-    assert granted["scope"] == "files.metadata.read account_info.read"
-    again = dropbox_token(wire, refresh_token=granted["refresh_token"]).value["access_token"]
-    assert wire("files/create_folder_v2", {"path": "/a"}, token=again).status == 401
-    assert wire("files/list_folder", {"path": ""}, token=again).status == 200
-    more = dropbox_token(wire, refresh_token=granted["refresh_token"], scope="files.content.write")
-    assert (more.status, more.value["error"]) == (400, "invalid_scope")
+    tokens = dropbox_token(wire, **form, code=code).value
+    assert tokens["scope"] == "files.metadata.read account_info.read"
+    renewed_token = dropbox_token(wire, refresh_token=tokens["refresh_token"]).value["access_token"]
+    assert wire("files/create_folder_v2", {"path": "/a"}, token=renewed_token).status == 401
+    assert wire("files/list_folder", {"path": ""}, token=renewed_token).status == 200
+    refusal = dropbox_token(wire, refresh_token=tokens["refresh_token"], scope="files.content.write")
+    assert (refusal.status, refusal.value["error"]) == (400, "invalid_scope")
     assert dropbox_token(wire, scope="files.metadata.reads").value["error"] == "invalid_scope"
 
 
@@ -255,12 +255,12 @@ def test_the_hidden_space_of_an_application(drive: DriveWire) -> None:
     assert drive.names("'appDataFolder' in parents", spaces="appDataFolder") == ["hidden"]
     assert sorted(drive.names(spaces="appDataFolder, drive")) == ["hidden", "ordinary"]
     query = {"spaces": "appDataFolder", "fields": "files(id,spaces,parents)"}
-    (found,) = drive.ok("GET", "files", query=query)["files"]
-    assert found["spaces"] == ["appDataFolder"]
-    assert drive.ok("GET", f"files/{found['id']}?alt=media") == b"secret"
-    assert drive.ok("GET", "files/appDataFolder?fields=name,id")["id"] == found["parents"][0]
+    (file,) = drive.ok("GET", "files", query=query)["files"]
+    assert file["spaces"] == ["appDataFolder"]
+    assert drive.ok("GET", f"files/{file['id']}?alt=media") == b"secret"
+    assert drive.ok("GET", "files/appDataFolder?fields=name,id")["id"] == file["parents"][0]
     assert drive("GET", "files?spaces=elsewhere").status == 400
-    moved = drive("PATCH", f"files/{found['id']}?addParents=root&removeParents=appDataFolder", {})
+    moved = drive("PATCH", f"files/{file['id']}?addParents=root&removeParents=appDataFolder", {})
     assert (moved.status, moved.reason) == (403, "cannotAddParent")
 
 
@@ -272,8 +272,8 @@ def test_changes_of_the_hidden_space_are_its_own(drive: DriveWire) -> None:
         ("appDataFolder", [hidden]),
         ("drive,appDataFolder", [ordinary, hidden]),
     ):
-        found = drive.ok("GET", "changes", query={"pageToken": token, "spaces": spaces})["changes"]
-        assert [change["fileId"] for change in found] == expected
+        changes = drive.ok("GET", "changes", query={"pageToken": token, "spaces": spaces})["changes"]
+        assert [change["fileId"] for change in changes] == expected
 
 
 @pytest.mark.parametrize(
@@ -318,16 +318,16 @@ def test_malformed_search_is_refused(drive: DriveWire, q: str) -> None:
 
 
 def test_header_without_308_changes_status_of_upload_pieces(drive: DriveWire) -> None:
-    """Google's client for Go asks so, because its HTTP library would take 308 for a redirect."""
+    """Google's client for Go sends this header, because its HTTP library would take 308 for a redirect."""
     unit, data = 256 * 1024, bytes(range(256)) * 2048
     for header, status in ((None, 308), ("yes", 200), ("Yes", 200), ("no", 308)):
-        begun = drive("POST", "/upload/drive/v3/files?uploadType=resumable", {"name": "pieces"})
-        place = urlsplit(begun.headers["location"])
-        path, more = f"{place.path}?{place.query}", {"X-GUploader-No-308": header} if header else {}
-        asked = drive("PUT", path, b"", headers={"Content-Range": "bytes */*", **more})
-        assert (asked.status, "range" in asked.headers) == (status, False)
-        place_of_first = {"Content-Range": f"bytes 0-{unit - 1}/*", **more}
-        first = drive("POST", path, data[:unit], headers=place_of_first)
+        session = drive("POST", "/upload/drive/v3/files?uploadType=resumable", {"name": "pieces"})
+        location = urlsplit(session.headers["location"])
+        path, more = f"{location.path}?{location.query}", {"X-GUploader-No-308": header} if header else {}
+        progress = drive("PUT", path, b"", headers={"Content-Range": "bytes */*", **more})
+        assert (progress.status, "range" in progress.headers) == (status, False)
+        first_range = {"Content-Range": f"bytes 0-{unit - 1}/*", **more}
+        first = drive("POST", path, data[:unit], headers=first_range)
         assert (first.status, first.headers["range"]) == (status, f"bytes=0-{unit - 1}")
         assert first.headers.get("x-http-status-code-override") == ("308" if status == 200 else None)
         last = drive(
@@ -339,9 +339,9 @@ def test_header_without_308_changes_status_of_upload_pieces(drive: DriveWire) ->
 
 
 def test_more_than_the_range_names_is_refused(drive: DriveWire) -> None:
-    begun = drive("POST", "/upload/drive/v3/files?uploadType=resumable", {"name": "more"})
-    place = urlsplit(begun.headers["location"])
-    reply = drive("PUT", f"{place.path}?{place.query}", b"x" * 11, headers={"Content-Range": "bytes 0-9/10"})
+    session = drive("POST", "/upload/drive/v3/files?uploadType=resumable", {"name": "more"})
+    location = urlsplit(session.headers["location"])
+    reply = drive("PUT", f"{location.path}?{location.query}", b"x" * 11, headers={"Content-Range": "bytes 0-9/10"})
     assert reply.status == 400
     assert drive.names() == []
 

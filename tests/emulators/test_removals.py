@@ -1,4 +1,4 @@
-"""Removed files that reads and listings still see: each emulator, asked by its own driver."""
+"""Tests of removed files that reads and listings still see, with each emulator and its own driver."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def emulator(request: pytest.FixtureRequest) -> Iterator[EmulatorService]:
 
 
 @pytest.fixture
-def two(emulator: EmulatorService) -> Iterator[list[Any]]:
-    """Two clients of one account, which is empty."""
+def clients(emulator: EmulatorService) -> Iterator[list[Any]]:
+    """Two clients of one empty account."""
     emulator.control(reset=True)
     with ExitStack() as stack:
         spec = ProviderSpec.parse(emulator.endpoint.api)
         yield [stack.enter_context(closing(drivers.connect(spec, emulator.endpoint))) for _ in range(2)]
 
 
-def listed(driver: Any) -> dict[str, int]:
+def list_sizes(driver: Any) -> dict[str, int]:
     return {entry.path: entry.size_bytes for entry in driver.list("/in")}
 
 
@@ -43,40 +43,40 @@ def kind_of(action: Any) -> ErrorKind:
     return caught.value.kind
 
 
-def test_removed_file_stays_visible_to_reads_but_not_to_writes(emulator: EmulatorService, two: list[Any]) -> None:
-    writer, reader = two
+def test_removed_file_stays_visible_to_reads_but_not_to_writes(emulator: EmulatorService, clients: list[Any]) -> None:
+    writer, reader = clients
     writer.put("/in/a", Literal(b"old"))
     writer.put("/in/b", Literal(b"stays"))
-    assert listed(reader) == {"/in/a": 3, "/in/b": 5}
+    assert list_sizes(reader) == {"/in/a": 3, "/in/b": 5}
     emulator.control(set={"readiness.delete_delay_s": HOUR_S})
     try:
         writer.delete("/in/a")
-        assert listed(reader) == {"/in/a": 3, "/in/b": 5}
+        assert list_sizes(reader) == {"/in/a": 3, "/in/b": 5}
         assert b"".join(reader.get("/in/a")) == b"old"
         assert reader.stat("/in/a").size_bytes == 3
         assert kind_of(lambda: reader.delete("/in/a")) is ErrorKind.NOT_FOUND
-        if emulator.endpoint.api == "gdrive":  # its driver finds the file by a search, and then writes to its id
+        if emulator.endpoint.api == "gdrive":  # the driver finds the file by a search, and then writes to its id
             assert kind_of(lambda: writer.put("/in/a", Literal(b"again"))) is ErrorKind.NOT_FOUND
             return
         writer.put("/in/a", Literal(b"again"))
-        assert listed(reader) == {"/in/a": 5, "/in/b": 5}
+        assert list_sizes(reader) == {"/in/a": 5, "/in/b": 5}
         assert b"".join(reader.get("/in/a")) == b"again"
     finally:
         emulator.control(set={"readiness.delete_delay_s": 0})
 
 
-def test_removed_file_disappears_without_the_delay(two: list[Any]) -> None:
-    writer, reader = two
+def test_removed_file_disappears_without_the_delay(clients: list[Any]) -> None:
+    writer, reader = clients
     writer.put("/in/a", Literal(b"old"))
     writer.put("/in/b", Literal(b"stays"))
     assert b"".join(reader.get("/in/a")) == b"old"
     writer.delete("/in/a")
-    assert listed(reader) == {"/in/b": 5}
+    assert list_sizes(reader) == {"/in/b": 5}
     assert kind_of(lambda: b"".join(reader.get("/in/a"))) is ErrorKind.NOT_FOUND
 
 
 def two_answers(look: Callable[[], Any]) -> set[Any]:
-    """Look until two answers differ, or for a minute."""
+    """Look until two answers differ or a minute has passed, and return the different answers."""
     answers = set[Any]()
 
     def differ() -> bool:
@@ -98,9 +98,9 @@ def test_one_replica_lags_and_the_other_does_not(api: str, turn_s: float) -> Non
         running.control(set={"readiness.replicas": 2, **lag})
         driver.put("/in/a", Literal(b"newer"))
         assert two_answers(lambda: b"".join(driver.get("/in/a"))) == {b"old", b"newer"}
-        assert two_answers(lambda: listed(driver)["/in/a"]) == {3, 5}
+        assert two_answers(lambda: list_sizes(driver)["/in/a"]) == {3, 5}
         driver.delete("/in/b")
-        assert two_answers(lambda: "/in/b" in listed(driver)) == {True, False}
+        assert two_answers(lambda: "/in/b" in list_sizes(driver)) == {True, False}
         running.control(set={"readiness.replicas": 0, "readiness.replica_lag_s": 0})
         driver.put("/in/c", Literal(b"fresh"))
         assert {b"".join(driver.get("/in/c")) for _ in range(20)} == {b"fresh"}

@@ -1,4 +1,4 @@
-"""What an emulator's front end refuses: heads without end, and requests that stop half-way."""
+"""Tests of requests that an emulator's front end refuses: endless heads, and requests that stop half-way."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _QUICKER = (
     "protocol.head_s = protocol.body_s = 0.5; "
     "from pytest_cloudbench.emulators.server import main; sys.exit(main(['dropbox', '--profile=ideal', '--lifeline']))"
 )
-"""An emulator whose patience ends before a test's does."""
+"""The code of an emulator whose timeouts are shorter than those of the tests."""
 
 
 @dataclass(frozen=True)
@@ -56,26 +56,26 @@ def front() -> Iterator[FrontEnd]:
 
 
 def answer_of(connection: ssl.SSLSocket, until: bytes = b"\r\n\r\n") -> bytes:
-    """What the other side sends until this, or until it ends the connection."""
-    found = b""
+    """Return the bytes from the other side up to a mark or the end of the connection."""
+    received = b""
     try:
-        while until not in found and (piece := connection.recv(65_536)):
-            found += piece
-    except ConnectionError:  # what was still on its way when the connection was reset
+        while until not in received and (piece := connection.recv(65_536)):
+            received += piece
+    except ConnectionError:  # a reset while bytes were still on their way
         pass
-    return found
+    return received
 
 
 def send_until_refused(connection: ssl.SSLSocket, pieces: Iterator[bytes]) -> int:
-    """Send as much as the other side takes; returns how much that was."""
-    sent = 0
+    """Send pieces until the other side takes no more, and return the number of sent bytes."""
+    sent_bytes = 0
     try:
         for piece in pieces:
             connection.sendall(piece)
-            sent += len(piece)
+            sent_bytes += len(piece)
     except OSError:
         pass
-    return sent
+    return sent_bytes
 
 
 @pytest.mark.parametrize(
@@ -109,10 +109,10 @@ def test_half_sent_requests_are_not_held(front: FrontEnd) -> None:
         b"", b"G", b"GET /2/files", b"GET / HTTP/1.1\r\nHost: x\r\n", front.upload_head("/half", 100)[:-1],
         front.upload_head("/half", 100), front.upload_head("/half", 100) + b"x" * 99,
     ]  # fmt: skip
-    with contextlib.ExitStack() as opened:
+    with contextlib.ExitStack() as stack:
         connections = []
         for half in halves * 10:
-            connection = opened.enter_context(front.connect())
+            connection = stack.enter_context(front.connect())
             connection.sendall(half)
             connections.append((half, connection))
         for half, connection in connections:
@@ -128,7 +128,7 @@ def test_an_idle_connection_is_kept(front: FrontEnd) -> None:
         connection.sendall(front.upload_head("/kept", 4) + b"kept")
         assert connection.recv(65_536).startswith(b"HTTP/1.1 200 ")
         other.sendall(b"GET")
-        assert answer_of(other).startswith(b"HTTP/1.1 408 ")  # so much time has passed
+        assert answer_of(other).startswith(b"HTTP/1.1 408 ")  # the timeout of a request has passed, then
         connection.sendall(front.upload_head("/kept again", 4) + b"kept")
         assert connection.recv(65_536).startswith(b"HTTP/1.1 200 ")
 

@@ -1,4 +1,4 @@
-"""Routes with parameters and several methods, on their own and through the server over TLS."""
+"""Tests of routes with parameters and several methods, by themselves and through the server over TLS."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _table(*rows: tuple[str, str, str]) -> RouteTable:
     return RouteTable((method, path, _route(name)) for method, path, name in rows)
 
 
-def _found(table: RouteTable, method: str, path: str) -> tuple[str, dict[str, str]] | None:
+def _find_route(table: RouteTable, method: str, path: str) -> tuple[str, dict[str, str]] | None:
     match = table.find(method, path)
     return (match.route.name, dict(match.parameters)) if match else None
 
@@ -69,7 +69,7 @@ _GRAPH = _table(
     ],
 )
 def test_path_is_routed_with_its_fields(method: str, path: str, expected: tuple[str, dict[str, str]] | None) -> None:
-    assert _found(_GRAPH, method, path) == expected
+    assert _find_route(_GRAPH, method, path) == expected
 
 
 def test_methods_of_a_path() -> None:
@@ -79,8 +79,8 @@ def test_methods_of_a_path() -> None:
 
 def test_route_pattern_is_not_a_regular_expression() -> None:
     table = _table(("GET", "/v1.0/{id}(x)", "one"))
-    assert _found(table, "GET", "/v1.0/a(x)") == ("one", {"id": "a"})
-    assert _found(table, "GET", "/v1-0/a(x)") is None
+    assert _find_route(table, "GET", "/v1.0/a(x)") == ("one", {"id": "a"})
+    assert _find_route(table, "GET", "/v1-0/a(x)") is None
 
 
 @pytest.mark.parametrize("path", ["/fixed", "/{pattern}"])
@@ -103,11 +103,11 @@ def test_byte_ranges(header: bytes, expected: tuple[int, int] | None) -> None:
     assert byte_range(header, 10) == expected
 
 
-# --- the toy skin, in a process of its own ---
+# --- the toy skin in its own process ---
 
 
 class _Client:
-    """One kept-alive connection to the toy."""
+    """A client with one persistent connection to the toy emulator."""
 
     def __init__(self, ready: dict[str, Any]) -> None:
         context = ssl.create_default_context(cafile=ready["ca_file"])
@@ -116,8 +116,8 @@ class _Client:
         )
 
     def __call__(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, dict[str, str], bytes]:
-        given = {"X-Key": "toy", **{name.replace("_", "-"): value for name, value in headers.items()}}
-        self.connection.request(method, path, body, given, encode_chunked=not isinstance(body, bytes | None))
+        request_headers = {"X-Key": "toy", **{name.replace("_", "-"): value for name, value in headers.items()}}
+        self.connection.request(method, path, body, request_headers, encode_chunked=not isinstance(body, bytes | None))
         answer = self.connection.getresponse()
         data = answer.read()
         return answer.status, {name.lower(): value for name, value in answer.getheaders()}, data
@@ -135,15 +135,15 @@ def client(profile: Path, request: pytest.FixtureRequest) -> Iterator[_Client]:
     profile.write_text(_PROFILE + getattr(request, "param", ""))
     child = Child([sys.executable, "-c", _BOOT, f"--profile={profile}", "--lifeline"], cwd=_ROOT)
     try:
-        connected = _Client(json.loads(child.readline(60)))
-        yield connected
-        connected.connection.close()
+        toy = _Client(json.loads(child.readline(60)))
+        yield toy
+        toy.connection.close()
     finally:
         child.stop()
 
 
 def test_a_toy_over_tls(client: _Client) -> None:
-    """Several methods on one path, parameters with every character, and answers with and without a body."""
+    """The toy has several methods on one path, parameters with any character, and answers without a body."""
     note = "/v1/shelves/left%2Fmost/notes/to%20do/%25/today"
     md5 = hashlib.md5(b"milk", usedforsecurity=False).hexdigest()
     status, _, data = client("PUT", note, b"milk")
@@ -189,7 +189,9 @@ def test_a_body_is_taken_while_it_arrives(client: _Client) -> None:
     status, _, data = client("PUT", "/v1/shelves/big/notes/x", iter(pieces))
     value = json.loads(data)
     assert (status, value["md5"]) == (201, hashlib.md5(b"".join(pieces), usedforsecurity=False).hexdigest())
-    assert value["pieces"] > 10  # some are joined on their way; a single one would mean that it waited for all
+    assert (
+        value["pieces"] > 10
+    )  # some are joined on their way, but a single one would mean that the server waited for all
     assert client("GET", "/v1/shelves/big/notes/x")[2] == b"".join(pieces)
 
 

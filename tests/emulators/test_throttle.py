@@ -21,20 +21,20 @@ Step = tuple[bool, bool, str, float]
 STEPS = st.lists(st.tuples(st.booleans(), st.booleans(), st.sampled_from("ab"), st.floats(-1, 2)), max_size=120)
 
 
-def admitted(throttle: Throttle, now_s: float, *, write: bool = True) -> bool:
+def try_admit(throttle: Throttle, now_s: float, *, write: bool = True) -> bool:
     return throttle.admit(now_s, write=write) is None
 
 
 def test_default_policy_admits_everything() -> None:
     throttle = Throttle(ThrottlePolicy())
-    assert all(admitted(throttle, 0.0) for _ in range(1000))
+    assert all(try_admit(throttle, 0.0) for _ in range(1000))
     assert throttle.in_flight == 1000
 
 
 @given(BUCKETS, GAPS)
 def test_no_window_admits_more_than_burst_and_rate(policy: ThrottlePolicy, gaps: list[float]) -> None:
     throttle = Throttle(policy)
-    times = [now_s for now_s in accumulate(gaps) if admitted(throttle, now_s)]
+    times = [now_s for now_s in accumulate(gaps) if try_admit(throttle, now_s)]
     for first, start_s in enumerate(times):
         for count, end_s in enumerate(times[first:], start=1):
             assert count <= policy.capacity + policy.rate_per_s * (end_s - start_s) + 1e-6
@@ -51,7 +51,7 @@ def test_level_stays_between_debt_and_capacity(policy: ThrottlePolicy, gaps: lis
 @given(BUCKETS, st.integers(1, 100))
 def test_refused_write_costs_tokens_of_the_policy(policy: ThrottlePolicy, count: int) -> None:
     throttle = Throttle(policy)
-    while admitted(throttle, 0.0):
+    while try_admit(throttle, 0.0):
         pass
     for _ in range(count):
         before = throttle.level(0.0)
@@ -62,7 +62,7 @@ def test_refused_write_costs_tokens_of_the_policy(policy: ThrottlePolicy, count:
 @given(BUCKETS, GAPS)
 def test_reads_take_no_tokens(policy: ThrottlePolicy, gaps: list[float]) -> None:
     throttle = Throttle(policy)
-    assert all(admitted(throttle, now_s, write=False) for now_s in accumulate(gaps))
+    assert all(try_admit(throttle, now_s, write=False) for now_s in accumulate(gaps))
     assert throttle.level(0.0) == policy.capacity
 
 
@@ -75,12 +75,12 @@ class Counts:
 @given(st.integers(0, 5), st.integers(0, 3), STEPS)
 def test_limits_hold_for_any_sequence(max_in_flight: int, write_lock: int, steps: list[Step]) -> None:
     throttle = Throttle(ThrottlePolicy(max_in_flight=max_in_flight, write_lock=write_lock))
-    held = {"a": Counts(), "b": Counts()}
+    counts_by_namespace = {"a": Counts(), "b": Counts()}
     now_s = 0.0
     for take, write, namespace, gap_s in steps:
         now_s += gap_s
-        counts = held[namespace]
-        total = sum(one.reads + one.writes for one in held.values())
+        counts = counts_by_namespace[namespace]
+        total = sum(entry.reads + entry.writes for entry in counts_by_namespace.values())
         if take:
             full = bool(max_in_flight and total >= max_in_flight)
             locked = bool(write and write_lock and counts.writes >= write_lock)
@@ -92,60 +92,60 @@ def test_limits_hold_for_any_sequence(max_in_flight: int, write_lock: int, steps
             throttle.release(now_s, write=write, namespace=namespace)
             counts.writes -= write
             counts.reads -= not write
-        assert throttle.in_flight == sum(one.reads + one.writes for one in held.values())
+        assert throttle.in_flight == sum(entry.reads + entry.writes for entry in counts_by_namespace.values())
 
 
 @given(BUCKETS, st.lists(st.floats(-100, 100), min_size=1, max_size=60))
 def test_clock_that_runs_backwards_counts_as_standing_still(policy: ThrottlePolicy, times: list[float]) -> None:
     throttle, straight = Throttle(policy), Throttle(policy)
     for now_s, latest_s in zip(times, accumulate(times, max), strict=True):
-        assert admitted(throttle, now_s) == admitted(straight, latest_s)
+        assert try_admit(throttle, now_s) == try_admit(straight, latest_s)
     assert throttle.level(max(times)) == straight.level(max(times))
 
 
 @pytest.mark.parametrize("rate_per_s", [0.1, 1.0, 3.0, 7.0])
 def test_regular_requests_at_the_rate_are_all_admitted(rate_per_s: float) -> None:
     throttle = Throttle(ThrottlePolicy(rate_per_s=rate_per_s, burst=1))
-    assert all(admitted(throttle, number / rate_per_s) for number in range(1000))
+    assert all(try_admit(throttle, number / rate_per_s) for number in range(1000))
 
 
 def test_refused_requests_delay_recovery() -> None:
     throttle = Throttle(ThrottlePolicy(rate_per_s=1, burst=1, refused_cost=1, max_debt=3))
-    assert [admitted(throttle, 0.0) for _ in range(10)] == [True] + [False] * 9
+    assert [try_admit(throttle, 0.0) for _ in range(10)] == [True] + [False] * 9
     assert throttle.level(0.0) == -3.0
-    assert not admitted(throttle, 3.9)
+    assert not try_admit(throttle, 3.9)
     assert throttle.level(3.9) == pytest.approx(-0.1)
-    assert admitted(throttle, 5.0)
+    assert try_admit(throttle, 5.0)
 
 
 def test_first_time_may_be_any() -> None:
     throttle = Throttle(ThrottlePolicy(rate_per_s=1, burst=2))
-    assert [admitted(throttle, 1.7e9) for _ in range(3)] == [True, True, False]
+    assert [try_admit(throttle, 1.7e9) for _ in range(3)] == [True, True, False]
 
 
 def test_locked_write_costs_tokens_but_takes_no_place() -> None:
     throttle = Throttle(ThrottlePolicy(rate_per_s=1, burst=10, refused_cost=2, write_lock=1))
-    assert admitted(throttle, 0.0)
-    assert not admitted(throttle, 0.0)
+    assert try_admit(throttle, 0.0)
+    assert not try_admit(throttle, 0.0)
     assert (throttle.level(0.0), throttle.in_flight) == (7.0, 1)
     throttle.release(0.0, write=True)
-    assert admitted(throttle, 0.0)
+    assert try_admit(throttle, 0.0)
 
 
 def test_policy_change_keeps_level_and_requests_in_flight() -> None:
     throttle = Throttle(ThrottlePolicy(rate_per_s=1, burst=10))
-    assert all(admitted(throttle, 0.0) for _ in range(4))
+    assert all(try_admit(throttle, 0.0) for _ in range(4))
     throttle.policy = ThrottlePolicy(rate_per_s=2, burst=20, max_in_flight=4)
     assert (throttle.level(0.0), throttle.in_flight) == (6.0, 4)
-    assert not admitted(throttle, 0.0)
+    assert not try_admit(throttle, 0.0)
     throttle.policy = ThrottlePolicy(rate_per_s=2, burst=5)
     assert throttle.level(0.0) == 5.0
-    assert admitted(throttle, 0.0)
+    assert try_admit(throttle, 0.0)
 
 
 def test_bucket_switched_on_starts_full() -> None:
     throttle = Throttle(ThrottlePolicy())
-    assert admitted(throttle, 0.0)
+    assert try_admit(throttle, 0.0)
     throttle.policy = ThrottlePolicy(rate_per_s=1, burst=8)
     assert throttle.level(0.0) == 8.0
 

@@ -1,7 +1,7 @@
-"""An API that no provider has, for tests of what the server offers skins: notes on shelves.
+"""A made-up API of notes on shelves, for tests of the server's features for skins.
 
-It has what Dropbox lacks: parameters in paths, several methods on one path, a route that the query chooses, bodies that
-are read while they arrive, and answers without a body.
+Dropbox does not use these features: parameters in paths, several methods on one path, a route that the query chooses,
+bodies that are read while they arrive, and answers without a body.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NOTE = "/v1/shelves/{shelf}/notes/{note*}"
 
 
 class _Counting(BlobWriter):
-    """Counts the pieces in which a body came."""
+    """A writer that counts the pieces of a body."""
 
     def __init__(self) -> None:
         super().__init__(hashlib.md5(usedforsecurity=False))
@@ -39,7 +39,7 @@ class _Counting(BlobWriter):
         self.pieces += 1
         super().feed(piece)
 
-    def finish(self) -> tuple[Blob, int]:  # type: ignore[override]  # a sink may give the handler anything
+    def finish(self) -> tuple[Blob, int]:  # type: ignore[override]  # a sink may return any value for the handler
         return super().finish(), self.pieces
 
 
@@ -47,12 +47,12 @@ def _answer(status: int, **value: object) -> Answer:
     return Answer(status, [(b"content-type", b"application/json")], json.dumps(value).encode())
 
 
-def _denied(call: Call) -> Answer | None:
+def _refuse_without_key(call: Call) -> Answer | None:
     return None if call.headers.get(b"x-key") == b"toy" else _answer(401, asked=call.method, shelf=call.parameters)
 
 
 class Toy:
-    """The skin."""
+    """The skin of the made-up API."""
 
     roles = ("api",)
     host_names = ()
@@ -65,15 +65,19 @@ class Toy:
         self.configure(profile)
         self._routes = RouteTable(
             [
-                ("GET", _SHELF, Route("list", Kind.META, self._list, denied=_denied)),
-                ("DELETE", _SHELF, Route("clear", Kind.WRITE, self._clear, denied=_denied)),
-                ("GET", _NOTE, Route("read", Kind.READ, self._read, denied=_denied)),
-                ("HEAD", _NOTE, Route("look", Kind.META, self._read, denied=_denied)),
-                ("PUT", _NOTE, Route("write", Kind.WRITE, self._write, sink=lambda _: _Counting(), denied=_denied)),
-                ("DELETE", _NOTE, Route("remove", Kind.WRITE, self._remove, denied=_denied)),
+                ("GET", _SHELF, Route("list", Kind.META, self._list, denied=_refuse_without_key)),
+                ("DELETE", _SHELF, Route("clear", Kind.WRITE, self._clear, denied=_refuse_without_key)),
+                ("GET", _NOTE, Route("read", Kind.READ, self._read, denied=_refuse_without_key)),
+                ("HEAD", _NOTE, Route("look", Kind.META, self._read, denied=_refuse_without_key)),
+                (
+                    "PUT",
+                    _NOTE,
+                    Route("write", Kind.WRITE, self._write, sink=lambda _: _Counting(), denied=_refuse_without_key),
+                ),
+                ("DELETE", _NOTE, Route("remove", Kind.WRITE, self._remove, denied=_refuse_without_key)),
             ]
         )
-        self._echo = Route("echo", Kind.META, self._said)
+        self._echo = Route("echo", Kind.META, self._send_echo)
 
     def configure(self, profile: Profile) -> None:
         self.store.quota_bytes = profile.quota.bytes
@@ -127,11 +131,11 @@ class Toy:
     def _remove(self, call: Call) -> Answer:
         return Answer(204 if self._shelf(call).remove(call.parameters["note"], call.now_s) else 404, [], b"")
 
-    def _said(self, call: Call) -> Answer:
-        said = call.body.decode()
-        return _answer(200, method=call.method, path=call.path, said=said, header=call.headers[b"x-word"].decode())
+    def _send_echo(self, call: Call) -> Answer:
+        text = call.body.decode()
+        return _answer(200, method=call.method, path=call.path, said=text, header=call.headers[b"x-word"].decode())
 
 
 def create(profile: Profile, clock: Clock, seed: int) -> Toy:
-    """An API without a shelf."""
+    """Create the skin with no shelves."""
     return Toy(profile, seed)

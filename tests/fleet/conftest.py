@@ -12,6 +12,6 @@ from .harness import Lab, lab_in
 
 @pytest.fixture
 def lab(tmp_path: Path, ctrl_c: None) -> Iterator[Lab]:
-    """A folder for generated tests; whatever still runs at the end is ended."""
-    with lab_in(tmp_path) as made:
-        yield made
+    """A folder for generated tests. Processes that still run at the end are killed."""
+    with lab_in(tmp_path) as new_lab:
+        yield new_lab

@@ -1,6 +1,6 @@
-"""Starts pytest on small generated tests, watches it, and reads what it left behind.
+"""Helpers that start pytest on small generated tests, watch it and read its files.
 
-Nothing here sleeps for an effect: what a test waits for is a file, a record or the end of a process,
+Nothing here sleeps for an effect: a test waits for a file, a record or the end of a process,
 and every wait has a bound that only a hang reaches.
 """
 
@@ -54,8 +54,8 @@ def wait_for(name):
 
 
 @dataclass
-class Ended:
-    """A pytest run that has ended: exit status, what it printed and what it stored."""
+class FinishedRun:
+    """A finished pytest run: its exit status, its output and its stored entries."""
 
     status: int
     text: str
@@ -66,35 +66,35 @@ class Ended:
 
     @property
     def entries(self) -> dict[str, Mapping[str, Any]]:
-        """pytest-benchmark's entries by the test's name."""
+        """Return pytest-benchmark's entries by the test's name."""
         return {entry["name"]: entry for entry in self.document.get("benchmarks", [])}
 
     def info(self, name: str) -> Mapping[str, Any]:
-        """What an entry says of the experiment."""
+        """Return an entry's facts about its experiment."""
         info: Mapping[str, Any] = self.entries[name]["extra_info"]
         return info
 
     def counts(self) -> dict[str, int]:
-        """The last line's numbers, such as {"passed": 2, "failed": 1}."""
+        """Return the numbers of the last line, such as {"passed": 2, "failed": 1}."""
         last = [line for line in self.text.splitlines() if re.search(r" in \d+\.\d+s", line)][-1]
         return {word: int(number) for number, word in re.findall(r"(\d+) ([a-z]{2,})", last)}
 
     def records(self) -> dict[str, OpTable]:
-        """Every experiment's merged records, by the name of the test function."""
-        found = {}
+        """Return every experiment's merged records by the name of the test function."""
+        tables = {}
         for path in sorted(self.folder.rglob("*.parquet")):
             match = re.search(r"__(test_\w+?)_(folder|emulated|own|provider\d)", path.stem)
             assert match is not None, path
-            found[match[1]] = read_parquet(path)
-        return found
+            tables[match[1]] = read_parquet(path)
+        return tables
 
     def all_records(self) -> list[tuple[int, int]]:
-        """``keys`` of all records of all files, merged or not, wherever they went."""
+        """Return the ``keys`` of all records in all files, merged or not, in any folder."""
         tables = [*map(read_parquet, self.folder.rglob("*.parquet")), *map(read_log, self.folder.rglob("*.oplog"))]
         return [key for table in tables for key in keys(table)]
 
     def logs(self) -> list[Path]:
-        """Agents' logs that were not merged."""
+        """Return the agents' logs that were not merged."""
         return sorted(self.folder.rglob("*.oplog"))
 
     def lines_with(self, text: str) -> list[str]:
@@ -102,7 +102,7 @@ class Ended:
 
 
 def unwrapped_lines(text: str) -> list[str]:
-    """Return the lines of a terminal's text, with those joined again that were broken where the terminal ends."""
+    """Return the lines of a terminal's text, with wrapped lines joined again."""
     physical = text.splitlines()
     width = max((len(line) for line in physical if line.startswith("====")), default=0)
     lines: list[str] = []
@@ -121,17 +121,17 @@ def unwrapped_lines(text: str) -> list[str]:
 
 
 def keys(table: OpTable) -> list[tuple[int, int]]:
-    """(sensor, seq) of every record, in order; a record that is there twice is seen."""
+    """Return (sensor, seq) of every record in order. A duplicate record appears twice."""
     return sorted(zip(table.sensor, table.seq, strict=True))
 
 
 def grid(sensors: int, count: int) -> list[tuple[int, int]]:
-    """What ``keys`` gives for a complete experiment."""
+    """Return the ``keys`` of a complete experiment."""
     return [(sensor, seq) for sensor in range(sensors) for seq in range(count)]
 
 
-class Running:
-    """A pytest process in a session of its own, with a mark by which all that it started can be found."""
+class RunningSession:
+    """A pytest process in a session of its own, with a mark that identifies all processes it has started."""
 
     def __init__(
         self, folder: Path, args: tuple[str, ...], env: Mapping[str, str | None], within: str = "", after: str = "true",
@@ -160,55 +160,55 @@ class Running:
                 stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
 
-    # -- looking ----------------------------------------------------------------------------------
+    # -- observing --------------------------------------------------------------------------------
 
     def text(self) -> str:
         return self._out.read_text(encoding="utf-8", errors="replace")
 
     def relatives(self) -> list[psutil.Process]:
-        """All living processes that this run has started, whoever is their parent now."""
-        mark, found = f"CLOUDBENCH_TEST_MARK={self._mark}".encode(), []
+        """Return all living processes that this run has started, even if they have another parent now."""
+        mark, processes = f"CLOUDBENCH_TEST_MARK={self._mark}".encode(), []
         for process in psutil.process_iter():
             with contextlib.suppress(OSError, psutil.Error):
                 if mark in Path(f"/proc/{process.pid}/environ").read_bytes() and process.status() != "zombie":
-                    found.append(process)
-        return found
+                    processes.append(process)
+        return processes
 
-    def wait_for(self, what: str, found: Callable[[], Any]) -> Any:
-        """Wait until ``found`` gives something; fails when pytest ends before, or when nothing comes."""
+    def wait_for(self, what: str, probe: Callable[[], Any]) -> Any:
+        """Return the first true value of ``probe``. Fail if pytest ends before, or after ``HANG_S``."""
         values: list[Any] = []
 
-        def is_found() -> bool:
-            values.append(found())
+        def has_value() -> bool:
+            values.append(probe())
             if not values[-1] and self.process.poll() is not None:
                 pytest.fail(f"pytest ended before {what}:\n{self.text()}")
             return bool(values[-1])
 
-        if not wait_for(is_found, HANG_S, poll_s=_POLL_S):
+        if not wait_for(has_value, HANG_S, poll_s=_POLL_S):
             self.destroy()
             pytest.fail(f"no {what} in {HANG_S:g} s:\n{self.text()}")
         return values[-1]
 
     def workers(self) -> dict[str, psutil.Process]:
-        """xdist's workers by their ids, as their tests reported them (``told`` of the prelude)."""
-        found = {}
+        """Return xdist's workers by their ids, as their tests reported them (``told`` of the prelude)."""
+        workers = {}
         for path in self.folder.glob("pid-*"):
             with contextlib.suppress(psutil.NoSuchProcess, ValueError):
-                found[path.name.removeprefix("pid-")] = psutil.Process(int(path.read_text()))
-        return found
+                workers[path.name.removeprefix("pid-")] = psutil.Process(int(path.read_text()))
+        return workers
 
     def emulator(self) -> psutil.Process:
-        return next(one for one in self.relatives() if "emulators.server" in " ".join(one.cmdline()))
+        return next(process for process in self.relatives() if "emulators.server" in " ".join(process.cmdline()))
 
     def log_of(self, agent: str, test: str = "") -> Path | None:
         folders = (Path(folder) for folder, _, names in os.walk(self.folder) if f"{agent}.oplog" in names)
-        found = [folder / f"{agent}.oplog" for folder in folders if test in str(folder)]  # walk: folders may vanish
-        return found[0] if found else None
+        paths = [folder / f"{agent}.oplog" for folder in folders if test in str(folder)]  # walk: folders may vanish
+        return paths[0] if paths else None
 
     def wait_for_records(self, agent: str, test: str = "", count: int = 1) -> None:
-        """Wait until an agent's log holds some records: then it is in mid-run."""
+        """Wait until an agent's log holds some records. The agent is then in mid-run."""
 
-        def enough() -> bool:
+        def has_enough() -> bool:
             path = self.log_of(agent, test)
             if path is None:
                 return False
@@ -217,9 +217,9 @@ class Running:
             except FileNotFoundError:
                 return False
 
-        self.wait_for(f"record of {agent}", enough)
+        self.wait_for(f"record of {agent}", has_enough)
 
-    # -- doing ------------------------------------------------------------------------------------
+    # -- controlling ------------------------------------------------------------------------------
 
     def interrupt(self, group: bool) -> None:
         if group:
@@ -233,8 +233,8 @@ class Running:
                 process.kill()
         self.process.wait()
 
-    def end(self, timeout_s: float = HANG_S) -> Ended:
-        """Wait for the end, and look at what is left. Fails on a hang."""
+    def end(self, timeout_s: float = HANG_S) -> FinishedRun:
+        """Wait for the end, and list the processes that are left. Fail on a hang."""
         try:
             status = self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -242,13 +242,13 @@ class Running:
             pytest.fail(f"pytest did not end in {timeout_s:g} s:\n{self.text()}", pytrace=False)
         duration_s = time.monotonic() - self._began_s
         _, alive = psutil.wait_procs(self.relatives(), timeout=HANG_S)  # a process that is ending may take a moment
-        leftovers = [f"{one.pid} {' '.join(one.cmdline())[:150]}" for one in alive if one.is_running()]
+        leftovers = [f"{process.pid} {' '.join(process.cmdline())[:150]}" for process in alive if process.is_running()]
         for process in alive:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         stored = self.folder / "out.json"
         document = json.loads(stored.read_text()) if stored.exists() and stored.stat().st_size else {}
-        return Ended(status, self.text(), self.folder, leftovers, duration_s, document)
+        return FinishedRun(status, self.text(), self.folder, leftovers, duration_s, document)
 
 
 class Lab:
@@ -256,7 +256,7 @@ class Lab:
 
     def __init__(self, folder: Path, may_be_late: bool = True) -> None:
         self.folder = folder
-        self._running: list[Running] = []
+        self._running: list[RunningSession] = []
         self._options = QUIET if may_be_late else LEAN
         # Processes that share pytest's folder of temporary folders remove each other's, and may warn about it.
         self._temporary = tempfile.TemporaryDirectory(prefix="lab-", ignore_cleanup_errors=True)
@@ -271,25 +271,25 @@ class Lab:
     def start(
         self, *args: str, env: Mapping[str, str | None] | None = None, within: str = "", after: str = "true",
         enter: Sequence[str] = (), store: bool = True,
-    ) -> Running:  # fmt: skip
-        """Start pytest; entries go to ``out.json``, unless they should not be stored.
+    ) -> RunningSession:  # fmt: skip
+        """Start pytest, and store its entries in ``out.json`` if ``store`` is set.
 
         ``within`` are shell commands to run before it in a mount namespace, ``after`` those to run there at the end.
-        ``enter`` are words to put before its command, such as those that enter a network namespace.
+        ``enter`` are words to put before its command, for example to enter a network namespace.
         """
         make_folders(self.folder, args)
         for old in [*self.folder.glob("pid-*"), self.folder / "out.json"]:
             old.unlink(missing_ok=True)
         stored = ("--benchmark-json=out.json",) if store else ()
-        given = {"PYTEST_ADDOPTS": self._options, "PYTEST_DEBUG_TEMPROOT": self._temporary.name, **(env or {})}
-        running = Running(self.folder, (*stored, *args), given, within, after, enter)
+        environment = {"PYTEST_ADDOPTS": self._options, "PYTEST_DEBUG_TEMPROOT": self._temporary.name, **(env or {})}
+        running = RunningSession(self.folder, (*stored, *args), environment, within, after, enter)
         self._running.append(running)
         return running
 
     def run(
         self, *args: str, env: Mapping[str, str | None] | None = None, within: str = "", after: str = "true",
         enter: Sequence[str] = (), timeout_s: float = HANG_S, store: bool = True,
-    ) -> Ended:  # fmt: skip
+    ) -> FinishedRun:  # fmt: skip
         return self.start(*args, env=env, within=within, after=after, enter=enter, store=store).end(timeout_s)
 
     def close(self) -> None:
@@ -303,15 +303,15 @@ IDEAL = ("--provider", "emulated:ideal")
 
 
 def outcomes(text: str) -> Counter[str]:
-    """The words of ``-rA``'s short summary."""
+    """Count the words of ``-rA``'s short summary."""
     return Counter(re.findall(r"^(PASSED|FAILED|ERROR|SKIPPED)\b", text, re.M))
 
 
 @contextlib.contextmanager
 def lab_in(folder: Path, may_be_late: bool = True) -> Iterator[Lab]:
-    """A lab; whatever still runs at its end is ended. A late engine is a doubt only if the test is about that."""
-    made = Lab(folder, may_be_late)
+    """Yield a lab, and kill its processes at the end. A late engine is a doubt unless ``may_be_late``."""
+    lab = Lab(folder, may_be_late)
     try:
-        yield made
+        yield lab
     finally:
-        made.close()
+        lab.close()

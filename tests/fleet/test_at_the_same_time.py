@@ -1,4 +1,4 @@
-"""Two pytest processes at the same time, in one results folder and one storage: nothing of either is lost."""
+"""Two pytest processes at the same time, in one results folder and one storage. Nothing of either is lost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_cloudbench.commands.cli import main
 from pytest_cloudbench.results.index import Index
 from pytest_cloudbench.results.oplog import read_parquet
 
-from .harness import Lab, Running, lab_in
+from .harness import Lab, RunningSession, lab_in
 
 OPS = 40
 TEST = f"""
@@ -23,14 +23,14 @@ TEST = f"""
 """
 
 
-def start(lab: Lab, shared: Path) -> Running:
+def start(lab: Lab, shared: Path) -> RunningSession:
     lab.write(TEST)
-    places = (f"--cloudbench-results={shared / 'results'}", f"--benchmark-storage=file://{shared / 'stored'}")
-    return lab.start("--provider", "folder:objects", "--benchmark-autosave", *places)
+    options = (f"--cloudbench-results={shared / 'results'}", f"--benchmark-storage=file://{shared / 'stored'}")
+    return lab.start("--provider", "folder:objects", "--benchmark-autosave", *options)
 
 
 def test_simultaneous_sessions_are_both_stored_and_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Neither begins to measure, or to store, before the other is ready to: they do both at the same time."""
+    """Each waits for the other before it measures and before it stores, so that both do so at the same time."""
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     with lab_in(tmp_path / "a") as one, lab_in(tmp_path / "b") as other:
@@ -50,9 +50,9 @@ def test_simultaneous_sessions_are_both_stored_and_listed(tmp_path: Path, capsys
     assert len({run.run_id for run in runs}) == len(runs) == 2
     assert [(run.outcome, run.ops) for run in runs] == [("passed", OPS)] * 2
     names = [entry.info["ops_file"] for run in runs for entry in index.entries(run.place)]
-    found = {path.relative_to(path.parents[1]).as_posix(): path for path in (tmp_path / "results").rglob("*.parquet")}
-    assert sorted(names) == sorted(found)
-    assert [len(read_parquet(path)) for path in found.values()] == [OPS] * 2
+    paths = {path.relative_to(path.parents[1]).as_posix(): path for path in (tmp_path / "results").rglob("*.parquet")}
+    assert sorted(names) == sorted(paths)
+    assert [len(read_parquet(path)) for path in paths.values()] == [OPS] * 2
     assert not list((tmp_path / "results").rglob("*.oplog")), "merged, each by its own session"
 
     assert main(["baseline", "list", "--storage", str(tmp_path / "stored")]) == 0

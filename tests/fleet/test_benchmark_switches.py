@@ -1,4 +1,4 @@
-"""pytest-benchmark's own switches and groups, for experiments, which are benchmarks."""
+"""pytest-benchmark's own switches and groups, which apply to experiments as well."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ def test_experiments_are_grouped_by_their_provider(lab: Lab, group: str) -> None
     assert run.status == 0, run.text
     for provider in ("folder:store", "folder:other"):
         assert [line for line in run.text.splitlines() if "benchmark '" in line and provider in line], run.text
-    compare = [Path(pytest.__file__).parents[4] / "bin" / "pytest-benchmark", storage.replace("--benchmark-", "--")]
-    done = subprocess.run(
-        [*map(str, compare), "compare", f"--group-by={group}"],
+    command = [Path(pytest.__file__).parents[4] / "bin" / "pytest-benchmark", storage.replace("--benchmark-", "--")]
+    comparison = subprocess.run(
+        [*map(str, command), "compare", f"--group-by={group}"],
         cwd=lab.folder, capture_output=True, text=True, timeout=HANG_S, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "provider=folder:other" in done.stdout or group == "param"
+    assert comparison.returncode == 0, comparison.stderr
+    assert "provider=folder:other" in comparison.stdout or group == "param"
 
 
 def test_our_own_readers_do_not_take_the_provider_for_a_parameter(lab: Lab) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.runs import SPREAD, Spread
 
-from .harness import FOLDER, IDEAL, Ended, Lab, keys
+from .harness import FOLDER, IDEAL, FinishedRun, Lab, keys
 
 ONE = """
     def test_one(experiment, payloads):
@@ -18,10 +18,10 @@ ONE = """
 """
 
 
-def gate_lines(run: Ended) -> list[str]:
-    """The lines about a gate in the failure's own section, not the table's remarks."""
-    shown = run.text.partition("= FAILURES =")[2].partition("= cloudbench =")[0]
-    return [line for line in shown.splitlines() if "gate " in line]
+def gate_lines(run: FinishedRun) -> list[str]:
+    """Return the lines about a gate in the failures' section, without the table's remarks."""
+    section = run.text.partition("= FAILURES =")[2].partition("= cloudbench =")[0]
+    return [line for line in section.splitlines() if "gate " in line]
 
 
 @pytest.mark.slow
@@ -41,7 +41,7 @@ def test_absolute_gates(lab: Lab, spread: Spread) -> None:
     assert (good.leftovers, bad.leftovers) == ([], [])
 
 
-def change_stored(folder: Path, factor: float) -> None:
+def scale_stored_runs(folder: Path, factor: float) -> None:
     """Make every stored run slower or faster by this factor."""
     for path in folder.glob("results/*/*.json"):
         document = json.loads(path.read_text())
@@ -58,11 +58,11 @@ def test_relative_gates(lab: Lab, spread: Spread) -> None:
     first = lab.run(*FOLDER, *spread, *gate, "--benchmark-autosave")
     assert first.status == 0, first.text
     assert "gate response_p99:50%: no baseline yet" in first.text
-    change_stored(lab.folder, 1000)
+    scale_stored_runs(lab.folder, 1000)
     improved = lab.run(*FOLDER, *spread, *gate, "--benchmark-compare")
     assert improved.status == 0, improved.text
     assert "is within the bound" in improved.text
-    change_stored(lab.folder, 1e-6)
+    scale_stored_runs(lab.folder, 1e-6)
     worsened = lab.run(*FOLDER, *spread, *gate)
     assert worsened.status == 1, worsened.text
     (line,) = gate_lines(worsened)
@@ -125,14 +125,14 @@ def test_budgets(lab: Lab, spread: Spread) -> None:
         def test_uneven(experiment, payloads):
             experiment.run(payloads.random(100), arrival=FixedInterval(0.01), sensors=1, ops_per_sensor=10).check()
     """)
-    for option, wanted in ((["--max-ops", "7"], 7), (["--max-bytes", "1000"], 10)):
+    for option, expected_ops in ((["--max-ops", "7"], 7), (["--max-bytes", "1000"], 10)):
         run = lab.run(*FOLDER, *spread, *option)
         assert run.leftovers == []
         for test in ("test_open", "test_closed"):
             info = run.info(f"{test}[folder:objects]")
-            assert info["ops"] == wanted, f"{test} {option}"
+            assert info["ops"] == expected_ops, f"{test} {option}"
             assert any(f"{option[0]} {option[1]} is used up" in doubt for doubt in info["doubts"]), info["doubts"]
-        assert run.info("test_uneven[folder:objects]")["ops"] == wanted
+        assert run.info("test_uneven[folder:objects]")["ops"] == expected_ops
         assert f"{option[0]} {option[1]} is used up" in run.text
 
 

@@ -1,4 +1,4 @@
-"""The coordinator alone: no pytest, no processes, no channel. Agents are lists of what they were told."""
+"""The coordinator alone, without pytest, processes or a channel. Agents are lists of the replies they got."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ YOUR_TURN = Reply(is_turn=True)
 
 
 class Fleet:
-    """A coordinator and its agents. ``told`` holds the replies each agent has got."""
+    """A coordinator and its agents. ``replies`` holds the replies each agent has got."""
 
     def __init__(self, count: int, patience_s: float = 60.0, **options: Any) -> None:
         self.killed: list[str] = []
@@ -48,7 +48,7 @@ class Fleet:
             kill=lambda agent, reason: self.killed.append(agent),
             **options,
         )
-        self.told: dict[str, list[Any]] = {}
+        self.replies: dict[str, list[Any]] = {}
         for number in range(count):
             self.join(f"gw{number}")
 
@@ -60,11 +60,11 @@ class Fleet:
         raise CloudbenchError("it broke")
 
     def join(self, agent: str) -> None:
-        self.told[agent] = []
-        self.coordinator.join(agent, self.told[agent].append)
+        self.replies[agent] = []
+        self.coordinator.join(agent, self.replies[agent].append)
 
     def assign(self, nodeid: str = NODE) -> None:
-        for agent in self.told:
+        for agent in self.replies:
             self.coordinator.assign(nodeid, agent)
 
     def meet(self, agent: str, name: str, payload: Any = None, nodeid: str = NODE) -> None:
@@ -74,8 +74,8 @@ class Fleet:
         self.coordinator.receive(agent, Done(0, NODE, name, value, error))
 
     def take(self, agent: str) -> Any:
-        """The oldest reply, or None when there is none."""
-        return self.told[agent].pop(0) if self.told[agent] else None
+        """Return and remove the oldest reply. None if there is none."""
+        return self.replies[agent].pop(0) if self.replies[agent] else None
 
     def enter(self, *agents: str, nodeid: str = NODE) -> None:
         for agent in agents:
@@ -88,7 +88,7 @@ class Fleet:
 
 
 @pytest.fixture
-def three() -> Fleet:
+def three_agents() -> Fleet:
     fleet = Fleet(3)
     fleet.assign()
     return fleet
@@ -101,157 +101,159 @@ def test_agents_enter_together_and_in_order() -> None:
     fleet.assign()
     fleet.meet("gw10", "enter")
     fleet.meet("gw0", "enter")
-    assert fleet.told == {"gw10": [], "gw2": [], "gw0": []}
+    assert fleet.replies == {"gw10": [], "gw2": [], "gw0": []}
     fleet.meet("gw2", "enter")
-    assert {agent: fleet.take(agent).value["index"] for agent in fleet.told} == {"gw0": 0, "gw2": 1, "gw10": 2}
+    assert {agent: fleet.take(agent).value["index"] for agent in fleet.replies} == {"gw0": 0, "gw2": 1, "gw10": 2}
 
 
-def test_gathering_answers_all_agents_with_result_of_the_handler(three: Fleet) -> None:
-    three.enter("gw0", "gw1", "gw2")
-    for number, agent in enumerate(three.told):
-        three.meet(agent, "sum:a", number)
-    assert [three.take(agent) for agent in three.told] == [Reply(3)] * 3
-    assert three.handled == [(NODE, {"gw0": 0, "gw1": 1, "gw2": 2})], "once, with all payloads"
-    for agent in three.told:
-        three.meet(agent, "broken")
-    assert [three.take(agent) for agent in three.told] == [Reply(error="it broke")] * 3
-    for agent in three.told:
-        three.meet(agent, "plain", agent)
-    assert three.take("gw1") == Reply({"gw0": "gw0", "gw1": "gw1", "gw2": "gw2"})
+def test_gathering_answers_all_agents_with_result_of_the_handler(three_agents: Fleet) -> None:
+    three_agents.enter("gw0", "gw1", "gw2")
+    for number, agent in enumerate(three_agents.replies):
+        three_agents.meet(agent, "sum:a", number)
+    assert [three_agents.take(agent) for agent in three_agents.replies] == [Reply(3)] * 3
+    assert three_agents.handled == [(NODE, {"gw0": 0, "gw1": 1, "gw2": 2})], "once, with all payloads"
+    for agent in three_agents.replies:
+        three_agents.meet(agent, "broken")
+    assert [three_agents.take(agent) for agent in three_agents.replies] == [Reply(error="it broke")] * 3
+    for agent in three_agents.replies:
+        three_agents.meet(agent, "plain", agent)
+    assert three_agents.take("gw1") == Reply({"gw0": "gw0", "gw1": "gw1", "gw2": "gw2"})
 
 
-def test_leader_runs_once_and_late_agents_receive_its_answer(three: Fleet) -> None:
-    three.enter("gw0", "gw1", "gw2")
-    three.meet("gw1", "once:work")
-    assert three.take("gw1") is None, "it waits for the leader"
-    three.meet("gw0", "once:work")
-    assert three.take("gw0") == YOUR_TURN
-    three.done("gw1", "once:work", "not mine to say")
-    three.done("gw0", "once:work", 7)
-    assert three.take("gw0") == Reply(7)
-    assert three.take("gw1") == Reply(7)
-    three.meet("gw2", "once:work")
-    assert three.take("gw2") == Reply(7)
+def test_leader_runs_once_and_late_agents_receive_its_answer(three_agents: Fleet) -> None:
+    three_agents.enter("gw0", "gw1", "gw2")
+    three_agents.meet("gw1", "once:work")
+    assert three_agents.take("gw1") is None, "it waits for the leader"
+    three_agents.meet("gw0", "once:work")
+    assert three_agents.take("gw0") == YOUR_TURN
+    three_agents.done("gw1", "once:work", "not mine to say")
+    three_agents.done("gw0", "once:work", 7)
+    assert three_agents.take("gw0") == Reply(7)
+    assert three_agents.take("gw1") == Reply(7)
+    three_agents.meet("gw2", "once:work")
+    assert three_agents.take("gw2") == Reply(7)
 
 
-def test_answers_that_all_have_got_are_forgotten(three: Fleet) -> None:
-    three.enter("gw0", "gw1", "gw2")
+def test_answers_that_all_have_got_are_forgotten(three_agents: Fleet) -> None:
+    three_agents.enter("gw0", "gw1", "gw2")
     for number in range(50):
-        three.meet("gw0", f"once:{number}")
-        assert three.take("gw0") == YOUR_TURN
-        three.done("gw0", f"once:{number}", number)
+        three_agents.meet("gw0", f"once:{number}")
+        assert three_agents.take("gw0") == YOUR_TURN
+        three_agents.done("gw0", f"once:{number}", number)
         for agent in ("gw1", "gw2"):
-            three.meet(agent, f"once:{number}")
+            three_agents.meet(agent, f"once:{number}")
         for agent in ("gw0", "gw1", "gw2"):
-            three.meet(agent, f"sum:{number}", number)
-        assert [three.told[agent] for agent in ("gw0", "gw1", "gw2")] == [[Reply(number), Reply(3 * number)]] * 3
-        for told in three.told.values():
-            told.clear()
-    (item,) = three.coordinator._items.values()
+            three_agents.meet(agent, f"sum:{number}", number)
+        assert [three_agents.replies[agent] for agent in ("gw0", "gw1", "gw2")] == [
+            [Reply(number), Reply(3 * number)]
+        ] * 3
+        for replies in three_agents.replies.values():
+            replies.clear()
+    (item,) = three_agents.coordinator._items.values()
     assert list(item.answers) == ["sum:49"]
 
 
-def test_a_new_leader_is_elected(three: Fleet) -> None:
-    three.enter("gw0", "gw1", "gw2")
-    three.meet("gw0", "once:work")
-    three.meet("gw2", "once:work")
-    assert three.take("gw0") == YOUR_TURN
-    three.coordinator.leave_fleet("gw0", "was lost")
-    assert three.take("gw2") is None, "gw1 leads now, and has not arrived"
-    three.meet("gw1", "once:work")
-    assert three.take("gw1") == YOUR_TURN
-    three.coordinator.leave_fleet("gw1", "was lost")
-    assert three.take("gw2") == YOUR_TURN
-    three.done("gw2", "once:work", error="no")
-    assert three.take("gw2") == Reply(error="no")
-    three.meet("gw2", "leave", "")
-    verdict = three.take("gw2").value
+def test_a_new_leader_is_elected(three_agents: Fleet) -> None:
+    three_agents.enter("gw0", "gw1", "gw2")
+    three_agents.meet("gw0", "once:work")
+    three_agents.meet("gw2", "once:work")
+    assert three_agents.take("gw0") == YOUR_TURN
+    three_agents.coordinator.leave_fleet("gw0", "was lost")
+    assert three_agents.take("gw2") is None, "gw1 leads now, and has not arrived"
+    three_agents.meet("gw1", "once:work")
+    assert three_agents.take("gw1") == YOUR_TURN
+    three_agents.coordinator.leave_fleet("gw1", "was lost")
+    assert three_agents.take("gw2") == YOUR_TURN
+    three_agents.done("gw2", "once:work", error="no")
+    assert three_agents.take("gw2") == Reply(error="no")
+    three_agents.meet("gw2", "leave", "")
+    verdict = three_agents.take("gw2").value
     assert verdict["missing"] == {"gw0": "was lost", "gw1": "was lost"}
     assert verdict["agents"] == ["gw0", "gw1", "gw2"]
     assert verdict["log"] is True
 
 
-def test_agents_do_not_wait_for_one_that_left_early(three: Fleet) -> None:
-    three.enter("gw0", "gw1", "gw2")
-    three.meet("gw0", "leave", "its fixture broke")
-    three.meet("gw1", "sum:a", 1)
-    assert three.take("gw1") is None
-    three.meet("gw2", "sum:a", 2)
-    assert (three.take("gw1"), three.take("gw2")) == (Reply(3), Reply(3))
-    three.meet("gw2", "once:work")
-    three.meet("gw1", "once:work")
-    assert three.take("gw1") == YOUR_TURN, "the first that is still there"
-    three.done("gw1", "once:work", 1)
-    assert three.take("gw0") is None, "all leave together"
-    three.meet("gw1", "leave", "")
-    three.meet("gw2", "leave", "")
-    verdict = three.take("gw0").value
+def test_agents_do_not_wait_for_one_that_left_early(three_agents: Fleet) -> None:
+    three_agents.enter("gw0", "gw1", "gw2")
+    three_agents.meet("gw0", "leave", "its fixture broke")
+    three_agents.meet("gw1", "sum:a", 1)
+    assert three_agents.take("gw1") is None
+    three_agents.meet("gw2", "sum:a", 2)
+    assert (three_agents.take("gw1"), three_agents.take("gw2")) == (Reply(3), Reply(3))
+    three_agents.meet("gw2", "once:work")
+    three_agents.meet("gw1", "once:work")
+    assert three_agents.take("gw1") == YOUR_TURN, "the first that is still there"
+    three_agents.done("gw1", "once:work", 1)
+    assert three_agents.take("gw0") is None, "all leave together"
+    three_agents.meet("gw1", "leave", "")
+    three_agents.meet("gw2", "leave", "")
+    verdict = three_agents.take("gw0").value
     assert verdict["failures"] == {"gw0": "its fixture broke"}
     assert verdict["log"] is True
 
 
 @pytest.mark.parametrize("first", ["failed one", "others"])
-def test_failed_agent_waits_at_clean_up_without_delaying_others(three: Fleet, first: str) -> None:
-    three.enter("gw0", "gw1", "gw2")
+def test_failed_agent_waits_at_clean_up_without_delaying_others(three_agents: Fleet, first: str) -> None:
+    three_agents.enter("gw0", "gw1", "gw2")
     if first == "failed one":
-        three.meet("gw0", "once:clean:x")
+        three_agents.meet("gw0", "once:clean:x")
     for agent in ("gw1", "gw2"):
-        three.meet(agent, "sum:a", 1)
+        three_agents.meet(agent, "sum:a", 1)
     if first == "others":
-        assert three.take("gw1") is None
-        three.meet("gw0", "once:clean:x")
-    assert (three.take("gw1"), three.take("gw2")) == (Reply(2), Reply(2))
+        assert three_agents.take("gw1") is None
+        three_agents.meet("gw0", "once:clean:x")
+    assert (three_agents.take("gw1"), three_agents.take("gw2")) == (Reply(2), Reply(2))
     for agent in ("gw1", "gw2"):
-        three.meet(agent, "once:list:x")
-    assert three.take("gw1") == YOUR_TURN
-    assert three.take("gw0") is None, "nothing is cleaned while the others still work"
-    three.done("gw1", "once:list:x", 1)
+        three_agents.meet(agent, "once:list:x")
+    assert three_agents.take("gw1") == YOUR_TURN
+    assert three_agents.take("gw0") is None, "nothing is cleaned while the others still work"
+    three_agents.done("gw1", "once:list:x", 1)
     for agent in ("gw1", "gw2"):
-        assert three.take(agent) == Reply(1)
-        three.meet(agent, "once:clean:x")
-    assert three.take("gw0") == YOUR_TURN
-    three.done("gw0", "once:clean:x", None)
-    for agent in three.told:
-        assert three.take(agent) == Reply(None)
-        three.meet(agent, "sum:b", 1)
-    assert three.take("gw0") == Reply(3), "and takes part again"
+        assert three_agents.take(agent) == Reply(1)
+        three_agents.meet(agent, "once:clean:x")
+    assert three_agents.take("gw0") == YOUR_TURN
+    three_agents.done("gw0", "once:clean:x", None)
+    for agent in three_agents.replies:
+        assert three_agents.take(agent) == Reply(None)
+        three_agents.meet(agent, "sum:b", 1)
+    assert three_agents.take("gw0") == Reply(3), "and takes part again"
 
 
-def test_agent_that_failed_earlier_does_not_wait_at_folder_removal(three: Fleet) -> None:
-    three.enter("gw0", "gw1", "gw2")
-    three.meet("gw1", "once:clean:first")
-    assert three.take("gw1") is None
-    three.meet("gw0", "once:remove:first")
-    assert three.take("gw0") == YOUR_TURN
-    three.done("gw0", "once:remove:first", True)
-    three.meet("gw2", "once:remove:first")
-    assert (three.take("gw0"), three.take("gw2")) == (Reply(True), Reply(True))
-    three.meet("gw0", "once:clean:second")
-    assert (three.take("gw0"), three.take("gw1")) == (None, None)
-    three.meet("gw2", "once:clean:second")
-    assert (three.take("gw0"), three.take("gw1")) == (YOUR_TURN, YOUR_TURN)
+def test_agent_that_failed_earlier_does_not_wait_at_folder_removal(three_agents: Fleet) -> None:
+    three_agents.enter("gw0", "gw1", "gw2")
+    three_agents.meet("gw1", "once:clean:first")
+    assert three_agents.take("gw1") is None
+    three_agents.meet("gw0", "once:remove:first")
+    assert three_agents.take("gw0") == YOUR_TURN
+    three_agents.done("gw0", "once:remove:first", True)
+    three_agents.meet("gw2", "once:remove:first")
+    assert (three_agents.take("gw0"), three_agents.take("gw2")) == (Reply(True), Reply(True))
+    three_agents.meet("gw0", "once:clean:second")
+    assert (three_agents.take("gw0"), three_agents.take("gw1")) == (None, None)
+    three_agents.meet("gw2", "once:clean:second")
+    assert (three_agents.take("gw0"), three_agents.take("gw1")) == (YOUR_TURN, YOUR_TURN)
 
 
-def test_lost_agent_is_missing_only_in_its_current_test(three: Fleet) -> None:
-    three.assign("second")
-    three.enter("gw0", "gw1", "gw2")
-    three.meet("gw0", "sum:a", 1)
-    three.meet("gw1", "sum:a", 1)
-    three.coordinator.leave_fleet("gw2", "was lost")
-    three.coordinator.leave_fleet("gw2", "was lost")
-    assert three.take("gw0") == Reply(2)
-    assert three.take("gw1") == Reply(2)
+def test_lost_agent_is_missing_only_in_its_current_test(three_agents: Fleet) -> None:
+    three_agents.assign("second")
+    three_agents.enter("gw0", "gw1", "gw2")
+    three_agents.meet("gw0", "sum:a", 1)
+    three_agents.meet("gw1", "sum:a", 1)
+    three_agents.coordinator.leave_fleet("gw2", "was lost")
+    three_agents.coordinator.leave_fleet("gw2", "was lost")
+    assert three_agents.take("gw0") == Reply(2)
+    assert three_agents.take("gw1") == Reply(2)
     for agent in ("gw0", "gw1"):
-        three.meet(agent, "leave", "")
-    assert three.take("gw1").value["missing"] == {"gw2": "was lost"}
-    three.take("gw0")
+        three_agents.meet(agent, "leave", "")
+    assert three_agents.take("gw1").value["missing"] == {"gw2": "was lost"}
+    three_agents.take("gw0")
     for agent in ("gw0", "gw1"):
-        three.meet(agent, "enter", nodeid="second")
-    assert three.take("gw1").value == {"index": 1, "count": 2, "stop": "", "again": 0}
+        three_agents.meet(agent, "enter", nodeid="second")
+    assert three_agents.take("gw1").value == {"index": 1, "count": 2, "stop": "", "again": 0}
     for agent in ("gw0", "gw1"):
-        three.meet(agent, "leave", "", nodeid="second")
-    three.take("gw0")
-    assert three.take("gw1").value["missing"] == {}
+        three_agents.meet(agent, "leave", "", nodeid="second")
+    three_agents.take("gw0")
+    assert three_agents.take("gw1").value["missing"] == {}
 
 
 def test_an_agent_lost_at_an_item_of_its_own_is_missing_nowhere() -> None:
@@ -264,25 +266,25 @@ def test_an_agent_lost_at_an_item_of_its_own_is_missing_nowhere() -> None:
     assert fleet.take("gw0").value["missing"] == {}
 
 
-def test_the_first_survivor_logs(three: Fleet) -> None:
-    three.enter("gw0", "gw1", "gw2")
-    three.meet("gw0", "leave", "")
-    three.coordinator.leave_fleet("gw0", "was lost")
+def test_the_first_survivor_logs(three_agents: Fleet) -> None:
+    three_agents.enter("gw0", "gw1", "gw2")
+    three_agents.meet("gw0", "leave", "")
+    three_agents.coordinator.leave_fleet("gw0", "was lost")
     for agent in ("gw1", "gw2"):
-        three.meet(agent, "leave", "")
-    assert [three.take(agent).value["log"] for agent in ("gw1", "gw2")] == [True, False]
-    assert not three.coordinator.take_orphan(NODE)
-    three.coordinator.leave_fleet("gw1", "was lost")
-    assert three.coordinator.take_orphan(NODE), "it was lost before it could log"
-    assert not three.coordinator.take_orphan(NODE), "reported once"
+        three_agents.meet(agent, "leave", "")
+    assert [three_agents.take(agent).value["log"] for agent in ("gw1", "gw2")] == [True, False]
+    assert not three_agents.coordinator.take_orphan(NODE)
+    three_agents.coordinator.leave_fleet("gw1", "was lost")
+    assert three_agents.coordinator.take_orphan(NODE), "it was lost before it could log"
+    assert not three_agents.coordinator.take_orphan(NODE), "reported once"
 
 
-def test_test_that_lost_all_its_agents_is_reported_once(three: Fleet) -> None:
-    three.enter("gw0", "gw1", "gw2")
-    for agent in three.told:
-        assert not three.coordinator.take_orphan(NODE)
-        three.coordinator.leave_fleet(agent, "was lost")
-    assert [three.coordinator.take_orphan(NODE) for _ in range(3)] == [True, False, False]
+def test_test_that_lost_all_its_agents_is_reported_once(three_agents: Fleet) -> None:
+    three_agents.enter("gw0", "gw1", "gw2")
+    for agent in three_agents.replies:
+        assert not three_agents.coordinator.take_orphan(NODE)
+        three_agents.coordinator.leave_fleet(agent, "was lost")
+    assert [three_agents.coordinator.take_orphan(NODE) for _ in range(3)] == [True, False, False]
 
 
 def test_maxfail_counts_items_and_stops_at_the_next() -> None:
@@ -290,11 +292,11 @@ def test_maxfail_counts_items_and_stops_at_the_next() -> None:
     for number, failure in enumerate(["no", "", "no"]):
         fleet.assign(f"item{number}")
         fleet.enter("gw0", "gw1", nodeid=f"item{number}")
-        for agent in fleet.told:
+        for agent in fleet.replies:
             fleet.meet(agent, "leave", failure, nodeid=f"item{number}")
-            fleet.told[agent].clear()
-        fleet.told["gw0"].clear()
-    for agent in fleet.told:
+            fleet.replies[agent].clear()
+        fleet.replies["gw0"].clear()
+    for agent in fleet.replies:
         fleet.meet(agent, "enter", nodeid="last")
     fleet.assign("last")
     assert fleet.take("gw0").value["stop"] == "stopping after 2 failures"
@@ -333,28 +335,28 @@ def test_agents_with_signs_of_life_or_tests_of_their_own_are_not_killed() -> Non
     fleet.coordinator.close()
 
 
-def test_dismissed_fleet_stops_with_a_reason(three: Fleet) -> None:
-    three.enter("gw0", "gw1", "gw2")
-    three.meet("gw2", "sum:a", 1)
+def test_dismissed_fleet_stops_with_a_reason(three_agents: Fleet) -> None:
+    three_agents.enter("gw0", "gw1", "gw2")
+    three_agents.meet("gw2", "sum:a", 1)
     returned = threading.Event()
 
     def dismiss() -> None:
-        three.coordinator.dismiss(30)
+        three_agents.coordinator.dismiss(30)
         returned.set()
 
     dismissal = threading.Thread(target=dismiss)
     dismissal.start()
-    assert wait_for(lambda: three.told["gw1"] == [None], 10, poll_s=0.01)
-    three.meet("gw0", "sum:a", 1)
+    assert wait_for(lambda: three_agents.replies["gw1"] == [None], 10, poll_s=0.01)
+    three_agents.meet("gw0", "sum:a", 1)
     assert not returned.is_set()
-    three.coordinator.receive("gw1", Tell("interrupted"))
+    three_agents.coordinator.receive("gw1", Tell("interrupted"))
     dismissal.join(HANG_S)
     assert returned.is_set(), "gw0 has stopped, gw1 was interrupted, gw2 was waiting anyway"
-    assert three.handled == [], "nothing is merged after the end"
+    assert three_agents.handled == [], "nothing is merged after the end"
 
 
 class FleetMachine(RuleBasedStateMachine):
-    """Agents run one script, and are lost or fail at any time, in any order: none waits for ever, none overtakes."""
+    """Agents that run one script, and are lost or fail at any time. None waits for ever, and none overtakes."""
 
     SCRIPT = ("enter", "sum:a", "once:work", "sum:b", "once:clean:x", "leave")
     FAIL_AT = SCRIPT.index("once:clean:x")
@@ -363,12 +365,12 @@ class FleetMachine(RuleBasedStateMachine):
         super().__init__()
         self.fleet = Fleet(4)
         self.fleet.assign()
-        self.step: dict[str, int] = dict.fromkeys(self.fleet.told, -1)  # the last step that was answered
+        self.step: dict[str, int] = dict.fromkeys(self.fleet.replies, -1)  # the last step that was answered
         self.waiting: dict[str, int] = {}
         self.running: set[str] = set()
         self.logs = 0
 
-    def idle(self) -> list[str]:
+    def idle_agents(self) -> list[str]:
         return [agent for agent in self.step if agent not in self.waiting and agent not in self.running
                 and self.step[agent] < len(self.SCRIPT) - 1]  # fmt: skip
 
@@ -392,16 +394,20 @@ class FleetMachine(RuleBasedStateMachine):
                 if self.SCRIPT[step] == "leave":
                     self.logs += reply.value["log"]
 
-    @precondition(lambda self: self.idle())
+    @precondition(lambda self: self.idle_agents())
     @rule(data=st.data())
     def advance(self, data: st.DataObject) -> None:
-        agent = data.draw(st.sampled_from(self.idle()))
+        agent = data.draw(st.sampled_from(self.idle_agents()))
         self._go(agent, self.step[agent] + 1)
 
-    @precondition(lambda self: any(0 <= self.step[agent] < self.FAIL_AT - 1 for agent in self.idle()))
+    @precondition(lambda self: any(0 <= self.step[agent] < self.FAIL_AT - 1 for agent in self.idle_agents()))
     @rule(data=st.data())
     def fail(self, data: st.DataObject) -> None:
-        agent = data.draw(st.sampled_from([one for one in self.idle() if 0 <= self.step[one] < self.FAIL_AT - 1]))
+        agent = data.draw(
+            st.sampled_from(
+                [idle_agent for idle_agent in self.idle_agents() if 0 <= self.step[idle_agent] < self.FAIL_AT - 1]
+            )
+        )
         self._go(agent, self.FAIL_AT)
 
     @precondition(lambda self: self.running)
@@ -422,15 +428,15 @@ class FleetMachine(RuleBasedStateMachine):
         self.fleet.coordinator.leave_fleet(agent, "was lost")
         self._collect()
 
-    @precondition(lambda self: not self.idle() and not self.running)
+    @precondition(lambda self: not self.idle_agents() and not self.running)
     @rule()
-    def rest(self) -> None:
-        """All are done."""
+    def do_nothing(self) -> None:
+        """Do nothing, because all agents are done."""
 
     @invariant()
     def somebody_can_move(self) -> None:
         finished = all(step == len(self.SCRIPT) - 1 for step in self.step.values())
-        assert finished or self.idle() or self.running, f"all wait: {self.waiting}"
+        assert finished or self.idle_agents() or self.running, f"all wait: {self.waiting}"
 
     @invariant()
     def nobody_overtakes(self) -> None:
@@ -464,8 +470,8 @@ def test_broadcast_reaches_only_agents_at_the_test() -> None:
         fleet.coordinator.assign(NODE, agent)
     fleet.coordinator.say(NODE, "end", EndOfRun("a run", 7))
     fleet.coordinator.say("another item", "end", EndOfRun("a run", 7))
-    said = Said("end", {"run": "a run", "end_ns": 7})
-    assert fleet.told == {"gw0": [said], "gw1": [said], "gw2": []}
+    message = Said("end", {"run": "a run", "end_ns": 7})
+    assert fleet.replies == {"gw0": [message], "gw1": [message], "gw2": []}
 
 
 def test_agent_receives_broadcasts_between_question_and_answer() -> None:
@@ -478,7 +484,7 @@ def test_agent_receives_broadcasts_between_question_and_answer() -> None:
 
 
 def test_an_item_that_is_run_again_waits_for_all_in_each_round() -> None:
-    """Agents are given the item again before its previous round is over."""
+    """Agents get the item again before its previous round is over."""
     fleet = Fleet(2, again=lambda nodeid, before: before)
     fleet.assign()
     fleet.enter("gw0", "gw1")
@@ -507,7 +513,7 @@ def test_entering_a_test_without_a_repetition_ends_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("decode", "said"),
+    ("decode", "message"),
     [
         (decode_from_agent, Tell("alive")),
         (decode_from_agent, Ask(1, "provide", "folder:x")),
@@ -518,12 +524,12 @@ def test_entering_a_test_without_a_repetition_ends_it() -> None:
         (decode_to_agent, Said("end", {"run": "a"})),
     ],
 )
-def test_messages_survive_an_execnet_channel(decode: Callable[[bytes], Any], said: Any) -> None:
-    assert decode(execnet.loads(execnet.dumps(encode(said)))) == said
+def test_messages_survive_an_execnet_channel(decode: Callable[[bytes], Any], message: Any) -> None:
+    assert decode(execnet.loads(execnet.dumps(encode(message)))) == message
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "reason"),
     [
         (encode(YOUR_TURN), "Invalid value 'Reply' - at `$.type`"),
         (encode({"type": "Ask", "number": "one", "name": "clock"}), "Expected `int`, got `str` - at `$.number`"),
@@ -532,12 +538,12 @@ def test_messages_survive_an_execnet_channel(decode: Callable[[bytes], Any], sai
         (b"", "Input data was truncated"),
     ],
 )
-def test_unreadable_message_is_refused_in_one_line(data: bytes, told: str) -> None:
-    with pytest.raises(FleetError, match=re.escape(f"a message of the fleet cannot be read: {told}")):
+def test_unreadable_message_is_refused_in_one_line(data: bytes, reason: str) -> None:
+    with pytest.raises(FleetError, match=re.escape(f"a message of the fleet cannot be read: {reason}")):
         decode_from_agent(data)
 
 
 def test_asker_receives_error_for_answer_that_cannot_be_sent() -> None:
     fleet = Fleet(1)
     fleet.coordinator.receive("gw0", Ask(4, "odd"))
-    assert fleet.told["gw0"][0] == Reply(error="object: cannot send a object; expected plain data", to=4)
+    assert fleet.replies["gw0"][0] == Reply(error="object: cannot send a object; expected plain data", to=4)

@@ -1,4 +1,4 @@
-"""A provider's own words, its requests and its preparation, in real sessions."""
+"""A provider's messages, its requests and its preparation, in real sessions."""
 
 from __future__ import annotations
 
@@ -83,13 +83,13 @@ def test_words_requests_and_preparation_of_a_driver_of_ones_own(lab: Lab, spread
     assert run.status == 0, run.text
     (entry,) = run.document["benchmarks"]
     info = entry["extra_info"]
-    assert sorted(each["count"] for each in info["error_details"]["throttled"]["said"]) == [2, 2]
-    assert {each["detail"] for each in info["error_details"]["throttled"]["said"]} == {
+    assert sorted(message["count"] for message in info["error_details"]["throttled"]["said"]) == [2, 2]
+    assert {message["detail"] for message in info["error_details"]["throttled"]["said"]} == {
         "429 wait", r"429 your token *** is \x1b[31mtired",
     }  # fmt: skip
     assert any(line.endswith("3 requests is within the bound <= 3") for line in info["expectations"])
-    (said,) = run.lines_with("throttled 4 x, 2 of them: 429 ")
-    assert "\x1b" not in said
+    (summary_line,) = run.lines_with("throttled 4 x, 2 of them: 429 ")
+    assert "\x1b" not in summary_line
     (path,) = run.folder.rglob("*.parquet")
     table = read_parquet(path)
     assert set(table.requests) == {3}
@@ -99,7 +99,7 @@ def test_words_requests_and_preparation_of_a_driver_of_ones_own(lab: Lab, spread
             assert b"echoed-by-the-server" not in file.read_bytes(), file
     prepared = list((lab.folder / "own").glob("prepared-*"))
     assert len(prepared) == max(1, len(spread)), "each agent's driver"
-    assert all(int(each.read_text()) < min(table.start_ns) for each in prepared), "before the clock runs"
+    assert all(int(path.read_text()) < min(table.start_ns) for path in prepared), "before the clock runs"
 
 
 @pytest.mark.slow
@@ -114,10 +114,10 @@ def test_words_of_an_emulated_service(lab: Lab, spread: Spread) -> None:
     run = lab.run("--provider", "emulated:./tight.toml", *spread)
     assert run.status == 0, run.text
     (entry,) = run.document["benchmarks"]
-    (said,) = entry["extra_info"]["error_details"]["throttled"]["said"]
-    assert said["detail"] == "429 too_many_write_operations"
-    assert said["count"] == entry["extra_info"]["throttled"] > 0
-    assert run.lines_with(f"throttled {said['count']} x: 429 too_many_write_operations")
+    (message,) = entry["extra_info"]["error_details"]["throttled"]["said"]
+    assert message["detail"] == "429 too_many_write_operations"
+    assert message["count"] == entry["extra_info"]["throttled"] > 0
+    assert run.lines_with(f"throttled {message['count']} x: 429 too_many_write_operations")
 
 
 def test_a_conclusion_has_the_words_of_its_runs(lab: Lab) -> None:
@@ -150,9 +150,9 @@ def test_a_recovered_entry_has_the_providers_words(tmp_path: Path) -> None:
     write_note(folder, {"fullname": "a.py::test_it", "name": "test_it", "run": "r", "params": {}, "info": {}}, {})
     note = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps(note | {"owner": ""}))
-    (left,) = find_unmerged(tmp_path)
-    found = recover_run(left)
-    assert found is not None
-    (entry,) = json.loads(found[1].with_suffix(".json").read_text())["benchmarks"]
+    (unmerged_run,) = find_unmerged(tmp_path)
+    recovered = recover_run(unmerged_run)
+    assert recovered is not None
+    (entry,) = json.loads(recovered[1].with_suffix(".json").read_text())["benchmarks"]
     assert entry["extra_info"]["error_details"] == {"quota": {"count": 6, "said": [{"detail": "507 full", "count": 6}]}}
-    assert set(read_parquet(found[1]).detail) == {"507 full"}
+    assert set(read_parquet(recovered[1]).detail) == {"507 full"}

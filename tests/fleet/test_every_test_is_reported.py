@@ -1,4 +1,4 @@
-"""Whatever happens to agents, at whatever point: the session ends, fails, and reports every test it has collected."""
+"""Sessions whose agents die at any point. Each session ends, fails and reports every test it has collected."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from .harness import FOLDER, Ended, Lab
+from .harness import FOLDER, FinishedRun, Lab
 
 CONFTEST = """
     import json, os, pathlib, signal
@@ -77,16 +77,16 @@ ALL = ["test_first", "test_second", "test_third", "test_fourth"]
 
 def run_dying(
     lab: Lab, who: list[str], where: str, test: str, how: str, *args: str, tests: str = TESTS
-) -> tuple[Ended, dict[str, str]]:
-    """A session whose agents ``who`` die; and the outcome of each test that was reported, each exactly once."""
+) -> tuple[FinishedRun, dict[str, str]]:
+    """Run a session whose agents ``who`` die. Return it and the outcome of each reported test."""
     lab.write(CONFTEST, "conftest.py").write(tests)
     plan = json.dumps({"who": who, "where": where, "test": test, "how": how})
     run = lab.run(*FOLDER, "-ocloudbench_patience=2", *args, env={"DIE": plan}, timeout_s=90)
     assert "INTERNALERROR" not in run.text, run.text
     assert run.leftovers == [], run.text
     reports = [json.loads(line) for line in (lab.folder / "reports.jsonl").read_text().splitlines()]
-    twice = [name for name, count in Counter(name for name, _ in reports).items() if count > 1]
-    assert twice == [], run.text
+    duplicates = [name for name, count in Counter(name for name, _ in reports).items() if count > 1]
+    assert duplicates == [], run.text
     return run, dict(reports)
 
 
@@ -132,7 +132,7 @@ def test_every_test_is_reported_when_agents_die_at_any_point(
         set(ALL) - {test}, "passed"
     ) or where in {"leave", "logged"}, run.text
     assert run.status == (1 if "failed" in reports.values() else 0), run.text
-    if where not in {"leave", "logged"}:  # a report that was on its way says what was seen
+    if where not in {"leave", "logged"}:  # a report that was already on its way has the test's own outcome
         assert reports[test] == "failed", run.text
 
 
@@ -194,13 +194,13 @@ SUITE = """
 PLAIN = "def test_plain(): pass\n"
 
 
-@pytest.mark.parametrize("asked", ["an option", pytest.param("a suite", marks=pytest.mark.slow)])
-def test_all_workers_stop_before_any_has_collected(lab: Lab, asked: str) -> None:
+@pytest.mark.parametrize("source", ["an option", pytest.param("a suite", marks=pytest.mark.slow)])
+def test_all_workers_stop_before_any_has_collected(lab: Lab, source: str) -> None:
     lab.write(STOPS, "conftest.py")
     (lab.folder / "suite").mkdir()
-    lab.write(SUITE if asked == "a suite" else "", "suite/conftest.py").write(PLAIN, "suite/test_plain.py")
+    lab.write(SUITE if source == "a suite" else "", "suite/conftest.py").write(PLAIN, "suite/test_plain.py")
     args = ["-ocloudbench_patience=2"]
-    if asked == "a suite":
+    if source == "a suite":
         (lab.folder / "pytest.ini").write_text(f"[pytest]\naddopts = {' '.join(args)}\n")
         args = []
     run = lab.run("suite", "-n", "2", *args, env={"STOP": "gw0 gw1"})

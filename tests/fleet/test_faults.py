@@ -1,4 +1,4 @@
-"""A profile's faults hit only what is measured, and the run's seed determines which operations."""
+"""A profile's faults. They hit only measured operations, and the run's seed determines which ones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.runs import SPREAD, Spread
 
-from .harness import Ended, Lab
+from .harness import FinishedRun, Lab
 
 PROFILE = '[meta]\nname = "{name}"\napi = "dropbox"\ndescription = "sick"\n[faults]\n{faults}\n'
 SICK = ("--provider", "emulated:./sick.toml")
@@ -20,7 +20,7 @@ payload = {{generator = "random", size_bytes = 300}}
 """
 
 
-def sick(lab: Lab, faults: str, name: str = "sick") -> Lab:
+def write_profile(lab: Lab, faults: str, name: str = "sick") -> Lab:
     (lab.folder / f"{name}.toml").write_text(PROFILE.format(name=name, faults=faults))
     return lab
 
@@ -31,7 +31,7 @@ def sick(lab: Lab, faults: str, name: str = "sick") -> Lab:
     ("faults", "kind"), [("error_rate = 1", "server"), ("reset_rate = 1", "network")], ids=["errors", "resets"]
 )
 def test_faults_fail_only_measured_operations(lab: Lab, spread: Spread, faults: str, kind: str) -> None:
-    sick(lab, faults).write("""
+    write_profile(lab, faults).write("""
         from pytest_cloudbench.workload.arrival import Threads
         from pytest_cloudbench.model import CloudError, Verb
 
@@ -62,24 +62,24 @@ def test_faults_fail_only_measured_operations(lab: Lab, spread: Spread, faults: 
 @pytest.mark.slow
 @SPREAD
 def test_prepared_files_are_not_corrupted(lab: Lab, spread: Spread) -> None:
-    sick(lab, "corrupt_rate = 1").write(BENCH.format(operation="download"), "get.bench.toml")
+    write_profile(lab, "corrupt_rate = 1").write(BENCH.format(operation="download"), "get.bench.toml")
     lab.write(BENCH.format(operation="upload"), "put.bench.toml")
     run = lab.run("get.bench.toml", "put.bench.toml", *SICK, *spread)
     assert run.counts() == {"passed": 2}, run.text
-    found = {name.partition("#")[2] or name: entry["extra_info"] for name, entry in by_full_name(run).items()}
-    assert (found["download"]["ok"], found["download"]["corrupt"]) == (8, 0)
-    assert (found["upload"]["ok"], found["upload"]["corrupt"]) == (0, 8)
+    infos = {name.partition("#")[2] or name: entry["extra_info"] for name, entry in by_full_name(run).items()}
+    assert (infos["download"]["ok"], infos["download"]["corrupt"]) == (8, 0)
+    assert (infos["upload"]["ok"], infos["upload"]["corrupt"]) == (0, 8)
 
 
-def by_full_name(run: Ended) -> dict[str, dict[str, dict[str, object]]]:
+def by_full_name(run: FinishedRun) -> dict[str, dict[str, dict[str, object]]]:
     return {entry["fullname"]: entry for entry in run.document["benchmarks"]}
 
 
 @pytest.mark.slow
 def test_draws_are_those_of_the_runs_seed(lab: Lab) -> None:
-    """Which operations fail is random; with one sensor, they are drawn in order."""
+    """Failures are random. With one sensor, they are drawn in order."""
     for name in ("sick", "same"):
-        sick(lab, "error_rate = 0.5", name)
+        write_profile(lab, "error_rate = 0.5", name)
     lab.write("""
         from pytest_cloudbench.model import Verb
 
@@ -92,13 +92,13 @@ def test_draws_are_those_of_the_runs_seed(lab: Lab) -> None:
             experiment.report("drawn " + "".join(outcome[0] for outcome in result.ops["outcome"]))
     """)
 
-    def drawn(*options: str) -> list[str]:
+    def list_draws(*options: str) -> list[str]:
         run = lab.run(*SICK, "--provider", "emulated:./same.toml", *options)
         assert run.counts() == {"passed": 4}, run.text
         return run.lines_with("drawn ")
 
-    first, again = drawn("--cloudbench-seed", "one"), drawn("--cloudbench-seed", "one")
+    first, again = list_draws("--cloudbench-seed", "one"), list_draws("--cloudbench-seed", "one")
     assert first == again
     assert len(set(first)) == 4, "neither two emulators nor two experiments see the same"
-    assert not set(first) & set(drawn("--cloudbench-seed", "two"))
-    assert not set(drawn()) & set(drawn())
+    assert not set(first) & set(list_draws("--cloudbench-seed", "two"))
+    assert not set(list_draws()) & set(list_draws())

@@ -1,4 +1,4 @@
-"""Workers that are forked from one that has collected the tests: the same as others, or not forked, with the reason."""
+"""Workers that are forked from one that has collected the tests. They behave like others, or a line says why not."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ WHO = """
 
 
 class WatchedInput(dict[str, Any]):
-    """What a worker is told, whose reads are watched in the warm worker."""
+    """The input of a worker, whose reads are watched in the warm worker."""
 
     watching = True
 
@@ -52,7 +52,7 @@ def read_facts(folder: Path) -> list[dict[str, Any]]:
 
 
 def is_forked(folder: Path) -> bool:
-    """Whether all workers are children of one process, which was not their controller and has ended with them."""
+    """Return whether all workers are children of one process that is not their controller."""
     workers = read_facts(folder)
     parents, pids = ({worker[key] for worker in workers} for key in ("parent", "pid"))
     return len(parents) == 1 and len(pids) == len(workers) and str(*parents) != (folder / "controller").read_text()
@@ -75,11 +75,11 @@ def test_forked_workers_are_the_same_as_others(lab: Lab, start: str) -> None:
     assert ONE_BY_ONE not in run.text
     names = ["gw0", "gw1", "gw2"]
     for key in ("id", "agent", "variable", "input"):
-        assert [one[key] for one in facts] == names
-    assert [one["out"] for one in facts] == [f"said by {name}\n" for name in names]
-    assert len({one["random"] for one in facts}) == len({one["folder"] for one in facts}) == 3
-    assert all(f"popen-{one['id']}" in one["folder"] for one in facts)
-    assert {(one["ignores"], one["file"], one["threads"], *one["argv"]) for one in facts} == {
+        assert [worker[key] for worker in facts] == names
+    assert [worker["out"] for worker in facts] == [f"said by {name}\n" for name in names]
+    assert len({worker["random"] for worker in facts}) == len({worker["folder"] for worker in facts}) == 3
+    assert all(f"popen-{worker['id']}" in worker["folder"] for worker in facts)
+    assert {(worker["ignores"], worker["file"], worker["threads"], *worker["argv"]) for worker in facts} == {
         (False, "None", os.environ.get("OPENBLAS_NUM_THREADS"), "-c")
     }
     assert keys(run.records()["test_who"]) == [(sensor, seq) for sensor in range(4) for seq in range(3)]
@@ -123,7 +123,7 @@ def test_obstacle_to_forking_is_named_and_workers_start_one_by_one(lab: Lab, obs
     run = lab.write(WHO).run(*FOLDER, "-n2", "-pparent", env={"PYTHONPATH": str(lab.folder)})
     assert (run.status, run.leftovers) == (0, []), run.text
     assert not is_forked(lab.folder)
-    assert [one["id"] for one in read_facts(lab.folder)] == ["gw0", "gw1"]
+    assert [worker["id"] for worker in read_facts(lab.folder)] == ["gw0", "gw1"]
     assert any(line in reason for reason in run.lines_with(ONE_BY_ONE)), run.text
 
 
@@ -154,7 +154,7 @@ def test_a_value_that_differs_and_is_read_later_is_each_workers_own(lab: Lab) ->
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 def test_workers_start_without_a_warm_one_that_is_gone(lab: Lab, number: signal.Signals) -> None:
-    """The first process that collects is the warm worker; it ends, or stops, in the middle of that."""
+    """The first process that collects is the warm worker. It ends or stops while it collects."""
     lab.write(
         f"""
         import os, pathlib
@@ -170,7 +170,7 @@ def test_workers_start_without_a_warm_one_that_is_gone(lab: Lab, number: signal.
     )
     run = lab.write(WHO).run(*FOLDER, "-n2")
     assert (run.status, run.leftovers) == (0, []), run.text
-    assert [one["id"] for one in read_facts(lab.folder)] == ["gw0", "gw1"]
+    assert [worker["id"] for worker in read_facts(lab.folder)] == ["gw0", "gw1"]
     assert run.lines_with(ONE_BY_ONE + "the worker that others are forked from has ended"), run.text
 
 
@@ -218,7 +218,7 @@ def test_errors_while_collecting_are_reported_once(lab: Lab) -> None:
 @pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("provider", ["dropbox", "box", "gdrive", "mega", "onedrive"])
 def test_agents_import_no_library_themselves(lab: Lab, provider: str) -> None:
-    """What fifty agents would import, the warm worker has imported once."""
+    """The warm worker imports a library once for all fifty agents."""
     lab.write(
         """
         import json, sys
@@ -288,9 +288,9 @@ def test_interrupted_while_the_warm_worker_collects(lab: Lab) -> None:
 
 
 def test_collecting_for_longer_than_the_patience_is_no_silence(lab: Lab) -> None:
-    """A gateway whose process is yet to be forked answers no probe. The process that it is forked from is at work.
+    """A gateway whose process is not forked yet answers no probe, because the warm worker still collects.
 
-    It sleeps for five times the patience, because nothing tells that a patience is over.
+    The collection takes five times the patience, because no event marks the end of a patience.
     """
     lab.write(CONTROLLER, "conftest.py").write(
         "import time\ntime.sleep(5)\n" + "def test_nothing(): pass\n", "test_slow.py"
@@ -306,11 +306,11 @@ def test_unknown_start_is_refused(lab: Lab) -> None:
     assert "cloudbench_start clone: expected fork or spawn" in run.text
 
 
-# -- names of others, one test for each ----------------------------------------------------------------------
+# -- names inside other packages, one test for each ------------------------------------------------------------
 
 
 def test_a_forked_worker_tells_what_it_has_collected_before_xdist_schedules(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other way round, an experiment ran on one agent of two, once in a hundred sessions on a busy machine."""
+    """In the other order, an experiment ran on one agent of two, once in a hundred sessions on a busy machine."""
     order: list[Any] = []
     plugins: Any = SimpleNamespace(getplugin=lambda name: None)
     workerinput = WatchedInput(workerid="gw0", testrunuid="uid", ours="our channel")

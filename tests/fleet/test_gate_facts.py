@@ -1,4 +1,4 @@
-"""What the regression gate says of what has happened, whatever repetitions say; and of tests that have another name."""
+"""Losses that break the regression gate whatever the repetitions say, and tests that were renamed."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 from pytest_cloudbench.commands.cli import main
 from tests.runs import SPREAD, Spread
 
-from .harness import FOLDER, Ended, Lab
+from .harness import FOLDER, FinishedRun, Lab
 from .test_regression_gate import HISTORY, SETTINGS, entry, times, write_history
 
 GATE = (*FOLDER, "--cloudbench-gate", "-rs")
 STRICT_SETTINGS = SETTINGS.replace("corrupt_rate = 0.5\n", "")
-"""Without a bound of the user's on what must not happen."""
+"""Settings in which the user allows no corrupt content."""
 TESTS = """
     from dataclasses import dataclass
     from typing import Any
@@ -79,14 +79,14 @@ FACTS = pytest.mark.parametrize(
 )
 
 
-def faulty(lab: Lab, settings: str = STRICT_SETTINGS) -> Lab:
+def write_faulty_suite(lab: Lab, settings: str = STRICT_SETTINGS) -> Lab:
     (lab.folder / "pyproject.toml").write_text(settings)
     lab.write(FAULTY_STORE, "conftest.py")
     return lab.write(TESTS)
 
 
-def session(lab: Lab, test: str, *options: str, **faults: int) -> Ended:
-    """A session of one test in which so many faults of each kind happen, as soon as they can."""
+def run_session(lab: Lab, test: str, *options: str, **faults: int) -> FinishedRun:
+    """Run a session of one test in which so many faults of each kind happen, as soon as they can."""
     for fault, count in faults.items():
         for number in range(count):
             (lab.folder / f"{fault}-{number}").touch()
@@ -103,22 +103,22 @@ def accept_last(lab: Lab) -> None:
 @pytest.mark.slow
 @FACTS
 def test_single_loss_breaks_gate_despite_three_clean_repetitions(lab: Lab, test: str, fault: str, metric: str) -> None:
-    session(faulty(lab), test)
+    run_session(write_faulty_suite(lab), test)
     write_history(lab, {test: times(1e5)})
-    for _ in range(2):  # what was red is no baseline for the same again
-        run = session(lab, test, **{fault: 1})
+    for _ in range(2):  # a red run is no baseline for the next one
+        run = run_session(lab, test, **{fault: 1})
         assert (run.status, run.counts()) == (1, {"failed": 1, "deselected": 2}), run.text
         assert run.lines_with(f"gate broken: {metric}: 1 of 6: not in 3 repetitions: intermittent; ")
         gate = entry(run, test)["gate"]
         assert (gate["answer"], gate["runs"], len(gate["again"])) == ("broken", 12, 3)
-    assert session(lab, test).counts() == {"passed": 1, "deselected": 2}, "and it is over when it is over"
+    assert run_session(lab, test).counts() == {"passed": 1, "deselected": 2}, "and it is over when it is over"
 
 
 @pytest.mark.quick_cases(1)
 @FACTS
 @SPREAD
 def test_loss_breaks_gate_in_the_first_session(lab: Lab, test: str, fault: str, metric: str, spread: Spread) -> None:
-    run = session(faulty(lab), test, *spread, **{fault: 2})
+    run = run_session(write_faulty_suite(lab), test, *spread, **{fault: 2})
     assert run.status == 1, run.text
     assert run.lines_with(
         f"gate broken: {metric}: 2 of 6: not in 3 repetitions: intermittent; its commits are not known"
@@ -127,17 +127,17 @@ def test_loss_breaks_gate_in_the_first_session(lab: Lab, test: str, fault: str, 
 
 @FACTS
 def test_repetitions_with_the_same_loss_are_counted(lab: Lab, test: str, fault: str, metric: str) -> None:
-    run = session(faulty(lab), test, **{fault: 6 * 4})
+    run = run_session(write_faulty_suite(lab), test, **{fault: 6 * 4})
     assert run.lines_with(f"gate broken: {metric}: 6 of 6: in 3 of 3 repetitions, too; ")
 
 
 @FACTS
 def test_loss_breaks_any_bound_unless_the_user_allows_it(lab: Lab, test: str, fault: str, metric: str) -> None:
-    def run(bound: str) -> Ended:
+    def run(bound: str) -> FinishedRun:
         (lab.folder / f"{fault}-0").touch()
         return lab.run(*FOLDER, "-k", test, "--cloudbench-fail", bound)
 
-    faulty(lab)
+    write_faulty_suite(lab)
     broken = run("response_p50:50")
     assert (broken.status, broken.counts()) == (1, {"failed": 1, "deselected": 2}), broken.text
     assert broken.lines_with(f"gate {metric}: 0.166667, which no bound allows; ")
@@ -146,7 +146,7 @@ def test_loss_breaks_any_bound_unless_the_user_allows_it(lab: Lab, test: str, fa
 
 
 def test_loss_breaks_gate_without_any_repetition(lab: Lab) -> None:
-    run = session(faulty(lab), "test_put", "-ocloudbench_gate_budget=0", lose=1)
+    run = run_session(write_faulty_suite(lab), "test_put", "-ocloudbench_gate_budget=0", lose=1)
     assert run.status == 1, run.text
     assert run.lines_with("gate broken: silent_loss_rate: 1 of 6: it was not measured again; ")
 
@@ -154,40 +154,40 @@ def test_loss_breaks_gate_without_any_repetition(lab: Lab) -> None:
 @pytest.mark.quick_cases(1)
 @FACTS
 def test_accepting_a_run_allows_only_as_many_losses(lab: Lab, test: str, fault: str, metric: str) -> None:
-    assert session(faulty(lab), test, **{fault: 1}).status == 1
+    assert run_session(write_faulty_suite(lab), test, **{fault: 1}).status == 1
     accept_last(lab)
-    run = session(lab, test, **{fault: 1})
+    run = run_session(lab, test, **{fault: 1})
     assert (run.status, run.counts()) == (0, {"skipped": 1, "deselected": 2}), run.text
     assert run.lines_with("gate inconclusive: baseline 1 of 10")
-    run = session(lab, test, **{fault: 2})
+    run = run_session(lab, test, **{fault: 2})
     assert run.status == 1, run.text
     assert run.lines_with(f"gate broken: {metric}: 2 of 6")
 
 
 @pytest.mark.slow
 def test_a_bound_of_the_users_allows_a_loss_up_to_it(lab: Lab) -> None:
-    faulty(lab, STRICT_SETTINGS + "silent_loss_rate = 0.2\n")
-    assert session(lab, "test_put", lose=1).status == 0, "a sixth"
-    run = session(lab, "test_put", lose=2)
+    write_faulty_suite(lab, STRICT_SETTINGS + "silent_loss_rate = 0.2\n")
+    assert run_session(lab, "test_put", lose=1).status == 0, "a sixth"
+    run = run_session(lab, "test_put", lose=2)
     assert run.lines_with("gate broken: silent_loss_rate: 2 of 6"), run.text
 
 
 # --- doubts about times ---
 
 
-def late(lab: Lab, settings: str, **faults: int) -> Ended:
-    """A session whose engine is late: its payloads take longer than the due times allow."""
-    session(faulty(lab, settings), "test_late")
+def run_late(lab: Lab, settings: str, **faults: int) -> FinishedRun:
+    """Run a session whose engine is late, because its payloads take longer than the due times allow."""
+    run_session(write_faulty_suite(lab, settings), "test_late")
     write_history(lab, {"test_late": times(1e5)})
     (lab.folder / "late").touch()
-    run = session(lab, "test_late", "-ocloudbench_max_lateness=1", "-ocloudbench_gate_budget=0", **faults)
+    run = run_session(lab, "test_late", "-ocloudbench_max_lateness=1", "-ocloudbench_gate_budget=0", **faults)
     assert any(doubt.startswith("engine saturated (") for doubt in entry(run, "test_late")["doubts"])
     return run
 
 
 @pytest.mark.slow
 def test_a_late_engine_leaves_times_open_and_says_why(lab: Lab) -> None:
-    run = late(lab, STRICT_SETTINGS)
+    run = run_late(lab, STRICT_SETTINGS)
     assert (run.status, run.counts()) == (0, {"skipped": 1, "deselected": 2}), run.text
     assert run.lines_with("gate inconclusive: response_p50: doubts: engine saturated (lateness p99 ")
 
@@ -195,21 +195,21 @@ def test_a_late_engine_leaves_times_open_and_says_why(lab: Lab) -> None:
 @pytest.mark.slow
 def test_a_late_engine_leaves_counts_judged(lab: Lab) -> None:
     settings = STRICT_SETTINGS.replace('response_p50 = "10%"\n', "")
-    run = late(lab, settings)
+    run = run_late(lab, settings)
     assert (run.status, run.counts()) == (0, {"passed": 1, "deselected": 2}), run.text
     assert entry(run, "test_late")["gate"]["runs"] == 12
     (lab.folder / "late").unlink()
-    assert entry(session(lab, "test_late"), "test_late")["gate"]["runs"] == 13, "and it is a baseline for counts"
+    assert entry(run_session(lab, "test_late"), "test_late")["gate"]["runs"] == 13, "and it is a baseline for counts"
 
 
 @pytest.mark.slow
 def test_a_late_engine_hides_no_loss(lab: Lab) -> None:
-    run = late(lab, STRICT_SETTINGS, lose=1)
+    run = run_late(lab, STRICT_SETTINGS, lose=1)
     for _ in range(2):  # a run that lost a file is no baseline for the next one, although its times alone are doubted
         assert run.status == 1, run.text
         assert run.lines_with("gate broken: silent_loss_rate: 1 of 6")
         assert entry(run, "test_late")["gate"]["runs"] == 12
-        run = session(lab, "test_late", "-ocloudbench_max_lateness=1", "-ocloudbench_gate_budget=0", lose=1)
+        run = run_session(lab, "test_late", "-ocloudbench_max_lateness=1", "-ocloudbench_gate_budget=0", lose=1)
 
 
 # --- other names ---
@@ -221,8 +221,8 @@ PARAMETRIZED = """
 """
 
 
-def offered(run: Ended) -> list[list[str]]:
-    """The commands that a session offers, each as its words."""
+def list_offered_commands(run: FinishedRun) -> list[list[str]]:
+    """Return the commands that a session offers, each as a list of words."""
     return [
         shlex.split(match[1].rstrip(")")) for match in re.finditer(r"if that was its name:\s+(cloudbench .*)", run.text)
     ]
@@ -240,15 +240,15 @@ def test_a_renamed_test_is_offered_its_old_runs_and_takes_them_over(lab: Lab, fi
     assert run.counts() == {"skipped": 2}, run.text
     (line, *_) = run.lines_with("gate inconclusive: baseline 0 of 10 (12 runs of test_it.py::test_upload[")
     assert " had the same conditions; if that was its name: cloudbench baseline rename " in line
-    commands = offered(run)
+    commands = list_offered_commands(run)
     words = ["cloudbench", "baseline", "rename", "test_it.py::test_upload", f"{file}::test_uploads"]
     assert commands
     assert all(command == words for command in commands), "the functions' names stand for all parameters"
     assert main([*words[1:], "--storage", str(lab.folder / "results")]) == 0
     run = lab.run(*GATE)
     assert run.counts() == {"passed": 2}, run.text
-    assert [each["extra_info"]["gate"]["runs"] for each in run.document["benchmarks"]] == [13, 13], "one of its own"
-    assert not offered(run)
+    assert [item["extra_info"]["gate"]["runs"] for item in run.document["benchmarks"]] == [13, 13], "one of its own"
+    assert not list_offered_commands(run)
 
 
 @pytest.mark.slow
@@ -257,20 +257,20 @@ def test_nothing_is_offered_of_a_test_that_is_still_there_or_of_other_conditions
     lab.write(PARAMETRIZED.format(name="test_upload")).run(*GATE)
     write_history(lab, {"test_upload": HISTORY["test_met"]})
     both = PARAMETRIZED.format(name="test_upload") + PARAMETRIZED.format(name="test_uploads")
-    assert not offered(lab.write(both).run(*GATE)), "it is another test"
-    assert not offered(lab.run(*GATE, "-k", "test_uploads")), "that it was not selected means nothing"
+    assert not list_offered_commands(lab.write(both).run(*GATE)), "it is another test"
+    assert not list_offered_commands(lab.run(*GATE, "-k", "test_uploads")), "that it was not selected means nothing"
     (lab.folder / "test_it.py").unlink()
     other = PARAMETRIZED.format(name="test_later").replace("[100, 200]", "[300]")
-    assert not offered(lab.write(other, "test_later.py").run(*GATE)), "it uploads something else"
+    assert not list_offered_commands(lab.write(other, "test_later.py").run(*GATE)), "it uploads something else"
 
 
 def test_rename_of_a_test_without_stored_runs_is_refused(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     (lab.folder / "pyproject.toml").write_text(SETTINGS)
     lab.write(PARAMETRIZED.format(name="test_upload")).run(*GATE)
     storage: Path = lab.folder / "results"
-    for old, new, why in (
+    for old, new, reason in (
         ("test_it.py::test_up", "test_it.py::test_new", "no stored run has a test of this name"),
         ("test_it.py::test_upload", "test_it.py::test_upload", "this is the former name; expected another"),
     ):
         assert main(["baseline", "rename", old, new, "--storage", str(storage)]) == 4
-        assert why in capsys.readouterr().err
+        assert reason in capsys.readouterr().err

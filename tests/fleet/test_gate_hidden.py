@@ -1,4 +1,4 @@
-"""What a test may do beside measuring, and what the regression gate says of it all the same."""
+"""Tests that skip, xfail or measure nothing. The regression gate judges them all the same."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.runs import SPREAD, Spread
 
 from .harness import FOLDER, Lab
 from .test_gate_facts import FAULTY_STORE, GATE, STRICT_SETTINGS
-from .test_regression_gate import stored, times, write_history
+from .test_regression_gate import find_stored_runs, times, write_history
 
 TESTS = """
     def run(experiment, payloads, **more):
@@ -52,7 +52,7 @@ TESTS = """
 ENDINGS = ("test_skips", "test_xfails", "test_xpasses", "test_skips_again", "test_xfails_again")
 
 
-def written(lab: Lab) -> Lab:
+def write_suite(lab: Lab) -> Lab:
     (lab.folder / "pyproject.toml").write_text(STRICT_SETTINGS)
     lab.write(FAULTY_STORE, "conftest.py")
     return lab.write(TESTS)
@@ -62,7 +62,7 @@ def written(lab: Lab) -> Lab:
 @pytest.mark.parametrize("test", ENDINGS)
 @SPREAD
 def test_no_ending_of_a_test_or_of_its_repetitions_hides_a_loss(lab: Lab, test: str, spread: Spread) -> None:
-    written(lab)
+    write_suite(lab)
     (lab.folder / "lose-0").touch()
     run = lab.run(*GATE, "-k", f"{test}[", *spread)
     assert not (lab.folder / "lose-0").exists()
@@ -71,12 +71,12 @@ def test_no_ending_of_a_test_or_of_its_repetitions_hides_a_loss(lab: Lab, test: 
 
 
 def test_gate_keeps_skipped_and_xfailed_tests_if_nothing_is_broken(lab: Lab) -> None:
-    run = written(lab).run(*GATE, "--cloudbench-gate-strict", "-k", "test_skips[ or test_xfails[")
+    run = write_suite(lab).run(*GATE, "--cloudbench-gate-strict", "-k", "test_skips[ or test_xfails[")
     assert run.counts() == {"skipped": 1, "xfailed": 1, "deselected": 5}, run.text
 
 
 def test_loss_breaks_gate_without_stored_runs(lab: Lab) -> None:
-    written(lab)
+    write_suite(lab)
     (lab.folder / "lose-0").touch()
     run = lab.run(*FOLDER, "--cloudbench-gate", "-p", "no:benchmark", "-k", "test_broken[", store=False)
     assert run.status == 1, run.text
@@ -86,7 +86,7 @@ def test_loss_breaks_gate_without_stored_runs(lab: Lab) -> None:
 
 @pytest.mark.slow
 def test_broken_tests_left_out_of_a_session_are_named(lab: Lab) -> None:
-    written(lab)
+    write_suite(lab)
     (lab.folder / "lose-0").touch()
     assert lab.run(*GATE, "-k", "test_broken[").status == 1
     run = lab.run(*GATE, "-k", "test_returns[")
@@ -100,11 +100,11 @@ def test_broken_tests_left_out_of_a_session_are_named(lab: Lab) -> None:
 
 @pytest.mark.slow
 def test_copies_of_a_run_are_one_run(lab: Lab) -> None:
-    """Folders of artifacts that were unpacked twice are no baseline of ten."""
-    written(lab).run(*GATE, "-k", "test_broken[")
+    """A folder of artifacts that was unpacked twice does not count twice."""
+    write_suite(lab).run(*GATE, "-k", "test_broken[")
     write_history(lab, {"test_broken": times(1e5)}, runs=6)
     (lab.folder / "results" / "copy").mkdir()
-    for path in stored(lab):
+    for path in find_stored_runs(lab):
         shutil.copy(path, lab.folder / "results" / "copy")
     run = lab.run(*GATE, "-k", "test_broken[")
     assert run.lines_with("gate inconclusive: baseline 6 of 10"), run.text

@@ -1,4 +1,4 @@
-"""What decides which tests a gate judges, and how often: hooks that deselect, plugins that rerun, root folders."""
+"""Tests that a gate judges, with hooks that deselect, plugins that rerun, and other root folders."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 
 from tests.runs import SPREAD, Spread
 
-from .harness import PRELUDE, Ended, Lab
+from .harness import PRELUDE, FinishedRun, Lab
 from .test_gate_facts import FAULTY_STORE, GATE, STRICT_SETTINGS
-from .test_regression_gate import stored, times, write_history
+from .test_regression_gate import find_stored_runs, times, write_history
 
 TESTS = """
     def run(experiment, payloads, **more):
@@ -37,14 +37,14 @@ TESTS = """
 BROKEN = "gate broken: silent_loss_rate: 1 of 6"
 
 
-def written(lab: Lab, conftest: str = "") -> Lab:
+def write_suite(lab: Lab, conftest: str = "") -> Lab:
     (lab.folder / "pyproject.toml").write_text(STRICT_SETTINGS)
     (lab.folder / "conftest.py").write_text(textwrap.dedent(FAULTY_STORE) + textwrap.dedent(conftest))
     return lab.write(TESTS)
 
 
-def losing(lab: Lab, *options: str) -> Ended:
-    """A session that loses one file, in the first experiment that it runs."""
+def run_losing(lab: Lab, *options: str) -> FinishedRun:
+    """Run a session that loses one file, in its first experiment."""
     (lab.folder / "lose-0").touch()
     run = lab.run(*GATE, *options)
     assert not (lab.folder / "lose-0").exists()
@@ -95,7 +95,7 @@ TWICE = {"from the start": RERUNS + "\n    pytest_runtest_protocol = Reruns().py
 @pytest.mark.parametrize("way", TWICE)
 @SPREAD
 def test_second_attempt_does_not_hide_losses_of_the_first(lab: Lab, way: str, spread: Spread) -> None:
-    run = losing(written(lab, TWICE[way]), "-k", "test_put[", *spread)
+    run = run_losing(write_suite(lab, TWICE[way]), "-k", "test_put[", *spread)
     assert (run.status, run.counts()["failed"]) == (1, 1), run.text
     assert run.lines_with(BROKEN)
     again = lab.run(*GATE, "-k", "test_put[", *spread)
@@ -105,8 +105,8 @@ def test_second_attempt_does_not_hide_losses_of_the_first(lab: Lab, way: str, sp
 @pytest.mark.quick_cases(1)
 @SPREAD
 def test_a_plugin_that_runs_experiments_by_itself_gets_no_result(lab: Lab, spread: Spread) -> None:
-    """Whatever it makes of the attempts: without the meetings of all agents, each would wait for ever."""
-    run = written(lab, RERUNS + FIRST).run(*GATE, "-k", "test_put[", *spread)
+    """Without the meetings of all agents, each agent would wait for ever, whatever the plugin does."""
+    run = write_suite(lab, RERUNS + FIRST).run(*GATE, "-k", "test_put[", *spread)
     assert run.status == 1, run.text
     assert run.lines_with(
         "another plugin runs this test by itself (in pytest_runtest_protocol), so that no agent began"
@@ -119,7 +119,7 @@ def test_a_plugin_that_runs_experiments_by_itself_gets_no_result(lab: Lab, sprea
 @SPREAD
 def test_reruns_of_pytest_rerunfailures_do_not_hide_losses(lab: Lab, options: tuple[str, ...], spread: Spread) -> None:
     pytest.importorskip("pytest_rerunfailures")
-    run = losing(written(lab), *options, *spread)
+    run = run_losing(write_suite(lab), *options, *spread)
     assert (run.status, run.counts()["failed"]) == (1, 1), run.text
     assert run.lines_with(BROKEN)
     again = lab.run(*GATE, *options, *spread)
@@ -128,9 +128,9 @@ def test_reruns_of_pytest_rerunfailures_do_not_hide_losses(lab: Lab, options: tu
 
 @pytest.mark.slow
 def test_failed_tests_alone_are_measured_anew_and_judged_alone(lab: Lab) -> None:
-    written(lab)
-    assert losing(lab, "cacheprovider", "-k", "test_put[ or test_flaky[").status == 1
-    run = losing(lab, "--lf")
+    write_suite(lab)
+    assert run_losing(lab, "cacheprovider", "-k", "test_put[ or test_flaky[").status == 1
+    run = run_losing(lab, "--lf")
     counts = run.counts()  # a warning, too, where nobody registers the mark "flaky"
     assert (run.status, counts["failed"], counts.get("passed")) == (1, 1, None), run.text
     assert run.lines_with(BROKEN)
@@ -138,7 +138,7 @@ def test_failed_tests_alone_are_measured_anew_and_judged_alone(lab: Lab) -> None
 
 @pytest.mark.parametrize("ending", ["test_ends_the_session", "test_fails"])
 def test_session_that_ends_early_reports_losses(lab: Lab, ending: str) -> None:
-    run = losing(written(lab), "-x", "-k", f"test_put[ or {ending}")
+    run = run_losing(write_suite(lab), "-x", "-k", f"test_put[ or {ending}")
     assert run.status == 1, run.text
     assert run.lines_with(f"{BROKEN}: it was not measured again")
 
@@ -158,10 +158,10 @@ UNSEEN = """
 @pytest.mark.quick_cases(1)
 @SPREAD
 def test_gate_reports_that_all_experiments_were_deselected(lab: Lab, spread: Spread) -> None:
-    assert losing(written(lab), "-k", "test_put[", *spread).status == 1
-    written(lab, DESELECTING)
-    chosen = ("--deselect", "test_it.py::test_fails", "--deselect", "test_it.py::test_ends_the_session")
-    run = lab.run(*GATE, *chosen, *spread)
+    assert run_losing(write_suite(lab), "-k", "test_put[", *spread).status == 1
+    write_suite(lab, DESELECTING)
+    deselection = ("--deselect", "test_it.py::test_fails", "--deselect", "test_it.py::test_ends_the_session")
+    run = lab.run(*GATE, *deselection, *spread)
     assert (run.status, run.counts()["passed"]) == (0, 1), run.text
     assert run.lines_with("cloudbench: gate: all 2 experiments were deselected, so nothing was judged")
     assert run.lines_with("not measured here, and broken when they last were: test_it.py::test_put[folder:objects]")
@@ -170,7 +170,7 @@ def test_gate_reports_that_all_experiments_were_deselected(lab: Lab, spread: Spr
 @pytest.mark.quick_cases(1)
 @SPREAD
 def test_strict_gate_fails_if_a_hook_deselects_all_experiments(lab: Lab, spread: Spread) -> None:
-    written(lab, DESELECTING).write("def test_it(experiment): pass\n\ndef test_plain(): pass\n")
+    write_suite(lab, DESELECTING).write("def test_it(experiment): pass\n\ndef test_plain(): pass\n")
     run = lab.run(*GATE, "--cloudbench-gate-strict", *spread)
     assert (run.status, run.counts()["passed"]) == (6, 1), run.text
     assert run.lines_with("cloudbench: gate: the only experiment was deselected, so nothing was judged")
@@ -182,8 +182,8 @@ def test_strict_gate_fails_if_a_hook_deselects_all_experiments(lab: Lab, spread:
 @pytest.mark.slow
 @SPREAD
 def test_gate_without_any_experiment_warns(lab: Lab, spread: Spread) -> None:
-    assert losing(written(lab), "-k", "test_put[", *spread).status == 1
-    written(lab, UNSEEN)
+    assert run_losing(write_suite(lab), "-k", "test_put[", *spread).status == 1
+    write_suite(lab, UNSEEN)
     (lab.folder / "test_other.py").write_text("def test_plain(): pass\n")
     run = lab.run(*GATE, *spread)
     assert run.counts() == {"passed": 1}, run.text
@@ -205,16 +205,16 @@ def nested(lab: Lab) -> Lab:
     lab.run(*GATE, "-k", "test_put[")
     write_history(lab, {"test_put": times(1e5)})
     assert lab.run(*GATE, "-k", "test_put[").counts()["passed"] == 1
-    assert len(stored(lab)) == 13
+    assert len(find_stored_runs(lab)) == 13
     return lab
 
 
-def in_subfolder(lab: Lab, *options: str) -> Ended:
-    whole, lab.folder = lab.folder, lab.folder / "sub"
+def run_in_subfolder(lab: Lab, *options: str) -> FinishedRun:
+    outer_folder, lab.folder = lab.folder, lab.folder / "sub"
     try:
         return lab.run(*options)
     finally:
-        lab.folder = whole
+        lab.folder = outer_folder
 
 
 def test_root_folder_that_hides_the_history_is_named(nested: Lab) -> None:
@@ -232,7 +232,7 @@ def test_root_folder_that_hides_the_history_is_named(nested: Lab) -> None:
 def test_storage_that_hides_the_history_is_named(nested: Lab) -> None:
     (nested.folder / "sub" / "pytest.ini").write_text("[pytest]\n")
     for count in range(2):
-        run = in_subfolder(nested, *GATE, "-k", "test_put[")
+        run = run_in_subfolder(nested, *GATE, "-k", "test_put[")
         assert run.lines_with(
             f"gate inconclusive: baseline {count} of 10 (13 runs of sub/test_it.py::test_put[folder:objects] are in "
             "../results, and those of this session in results: pytest's root folder is ., because of pytest.ini)"
@@ -243,7 +243,7 @@ def test_storage_that_hides_the_history_is_named(nested: Lab) -> None:
 @pytest.mark.slow
 def test_settings_of_a_subfolder_that_is_not_the_root_folder_are_named(nested: Lab) -> None:
     (nested.folder / "sub" / "pyproject.toml").write_text("[tool.cloudbench.gate]\np50 = 0.01\n")
-    starts: list[Callable[..., Ended]] = [nested.run, lambda *options: in_subfolder(nested, *options)]
+    starts: list[Callable[..., FinishedRun]] = [nested.run, lambda *options: run_in_subfolder(nested, *options)]
     for start, path in zip(starts, ("sub/pyproject.toml", "pyproject.toml"), strict=True):
         arguments = ["sub"] if start == nested.run else []
         run = start(*GATE, "-k", "test_put[", *arguments)
@@ -255,6 +255,6 @@ def test_project_with_its_own_settings_and_runs_gets_no_hint(nested: Lab) -> Non
     for path in Path(nested.folder / "results").rglob("*.json"):
         path.unlink()
     (nested.folder / "sub" / "pyproject.toml").write_text(f"[tool.pytest.ini_options]\n{STRICT_SETTINGS}")
-    run = in_subfolder(nested, *GATE, "-k", "test_put[")
+    run = run_in_subfolder(nested, *GATE, "-k", "test_put[")
     assert run.lines_with("gate inconclusive: baseline 0 of 10")
     assert not run.lines_with("root folder")

@@ -1,4 +1,4 @@
-"""What the regression gate measures again, how long that may take, and what becomes of a run that was an outlier."""
+"""Suspects of the regression gate: which tests it measures again, for how long, and how it treats outliers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from pytest_cloudbench.commands.cli import main
 from tests.runs import SPREAD, Spread
 
-from .harness import FOLDER, Ended, Lab
+from .harness import FOLDER, FinishedRun, Lab
 from .test_regression_gate import HISTORY, SETTINGS, TESTS, entry, write_history
 
 GATE = (*FOLDER, "--cloudbench-gate", "-rs")
@@ -39,7 +39,7 @@ SLOW_STORE = """
 
 
 def around(level_s: float) -> Callable[[int, dict[str, Any]], None]:
-    """A history around this response time."""
+    """Return a change that gives a history around this response time."""
 
     def change(number: int, info: dict[str, Any]) -> None:
         info["response_p50"] = level_s * 1.01 ** (number % 5 - 2)
@@ -47,30 +47,30 @@ def around(level_s: float) -> Callable[[int, dict[str, Any]], None]:
     return change
 
 
-def suspects(lab: Lab, *options: str, settings: str = SETTINGS) -> Ended:
-    """A session with two suspects, each of which is as bad whenever it is measured."""
-    chosen = ("-k", "test_broken or test_own_suspect")
+def run_suspects(lab: Lab, *options: str, settings: str = SETTINGS) -> FinishedRun:
+    """Run a session with two suspects, which are as bad in each repetition."""
+    selection = ("-k", "test_broken or test_own_suspect")
     body = f"{TESTS}\n    def test_own_suspect(experiment, payloads):\n        run(experiment, payloads)\n"
     (lab.folder / "pyproject.toml").write_text(settings)
-    lab.write(body).run(*GATE, *chosen)
+    lab.write(body).run(*GATE, *selection)
     write_history(lab, dict.fromkeys(("test_broken", "test_own_suspect"), HISTORY["test_broken"]))
-    return lab.run(*GATE, *chosen, *options)
+    return lab.run(*GATE, *selection, *options)
 
 
-def times_again(run: Ended) -> list[int]:
+def count_repetitions(run: FinishedRun) -> list[int]:
     return sorted(len(entry(run, test)["gate"]["again"]) for test in ("test_broken", "test_own_suspect"))
 
 
 @pytest.mark.slow
 def test_measuring_suspects_again_is_announced(lab: Lab) -> None:
-    run = suspects(lab)
-    assert (run.status, times_again(run)) == (1, [3, 3]), run.text
+    run = run_suspects(lab)
+    assert (run.status, count_repetitions(run)) == (1, [3, 3]), run.text
     (line,) = run.lines_with("gate: measuring ")
     assert re.fullmatch(r"cloudbench: gate: measuring 2 suspects again, about [\d.]+ s", line)
 
 
 def test_the_time_to_be_apart_from_the_first_run_is_announced(lab: Lab) -> None:
-    run = suspects(lab, settings=SETTINGS.replace("apart_s = 0", "apart_s = 3"))
+    run = run_suspects(lab, settings=SETTINGS.replace("apart_s = 0", "apart_s = 3"))
     (line,) = run.lines_with("gate: measuring ")
     assert re.search(r"2 suspects again, about [\d.]+ s, of which [123] s to be apart from the first time$", line)
 
@@ -78,8 +78,8 @@ def test_the_time_to_be_apart_from_the_first_run_is_announced(lab: Lab) -> None:
 @pytest.mark.slow
 def test_suspects_beyond_the_budget_are_inconclusive(lab: Lab) -> None:
     """The most suspicious one is measured in any case."""
-    run = suspects(lab, "-ocloudbench_gate_budget=0.01")
-    assert (run.status, times_again(run)) == (1, [0, 3]), run.text
+    run = run_suspects(lab, "-ocloudbench_gate_budget=0.01")
+    assert (run.status, count_repetitions(run)) == (1, [0, 3]), run.text
     assert run.counts() == {"failed": 1, "skipped": 1, "deselected": 5}
     (line,) = run.lines_with("gate: measuring ")
     assert "; the budget is 0.01 s (cloudbench_gate_budget), all would take " in line
@@ -92,10 +92,10 @@ def test_suspects_beyond_the_budget_are_inconclusive(lab: Lab) -> None:
 @pytest.mark.parametrize("where", ["option", "settings"])
 def test_without_a_budget_nothing_is_measured_again(lab: Lab, where: str) -> None:
     if where == "option":
-        run = suspects(lab, "-ocloudbench_gate_budget=0")
+        run = run_suspects(lab, "-ocloudbench_gate_budget=0")
     else:
-        run = suspects(lab, settings=SETTINGS.replace('"5000%"', "0"))
-    assert (run.status, times_again(run)) == (0, [0, 0]), run.text
+        run = run_suspects(lab, settings=SETTINGS.replace('"5000%"', "0"))
+    assert (run.status, count_repetitions(run)) == (0, [0, 0]), run.text
     assert run.counts() == {"skipped": 2, "deselected": 5}
     assert not run.lines_with("gate: measuring ")
     assert run.lines_with("gate: 2 suspects will not be measured again: the budget is 0 s (cloudbench_gate_budget)")
@@ -110,8 +110,8 @@ def test_invalid_budget_is_refused_in_one_line(lab: Lab, budget: str) -> None:
     assert run.lines_with('cloudbench_gate_budget: expected a share of the session such as "50%", or seconds, found')
 
 
-def slow_once(lab: Lab, *spread: str) -> Ended:
-    """A session in which a test is slow for the first time, and not when it is measured again."""
+def run_slow_once(lab: Lab, *spread: str) -> FinishedRun:
+    """Run a session in which a test is slow at first, and not when it is measured again."""
     (lab.folder / "pyproject.toml").write_text(SETTINGS)
     lab.write(SLOW_STORE, "conftest.py")
     lab.write(SLOW_ONCE).run(*GATE, *spread)
@@ -123,7 +123,7 @@ def slow_once(lab: Lab, *spread: str) -> Ended:
 @pytest.mark.slow
 @SPREAD
 def test_a_suspect_is_cleared_by_its_first_repetition_and_its_run_is_no_baseline(lab: Lab, spread: Spread) -> None:
-    run = slow_once(lab, *spread)
+    run = run_slow_once(lab, *spread)
     assert (run.status, run.counts()) == (0, {"passed": 1}), run.text
     gate = entry(run, "test_slow")["gate"]
     assert (gate["answer"], gate["quarantined"], len(gate["again"]), gate["runs"]) == ("met", ["response_p50"], 1, 12)
@@ -139,7 +139,7 @@ def test_a_suspect_is_cleared_by_its_first_repetition_and_its_run_is_no_baseline
 def test_the_commands_say_why_a_run_that_was_an_outlier_is_no_baseline(
     lab: Lab, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    slow_once(lab)
+    run_slow_once(lab)
     storage = str(lab.folder / "results")
     assert main(["baseline", "show", "--storage", storage]) == 0
     assert "1 was an outlier that did not come again" in capsys.readouterr().out
@@ -151,12 +151,12 @@ def test_the_commands_say_why_a_run_that_was_an_outlier_is_no_baseline(
 
 @pytest.mark.slow
 def test_a_lasting_improvement_begins_a_new_baseline_and_says_so(lab: Lab) -> None:
-    def improved(number: int, info: dict[str, Any]) -> None:
+    def improve_from_14(number: int, info: dict[str, Any]) -> None:
         around(8.0 if number < 14 else 2.0)(number, info)
 
     (lab.folder / "pyproject.toml").write_text(SETTINGS)
     lab.write(TESTS).run(*GATE, "-k", "test_met")
-    write_history(lab, {"test_met": improved}, runs=26)
+    write_history(lab, {"test_met": improve_from_14}, runs=26)
     run = lab.run(*GATE, "-k", "test_met")
     assert (run.status, run.counts()) == (0, {"passed": 1, "deselected": 5}), run.text
     assert run.lines_with("response_p50: improved by 75 % at 0015_before, where the baseline begins")
@@ -164,12 +164,12 @@ def test_a_lasting_improvement_begins_a_new_baseline_and_says_so(lab: Lab) -> No
 
 @pytest.mark.slow
 def test_runs_left_out_of_a_baseline_are_named(lab: Lab) -> None:
-    def once_bad(number: int, info: dict[str, Any]) -> None:
+    def spoil_one_run(number: int, info: dict[str, Any]) -> None:
         around(40.0 if number == 6 else 8.0)(number, info)
 
     (lab.folder / "pyproject.toml").write_text(SETTINGS)
     lab.write(TESTS).run(*GATE, "-k", "test_met")
-    write_history(lab, {"test_met": once_bad})
+    write_history(lab, {"test_met": spoil_one_run})
     run = lab.run(*GATE, "-k", "test_met")
     assert run.counts() == {"passed": 1, "deselected": 5}, run.text
     (line,) = run.lines_with("left out of the baseline")

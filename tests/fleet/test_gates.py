@@ -1,4 +1,4 @@
-"""``--cloudbench-fail`` as a user meets it: a broken gate fails its test, whatever the test does with its results."""
+"""Sessions with ``--cloudbench-fail``. A broken gate fails its test, whatever the test does with its results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.plugin.configs.test_benchcloud import changed
 from tests.runs import SPREAD, Spread
 
-from .harness import FOLDER, Ended, Lab, lab_in
+from .harness import FOLDER, FinishedRun, Lab, lab_in
 
 GATE = ("--cloudbench-fail", "response_p50:0.0000001")
 PRELUDE = """
@@ -33,14 +33,14 @@ README = """
 
 @pytest.fixture(scope="module")
 def module_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    with lab_in(tmp_path_factory.mktemp("gates")) as made:
-        yield made
+    with lab_in(tmp_path_factory.mktemp("gates")) as lab:
+        yield lab
 
 
-def broken_lines(run: Ended) -> list[str]:
-    """The lines about a gate that the failures' own section shows."""
-    shown = run.text.partition("= FAILURES =")[2].partition("= cloudbench =")[0]
-    return [line for line in shown.splitlines() if "gate response_p50:1e-07: " in line]
+def broken_lines(run: FinishedRun) -> list[str]:
+    """Return the lines about a gate in the failures' section."""
+    section = run.text.partition("= FAILURES =")[2].partition("= cloudbench =")[0]
+    return [line for line in section.splitlines() if "gate response_p50:1e-07: " in line]
 
 
 @pytest.mark.slow
@@ -104,8 +104,8 @@ def test_gate_judges_every_kind_of_test_body(module_lab: Lab, spread: Spread) ->
     run = lab.write(body).run(*FOLDER, *spread, *GATE, "-rA")
     for name, (_, outcome, lines) in WAYS.items():
         assert run.lines_with(f"{outcome} test_it.py::test_{name}["), run.text
-        shown = run.text.partition(f"_ test_{name}[")[2].partition("\n____")[0].partition("= cloudbench =")[0]
-        assert (name, shown.count("gate response_p50:1e-07: ")) == (name, lines), run.text
+        section = run.text.partition(f"_ test_{name}[")[2].partition("\n____")[0].partition("= cloudbench =")[0]
+        assert (name, section.count("gate response_p50:1e-07: ")) == (name, lines), run.text
     assert "its own reason" in run.text
 
 
@@ -207,7 +207,7 @@ def test_conclusions_about_sync_clients(lab: Lab, spread: Spread) -> None:
     assert len([line for line in run.lines_with("gate tue:0.5: ") if "breaks the bound" in line]) >= 1
 
 
-# --- what a relative gate compares with ---
+# --- baselines of a relative gate ---
 
 RELATIVE = ("--cloudbench-fail", "response_p99:99999%")
 LOAD = """
@@ -216,8 +216,8 @@ LOAD = """
 """
 
 
-def note(run: Ended) -> str:
-    """What the entry says of its one gate."""
+def gate_remark(run: FinishedRun) -> str:
+    """Return the entry's remark on its one gate."""
     (entry,) = run.entries.values()
     line = entry["extra_info"]["expectations"][0]
     return str(line).removeprefix("gate response_p99:99999%: ")
@@ -227,10 +227,10 @@ def note(run: Ended) -> str:
 def test_the_second_run_of_an_ordinary_project_compares(lab: Lab, spread: Spread) -> None:
     lab.write(LOAD.format(size=100))
     first, second = (lab.run(*FOLDER, *spread, *RELATIVE) for _ in range(2))
-    assert (first.status, note(first)) == (0, "no baseline yet"), first.text
+    assert (first.status, gate_remark(first)) == (0, "no baseline yet"), first.text
     assert second.status == 0, second.text
-    assert "is within the bound" in note(second)
-    assert "of the compared run" in note(second)
+    assert "is within the bound" in gate_remark(second)
+    assert "of the compared run" in gate_remark(second)
     assert first.lines_with("entries: results")
     absolute = lab.run(*FOLDER, *spread, "--cloudbench-fail", "loss_rate:0")
     assert absolute.lines_with("entries: not stored (--benchmark-autosave stores them)")
@@ -241,7 +241,7 @@ def test_the_second_run_of_an_ordinary_project_compares(lab: Lab, spread: Spread
 def test_relative_bounds_follow_options_of_pytest_benchmark(lab: Lab) -> None:
     lab.write(LOAD.format(size=100))
     for options in (["--benchmark-disable"], ["--benchmark-storage=elsewhere"], ["--benchmark-storage=file://./there"]):
-        notes = [note(lab.run(*FOLDER, *RELATIVE, *options)) for _ in range(2)]
+        notes = [gate_remark(lab.run(*FOLDER, *RELATIVE, *options)) for _ in range(2)]
         assert notes[0] == "no baseline yet", options
         assert "of the compared run" in notes[1], options
     assert list(lab.folder.glob("elsewhere/*/*.json"))
@@ -256,7 +256,7 @@ def test_unreadable_stored_run_is_reported_and_its_predecessor_compared(lab: Lab
     (run,) = lab.folder.rglob("results/*/*.json")
     (run.parent / "0099_torn.json").write_text(run.read_text()[:200])
     compared = lab.run(*FOLDER, *RELATIVE)
-    assert (compared.status, "is within the bound" in note(compared)) == (0, True), compared.text
+    assert (compared.status, "is within the bound" in gate_remark(compared)) == (0, True), compared.text
     (line,) = compared.lines_with("cannot be read")
     assert line.endswith("0099_torn.json")
 
@@ -274,19 +274,19 @@ def test_a_run_that_failed_never_becomes_the_baseline(lab: Lab) -> None:
     def outcome(*options: str, **env: str) -> tuple[str, str]:
         run = lab.run(*FOLDER, *RELATIVE, *options, env=env)
         (entry,) = run.entries.values()
-        return entry["extra_info"]["outcome"], note(run)
+        return entry["extra_info"]["outcome"], gate_remark(run)
 
     assert outcome(BREAK="1") == ("failed", "no baseline yet")
     assert outcome(SKIP="1") == ("skipped", "no baseline: the stored run did not pass")
     assert outcome("--cloudbench-fail", "loss_rate:0", "--max-ops", "5")[0] == "failed"
-    said = "no baseline: of 3 stored runs 1 had doubts, 2 did not pass"
-    assert outcome() == ("passed", said)
-    kept = note(lab.run(*FOLDER, *RELATIVE))
-    assert "of the compared run" in kept
+    expected = "no baseline: of 3 stored runs 1 had doubts, 2 did not pass"
+    assert outcome() == ("passed", expected)
+    later = gate_remark(lab.run(*FOLDER, *RELATIVE))
+    assert "of the compared run" in later
     different = lab.run(*FOLDER, *RELATIVE, "-n", "2")
-    assert "2 differed in agents (1, here 2)" in note(different)
+    assert "2 differed in agents (1, here 2)" in gate_remark(different)
     lab.write(LOAD.format(size=200))
-    assert "differed in size_bytes (100, here 200)" in note(lab.run(*FOLDER, *RELATIVE))
+    assert "differed in size_bytes (100, here 200)" in gate_remark(lab.run(*FOLDER, *RELATIVE))
 
 
 @pytest.mark.slow
@@ -296,7 +296,7 @@ def test_another_profile_of_the_same_name_is_no_baseline(lab: Lab) -> None:
     notes = []
     for median_s in (0.01, 0.01, 0.02):
         lab.write(profile.format(median_s), "mine.toml")
-        notes.append(note(lab.run("--provider", "emulated:./mine.toml", *RELATIVE)))
+        notes.append(gate_remark(lab.run("--provider", "emulated:./mine.toml", *RELATIVE)))
     assert notes[0] == "no baseline yet"
     assert "of the compared run" in notes[1]
     assert notes[2].startswith("no baseline: the 2 stored runs differed in profile_digest (")
@@ -319,21 +319,21 @@ def test_an_interrupted_session_leaves_no_baseline(lab: Lab) -> None:
     outcomes = {name: entry["extra_info"]["outcome"] for name, entry in ended.entries.items()}
     assert set(outcomes.values()) == {"interrupted"}, outcomes
     after = lab.run(*FOLDER, *RELATIVE, "-k", "not long")
-    assert note(after) == "no baseline: the stored run ended in an interruption"
+    assert gate_remark(after) == "no baseline: the stored run ended in an interruption"
 
 
 @pytest.mark.slow
 @SPREAD
 def test_a_named_baseline_must_be_there(lab: Lab, spread: Spread) -> None:
     lab.write(LOAD.format(size=100))
-    absent = lab.run(*FOLDER, *spread, *RELATIVE, "--benchmark-compare=0001")
-    assert absent.status == 4, absent.text
-    (line,) = absent.lines_with("ERROR:")
+    without_baseline = lab.run(*FOLDER, *spread, *RELATIVE, "--benchmark-compare=0001")
+    assert without_baseline.status == 4, without_baseline.text
+    (line,) = without_baseline.lines_with("ERROR:")
     assert "--benchmark-compare=0001: there is no such run in" in line
-    assert not absent.lines_with("Traceback")
+    assert not without_baseline.lines_with("Traceback")
     assert lab.run(*FOLDER, *spread, *RELATIVE).status == 0
-    named = lab.run(*FOLDER, *spread, *RELATIVE, "--benchmark-compare=0001")
-    assert (named.status, "of the compared run" in note(named)) == (0, True), named.text
+    compared = lab.run(*FOLDER, *spread, *RELATIVE, "--benchmark-compare=0001")
+    assert (compared.status, "of the compared run" in gate_remark(compared)) == (0, True), compared.text
     (path,) = lab.folder.rglob("0001_*.json")
     document = json.loads(path.read_text())
     for value in ("fast", float("nan"), None):
@@ -341,7 +341,7 @@ def test_a_named_baseline_must_be_there(lab: Lab, spread: Spread) -> None:
         path.write_text(json.dumps(document))
         failed = lab.run(*FOLDER, *spread, *RELATIVE, "--benchmark-compare=0001")
         assert failed.status == 1, failed.text
-        assert note(failed) == f"unknown, {path.name} held no number for response_p99"
+        assert gate_remark(failed) == f"unknown, {path.name} held no number for response_p99"
     path.write_text(path.read_text()[:-100])
     torn = lab.run(*FOLDER, *spread, *RELATIVE, "--benchmark-compare=0001")
     assert torn.status == 4, torn.text

@@ -1,4 +1,4 @@
-"""A gate that judged nothing is not met: the user is told, and the selected experiments fail because of it."""
+"""Gates that judged nothing. They are not met: a session with selected experiments fails and says so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ctrl-C more than once, at any time, and where it is ignored; SIGTERM to the controller."""
+"""Interruptions of a session: Ctrl-C once, repeated, ignored or typed, SIGTERM, and a terminal that is closed."""
 
 from __future__ import annotations
 
@@ -131,9 +131,9 @@ def test_ignored_ctrl_c_is_noted_and_sigterm_ends_the_run_cleanly(lab: Lab, spre
     running.interrupt(group=True)
     running.process.send_signal(signal.SIGTERM)
     run = running.end()
-    said = run.lines_with("Ctrl-C is ignored because of how this run was started")
-    assert len(said) == 1, run.text
-    assert f"`kill {running.process.pid}` ends it cleanly" in said[0]
+    lines = run.lines_with("Ctrl-C is ignored because of how this run was started")
+    assert len(lines) == 1, run.text
+    assert f"`kill {running.process.pid}` ends it cleanly" in lines[0]
     check_interrupted(run, "folder:objects")
 
 
@@ -155,7 +155,7 @@ def test_a_hangup_ends_in_order(lab: Lab, spread: list[str], group: bool) -> Non
 @SPREAD
 @pytest.mark.usefixtures("hangup")
 def test_a_closed_terminal_ends_in_order(lab: Lab, spread: list[str]) -> None:
-    """From then on every write is an error; what was measured is kept all the same."""
+    """From then on every write fails. The records are kept all the same."""
     running = lab.write(ENDLESS).start(*FOLDER, *spread, enter=(sys.executable, "-c", TERMINAL))
     for agent in ("gw0", "gw1") if spread else ("main",):
         running.wait_for_records(agent, "test_long", 40)
@@ -173,7 +173,7 @@ def test_a_closed_terminal_ends_in_order(lab: Lab, spread: list[str]) -> None:
 @pytest.mark.slow
 @SPREAD
 def test_ctrl_c_that_is_typed_into_a_terminal(lab: Lab, spread: list[str]) -> None:
-    """On a terminal the progress line is redrawn until then."""
+    """On a terminal, the progress line is redrawn until Ctrl-C is typed."""
     running = lab.write(ENDLESS).start(*FOLDER, *spread, enter=(sys.executable, "-c", TERMINAL))
     for agent in ("gw0", "gw1") if spread else ("main",):
         running.wait_for_records(agent, "test_long", 40)
@@ -209,16 +209,16 @@ def test_run_with_working_ctrl_c_does_not_mention_it(lab: Lab) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("spread", [(), ("-n", "1")], ids=["alone", "n1"])
 def test_a_test_of_this_project_that_hangs_is_ended_and_named(lab: Lab, spread: tuple[str, ...]) -> None:
-    """As the Makefile sets it, with a shorter limit."""
+    """The options are those of the Makefile, with a shorter limit."""
     lab.write("def test_hangs():\n    threading.Event().wait()\n\ndef test_next():\n    pass\n")
     config = os.path.join(os.path.dirname(__file__), "..", "..", "pyproject.toml")
-    done = subprocess.run(
+    finished = subprocess.run(
         [sys.executable, "-m", "pytest", "-c", config, "--rootdir=.", "-o", "faulthandler_timeout=1",
          "-o", "faulthandler_exit_on_timeout=true", "-o", "addopts=", "-p", "no:cacheprovider", *spread, "test_it.py"],
         cwd=lab.folder, capture_output=True, text=True, timeout=HANG_S, check=False,
     )  # fmt: skip
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "in test_hangs" in done.stderr
+    assert finished.returncode == 1, finished.stdout + finished.stderr
+    assert "in test_hangs" in finished.stderr
     if spread:
-        assert "crashed while running 'test_it.py::test_hangs'" in done.stdout
-        assert "1 failed, 1 passed" in done.stdout
+        assert "crashed while running 'test_it.py::test_hangs'" in finished.stdout
+        assert "1 failed, 1 passed" in finished.stdout

@@ -1,4 +1,4 @@
-"""Agents that are lost or stop: no hang, the run fails, what was measured is kept, the entry says what is missing."""
+"""Agents that are lost or stop. The run does not hang but fails, keeps its records and names the missing agents."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from .harness import FOLDER, Ended, Lab, grid, keys
+from .harness import FOLDER, FinishedRun, Lab, grid, keys
 
 INTERVAL_S = 0.1
 COUNT = 40
@@ -54,8 +54,8 @@ TESTS = f"""
 """
 
 
-def check_lost(run: Ended, victim: int, reason: str) -> None:
-    """What must hold, however ``gw<victim>`` was lost in the middle of ``test_first``."""
+def check_lost(run: FinishedRun, victim: int, reason: str) -> None:
+    """Check a run in which ``gw<victim>`` was lost in the middle of ``test_first``."""
     name = f"gw{victim}"
     assert run.status == 1, run.text
     assert run.leftovers == []
@@ -69,20 +69,20 @@ def check_lost(run: Ended, victim: int, reason: str) -> None:
     assert info["agents"] == 3
     assert any(doubt.startswith(f"{name} {reason}") for doubt in info["doubts"])
     assert any("operations were not tried" in doubt for doubt in info["doubts"])
-    done = keys(run.records()["test_first"])
-    assert len(done) == len(set(done)), "no record is there twice"
+    records = keys(run.records()["test_first"])
+    assert len(records) == len(set(records)), "no record is there twice"
     others = [key for key in grid(SENSORS, COUNT) if key[0] % 3 != victim]
-    assert [key for key in done if key[0] % 3 != victim] == others
-    assert info["ops"] == len(done)
+    assert [key for key in records if key[0] % 3 != victim] == others
+    assert info["ops"] == len(records)
     for test in ("test_second", "test_third", "test_fourth"):
         assert keys(run.records()[test]) == grid(6, 2)
         assert run.info(f"{test}[folder:objects]")["missing_agents"] == {}
     second = run.info("test_second[folder:objects]")
     assert second["agents"] == 2
-    begun_with = "began with 2 of 3 agents: 1 had been lost before, and not been replaced yet"
-    assert begun_with in second["doubts"]
-    assert any(begun_with in line for line in run.text.splitlines())
-    assert begun_with not in run.info("test_fourth[folder:objects]")["doubts"]
+    late_start = "began with 2 of 3 agents: 1 had been lost before, and not been replaced yet"
+    assert late_start in second["doubts"]
+    assert any(late_start in line for line in run.text.splitlines())
+    assert late_start not in run.info("test_fourth[folder:objects]")["doubts"]
     assert run.info("test_fourth[folder:objects]")["agents"] == 3, "the worker that replaces the lost one takes part"
     assert run.logs() == []
 
@@ -93,7 +93,7 @@ def check_lost(run: Ended, victim: int, reason: str) -> None:
     ids=["leader", "other", "on another host"],
 )
 def test_a_killed_agent_loses_at_most_its_last_second(lab: Lab, victim: int, conftest: str) -> None:
-    # Forked workers are on this host, so that those which only claim another one must not be forked.
+    # A forked worker has the host id of this machine, so a worker that claims another host must not be forked.
     start = "spawn" if conftest != CONFTEST else "fork"
     running = lab.write(conftest, "conftest.py").write(TESTS).start(*FOLDER, "-n", "3", f"-ocloudbench_start={start}")
     running.wait_for_records(f"gw{victim}", "test_first", 30)
@@ -106,9 +106,9 @@ def test_a_killed_agent_loses_at_most_its_last_second(lab: Lab, victim: int, con
     due = [
         key for key in grid(SENSORS, COUNT) if start_ns + round(key[1] * INTERVAL_S * 1e9) < killed_ns - 1_200_000_000
     ]
-    mine = {key for key in due if key[0] % 3 == victim}
-    assert mine, "it was killed in mid-run"
-    assert mine <= set(keys(table))
+    due_of_victim = {key for key in due if key[0] % 3 == victim}
+    assert due_of_victim, "it was killed in mid-run"
+    assert due_of_victim <= set(keys(table))
 
 
 @pytest.mark.slow
@@ -185,7 +185,7 @@ def test_the_leader_is_lost_while_it_works_for_all(lab: Lab) -> None:
     assert "agent gw0 was lost" in run.text
     assert run.info("test_one[folder:objects]")["missing_agents"] == {"gw0": "was lost"}
     assert run.info("test_two[folder:objects]")["missing_agents"] == {}
-    # The sensors were divided among three agents when the leader was lost; its part is not tried.
+    # The sensors had been divided among three agents when the leader was lost. Its sensors are not tried.
     assert {sensor for sensor, _ in keys(run.records()["test_one"])} == {1, 2, 4, 5}
 
 
@@ -210,7 +210,7 @@ def test_all_agents_are_lost(lab: Lab) -> None:
 
 @pytest.mark.slow
 def test_a_run_without_a_record_has_no_entry_with_times(lab: Lab) -> None:
-    """All agents are killed in their first operation: nothing is known, and no number takes its place."""
+    """All agents are killed in their first operation, so that no time is known."""
     lab.write(
         """
         import os, signal

@@ -1,4 +1,4 @@
-"""Messages over a channel: what goes in comes out, and what does not fit is named."""
+"""Messages over a channel: they arrive unchanged, and errors name the wrong field."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ START = Start(
 )  # fmt: skip
 
 
-def sent(message: Message) -> Any:
-    """Return what arrives at the other end of a channel of execnet."""
+def send_through_channel(message: Message) -> Any:
+    """Send a message through an execnet channel, and return the payload that arrives."""
     meeting = decode_from_agent(loads(dumps(encode(Meet(1, "item", "name", message)))))
     assert isinstance(meeting, Meet)
     return meeting.payload
 
 
 class Sample(Message, frozen=True):
-    """Every kind of field."""
+    """A message with every kind of field."""
 
     number: int
     maybe: int | None
@@ -67,8 +67,8 @@ class Sample(Message, frozen=True):
     )
 )
 def test_message_survives_its_plain_form(message: Sample) -> None:
-    assert Sample.from_plain(sent(message)) == message
-    assert message.plain() == sent(message)
+    assert Sample.from_plain(send_through_channel(message)) == message
+    assert message.plain() == send_through_channel(message)
 
 
 @pytest.mark.parametrize(
@@ -82,12 +82,12 @@ def test_message_survives_its_plain_form(message: Sample) -> None:
     ids=lambda message: type(message).__name__,
 )
 def test_messages_within_messages(message: Message) -> None:
-    assert type(message).from_plain(sent(message)) == message
+    assert type(message).from_plain(send_through_channel(message)) == message
 
 
 def test_every_message_has_types_that_are_checked() -> None:
-    kinds = [each for each in vars(messages).values() if isinstance(each, type) and issubclass(each, Message)]
-    kinds = [each for each in kinds if each is not Message]
+    kinds = [value for value in vars(messages).values() if isinstance(value, type) and issubclass(value, Message)]
+    kinds = [kind for kind in kinds if kind is not Message]
     assert len(kinds) > 20
     for kind in kinds:
         with pytest.raises(FleetError, match=f"message {kind.__name__}: Object contains unknown field `zebra`"):
@@ -95,7 +95,7 @@ def test_every_message_has_types_that_are_checked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"index": None}, "message Entered: Object missing required field `index`"),
         ({"index": "1"}, "message Entered: Expected `int`, got `str` - at `$.index`"),
@@ -104,16 +104,16 @@ def test_every_message_has_types_that_are_checked() -> None:
         ({"zebra": 1}, "message Entered: Object contains unknown field `zebra`"),
     ],
 )
-def test_wrong_field_of_a_message_is_named(change: dict[str, Any], told: str) -> None:
-    given = Entered(0, 1, "").plain() | change
-    data = {key: given[key] for key in given if given[key] is not None}
+def test_wrong_field_of_a_message_is_named(change: dict[str, Any], message: str) -> None:
+    fields = Entered(0, 1, "").plain() | change
+    data = {key: fields[key] for key in fields if fields[key] is not None}
     with pytest.raises(FleetError) as caught:
         Entered.from_plain(data)
-    assert str(caught.value) == told
+    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "told"),
+    ("path", "value", "message"),
     [
         (("subject", "versions"), {"lib": 1}, "Expected `str`, got `int` - at `$.subject.versions[...]`"),
         (("load", "ops"), "many", "Expected `int`, got `str` - at `$.load.ops`"),
@@ -123,15 +123,15 @@ def test_wrong_field_of_a_message_is_named(change: dict[str, Any], told: str) ->
         (("load",), None, "Expected `object`, got `null` - at `$.load`"),
     ],
 )
-def test_wrong_nested_field_of_a_message_is_named(place: tuple[str, ...], value: Any, told: str) -> None:
+def test_wrong_nested_field_of_a_message_is_named(path: tuple[str, ...], value: Any, message: str) -> None:
     data = START.plain()
     inner = data
-    for key in place[:-1]:
+    for key in path[:-1]:
         inner = inner[key]
-    inner[place[-1]] = value
+    inner[path[-1]] = value
     with pytest.raises(FleetError) as caught:
         Start.from_plain(data)
-    assert str(caught.value) == f"message Start: {told}"
+    assert str(caught.value) == f"message Start: {message}"
 
 
 def test_wrong_type_deep_in_a_column_is_named() -> None:
@@ -145,22 +145,22 @@ def test_wrong_type_deep_in_a_column_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "message"),
     [
         (object(), "Merged.info: cannot send a object; expected plain data"),
         (2**64, "Merged.info: can't serialize ints < -2**63 or > 2**64 - 1"),
         ([0, -(2**64)], "Merged.info: can't serialize ints < -2**63 or > 2**64 - 1"),
     ],
 )
-def test_value_that_cannot_be_sent_is_named_before_sending(value: Any, told: str) -> None:
+def test_value_that_cannot_be_sent_is_named_before_sending(value: Any, message: str) -> None:
     with pytest.raises(FleetError) as caught:
         encode(Ask(1, "name", Merged({"x": value}, (), (), ())))
-    assert str(caught.value) == told
+    assert str(caught.value) == message
 
 
 def test_values_that_look_plain_are_made_plain() -> None:
     info = {"verb": Verb.GET, "times": array("d", [0.5]), "day": datetime.date(2014, 6, 30), "claim": CLAIM}
-    merged = Merged.from_plain(sent(Merged(info, (), (), ())))
+    merged = Merged.from_plain(send_through_channel(Merged(info, (), (), ())))
     claim = {**asdict(CLAIM), "date": "2014-06-30"}
     assert merged.info == {"verb": "get", "times": [0.5], "day": "2014-06-30", "claim": claim}
     assert type(merged.info["verb"]) is str
@@ -176,8 +176,8 @@ def test_an_agent_of_another_version_takes_no_part(lab: Lab) -> None:
     )
     run = lab.run("-n", "1", "--max-worker-restart=0")
     assert run.status not in (0, 5), run.text
-    said = f"gw0 has pytest-cloudbench 0.0.9, and the controller {__version__}: install the same version"
-    assert run.lines_with(said), run.text
+    line = f"gw0 has pytest-cloudbench 0.0.9, and the controller {__version__}: install the same version"
+    assert run.lines_with(line), run.text
 
 
 def test_endpoint_addresses_follow_its_urls() -> None:
@@ -198,7 +198,9 @@ def test_all_services_of_a_tree_are_known_or_none() -> None:
     assert part(part(), part(part())).addresses == ()
     assert part(part(port=1), part(part(port=2), part(port=3))).addresses == (("h", 1), ("h", 2), ("h", 3))
     assert part(part(port=1), part(part(port=2), part())).addresses is None
-    assert sent(Provided.from_plain(sent(part(part(port=1))))) == sent(part(part(port=1)))
+    assert send_through_channel(Provided.from_plain(send_through_channel(part(part(port=1))))) == send_through_channel(
+        part(part(port=1))
+    )
 
 
 def test_fifty_agents_that_were_lost_take_one_line() -> None:

@@ -1,4 +1,4 @@
-"""A shifted clock is measured within the bound; a clock that jumped is reported, and a sound one is not."""
+"""Offsets between clocks: each is measured within its bound, and only clocks that jumped are reported."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ class World:
 @given(TIMES, TRAVEL)
 def test_the_offset_is_within_its_bound_however_uneven_the_way(shift_ns: int, travel_ns: list[tuple[int, int]]) -> None:
     world = World(shift_ns, travel_ns)
-    found = measure_offset(world.ask, world.clock)
-    assert abs(found.offset_ns - shift_ns) <= found.error_ns
-    assert found.error_ns <= min(map(sum, travel_ns)) // 2 + 1
+    offset = measure_offset(world.ask, world.clock)
+    assert abs(offset.offset_ns - shift_ns) <= offset.error_ns
+    assert offset.error_ns <= min(map(sum, travel_ns)) // 2 + 1
 
 
 @given(TIMES, TIMES, TRAVEL, TRAVEL)
 def test_errors_add_up_over_a_third_clock(
     one_ns: int, two_ns: int, first: list[tuple[int, int]], second: list[tuple[int, int]]
 ) -> None:
-    """Both shifts are those of the third clock against this one."""
+    """Both shifts are relative to the third clock."""
     one, two = (measure_offset(world.ask, world.clock) for world in (World(one_ns, first), World(two_ns, second)))
     between = one.minus(two)
     assert abs(between.offset_ns - (one_ns - two_ns)) <= between.error_ns == one.error_ns + two.error_ns
@@ -83,6 +83,6 @@ def test_a_jump_is_told_from_a_drift_and_from_an_error() -> None:
 
 
 def test_all_pings_are_made() -> None:
-    asked = count()
-    measure_offset(lambda: next(asked), lambda: 0)
-    assert next(asked) == PINGS
+    pings = count()
+    measure_offset(lambda: next(pings), lambda: 0)
+    assert next(pings) == PINGS

@@ -1,4 +1,4 @@
-"""Downloads, lists, deletions and links; thread pools; files that runs pass on; conclusions from several runs."""
+"""Downloads, lists, deletions, links, thread pools, kept files and conclusions from several runs."""
 
 from __future__ import annotations
 
@@ -261,11 +261,11 @@ def test_a_pool_shares_files_among_threads_and_agents() -> None:
     for arrival, files in ((Threads(7), 40), (Threads(3), 2), (Threads(1), 5), (Threads(50), 50)):
         for agents in (1, 2, 4, 9):
             deal = Deal(arrival, files, 1)
-            dealt = [deal.agent_files(index, agents) for index in range(agents)]
-            assert sorted(file for part in dealt for file in part) == [(file, 0) for file in range(files)]
+            shares = [deal.agent_files(index, agents) for index in range(agents)]
+            assert sorted(file for part in shares for file in part) == [(file, 0) for file in range(files)]
             threads = sorted(thread for index in range(agents) for thread in deal.agent_threads(index, agents))
             assert threads == list(range(min(arrival.count, files)))
-            assert all(bool(part) == bool(deal.agent_threads(index, agents)) for index, part in enumerate(dealt))
+            assert all(bool(part) == bool(deal.agent_threads(index, agents)) for index, part in enumerate(shares))
     for deal in (Deal(FixedInterval(1), 3, 2), Deal(ThinkTime(1), 3, 2)):
         assert sorted(deal.agent_files(0, 2) + deal.agent_files(1, 2)) == grid(3, 2)
 

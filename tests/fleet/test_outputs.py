@@ -1,4 +1,4 @@
-"""What a session writes when it is asked to: a job's summary, and bounds for a review."""
+"""Optional files of a session: a job's summary, and bounds for a review."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ where = { test = "test_fine" }
 
 @pytest.mark.slow
 def test_bounds_and_a_summary_are_written_if_asked_for(lab: Lab) -> None:
-    """One session in two agents: a summary added to a file, an observed bound renewed, and the failed test left out."""
+    """One session of two agents adds a summary to a file, renews an observed bound and leaves the failed test out."""
     file, report = lab.folder / "e.toml", lab.folder / "summary.md"
     file.write_text(AGREED + OLD)
     report.write_text("of another step\n")
@@ -71,16 +71,16 @@ def test_bounds_and_a_summary_are_written_if_asked_for(lab: Lab) -> None:
     assert not (lab.folder / "not-asked-for.md").exists()
     stored = {name.partition("[")[0]: entry["extra_info"]["verdict"] for name, entry in run.entries.items()}
     assert stored == {"test_fine": "met", "test_broken": "none"}
-    _exported(lab.folder)
+    _check_export(lab.folder)
 
 
-def _exported(folder: Path) -> None:
-    """What was stored can be exported, and what is unknown is not in it."""
-    where = folder / "metrics.txt"
-    assert cli.main(["export", str(folder / "out.json"), "--format", "openmetrics", "-o", str(where)]) == 0
-    assert where.read_text().endswith("# EOF\n")
-    assert "cloudbench_response_p99_seconds{" in where.read_text()
-    assert "first_byte" not in where.read_text()
+def _check_export(folder: Path) -> None:
+    """Check that the stored entries can be exported, without unknown values."""
+    path = folder / "metrics.txt"
+    assert cli.main(["export", str(folder / "out.json"), "--format", "openmetrics", "-o", str(path)]) == 0
+    assert path.read_text().endswith("# EOF\n")
+    assert "cloudbench_response_p99_seconds{" in path.read_text()
+    assert "first_byte" not in path.read_text()
 
 
 def test_run_with_doubts_sets_no_bounds_but_is_summarized(lab: Lab) -> None:
@@ -95,15 +95,15 @@ def test_run_with_doubts_sets_no_bounds_but_is_summarized(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "why"),
+    ("option", "reason"),
     [
         (["--cloudbench-summary", "no/where.md"], "expected a file in a folder that exists"),
         (["-ocloudbench_update_expectations=bad.toml"], "bad.toml: is not valid TOML"),
     ],
 )
-def test_unwritable_output_file_is_refused_before_anything_starts(option: list[str], why: str, lab: Lab) -> None:
+def test_unwritable_output_file_is_refused_before_anything_starts(option: list[str], reason: str, lab: Lab) -> None:
     (lab.folder / "bad.toml").write_text("[[expect\n")
     run = lab.write(TESTS).run(*FOLDER, *option)
     assert run.status == 4
-    assert why in run.text
+    assert reason in run.text
     assert "passed" not in run.text

@@ -35,7 +35,7 @@ def properties(path: str) -> dict[str, dict[str, str]]:
     cases = ElementTree.parse(path).getroot().iter("testcase")
     return {
         case.attrib["name"].partition("[")[0]: {
-            each.attrib["name"]: each.attrib["value"] for each in case.iter("property")
+            element.attrib["name"]: element.attrib["value"] for element in case.iter("property")
         }
         for case in cases
     }
@@ -46,19 +46,25 @@ def properties(path: str) -> dict[str, dict[str, str]]:
 def test_junit_has_the_metrics_of_every_experiment(agents: list[str], lab: Lab) -> None:
     run = lab.write(TESTS).run(*FOLDER, *agents, "--junitxml=junit.xml")
     assert run.counts() == {"passed": 3, "failed": 1}, run.text
-    found = properties(str(lab.folder / "junit.xml"))
-    fine = {name.removeprefix("cloudbench."): value for name, value in found["test_fine"].items()}
-    told = {"provider": "folder:objects", "emulated": "False", "agents": str(len(agents) or 1), "ops": "6", "lost": "0"}
-    told |= {"loss_rate": "0.0", "throttled": "0", "failed": "0", "verdict": "none", "doubts": "none", "mine": "1"}
-    assert {name: fine[name] for name in told} == told
+    cases = properties(str(lab.folder / "junit.xml"))
+    fine = {name.removeprefix("cloudbench."): value for name, value in cases["test_fine"].items()}
+    expected = {
+        "provider": "folder:objects",
+        "emulated": "False",
+        "agents": str(len(agents) or 1),
+        "ops": "6",
+        "lost": "0",
+    }
+    expected |= {"loss_rate": "0.0", "throttled": "0", "failed": "0", "verdict": "none", "doubts": "none", "mine": "1"}
+    assert {name: fine[name] for name in expected} == expected
     (stored,) = (entry for name, entry in run.entries.items() if name.startswith("test_fine"))
     assert float(fine["response_p99"]) == stored["extra_info"]["response_p99"]
     assert fine["refused_p99"] == "unknown"
-    assert found["test_broken"]["cloudbench.loss_rate"] == "0.0"
-    several = found["test_several"]
+    assert cases["test_broken"]["cloudbench.loss_rate"] == "0.0"
+    several = cases["test_several"]
     assert [several[f"cloudbench.{label}.tue"] for label in ("small", "large")] == ["2.5", "2.5"]
     assert several["cloudbench.small.recovery"] == "unknown"
-    assert found["test_other"] == {}
+    assert cases["test_other"] == {}
     text = (lab.folder / "junit.xml").read_text()
     assert not re.search(r'value="(nan|inf|-inf|None)"', text)
 
@@ -68,9 +74,9 @@ def test_a_doubt_and_a_verdict_are_properties_too(lab: Lab) -> None:
         *FOLDER, "-k", "test_fine", "--max-ops", "4", "--cloudbench-fail", "loss_rate:0.5", "--junitxml=junit.xml"
     )
     assert run.status == 1
-    (found,) = properties(str(lab.folder / "junit.xml")).values()
-    assert found["cloudbench.verdict"] == "inconclusive"
-    assert found["cloudbench.doubts"] == "--max-ops 4 is used up; 2 of 6 operations were not tried"
+    (values,) = properties(str(lab.folder / "junit.xml")).values()
+    assert values["cloudbench.verdict"] == "inconclusive"
+    assert values["cloudbench.doubts"] == "--max-ops 4 is used up; 2 of 6 operations were not tried"
 
 
 GATES = ("--cloudbench-fail", "loss_rate:0.5", "--cloudbench-fail", "response_p99:0")

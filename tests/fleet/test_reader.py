@@ -1,4 +1,4 @@
-"""The other client, in this process and in one of its own."""
+"""The client that reads what another one writes, in this process and in a process of its own."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from tests.limits import HANG_S
 DAY_NS = 86_400 * 10**9
 
 
-def given(spec: str) -> dict[str, Any]:
-    """What a controller tells agents about a provider without a service."""
+def describe_provider(spec: str) -> dict[str, Any]:
+    """Return a controller's description of a provider without a service."""
     return Provided(spec).plain()
 
 
@@ -49,32 +49,37 @@ def driver(tmp_path: Path) -> Iterator[Driver]:
 
 @pytest.fixture(params=["here", "process"])
 def reader(request: pytest.FixtureRequest, tmp_path: Path, driver: Driver) -> Iterator[Watcher | ReaderProcess]:
-    made = Watcher(driver) if request.param == "here" else ReaderProcess(given(f"folder:{tmp_path}"))
-    with made:
-        yield made
+    new_reader = Watcher(driver) if request.param == "here" else ReaderProcess(describe_provider(f"folder:{tmp_path}"))
+    with new_reader:
+        yield new_reader
 
 
 def test_a_file_is_missing_then_short_then_wrong_then_intact(
     reader: Watcher | ReaderProcess, tmp_path: Path, driver: Driver, content: Content
 ) -> None:
     reader.watch("/a.bin", content, 0.0)
-    assert {each.problem for each in reader.finish(0)} == {"not_found"}
-    whole = content.read(0, content.size_bytes)
-    for there, problem in ((whole[:-1], SHORT), (b"", SHORT), (b"x" + whole[1:], "corrupt"), (whole + b"x", "corrupt")):
-        (tmp_path / "a.bin").write_bytes(there)
+    assert {attempt.problem for attempt in reader.finish(0)} == {"not_found"}
+    data = content.read(0, content.size_bytes)
+    for stored_bytes, problem in (
+        (data[:-1], SHORT),
+        (b"", SHORT),
+        (b"x" + data[1:], "corrupt"),
+        (data + b"x", "corrupt"),
+    ):
+        (tmp_path / "a.bin").write_bytes(stored_bytes)
         reader.watch("/a.bin", content, None)
         attempts = reader.finish(0)
-        assert {each.problem for each in attempts} == {problem}
-        assert attempts[0].read_bytes == len(there)
+        assert {attempt.problem for attempt in attempts} == {problem}
+        assert attempts[0].read_bytes == len(stored_bytes)
     driver.delete("/a.bin")
     reader.watch("/a.bin", content, 0.001)
     driver.put("/a.bin", content)
     attempts = reader.finish(HANG_S)
-    assert [each.problem for each in attempts] == ["not_found"] * (len(attempts) - 1) + [""]
+    assert [attempt.problem for attempt in attempts] == ["not_found"] * (len(attempts) - 1) + [""]
     last = attempts[-1]
     assert last.start_ns <= last.first_byte_ns <= last.end_ns
     assert last.read_bytes == content.size_bytes
-    assert all(one.end_ns <= two.start_ns for one, two in pairwise(attempts))
+    assert all(earlier.end_ns <= later.start_ns for earlier, later in pairwise(attempts))
 
 
 def test_reader_ends_when_its_parent_is_gone(driver: Driver, content: Content) -> None:
@@ -84,18 +89,21 @@ def test_reader_ends_when_its_parent_is_gone(driver: Driver, content: Content) -
 
 
 def test_reader_stops_at_its_budget_over_all_files(tmp_path: Path, driver: Driver, content: Content) -> None:
-    """Only bytes that arrived count: a missing file costs none."""
+    """Only received bytes count. A missing file costs none."""
     driver.put("/there.bin", content)
     size_bytes = content.size_bytes
     for limits, expected in ((Budget(max_ops=3), 3), (Budget(max_bytes=2 * size_bytes), None)):
-        with Watcher(driver, limits) as one, ReaderProcess(given(f"folder:{tmp_path}"), limits) as two:
-            for reader in (one, two):
+        with (
+            Watcher(driver, limits) as watcher,
+            ReaderProcess(describe_provider(f"folder:{tmp_path}"), limits) as process,
+        ):
+            for reader in (watcher, process):
                 reader.watch("/missing.bin", content, 0.0)
                 missing = reader.finish(HANG_S if expected else 0)
                 assert len(missing) == expected if expected else missing
                 for _ in range(2):
                     reader.watch("/there.bin", content, 0.0)
-                    assert [each.problem for each in reader.finish(HANG_S)] == ([] if expected else [""])
+                    assert [attempt.problem for attempt in reader.finish(HANG_S)] == ([] if expected else [""])
                 reader.watch("/there.bin", content, 0.0)
                 assert list(reader.finish(HANG_S)) == []
                 assert "is used up" in reader.stopped
@@ -117,23 +125,23 @@ def test_programming_error_in_a_reader_is_raised(driver: Driver, content: Conten
 
 def test_a_process_that_cannot_connect_says_why() -> None:
     with pytest.raises(FleetError, match=r"the reading process: SpecError: .*nonsense"):
-        ReaderProcess(given("nonsense:x"))
+        ReaderProcess(describe_provider("nonsense:x"))
 
 
 def test_a_process_that_dies_is_reported(tmp_path: Path, content: Content) -> None:
-    with ReaderProcess(given(f"folder:{tmp_path}")) as reader:
+    with ReaderProcess(describe_provider(f"folder:{tmp_path}")) as reader:
         os.kill(reader.pid, signal.SIGKILL)
         with pytest.raises(FleetError, match="the reading process ended: killed by signal 9"):
             reader.watch("/a.bin", content, 0.0)
 
 
 def test_reader_process_ends_with_its_killed_parent(tmp_path: Path) -> None:
-    """Even in the middle of a wait for a file that never comes."""
+    """The parent is killed while the reader waits for a file that never comes."""
     source = (
         "import json, os, signal\n"
         "from pytest_cloudbench.load.probes.reader import ReaderProcess\n"
         "from pytest_cloudbench.workload.payload import Payloads\n"
-        f"reader = ReaderProcess({given(f'folder:{tmp_path}')})\n"
+        f"reader = ReaderProcess({describe_provider(f'folder:{tmp_path}')})\n"
         "reader.watch('/never.bin', Payloads('x').random(5).content(0, 0), 0.01)\n"
         "request = {'verb': 'finish', 'patience_s': 100_000}\n"
         "reader._child.write(json.dumps(request).encode() + b'\\n')\n"
@@ -142,33 +150,33 @@ def test_reader_process_ends_with_its_killed_parent(tmp_path: Path) -> None:
     )
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    done = subprocess.run(
+    finished = subprocess.run(
         [sys.executable, "-c", source], env={**os.environ, "TMPDIR": str(scratch)}, stdout=subprocess.PIPE,
         check=False, timeout=HANG_S,
     )  # fmt: skip
-    assert done.returncode == -signal.SIGKILL
+    assert finished.returncode == -signal.SIGKILL
     with contextlib.suppress(psutil.NoSuchProcess):
-        psutil.Process(int(done.stdout)).wait(HANG_S)
-    assert not psutil.pid_exists(int(done.stdout))
+        psutil.Process(int(finished.stdout)).wait(HANG_S)
+    assert not psutil.pid_exists(int(finished.stdout))
     assert list(scratch.iterdir()) == []
 
 
-def _another_time() -> tuple[str, ...] | None:
-    """What starts a process whose kernel gives it another monotonic clock, where that is allowed."""
+def _find_time_namespace() -> tuple[str, ...] | None:
+    """Return a command that starts a process with another monotonic clock. None where that is not allowed."""
     command = ("unshare", "-T", "--monotonic", str(DAY_NS // 10**9))
     if shutil.which("unshare") is None:
         return None
-    shown = "import time; print(time.monotonic_ns())"
-    done = subprocess.run([*command, sys.executable, "-c", shown], capture_output=True, text=True, check=False)
-    return command if done.returncode == 0 and int(done.stdout) > now_ns() + DAY_NS // 2 else None
+    program = "import time; print(time.monotonic_ns())"
+    finished = subprocess.run([*command, sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    return command if finished.returncode == 0 and int(finished.stdout) > now_ns() + DAY_NS // 2 else None
 
 
-@pytest.mark.skipif(_another_time() is None, reason="the kernel gives no time namespace here")
+@pytest.mark.skipif(_find_time_namespace() is None, reason="the kernel gives no time namespace here")
 def test_another_clock_is_measured_within_the_bound(tmp_path: Path, driver: Driver, content: Content) -> None:
     """Nothing is mocked: the kernel itself shifts the clock of the child process by a day."""
-    prefix = _another_time()
+    prefix = _find_time_namespace()
     assert prefix is not None
-    with ReaderProcess(given(f"folder:{tmp_path}"), command=(*prefix, *ReaderProcess.COMMAND)) as reader:
+    with ReaderProcess(describe_provider(f"folder:{tmp_path}"), command=(*prefix, *ReaderProcess.COMMAND)) as reader:
         offset = measure_offset(reader.clock)
         driver.put("/a.bin", content)
         start_ns = now_ns()

@@ -1,4 +1,4 @@
-"""A readiness time that was set is measured, even with clocks that differ; with a clock that jumps, none is given."""
+"""Readiness times of emulators with a known delay, also with clocks that differ or jump."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_cloudbench.load.probes.reader import SHORT, Attempt
 from pytest_cloudbench.load.probes.readiness import ReaderResult, compute_readiness, summarize
 from tests.runs import SPREAD
 
-from .harness import FOLDER, Ended, Lab
+from .harness import FOLDER, FinishedRun, Lab
 
 SUITE = str(Path(__file__).parent.parent.parent / "suites" / "readiness" / "test_readiness.py")
 DELAYS_S = (0.0, 0.3, 1.0)
@@ -23,17 +23,17 @@ MS = 1_000_000
 SOUND = Span(Offset(0, 0, 0), Offset(0, 0, 0))
 
 
-def profile(lab: Lab, name: str, settings: str) -> str:
-    """A provider with these settings and no others."""
+def write_profile(lab: Lab, name: str, settings: str) -> str:
+    """Write a profile with these settings and no others, and return its provider."""
     meta = f'[meta]\nname = "{name}"\napi = "dropbox"\ndescription = "a known truth"\n'
     (lab.folder / f"{name}.toml").write_text(meta + settings)
     return f"emulated:./{name}.toml"
 
 
-# --- what times say -------------------------------------------------------------------------------
+# --- readiness computed from times ----------------------------------------------------------------
 
 
-def seen_of(*attempts: tuple[int, int, str]) -> ReaderResult:
+def make_result(*attempts: tuple[int, int, str]) -> ReaderResult:
     return ReaderResult.from_attempts([Attempt(start, end, 0, 0, problem) for start, end, problem in attempts])
 
 
@@ -49,64 +49,68 @@ def test_the_truth_is_between_low_and_high(
     began: int, upload: tuple[int, int], delay: int, tries: list[tuple[int, int, bool]], shift: int,
     errors: tuple[int, int],
 ) -> None:  # fmt: skip
-    """True times by construction: a try that begins when the file is ready is intact; a throttled one says nothing."""
+    """The true times are known: an attempt is intact once the file is ready, and a throttled one says nothing."""
     started, committed = began, began + upload[0]
     ended, ready = committed + upload[1], committed + delay
-    at, attempts = 0, []
-    for pause, took, is_throttled in [*tries, (ready, 1, False)]:
-        at += pause
-        problem = "throttled" if is_throttled else "not_found" if at < ready else ""
-        attempts.append((at + shift, at + took + shift, problem))
-        at += took
+    clock_ns, attempts = 0, []
+    for pause_ns, duration_ns, is_throttled in [*tries, (ready, 1, False)]:
+        clock_ns += pause_ns
+        problem = "throttled" if is_throttled else "not_found" if clock_ns < ready else ""
+        attempts.append((clock_ns + shift, clock_ns + duration_ns + shift, problem))
+        clock_ns += duration_ns
         if not problem:
             break
     offsets = [Offset(-shift + error, abs(error), 0) for error in errors]
-    found = compute_readiness((started, ended), seen_of(*attempts), Span(*offsets))
-    assert found is not None
+    readiness = compute_readiness((started, ended), make_result(*attempts), Span(*offsets))
+    assert readiness is not None
     truth_s = max(0, ready - ended) / 1e9
-    assert found.low_s <= truth_s <= found.high_s
-    assert 0 <= found.readiness_s == max(0.0, found.raw_s)
-    assert found.low_s <= found.readiness_s <= found.high_s
-    assert not found.is_impossible
+    assert readiness.low_s <= truth_s <= readiness.high_s
+    assert 0 <= readiness.readiness_s == max(0.0, readiness.raw_s)
+    assert readiness.low_s <= readiness.readiness_s <= readiness.high_s
+    assert not readiness.is_impossible
 
 
 def test_a_file_that_was_there_before_the_answer_is_ready_at_once_and_never_before() -> None:
-    found = compute_readiness(
-        (100 * MS, 200 * MS), seen_of((90 * MS, 95 * MS, "not_found"), (150 * MS, 180 * MS, "")), SOUND
+    readiness = compute_readiness(
+        (100 * MS, 200 * MS), make_result((90 * MS, 95 * MS, "not_found"), (150 * MS, 180 * MS, "")), SOUND
     )
-    assert found is not None
-    assert (found.readiness_s, found.raw_s, found.low_s, found.high_s) == (0, -0.05, 0, 0)
-    assert found.resolution_s == 0.06
+    assert readiness is not None
+    assert (readiness.readiness_s, readiness.raw_s, readiness.low_s, readiness.high_s) == (0, -0.05, 0, 0)
+    assert readiness.resolution_s == 0.06
 
 
 def test_a_file_that_was_read_before_its_upload_began_means_that_a_clock_has_jumped() -> None:
-    """There and back again, so that the offset before and after is the same."""
-    metrics, ready, doubts = summarize([(100 * MS, 200 * MS)], [seen_of((10 * MS, 20 * MS, ""))], SOUND)
+    """The clock jumps there and back, so that its offset before and after is the same."""
+    metrics, ready, doubts = summarize([(100 * MS, 200 * MS)], [make_result((10 * MS, 20 * MS, ""))], SOUND)
     assert doubts == ["1 of 1 files were read before their upload began: a clock has jumped"]
     assert (metrics["readiness_max"], ready) == (None, [])
     bound = Span(Offset(0, 80 * MS, 0), Offset(0, 80 * MS, 0))
-    assert summarize([(100 * MS, 200 * MS)], [seen_of((10 * MS, 20 * MS, ""))], bound)[2] == []
+    assert summarize([(100 * MS, 200 * MS)], [make_result((10 * MS, 20 * MS, ""))], bound)[2] == []
 
 
 def test_readiness_is_unknown_after_losses_or_without_clock_offset() -> None:
-    """A lost file is worse than any number; a refused upload is not silent; an unknown clock says nothing."""
-    good, bad = seen_of((3 * MS, 4 * MS, "")), seen_of((3 * MS, 4 * MS, SHORT), (5 * MS, 6 * MS, "network"))
+    """A lost file is worse than any number, a refused upload is no silent loss, an unknown clock gives no time."""
+    good, bad = make_result((3 * MS, 4 * MS, "")), make_result((3 * MS, 4 * MS, SHORT), (5 * MS, 6 * MS, "network"))
     upload = (1 * MS, 2 * MS)
     metrics, ready, doubts = summarize([upload, upload, upload, None], [good, good, bad, bad], SOUND)
     assert (metrics["readiness_p50"], metrics["readiness_p90"], metrics["readiness_max"]) == (0.001, None, None)
     assert (metrics["loss_rate"], metrics["silent_loss_rate"], len(ready), doubts) == (0.5, 0.25, 2, [])
-    refused, _, _ = summarize([None], [good], SOUND)
-    assert (refused["loss_rate"], refused["silent_loss_rate"], refused["readiness_max"]) == (1, 0, None)
+    after_refusal, _, _ = summarize([None], [good], SOUND)
+    assert (after_refusal["loss_rate"], after_refusal["silent_loss_rate"], after_refusal["readiness_max"]) == (
+        1,
+        0,
+        None,
+    )
     metrics, ready, doubts = summarize([upload], [good], None)
     assert (metrics["readiness_p50"], ready) == (None, [])
     assert doubts == ["the offset between the clocks of writer and reader was not measured"]
-    nothing, _, _ = summarize([], [], SOUND)
-    assert set(nothing.values()) == {None}
+    without_files, _, _ = summarize([], [], SOUND)
+    assert set(without_files.values()) == {None}
 
 
 def test_a_budget_that_ends_is_a_doubt_and_no_loss() -> None:
-    ended = ReaderResult.from_attempts([Attempt(3, 4, 0, 0, "not_found")], "--max-ops 3 is used up")
-    metrics, _, doubts = summarize([(1, 2), (1, 2)], [seen_of((2, 3, "")), ended], SOUND)
+    stopped = ReaderResult.from_attempts([Attempt(3, 4, 0, 0, "not_found")], "--max-ops 3 is used up")
+    metrics, _, doubts = summarize([(1, 2), (1, 2)], [make_result((2, 3, "")), stopped], SOUND)
     assert (metrics["loss_rate"], doubts) == (0, ["--max-ops 3 is used up"])
 
 
@@ -116,14 +120,16 @@ def test_a_budget_that_ends_is_a_doubt_and_no_loss() -> None:
 @pytest.mark.slow
 @SPREAD
 def test_a_delay_that_was_set_is_measured_back_within_the_resolution(lab: Lab, spread: tuple[str, ...]) -> None:
-    """The emulator counts from the commit, which is within the upload, and judges a try while it is under way.
+    """The emulator's delay counts from the commit, which is within the upload.
 
-    A file is ready from the first moment at which a download that begins then is intact, so the first intact one can
-    begin before the emulator's moment, but not end before it.
+    A file is ready from the first moment at which a download that begins then is intact. The emulator judges it
+    while it is under way, so the first intact one can begin before the emulator's moment, but not end before it.
     """
-    specs = {profile(lab, f"d{delay_s:g}", f"[readiness]\ndelay_s = {delay_s}\n"): delay_s for delay_s in DELAYS_S}
-    given = [word for spec in specs for word in ("--provider", spec)]
-    run = lab.run(SUITE, "-k", "1KB", "--cloudbench-results", "found", *given, *spread)
+    specs = {
+        write_profile(lab, f"d{delay_s:g}", f"[readiness]\ndelay_s = {delay_s}\n"): delay_s for delay_s in DELAYS_S
+    }
+    provider_options = [word for spec in specs for word in ("--provider", spec)]
+    run = lab.run(SUITE, "-k", "1KB", "--cloudbench-results", "found", *provider_options, *spread)
     assert (run.status, run.counts()["passed"]) == (0, 3), run.text
     assert run.leftovers == []
     for spec, delay_s in specs.items():
@@ -153,8 +159,8 @@ MEASURE = """
 HOUR_S = 3600
 
 
-def clocked(lab: Lab, clock: str, *args: str) -> tuple[Ended, Mapping[str, Any]]:
-    """One experiment in which the first agent, which uploads, has another clock."""
+def run_with_clock(lab: Lab, clock: str, *args: str) -> tuple[FinishedRun, Mapping[str, Any]]:
+    """Run one experiment in which the first agent, which uploads, has another clock."""
     lab.write(f"""{MEASURE}
         def test_it(experiment, payloads, fleet):
             def clock():
@@ -168,7 +174,7 @@ def clocked(lab: Lab, clock: str, *args: str) -> tuple[Ended, Mapping[str, Any]]
 @pytest.mark.slow
 @SPREAD
 def test_a_clock_that_is_an_hour_off_is_corrected_within_the_bound(lab: Lab, spread: tuple[str, ...]) -> None:
-    run, info = clocked(lab, f"now_ns() + {HOUR_S * 10**9}", *spread)
+    run, info = run_with_clock(lab, f"now_ns() + {HOUR_S * 10**9}", *spread)
     assert run.counts() == {"passed": 1}, run.text
     assert info["doubts"] == []
     assert abs(info["clock_offset_ms"] - HOUR_S * 1e3) <= info["clock_bound_ms"] < HOUR_S
@@ -180,9 +186,9 @@ def test_a_clock_that_is_an_hour_off_is_corrected_within_the_bound(lab: Lab, spr
 @pytest.mark.slow
 @SPREAD
 def test_a_clock_that_jumps_gives_a_doubt_and_no_number(lab: Lab, spread: tuple[str, ...]) -> None:
-    """The clock jumps when the first file is there; then a gate cannot be judged, and does not pass."""
+    """The clock jumps when the first file is there. A gate then cannot be judged, and does not pass."""
     jump = "now_ns() + 400_000_000 * any(path.is_file() for path in (HERE / 'objects').rglob('s0*'))"
-    run, info = clocked(lab, jump, "--cloudbench-fail", "readiness_max:100", *spread)
+    run, info = run_with_clock(lab, jump, "--cloudbench-fail", "readiness_max:100", *spread)
     assert run.counts() == {"failed": 1}, run.text
     (doubt,) = info["doubts"]
     drift_ms, both_errors_ms = info["clock_drift_ms"], 2 * info["clock_bound_ms"] - info["clock_drift_ms"]
@@ -199,7 +205,7 @@ def test_a_clock_that_jumps_gives_a_doubt_and_no_number(lab: Lab, spread: tuple[
 @pytest.mark.slow
 @SPREAD
 def test_a_file_that_never_is_intact_is_lost_at_the_deadline(lab: Lab, spread: tuple[str, ...]) -> None:
-    spec = profile(lab, "corrupt", "[faults]\ncorrupt_rate = 1.0\n")
+    spec = write_profile(lab, "corrupt", "[faults]\ncorrupt_rate = 1.0\n")
     lab.write(f"""{MEASURE}
         def test_it(experiment, payloads):
             measure_readiness(experiment, payloads.random(5000), 2, deadline_s=0.5).check()
@@ -215,7 +221,7 @@ def test_a_file_that_never_is_intact_is_lost_at_the_deadline(lab: Lab, spread: t
 
 @pytest.mark.slow
 def test_uploads_that_fail_are_counted_and_do_not_spoil_the_others(lab: Lab) -> None:
-    spec = profile(lab, "full", "[quota]\nbytes = 12_000\n")
+    spec = write_profile(lab, "full", "[quota]\nbytes = 12_000\n")
     lab.write(f"""{MEASURE}
         def test_it(experiment, payloads):
             measure_readiness(experiment, payloads.random(5000), 4, deadline_s=20)

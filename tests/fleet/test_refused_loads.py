@@ -1,4 +1,4 @@
-"""Loads that make no sense or cannot fit are refused in one line, before anything is allocated for them."""
+"""Loads that make no sense or cannot fit. They are refused in one line, before anything is allocated for them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ GB = 10**9
 
 
 def test_available_memory_is_known() -> None:
-    found = available_bytes()
-    assert found is not None
-    assert found > 10**6
+    size_bytes = available_bytes()
+    assert size_bytes is not None
+    assert size_bytes > 10**6
 
 
 @pytest.mark.parametrize(
-    ("deal", "said"),
+    ("deal", "message"),
     [
         (Deal(FixedInterval(1), 10**6, 10**6), "1,000,000,000,000 operations would take about 300 TB of memory"),
         (Deal(FixedInterval(1), 10**9, 10**9), "operations would take about 300,000 PB of memory"),
@@ -36,8 +36,8 @@ def test_available_memory_is_known() -> None:
         (Deal(Replay(parse_trace("time,sensor,operation,size\n0,1,put,1\n")), 10**9, 10**9), "1,000,000,000 sensors"),
     ],
 )
-def test_load_that_exceeds_memory_is_refused(deal: Deal, said: str) -> None:
-    with pytest.raises(UsageError, match=said) as caught:
+def test_load_that_exceeds_memory_is_refused(deal: Deal, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
         check_memory(deal, lambda: GB)
     assert "and this machine has 1 GB; use fewer" in str(caught.value)
     check_memory(deal, lambda: None)
@@ -116,8 +116,8 @@ def test_meaningless_numbers_of_a_run_are_refused(lab: Lab) -> None:
             """, f"test_{number}_{kind[:5]}.py")  # fmt: skip
     run = lab.run(*FOLDER, "-rA")
     assert outcomes(run.text) == {"FAILED": 2 * len(WRONG)}, run.text
-    for said in WRONG.values():
-        assert len([line for line in run.lines_with("FAILED") if f"experiment.run: {said}" in line]) == 2, said
+    for message in WRONG.values():
+        assert len([line for line in run.lines_with("FAILED") if f"experiment.run: {message}" in line]) == 2, message
 
 
 OPTIONS = {
@@ -136,14 +136,14 @@ OPTIONS = {
 
 
 @pytest.mark.quick_cases(1)
-@pytest.mark.parametrize(("given", "expected"), OPTIONS.items(), ids=[" ".join(given) for given in OPTIONS])
-def test_meaningless_options_are_refused(lab: Lab, given: tuple[str, str], expected: str) -> None:
+@pytest.mark.parametrize(("option", "expected"), OPTIONS.items(), ids=[" ".join(option) for option in OPTIONS])
+def test_meaningless_options_are_refused(lab: Lab, option: tuple[str, str], expected: str) -> None:
     lab.write("""
         def test_it(experiment, payloads):
             experiment.run(payloads.random(10), arrival=FixedInterval(0.01), sensors=1, ops_per_sensor=1)
     """)
-    is_key = not given[0].startswith("-")
-    run = lab.run(*FOLDER, f"{'-o' * is_key}{given[0]}={given[1]}")
+    is_key = not option[0].startswith("-")
+    run = lab.run(*FOLDER, f"{'-o' * is_key}{option[0]}={option[1]}")
     assert run.status == 4, run.text
     (line,) = run.lines_with("ERROR: ")
-    assert line == f"ERROR: {given[0]} {given[1]}: expected {expected}"
+    assert line == f"ERROR: {option[0]} {option[1]}: expected {expected}"

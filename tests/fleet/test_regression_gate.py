@@ -1,5 +1,4 @@
-"""``--cloudbench-gate`` as a user meets it: sessions whose answers are known, because their history was written
-here."""
+"""Sessions with ``--cloudbench-gate``. Their history is written here, so that the right answers are known."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ import pytest
 from pytest_cloudbench.commands.cli import main
 from tests.runs import ALONE, FLEET
 
-from .harness import FOLDER, Ended, Lab, lab_in
+from .harness import FOLDER, FinishedRun, Lab, lab_in
 
 TESTS = """
     import pytest
@@ -67,7 +66,7 @@ Change = Callable[[int, dict[str, Any]], None]
 
 
 def times(factor: float, spread: float = 0.01) -> Change:
-    """A history of this many times today's response time, which varies from run to run."""
+    """Return a change that multiplies response times by a factor, and varies them from run to run."""
 
     def change(number: int, info: dict[str, Any]) -> None:
         info["response_p50"] *= factor * (1 + spread) ** (number % 5 - 2)
@@ -75,30 +74,30 @@ def times(factor: float, spread: float = 0.01) -> Change:
     return change
 
 
-def stored(lab: Lab) -> list[Path]:
+def find_stored_runs(lab: Lab) -> list[Path]:
     return sorted(lab.folder.glob("results/*/[0-9]*.json"))
 
 
 def write_history(
-    lab: Lab, changes: Mapping[str, Change], runs: int = RUNS, at: Mapping[str, Any] | None = None
+    lab: Lab, changes: Mapping[str, Change], runs: int = RUNS, commit: Mapping[str, Any] | None = None
 ) -> None:
-    """Replace the stored runs by copies of the last one, as if its tests had passed, each changed in its own way."""
-    template = stored(lab)[-1]
+    """Replace the stored runs by changed copies of the last one, as if its tests had passed."""
+    template = find_stored_runs(lab)[-1]
     text = template.read_text()
-    for path in stored(lab):
+    for path in find_stored_runs(lab):
         path.unlink()
     for number in range(runs):
         document = json.loads(text)
-        document["commit_info"] = {**document["commit_info"], **(at or {})}
-        kept = []
+        document["commit_info"] = {**document["commit_info"], **(commit or {})}
+        entries = []
         for entry in document["benchmarks"]:
             name, info = re.split(r"[\[#]", entry["name"])[0], entry["extra_info"]
             if name in changes:
                 info["outcome"] = "passed"
                 changes[name](number, info)
                 info["start_wall_ms"] += 1000 * (number - runs)
-                kept.append(entry)
-        document["benchmarks"] = kept
+                entries.append(entry)
+        document["benchmarks"] = entries
         (template.parent / f"{number + 1:04d}_before.json").write_text(json.dumps(document))
 
 
@@ -106,8 +105,8 @@ def another_profile(number: int, info: dict[str, Any]) -> None:
     info["profile_digest"] = "another"
 
 
-# On a busy machine a session's six operations may take a hundred times as long as the next one's: what is known of the
-# answers is far beyond that.
+# On a busy machine, six operations may take a hundred times as long as in the next session. These factors are far
+# beyond that.
 HISTORY = {
     "test_met": times(1e5), "test_broken": times(1e-5), "test_twice": times(1e-5),
     "test_unsure": times(1, 9.0), "test_own_failure": times(1e5), "test_of_another_profile": another_profile,
@@ -115,26 +114,26 @@ HISTORY = {
 
 
 @dataclass
-class Seen:
-    """A first session without history, and one with it."""
+class Sessions:
+    """Two sessions: the first one without a history, the other one with it."""
 
-    first: Ended
-    run: Ended
+    first: FinishedRun
+    run: FinishedRun
     junit: Mapping[str, ET.Element]
 
     def property(self, test: str, name: str) -> str | None:
-        found = self.junit[test].find(f".//property[@name='cloudbench.{name}']")
-        return None if found is None else found.get("value")
+        element = self.junit[test].find(f".//property[@name='cloudbench.{name}']")
+        return None if element is None else element.get("value")
 
 
-def entry(run: Ended, test: str) -> Mapping[str, Any]:
-    (info,) = [each["extra_info"] for each in run.document["benchmarks"] if each["name"].startswith(f"{test}[")]
+def entry(run: FinishedRun, test: str) -> Mapping[str, Any]:
+    (info,) = [item["extra_info"] for item in run.document["benchmarks"] if item["name"].startswith(f"{test}[")]
     assert isinstance(info, dict)
     return info
 
 
 @pytest.fixture(scope="module", params=[ALONE, FLEET])
-def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
+def sessions(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sessions]:
     with lab_in(tmp_path_factory.mktemp("gate")) as lab:
         (lab.folder / "pyproject.toml").write_text(SETTINGS)
         first = lab.write(TESTS).run(*FOLDER, *request.param, "--cloudbench-gate", "-rs")
@@ -142,51 +141,53 @@ def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         options = ("--cloudbench-gate", "-rA", "--junit-xml=junit.xml", "--cloudbench-fail", "loss_rate:0")
         run = lab.run(*FOLDER, *request.param, *options)
         cases = ET.parse(lab.folder / "junit.xml").getroot().iter("testcase")
-        yield Seen(first, run, {str(case.get("name")).partition("[")[0]: case for case in cases})
+        yield Sessions(first, run, {str(case.get("name")).partition("[")[0]: case for case in cases})
 
 
 @pytest.mark.slow
-def test_without_history_everything_is_inconclusive_and_skipped_and_stored(seen: Seen) -> None:
-    assert seen.first.counts() == {"failed": 1, "skipped": 5}, seen.first.text
-    assert len(seen.first.lines_with("gate inconclusive: baseline 0 of 10")) >= 4
-    assert entry(seen.first, "test_met")["outcome"] == "passed", "it may be a baseline: only the gate skipped it"
-    assert entry(seen.first, "test_met")["gate"]["answer"] == "inconclusive"
+def test_without_history_everything_is_inconclusive_and_skipped_and_stored(sessions: Sessions) -> None:
+    assert sessions.first.counts() == {"failed": 1, "skipped": 5}, sessions.first.text
+    assert len(sessions.first.lines_with("gate inconclusive: baseline 0 of 10")) >= 4
+    assert entry(sessions.first, "test_met")["outcome"] == "passed", "it may be a baseline: only the gate skipped it"
+    assert entry(sessions.first, "test_met")["gate"]["answer"] == "inconclusive"
 
 
 @pytest.mark.slow
-def test_regression_breaks_the_gate_with_figures_and_counts(seen: Seen) -> None:
-    assert (seen.run.status, seen.run.counts()) == (1, {"passed": 1, "failed": 3, "skipped": 2}), seen.run.text
-    (line,) = seen.run.lines_with("gate broken: response_p50: ")[:1]
+def test_regression_breaks_the_gate_with_figures_and_counts(sessions: Sessions) -> None:
+    assert (sessions.run.status, sessions.run.counts()) == (1, {"passed": 1, "failed": 3, "skipped": 2}), (
+        sessions.run.text
+    )
+    (line,) = sessions.run.lines_with("gate broken: response_p50: ")[:1]
     assert re.search(
         r"response_p50: \+[\d,]+ % \(\+[\d,]+ to \+[\d,]+ %\) worse than 12 runs; its commits are not known", line
     )
-    assert re.search(r"^cloudbench: gate: 1 met, 3 broken, 2 inconclusive$", seen.run.text, re.M), seen.run.text
-    info = entry(seen.run, "test_broken")
+    assert re.search(r"^cloudbench: gate: 1 met, 3 broken, 2 inconclusive$", sessions.run.text, re.M), sessions.run.text
+    info = entry(sessions.run, "test_broken")
     assert (info["outcome"], info["gate"]["answer"], info["gate"]["runs"]) == ("failed", "broken", 12)
     assert len(info["gate"]["again"]) == 3, "it was measured again three times"
-    assert len(list(seen.run.folder.rglob("*test_broken*.parquet"))) == 1 + 4, "each with its records"
+    assert len(list(sessions.run.folder.rglob("*test_broken*.parquet"))) == 1 + 4, "each with its records"
 
 
-def test_metrics_are_counted_if_few_make_tests_inconclusive(seen: Seen) -> None:
-    (line,) = seen.run.lines_with("cloudbench: gate: metrics: ")
+def test_metrics_are_counted_if_few_make_tests_inconclusive(sessions: Sessions) -> None:
+    (line,) = sessions.run.lines_with("cloudbench: gate: metrics: ")
     assert re.search(r": \d+ met, [3-9] broken, \d+ inconclusive \(.*response_p50 in \d", line), line
     assert line.endswith("; cloudbench gate power tells what would be found")
-    assert not seen.first.lines_with("cloudbench: gate: metrics: "), "a short baseline is told by the tests' lines"
+    assert not sessions.first.lines_with("cloudbench: gate: metrics: "), "a short baseline is told by the tests' lines"
 
 
-def test_a_label_given_twice_is_two_entries_that_repetitions_find_again(seen: Seen) -> None:
-    found = {each["fullname"]: each for each in seen.run.document["benchmarks"] if "test_twice" in each["name"]}
+def test_a_label_given_twice_is_two_entries_that_repetitions_find_again(sessions: Sessions) -> None:
+    items = {item["fullname"]: item for item in sessions.run.document["benchmarks"] if "test_twice" in item["name"]}
     name = "test_it.py::test_twice[folder:objects]"
-    assert list(found) == [f"{name}#x", f"{name}#x-2"]
-    assert [each["name"].partition("[")[0] for each in found.values()] == ["test_twice#x", "test_twice#x-2"]
-    for each in found.values():
-        info = each["extra_info"]
+    assert list(items) == [f"{name}#x", f"{name}#x-2"]
+    assert [item["name"].partition("[")[0] for item in items.values()] == ["test_twice#x", "test_twice#x-2"]
+    for item in items.values():
+        info = item["extra_info"]
         assert (info["gate"]["answer"], info["gate"]["runs"], len(info["gate"]["again"])) == ("broken", 12, 3)
-    assert float(str(seen.property("test_twice", "x-2.response_p50"))) == info["response_p50"]
-    assert seen.property("test_twice", "x.response_p50") != seen.property("test_twice", "x-2.response_p50")
+    assert float(str(sessions.property("test_twice", "x-2.response_p50"))) == info["response_p50"]
+    assert sessions.property("test_twice", "x.response_p50") != sessions.property("test_twice", "x-2.response_p50")
 
 
-def test_comparing_stored_runs_by_function_tells_labels_apart(seen: Seen) -> None:
+def test_comparing_stored_runs_by_function_tells_labels_apart(sessions: Sessions) -> None:
     command = [
         sys.executable,
         "-m",
@@ -196,36 +197,38 @@ def test_comparing_stored_runs_by_function_tells_labels_apart(seen: Seen) -> Non
         "--group-by=func",
         "--columns=min",
     ]
-    told = subprocess.run(command, cwd=seen.run.folder, capture_output=True, text=True, check=True).stdout
-    assert re.findall(r"benchmark '(test_twice\S*)'", told) == ["test_twice#x", "test_twice#x-2"]
+    output = subprocess.run(command, cwd=sessions.run.folder, capture_output=True, text=True, check=True).stdout
+    assert re.findall(r"benchmark '(test_twice\S*)'", output) == ["test_twice#x", "test_twice#x-2"]
 
 
-def test_each_test_is_reported_once_with_its_own_outcome(seen: Seen) -> None:
-    found = dict(re.findall(r"^(?:PASSED|FAILED|SKIPPED \[\d\]) \S*?(?:::)(test_\w+)\S*()", seen.run.text, re.M))
-    assert found.keys() >= {"test_met", "test_broken", "test_own_failure"}
-    assert entry(seen.run, "test_met")["outcome"] == "passed"
-    assert "gate" not in entry(seen.run, "test_own_failure"), "it failed by itself: there is nothing to judge"
-    names = [each["name"].partition("[")[0] for each in seen.run.document["benchmarks"]]
+def test_each_test_is_reported_once_with_its_own_outcome(sessions: Sessions) -> None:
+    reported = dict(re.findall(r"^(?:PASSED|FAILED|SKIPPED \[\d\]) \S*?(?:::)(test_\w+)\S*()", sessions.run.text, re.M))
+    assert reported.keys() >= {"test_met", "test_broken", "test_own_failure"}
+    assert entry(sessions.run, "test_met")["outcome"] == "passed"
+    assert "gate" not in entry(sessions.run, "test_own_failure"), "it failed by itself: there is nothing to judge"
+    names = [item["name"].partition("[")[0] for item in sessions.run.document["benchmarks"]]
     assert len(names) == len(set(names)) == 7, "a repetition is not a separate entry"
 
 
-def test_inconclusive_lines_give_their_reason(seen: Seen) -> None:
-    (line,) = seen.run.lines_with("gate inconclusive: response_p50")[:1]
+def test_inconclusive_lines_give_their_reason(sessions: Sessions) -> None:
+    (line,) = sessions.run.lines_with("gate inconclusive: response_p50")[:1]
     assert re.search(r"only changes of [\d,]+ % or more would be found", line)
-    assert seen.run.lines_with("baseline 0 of 10 (the 12 stored runs differed in profile_digest (another, here None))")
+    assert sessions.run.lines_with(
+        "baseline 0 of 10 (the 12 stored runs differed in profile_digest (another, here None))"
+    )
 
 
-def test_junit_tells_the_three_answers_apart(seen: Seen) -> None:
-    assert seen.property("test_met", "gate") == "met"
-    assert seen.property("test_broken", "gate") == "broken"
-    assert seen.property("test_unsure", "gate") == "inconclusive"
-    assert seen.property("test_own_failure", "gate") is None
-    assert str(seen.property("test_broken", "gate.response_p50")).startswith("broken +")
-    assert seen.junit["test_broken"].find("failure") is not None
-    skipped = seen.junit["test_unsure"].find("skipped")
+def test_junit_tells_the_three_answers_apart(sessions: Sessions) -> None:
+    assert sessions.property("test_met", "gate") == "met"
+    assert sessions.property("test_broken", "gate") == "broken"
+    assert sessions.property("test_unsure", "gate") == "inconclusive"
+    assert sessions.property("test_own_failure", "gate") is None
+    assert str(sessions.property("test_broken", "gate.response_p50")).startswith("broken +")
+    assert sessions.junit["test_broken"].find("failure") is not None
+    skipped = sessions.junit["test_unsure"].find("skipped")
     assert skipped is not None
     assert "gate inconclusive: " in str(skipped.get("message"))
-    assert [child.tag for child in seen.junit["test_met"] if child.tag != "properties"] == []
+    assert [child.tag for child in sessions.junit["test_met"] if child.tag != "properties"] == []
 
 
 def test_a_broken_run_is_no_baseline_so_a_retry_stays_red(lab: Lab) -> None:
@@ -255,8 +258,8 @@ def test_an_intended_change_is_accepted_although_the_gate_has_broken_every_run_a
 @pytest.mark.slow
 def test_a_broken_line_names_the_first_suspect_commit(lab: Lab) -> None:
     def git(*args: str) -> str:
-        told = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org", *args]
-        return subprocess.run(told, cwd=lab.folder, capture_output=True, text=True, check=True).stdout.strip()
+        command = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org", *args]
+        return subprocess.run(command, cwd=lab.folder, capture_output=True, text=True, check=True).stdout.strip()
 
     (lab.folder / "pyproject.toml").write_text(SETTINGS)
     lab.write(TESTS).run(*FOLDER, "--cloudbench-gate", "-k", "test_broken")
@@ -265,7 +268,7 @@ def test_a_broken_line_names_the_first_suspect_commit(lab: Lab) -> None:
     for number in range(3):
         git("commit", "--allow-empty", "--no-gpg-sign", "-m", f"change {number}")
         commits.append(git("rev-parse", "HEAD"))
-    write_history(lab, {"test_broken": HISTORY["test_broken"]}, at={"id": commits[0], "branch": "main"})
+    write_history(lab, {"test_broken": HISTORY["test_broken"]}, commit={"id": commits[0], "branch": "main"})
     run = lab.run(*FOLDER, "--cloudbench-gate", "-k", "test_broken")
     assert run.status == 1, run.text
     assert run.lines_with(
@@ -333,7 +336,7 @@ HURRIES = """
 
 @pytest.mark.slow
 def test_a_suspect_is_measured_again_when_another_agent_has_left_the_last_item_before_its_leader(lab: Lab) -> None:
-    """Which items are suspects is asked when all have left the last one, and the leader has said how it ended."""
+    """The suspects are chosen when all agents have left the last item, and the leader has reported its outcome."""
     (lab.folder / "pyproject.toml").write_text(SETTINGS)
     lab.write(TESTS).run(*FOLDER, "-n2", "--cloudbench-gate", "-k", "test_broken")
     write_history(lab, {"test_broken": HISTORY["test_broken"]})
@@ -346,14 +349,14 @@ def test_a_suspect_is_measured_again_when_another_agent_has_left_the_last_item_b
 
 @pytest.mark.slow
 def test_ctrl_c_while_a_suspect_waits_does_not_let_it_pass(lab: Lab) -> None:
-    """It waits to be measured again when Ctrl-C comes: what was measured is stored, and it has not passed."""
-    chosen = ("-n2", "-v", "-rA", "--cloudbench-gate", "--junit-xml=junit.xml", "-k", "test_broken or test_unsure")
+    """Ctrl-C comes while it waits to be measured again. Its measurement is stored, and it has not passed."""
+    options = ("-n2", "-v", "-rA", "--cloudbench-gate", "--junit-xml=junit.xml", "-k", "test_broken or test_unsure")
     settings = lab.folder / "pyproject.toml"
     settings.write_text(SETTINGS)
-    lab.write(TESTS).run(*FOLDER, *chosen)
+    lab.write(TESTS).run(*FOLDER, *options)
     write_history(lab, {name: HISTORY[name] for name in ("test_broken", "test_unsure")})
     settings.write_text(SETTINGS.replace("apart_s = 0", "apart_s = 3600"))
-    running = lab.start(*FOLDER, *chosen)
+    running = lab.start(*FOLDER, *options)
     running.wait_for("the last test's report", lambda: re.search(r"SKIPPED .*test_unsure", running.text()))
     running.interrupt(group=True)
     run = running.end()
@@ -363,16 +366,16 @@ def test_ctrl_c_while_a_suspect_waits_does_not_let_it_pass(lab: Lab) -> None:
     assert not re.search(r"PASSED.*test_broken", run.text)
     assert run.counts() == {"skipped": 2}
     assert run.lines_with("gate inconclusive: response_p50: "), run.text
-    for path in (lab.folder / "out.json", stored(lab)[-1]):
+    for path in (lab.folder / "out.json", find_stored_runs(lab)[-1]):
         entries = json.loads(path.read_text())["benchmarks"]
-        found = {each["name"].partition("[")[0]: each["extra_info"] for each in entries}
-        assert {name: info["outcome"] for name, info in found.items()} == {
+        infos = {item["name"].partition("[")[0]: item["extra_info"] for item in entries}
+        assert {name: info["outcome"] for name, info in infos.items()} == {
             "test_broken": "interrupted", "test_unsure": "interrupted",
         }  # fmt: skip
-        assert found["test_broken"]["gate"]["answer"] == "inconclusive"
-        assert found["test_broken"]["ops"] == 6
-    listed = ET.parse(lab.folder / "junit.xml").iter("testcase")
-    cases = {str(each.get("name")).partition("[")[0]: each for each in listed}
+        assert infos["test_broken"]["gate"]["answer"] == "inconclusive"
+        assert infos["test_broken"]["ops"] == 6
+    elements = ET.parse(lab.folder / "junit.xml").iter("testcase")
+    cases = {str(case.get("name")).partition("[")[0]: case for case in elements}
     skipped = cases["test_broken"].find("skipped")
     assert skipped is not None
     assert "a suspect, measured again 0 of 3 times" in str(skipped.get("message"))
@@ -400,16 +403,16 @@ def test_invalid_margin_is_refused_in_one_line(lab: Lab) -> None:
 
 
 def test_power_and_backtest_report_detectable_changes_and_past_alarms(
-    seen: Seen, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    sessions: Sessions, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(seen.run.folder)
+    monkeypatch.chdir(sessions.run.folder)
     assert main(["gate", "power", "-k", "test_met"]) == 0
-    said = capsys.readouterr().out.splitlines()
-    assert said[0].endswith("test_met[folder:objects]: 13 runs"), "the twelve, and the one of this gate"
-    assert any(re.search(r"^  response_p50: changes from \S+ % would be seen \(margin 10 %\)", line) for line in said)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("test_met[folder:objects]: 13 runs"), "the twelve, and the one of this gate"
+    assert any(re.search(r"^  response_p50: changes from \S+ % would be seen \(margin 10 %\)", line) for line in lines)
     assert main(["gate", "backtest", "-k", "test_broken"]) == 0
-    found, last = capsys.readouterr().out.splitlines()
-    assert re.search(r"test_broken\[folder:objects\]: response_p50: \+[\d,]+ % .* worse than 12 runs", found)
+    alarm, last = capsys.readouterr().out.splitlines()
+    assert re.search(r"test_broken\[folder:objects\]: response_p50: \+[\d,]+ % .* worse than 12 runs", alarm)
     assert last.startswith("3 of 3 sessions had 10 runs before them")
     assert last.endswith("at most 1 sessions would have been red")
     assert main(["gate", "power", "--storage", "nowhere"]) == 4

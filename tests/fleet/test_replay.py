@@ -1,4 +1,4 @@
-"""A trace through a whole run: its operations and sizes reach the provider; what cannot be replayed is refused."""
+"""A trace through a whole run. Its operations and sizes reach the provider, and unsupported ones are refused."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_trace_is_replayed_by_any_number_of_agents(lab: Lab, spread: Spread) -
     run = lab.write(TESTS).run("--provider", "folder:objects", *spread, "-k", "trace or poisson")
     assert run.status == 0, run.text
     table = run.records()["test_trace"]
-    found = {
+    operations = {
         (sensor, seq): (verb, size)
         for sensor, seq, verb, size in zip(table.sensor, table.seq, table.verb, table.size_bytes, strict=True)
     }
@@ -64,7 +64,7 @@ def test_a_trace_is_replayed_by_any_number_of_agents(lab: Lab, spread: Spread) -
         verb = Verb.GET if row % 10 == 7 else Verb.STAT if row == 16 else Verb.PUT
         size = {Verb.PUT: 100 + row, Verb.GET: 100 + row - 5, Verb.STAT: 0}[verb]
         expected[row % 5, row // 5] = (verb, size)
-    assert found == expected
+    assert operations == expected
     info = run.info("test_trace[folder:objects]")
     assert "mine.csv, 5 sensors, 30 operations" in info["arrival"]
     assert info["size_bytes"] is None
@@ -99,8 +99,8 @@ def test_a_read_of_nothing_is_refused() -> None:
         find_traced_work(Replay(parse_trace(HEAD + "0,0,put,1\n1,1,get,1\n")), range(2), 9)
 
 
-class Giving:
-    """The part of a driver that is needed: it gives the same pieces whatever is requested."""
+class CannedDriver:
+    """A driver that gives the same pieces for every request."""
 
     capabilities = Capabilities(digest=None, verbs=frozenset())
 
@@ -114,13 +114,13 @@ class Giving:
 FILES = Files("/f", RandomPayload("seed", 1))
 
 
-def driver(*pieces: bytes) -> Driver:
-    return cast(Driver, Giving(*pieces))
+def make_driver(*pieces: bytes) -> Driver:
+    return cast(Driver, CannedDriver(*pieces))
 
 
 def test_a_download_has_a_first_byte_and_the_length_that_was_uploaded() -> None:
     def get(*pieces: bytes) -> int:
-        task = Upload(driver(*pieces), FILES, {(0, 1): (0, 5)}).step(Verb.GET, 0)
+        task = Upload(make_driver(*pieces), FILES, {(0, 1): (0, 5)}).step(Verb.GET, 0)
         prepared, size_bytes, _ = task.prepare(0, 1)
         assert (prepared[0], size_bytes) == (f"/f/{FileNames().name(0, 0)}", 5)
         return task.execute(prepared)
@@ -134,7 +134,7 @@ def test_a_download_has_a_first_byte_and_the_length_that_was_uploaded() -> None:
 
 
 def test_files_get_the_size_of_their_row_and_differ() -> None:
-    upload = Upload(driver(), FILES)
+    upload = Upload(make_driver(), FILES)
     (_, first), size_bytes, _ = upload.step(Verb.PUT, 70).prepare(0, 0)
     assert (first.size_bytes, size_bytes) == (70, 70)
     (_, second), _, _ = upload.step(Verb.PUT, 70).prepare(0, 1)
@@ -149,4 +149,4 @@ def test_a_generator_of_one_size_cannot_be_replayed() -> None:
             return RandomContent("key", 3)
 
     with pytest.raises(UsageError, match="OneSize makes files of one size only"):
-        Upload(driver(), Files("/f", OneSize())).step(Verb.PUT, 4)
+        Upload(make_driver(), Files("/f", OneSize())).step(Verb.PUT, 4)

@@ -1,4 +1,4 @@
-"""One report for each experiment: what went wrong on all agents, on some, or before the test began."""
+"""One report for each experiment, whether it failed on all agents, on some, or before the test began."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from .harness import FOLDER, Ended, Lab, outcomes
+from .harness import FOLDER, FinishedRun, Lab, outcomes
 
 SMALL = "payloads.random(50), arrival=FixedInterval(0.01), sensors=6, ops_per_sensor=2"
 
@@ -98,12 +98,12 @@ TESTS = f"""
 """
 
 
-def section(run: Ended, test: str) -> str:
-    """What the terminal shows of one failed test."""
+def section(run: FinishedRun, test: str) -> str:
+    """Return the terminal's section about one failed test."""
     parts = re.split(r"^_{4,} (?:ERROR at \w+ of )?(\S+?)(?:\[\S*\])? _{4,}$", run.text, flags=re.M)
-    shown = [text for name, text in zip(parts[1::2], parts[2::2], strict=True) if name == test]
-    assert len(shown) == 1, f"{test} is shown {len(shown)} times"
-    return shown[0].partition("\n====")[0]
+    sections = [text for name, text in zip(parts[1::2], parts[2::2], strict=True) if name == test]
+    assert len(sections) == 1, f"{test} is shown {len(sections)} times"
+    return sections[0].partition("\n====")[0]
 
 
 def test_failures_are_merged_into_one_report(lab: Lab) -> None:
@@ -136,9 +136,9 @@ def test_failures_are_merged_into_one_report(lab: Lab) -> None:
     assert "on agent gw1" in section(run, "test_bug_elsewhere")
     assert "RuntimeError: the payload broke" in section(run, "test_bug_in_leader")
     assert section(run, "test_bug_everywhere").count("(the same on 3 of 3 agents)") == 1
-    failed = outcomes(run.text)
-    assert failed["PASSED"] == 3, "test_skipped_by_one and test_fine"
-    assert failed["FAILED"] + failed["ERROR"] == 10
+    counts_by_outcome = outcomes(run.text)
+    assert counts_by_outcome["PASSED"] == 3, "test_skipped_by_one and test_fine"
+    assert counts_by_outcome["FAILED"] + counts_by_outcome["ERROR"] == 10
     assert {f"test_fine[folder:objects-{n}]" for n in (1, 2)} <= set(run.entries)
     assert {entry["fullname"] for entry in run.entries.values()} >= {
         "test_it.py::test_fine[folder:objects-1]#2",

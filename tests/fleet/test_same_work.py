@@ -11,7 +11,7 @@ import pytest
 
 from tests.limits import HANG_S
 
-from .harness import FOLDER, IDEAL, Ended, Lab, grid, keys
+from .harness import FOLDER, IDEAL, FinishedRun, Lab, grid, keys
 
 TESTS = """
     @pytest.mark.parametrize("interval_s", [0.02])
@@ -27,7 +27,7 @@ TESTS = """
 """
 
 
-def check_complete(run: Ended, agents: int) -> None:
+def check_complete(run: FinishedRun, agents: int) -> None:
     assert run.status == 0, run.text
     assert run.counts() == {"passed": 2}
     assert run.leftovers == []
@@ -73,8 +73,8 @@ def test_every_number_of_agents_does_the_same_work(lab: Lab, agents: int) -> Non
     spread = [] if agents == 1 else ["-n", str(agents)]
     run = lab.write(TESTS).run(*FOLDER, "-v", *spread)
     check_complete(run, agents)
-    shown = re.findall(r"^test_it\.py::\S+|(?<=\] )test_it\.py::\S+", run.text, re.M)
-    assert sorted(set(shown)) == [
+    node_ids = re.findall(r"^test_it\.py::\S+|(?<=\] )test_it\.py::\S+", run.text, re.M)
+    assert sorted(set(node_ids)) == [
         "test_it.py::test_closed[folder:objects]",
         "test_it.py::test_open[folder:objects-0.02]",
     ]
@@ -114,15 +114,15 @@ def test_entries_are_accepted_by_pytest_benchmark(lab: Lab) -> None:
         assert run.leftovers == []
     assert "test_closed[folder:objects] (0001_" in run.text, "the second run is compared with the first"
     assert len(run.lines_with("Wrote benchmark data in")) == 1
-    stored = sorted(lab.folder.glob("results/*/*.json"))
-    assert [path.name[:5] for path in stored] == ["0001_", "0002_"]
-    compared = subprocess.run(
+    stored_paths = sorted(lab.folder.glob("results/*/*.json"))
+    assert [path.name[:5] for path in stored_paths] == ["0001_", "0002_"]
+    comparison = subprocess.run(
         [str(Path(sys.executable).with_name("pytest-benchmark")), "--storage=results", "compare",
          "--columns=min,rounds", "0001", "0002"],
         cwd=lab.folder, capture_output=True, text=True, timeout=HANG_S, check=False,
     )  # fmt: skip
-    assert compared.returncode == 0, compared.stderr
-    assert len(re.findall(r"^test_closed.* \(000[12]_.* 12$", compared.stdout, re.M)) == 2, compared.stdout
+    assert comparison.returncode == 0, comparison.stderr
+    assert len(re.findall(r"^test_closed.* \(000[12]_.* 12$", comparison.stdout, re.M)) == 2, comparison.stdout
 
 
 KINDS = """

@@ -1,4 +1,4 @@
-"""Durations as people write them, and when a series ends."""
+"""The rounds of a series: its duration, its continuation and its errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_cloudbench.load.messages import SeriesAdd, SeriesNext, SeriesOpen, S
 from pytest_cloudbench.load.series import SeriesKeeper
 from pytest_cloudbench.model import ResultsError, UsageError
 
-ASKED: dict[str, Any] = {"name": "test_it[x]", "key": {"test": "test_it", "provider": "x", "params": {}}, "setup": {}}
+REQUEST: dict[str, Any] = {"name": "test_it[x]", "key": {"test": "test_it", "provider": "x", "params": {}}, "setup": {}}
 
 
 class Clock:
@@ -30,67 +30,67 @@ class Clock:
         return self.now_s - 500
 
 
-def keeper(folder: Path, time_scale: float = 1.0) -> SeriesKeeper:
+def make_keeper(folder: Path, time_scale: float = 1.0) -> SeriesKeeper:
     return SeriesKeeper(RunFacts("r", "seed", time_scale, None, None, 0.2, str(folder / "m" / "r"), "host"), folder)
 
 
-def opened(folder: Path, plan: SeriesPlan, resume: str | None = None, scale: float = 1.0) -> SeriesKeeper:
-    made = keeper(folder, scale)
-    made.begin(SeriesOpen.from_plain({**ASKED, "plan": asdict(plan), "resume": resume, "keeps_plan": False}))
-    return made
+def open_series(folder: Path, plan: SeriesPlan, resume: str | None = None, scale: float = 1.0) -> SeriesKeeper:
+    keeper = make_keeper(folder, scale)
+    keeper.begin(SeriesOpen.from_plain({**REQUEST, "plan": asdict(plan), "resume": resume, "keeps_plan": False}))
+    return keeper
 
 
-def rounds_of(made: SeriesKeeper, clock: Clock, round_s: float, most: int = 99) -> list[int]:
-    """Runs rounds of a duration until the keeper says that it is enough."""
-    done: list[int] = []
-    while len(done) < most:
-        told = made.next(SeriesNext(ASKED["name"], bool(done)))
-        if told.number is None:
+def run_rounds(keeper: SeriesKeeper, clock: Clock, round_s: float, limit: int = 99) -> list[int]:
+    """Run rounds of a duration until the keeper has no further one, and return their numbers."""
+    numbers: list[int] = []
+    while len(numbers) < limit:
+        next_round = keeper.next(SeriesNext(REQUEST["name"], bool(numbers)))
+        if next_round.number is None:
             break
-        clock.now_s += told.pause_s + round_s
-        made.add(SeriesAdd(ASKED["name"], {"round": told.number}))
-        done.append(told.number)
-    made.close()
-    return done
+        clock.now_s += next_round.pause_s + round_s
+        keeper.add(SeriesAdd(REQUEST["name"], {"round": next_round.number}))
+        numbers.append(next_round.number)
+    keeper.close()
+    return numbers
 
 
 def test_series_begins_only_rounds_that_fit_into_its_duration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr(series, "time", clock)
     plan = SeriesPlan(3)
-    assert rounds_of(opened(tmp_path / "a", plan), clock, 10) == [0, 1, 2]
+    assert run_rounds(open_series(tmp_path / "a", plan), clock, 10) == [0, 1, 2]
     timed = SeriesPlan(3, 95.0, 10.0)
-    assert rounds_of(opened(tmp_path / "b", timed), clock, 10) == [0, 1, 2, 3, 4]
-    assert rounds_of(opened(tmp_path / "c", timed, scale=10), clock, 1) == [0, 1, 2, 3, 4]
-    assert rounds_of(opened(tmp_path / "d", replace(timed, duration_s=0.0)), clock, 10) == [0]
+    assert run_rounds(open_series(tmp_path / "b", timed), clock, 10) == [0, 1, 2, 3, 4]
+    assert run_rounds(open_series(tmp_path / "c", timed, scale=10), clock, 1) == [0, 1, 2, 3, 4]
+    assert run_rounds(open_series(tmp_path / "d", replace(timed, duration_s=0.0)), clock, 10) == [0]
 
 
 def test_the_time_between_sessions_is_not_time_of_the_series(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr(series, "time", clock)
     plan = SeriesPlan(3, 50.0)
-    assert rounds_of(opened(tmp_path, plan), clock, 10, most=2) == [0, 1]
+    assert run_rounds(open_series(tmp_path, plan), clock, 10, limit=2) == [0, 1]
     clock.now_s += 1e6
-    assert rounds_of(opened(tmp_path, plan, resume=""), clock, 10) == [2, 3, 4]
+    assert run_rounds(open_series(tmp_path, plan, resume=""), clock, 10) == [2, 3, 4]
 
 
 def test_series_with_damaged_plan_is_refused_in_one_line(tmp_path: Path) -> None:
-    made = opened(tmp_path, SeriesPlan(3))
-    made.close()
+    keeper = open_series(tmp_path, SeriesPlan(3))
+    keeper.close()
     (path,) = tmp_path.rglob("*.jsonl")
     path.write_text(path.read_text().replace('"rounds":3', '"rounds":"many"'))
-    again = keeper(tmp_path)
-    asked = {**ASKED, "plan": asdict(SeriesPlan(1)), "resume": "", "keeps_plan": True}
-    told = r"jsonl: cannot continue with its own plan \(.*Expected `int`, got `str` - at `\$\.rounds`"
-    with pytest.raises(ResultsError, match=told):
-        again.begin(SeriesOpen.from_plain(asked))
+    second_keeper = make_keeper(tmp_path)
+    request = {**REQUEST, "plan": asdict(SeriesPlan(1)), "resume": "", "keeps_plan": True}
+    message = r"jsonl: cannot continue with its own plan \(.*Expected `int`, got `str` - at `\$\.rounds`"
+    with pytest.raises(ResultsError, match=message):
+        second_keeper.begin(SeriesOpen.from_plain(request))
 
 
 def test_one_series_has_one_round_of_a_number(tmp_path: Path) -> None:
-    made = opened(tmp_path, SeriesPlan(3))
-    made.add(SeriesAdd(ASKED["name"], {"round": 0}))
-    made.end(ASKED["name"])
+    keeper = open_series(tmp_path, SeriesPlan(3))
+    keeper.add(SeriesAdd(REQUEST["name"], {"round": 0}))
+    keeper.end(REQUEST["name"])
     with pytest.raises(UsageError, match="has no unfinished series of test_it with x"):
-        opened(tmp_path, SeriesPlan(3), resume="")
+        open_series(tmp_path, SeriesPlan(3), resume="")
     with pytest.raises(ResultsError, match="expected the state file of a series"):
-        opened(tmp_path, SeriesPlan(3), resume="other.jsonl")
+        open_series(tmp_path, SeriesPlan(3), resume="other.jsonl")

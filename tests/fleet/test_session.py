@@ -12,7 +12,7 @@ from .harness import Lab
 def test_a_session_without_fleet_items_serves_nobody(pytestconfig: pytest.Config) -> None:
     session = ControllerSession(pytestconfig, "channel", "facts", lambda _: pytest.fail("it made a service"))
     session.lose_node("gw0")
-    session.finish(None)  # type: ignore[arg-type]  # with nobody to serve it does not look
+    session.finish(None)  # type: ignore[arg-type]  # ignored if there is nobody to serve
     session.close()
     assert session.header() == []
     assert session._serving is None

@@ -1,4 +1,4 @@
-"""What a user does to a session: -x, --lf, -k, ordinary tests beside experiments, Ctrl-C."""
+"""Sessions with -x, --lf, -k, ordinary tests beside experiments, and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_cloudbench.judge.records import OpTable
 from pytest_cloudbench.model import Op, Outcome, Verb
 from tests.runs import SPREAD, Spread
 
-from .harness import FOLDER, IDEAL, Ended, Lab, grid, keys, outcomes
+from .harness import FOLDER, IDEAL, FinishedRun, Lab, grid, keys, outcomes
 
 THREE = """
     def upload(experiment, payloads):
@@ -37,7 +37,7 @@ THREE = """
 @pytest.mark.slow
 @SPREAD
 def test_tokens_issued_during_a_run_appear_in_no_report(lab: Lab, spread: Spread) -> None:
-    """A service echoes a token of one agent in a form of its own; people look at the terminal and at the JUnit file."""
+    """A test prints a token in several encodings. Neither the terminal nor the JUnit file shows it."""
     lab.write(
         """
     import base64, logging, urllib.parse
@@ -65,7 +65,7 @@ def test_tokens_issued_during_a_run_appear_in_no_report(lab: Lab, spread: Spread
 @pytest.mark.slow
 @SPREAD
 def test_issued_tokens_appear_in_no_log_warning_or_internal_error(lab: Lab, spread: Spread) -> None:
-    """People also look at live logs, at the log's file, at the summary of warnings and at pytest's own crash."""
+    """Live logs, the log file, the summary of warnings and pytest's own crash are searched as well."""
     lab.write(
         """
     import os
@@ -94,8 +94,8 @@ def test_issued_tokens_appear_in_no_log_warning_or_internal_error(lab: Lab, spre
             log.exception("failed with %(body)s", {"body": token})
     """
     )
-    logged = ("--log-cli-level=DEBUG", "--log-file=log.txt", "--log-file-level=DEBUG")
-    run = lab.run(*FOLDER, *spread, *logged)
+    log_options = ("--log-cli-level=DEBUG", "--log-file=log.txt", "--log-file-level=DEBUG")
+    run = lab.run(*FOLDER, *spread, *log_options)
     crashed = lab.run(*FOLDER, *spread, env={"CRASH": "1"})
     assert (run.status, crashed.status) == (0, 3)
     assert "INTERNALERROR> RuntimeError: internal ***" in crashed.text
@@ -153,10 +153,10 @@ def test_last_failed_and_selections(lab: Lab) -> None:
     assert again.status == 0, again.text
     assert outcomes(again.text) == {"PASSED": 1}
     assert set(again.entries) == {"test_bad[folder:objects]"}
-    chosen = lab.run(*FOLDER, "-n", "2", "-k", "good or last", "--deselect", "test_it.py::test_last[folder:objects]")
-    assert chosen.status == 0, chosen.text
-    assert set(chosen.entries) == {"test_good[folder:objects]"}
-    assert (first.leftovers, again.leftovers, chosen.leftovers) == ([], [], [])
+    selected = lab.run(*FOLDER, "-n", "2", "-k", "good or last", "--deselect", "test_it.py::test_last[folder:objects]")
+    assert selected.status == 0, selected.text
+    assert set(selected.entries) == {"test_good[folder:objects]"}
+    assert (first.leftovers, again.leftovers, selected.leftovers) == ([], [], [])
 
 
 ORDINARY = """
@@ -189,12 +189,12 @@ def test_ordinary_tests_and_stock_benchmarks_beside_experiments(lab: Lab) -> Non
     assert run.leftovers == []
     assert run.counts()["passed"] == 18
     assert outcomes(run.text) == {"PASSED": 18}
-    ran = [line.split() for line in (lab.folder / "ran.txt").read_text().splitlines()]
-    assert sorted(int(number) for number, _, _ in ran) == list(range(12)), "each exactly once"
-    assert len({worker for _, worker, _ in ran}) > 1, "spread over the workers"
-    stock = [line.split() for line in (lab.folder / "stock.txt").read_text().splitlines()]
-    assert len(stock) == 2, "once, on one worker"
-    assert max(int(when) for _, _, when in ran) < int(stock[0][1]), "alone: after the distributed tests"
+    rows = [line.split() for line in (lab.folder / "ran.txt").read_text().splitlines()]
+    assert sorted(int(number) for number, _, _ in rows) == list(range(12)), "each exactly once"
+    assert len({worker for _, worker, _ in rows}) > 1, "spread over the workers"
+    stock_rows = [line.split() for line in (lab.folder / "stock.txt").read_text().splitlines()]
+    assert len(stock_rows) == 2, "once, on one worker"
+    assert max(int(when) for _, _, when in rows) < int(stock_rows[0][1]), "alone: after the distributed tests"
     assert run.entries["test_stock"]["stats"]["rounds"] > 1
     assert run.entries["test_stock_too"]["stats"]["rounds"] == 7
     assert run.entries["test_stock"]["fullname"] == "test_ordinary.py::test_stock"
@@ -300,10 +300,10 @@ ENDLESS = """
 
 
 def check_holes(table: OpTable) -> None:
-    """Every finished operation is recorded: no hole in any sensor's sequence.
+    """Check that every finished operation is recorded, so that no sensor's sequence has a hole.
 
-    A late engine has several operations due at once, and the end may come between two of them: so a hole is an
-    operation that was not tried if it was due not much earlier than the end, by the lateness that was measured.
+    A late engine has several operations due at once, and the end may come between two of them. A hole that was due
+    shortly before the end, within the measured lateness, is therefore an operation that was not tried.
     """
     rows = list(zip(table.sensor, table.seq, table.scheduled_ns, table.start_ns, strict=True))
     late_ns, last_ns = max(start - due for *_, due, start in rows), max(table.start_ns)
@@ -325,7 +325,7 @@ def test_a_record_that_is_lost_is_found(hole: int, is_found: bool) -> None:
         check_holes(OpTable.of(ops))
 
 
-def check_interrupted(run: Ended, provider: str) -> None:
+def check_interrupted(run: FinishedRun, provider: str) -> None:
     assert run.status == 2, run.text
     assert run.leftovers == []
     assert "KeyboardInterrupt" in run.text
@@ -334,12 +334,12 @@ def check_interrupted(run: Ended, provider: str) -> None:
     assert run.logs() == []
     records = run.records()
     assert set(records) == {"test_first", "test_long"}
-    done = keys(records["test_long"])
-    assert len(done) == len(set(done)) >= 40
+    records_done = keys(records["test_long"])
+    assert len(records_done) == len(set(records_done)) >= 40
     info = run.info(f"test_long[{provider}]")
     assert "interrupted" in info["doubts"]
-    assert info["ops"] == len(done)
-    assert any(f"{16000 - len(done)} of 16000 operations were not tried" == doubt for doubt in info["doubts"])
+    assert info["ops"] == len(records_done)
+    assert any(f"{16000 - len(records_done)} of 16000 operations were not tried" == doubt for doubt in info["doubts"])
     assert info["missing_agents"] == {}
     check_holes(records["test_long"])
     assert run.info(f"test_first[{provider}]")["doubts"] == []

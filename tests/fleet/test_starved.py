@@ -1,4 +1,4 @@
-"""A run whose threads waited for a CPU most of the time: its times are doubted, and nothing else of it."""
+"""A run whose threads waited for a CPU most of the time. Its times are doubted, and nothing else is."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ while time.process_time() < 30:
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/thread-self/schedstat").exists(), reason="only Linux counts waits for a CPU")
 def test_threads_that_waited_for_a_cpu_for_most_of_the_time_make_times_doubtful(lab: Lab) -> None:
-    """Six processes share the CPU of a client that computes digests: it waits for some six sevenths of the time."""
+    """Six processes share the CPU of a client that computes digests. It waits for about six sevenths of the time."""
     cpu = max(os.sched_getaffinity(0))
     lab.write("""
         def test_put(experiment, payloads):
@@ -37,8 +37,8 @@ def test_threads_that_waited_for_a_cpu_for_most_of_the_time_make_times_doubtful(
     with ExitStack() as stack:
         for _ in range(6):
             command = [sys.executable, "-c", BUSY, str(cpu)]
-            # Each in a session of its own, as the client is: the kernel shares a CPU among sessions (autogroups), so
-            # six in ours would have one share together, and a part of one beside other tests.
+            # Each has a session of its own, like the client. The kernel shares a CPU among sessions (autogroups), so
+            # six processes in our session would have one share together, or less beside other tests.
             process = stack.enter_context(
                 subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
             )

@@ -1,4 +1,4 @@
-"""Runs that end when their metric has been steady: on one agent and on several, and what their entries say."""
+"""Runs that end when their metric is steady, on one agent and on several, and their entries."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench.results import parquet
-from tests.fleet.harness import FOLDER, Ended, Lab, lab_in
+from tests.fleet.harness import FOLDER, FinishedRun, Lab, lab_in
 from tests.runs import ALONE, FLEET
 
 FEW = """
 from pytest_cloudbench.judge import steady
 steady.LEAST_OPS = dict.fromkeys(steady.LEAST_OPS, 100)
 """
-"""A tenth of the operations that the rule needs: these tests are only about how a run ends."""
+"""A tenth of the operations that the rule needs, because these tests are only about the end of a run."""
 
 BODY = """
 from pytest_cloudbench.workload.arrival import FixedInterval, Poisson, ThinkTime, Threads
@@ -52,29 +52,29 @@ def test_detail(experiment, payloads):
 
 
 @pytest.fixture(scope="module", params=[ALONE, FLEET])
-def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FinishedRun]:
     """One session for all tests here."""
     with lab_in(tmp_path_factory.mktemp("stopping")) as lab:
         yield lab.write(FEW, "conftest.py").write(BODY).run(*FOLDER, *request.param)
 
 
-def infos(run: Ended) -> dict[str, Mapping[str, Any]]:
+def infos(run: FinishedRun) -> dict[str, Mapping[str, Any]]:
     return {
-        each["fullname"].partition("::")[2].replace("[folder:objects]", ""): each["extra_info"]
-        for each in run.document["benchmarks"]
+        entry["fullname"].partition("::")[2].replace("[folder:objects]", ""): entry["extra_info"]
+        for entry in run.document["benchmarks"]
     }
 
 
 @pytest.mark.slow
-def test_all_pass(run: Ended) -> None:
+def test_all_pass(run: FinishedRun) -> None:
     assert (run.status, run.counts(), run.leftovers) == (0, {"passed": 4}, []), run.text
 
 
 @pytest.mark.slow
-def test_it_ends_early_on_all_agents_and_says_so(run: Ended) -> None:
-    found, agents = infos(run), 2 if "2 workers" in run.text else 1
+def test_it_ends_early_on_all_agents_and_says_so(run: FinishedRun) -> None:
+    infos_by_name, agents = infos(run), 2 if "2 workers" in run.text else 1
     for name in ("test_open#up", "test_closed"):
-        info = found[name]
+        info = infos_by_name[name]
         assert info["ended"] == "steady"
         assert 100 <= info["ops"] < 1900
         assert (info["agents"], info["planned_ops"], info["missing_agents"]) == (agents, 2000, {})
@@ -86,9 +86,8 @@ def test_it_ends_early_on_all_agents_and_says_so(run: Ended) -> None:
         assert run.lines_with(line)
 
 
-def test_all_agents_end_at_one_due_time(run: Ended) -> None:
-    """An open loop does exactly what was due before the end: no sensor has a gap, and their last due times are
-    close."""
+def test_all_agents_end_at_one_due_time(run: FinishedRun) -> None:
+    """An open loop does what was due before the end. No sensor has a gap, and their last due times are close."""
     (path,) = run.folder.rglob("*test_open*1.parquet")
     columns, _ = parquet.read(path.read_bytes())
     last: dict[int, int] = {}
@@ -97,13 +96,15 @@ def test_all_agents_end_at_one_due_time(run: Ended) -> None:
         last[sensor] = seq
     assert len(last) == 4
     due = {
-        sensor: max(due for due, each in zip(columns["scheduled_ns"], columns["sensor"], strict=True) if each == sensor)
+        sensor: max(
+            due for due, owner in zip(columns["scheduled_ns"], columns["sensor"], strict=True) if owner == sensor
+        )
         for sensor in last
     }
     assert max(due.values()) - min(due.values()) < 2e9
 
 
-def test_a_warm_up_is_recorded_and_left_out(run: Ended) -> None:
+def test_a_warm_up_is_recorded_and_left_out(run: FinishedRun) -> None:
     info = infos(run)["test_open#up"]
     (path,) = run.folder.rglob("*test_open*1.parquet")
     phases = Counter(phase_of(path))
@@ -121,7 +122,7 @@ def phase_of(path: Path) -> list[str]:
     return list(columns["phase"])
 
 
-def test_a_run_that_ends_at_its_budget_was_not_steady(run: Ended) -> None:
+def test_a_run_that_ends_at_its_budget_was_not_steady(run: FinishedRun) -> None:
     info = infos(run)["test_budget#up"]
     (line,) = [note for note in info["notes"] if note.startswith("ended at its budget")]
     assert line.startswith("ended at its budget of 150 operations: ops_per_s not steady, known to ±")
@@ -129,7 +130,7 @@ def test_a_run_that_ends_at_its_budget_was_not_steady(run: Ended) -> None:
     assert info["ops"] == 150
 
 
-def test_a_run_that_is_all_warm_up_has_no_numbers(run: Ended) -> None:
+def test_a_run_that_is_all_warm_up_has_no_numbers(run: FinishedRun) -> None:
     assert run.lines_with("all operations were due in the warm-up of 9 s")
     assert "test_budget#stat" not in infos(run), "no time is not 0 s"
 
@@ -174,9 +175,9 @@ def test_part(experiment, payloads):
 def test_a_drift_is_a_doubt_unless_it_was_expected_or_the_run_is_a_part(lab: Lab) -> None:
     run = lab.write(SLOWER, "conftest.py").write(RISING).run("-n", "2")
     assert run.counts() == {"passed": 3}, run.text
-    told = "response_p50 drifted during the run (+"
-    rising, expected, part = (each["extra_info"] for each in run.document["benchmarks"])
-    assert [doubt.startswith(told) for doubt in rising["doubts"]] == [True]
+    prefix = "response_p50 drifted during the run (+"
+    rising, expected, part = (entry["extra_info"] for entry in run.document["benchmarks"])
+    assert [doubt.startswith(prefix) for doubt in rising["doubts"]] == [True]
     assert expected["doubts"] == part["doubts"] == []
-    noted = [sum(note.startswith(told) for note in info["notes"]) for info in (rising, expected, part)]
-    assert noted == [0, 1, 0]
+    note_counts = [sum(note.startswith(prefix) for note in info["notes"]) for info in (rising, expected, part)]
+    assert note_counts == [0, 1, 0]

@@ -1,4 +1,4 @@
-"""The results folder is taken away while a test runs: no record is lost, and a line says what happened."""
+"""Results folders that are removed, moved or replaced while a test runs. No record is lost, and a line says so."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def test_a_results_folder_that_is_taken_away_loses_no_record(lab: Lab, how: obje
 @pytest.mark.slow
 def test_a_results_folder_that_becomes_a_file_loses_no_record(lab: Lab) -> None:
     """Neither the logs nor the merged records can be written there any more."""
-    kept = lab.folder / "kept"
-    kept.mkdir()
-    running = lab.write(TESTS).start(*FOLDER, "-n", "2", env={"TMPDIR": str(kept)})
+    temporary = lab.folder / "kept"
+    temporary.mkdir()
+    running = lab.write(TESTS).start(*FOLDER, "-n", "2", env={"TMPDIR": str(temporary)})
     for agent in ("gw0", "gw1"):
         running.wait_for_records(agent, "test_long", 20)
     move(lab.folder / "results")
@@ -72,4 +72,4 @@ def test_a_results_folder_that_becomes_a_file_loses_no_record(lab: Lab) -> None:
     shutil.rmtree(lab.folder / "moved")
     done = [key for key in run.all_records() if key in set(grid(4, 60))]
     assert sorted(set(done)) == grid(4, 60)
-    assert run.lines_with(f"the agents' logs stay in {kept}"), run.text
+    assert run.lines_with(f"the agents' logs stay in {temporary}"), run.text

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.fleet.harness import FOLDER, Ended, lab_in
+from tests.fleet.harness import FOLDER, FinishedRun, lab_in
 from tests.runs import ALONE, FLEET
 
 BODY = """
@@ -49,13 +49,13 @@ def test_contradictions(experiment, payloads, load, line):
 
 
 @pytest.fixture(scope="module", params=[ALONE, FLEET])
-def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FinishedRun]:
     """One session for all tests here."""
     with lab_in(tmp_path_factory.mktemp("time_bound")) as lab:
         yield lab.write(BODY).run(*FOLDER, *request.param)
 
 
-def infos(run: Ended) -> dict[str, Mapping[str, Any]]:
+def infos(run: FinishedRun) -> dict[str, Mapping[str, Any]]:
     return {
         entry["fullname"].partition("::")[2].replace("[folder:objects]", ""): entry["extra_info"]
         for entry in run.document["benchmarks"]
@@ -63,34 +63,34 @@ def infos(run: Ended) -> dict[str, Mapping[str, Any]]:
 
 
 @pytest.mark.slow
-def test_all_pass(run: Ended) -> None:
+def test_all_pass(run: FinishedRun) -> None:
     assert (run.status, run.counts(), run.leftovers) == (0, {"passed": 10}, []), run.text
 
 
 @pytest.mark.slow
-def test_timed_open_loop_performs_all_due_operations(run: Ended) -> None:
+def test_timed_open_loop_performs_all_due_operations(run: FinishedRun) -> None:
     info = infos(run)["test_open#up"]
     assert (info["ops"], info["for_s"], info["planned_ops"], info["doubts"]) == (20, 0.95, None, [])
 
 
-def test_files_are_used_in_turn_by_more_operations_than_there_are(run: Ended) -> None:
+def test_files_are_used_in_turn_by_more_operations_than_there_are(run: FinishedRun) -> None:
     info = infos(run)["test_open#more operations than files"]
     assert (info["ops"], info["ok"], info["corrupt"], info["doubts"]) == (50, 50, 0, [])
 
 
-def test_operations_of_a_random_process_end_with_the_time_not_with_a_number(run: Ended) -> None:
+def test_operations_of_a_random_process_end_with_the_time_not_with_a_number(run: FinishedRun) -> None:
     info = infos(run)["test_chance"]
     assert 120 <= info["ops"] <= 280, "200 are expected, give or take 14"
     assert (info["planned_ops"], info["doubts"]) == (None, [])
 
 
-def test_a_closed_loop_begins_nothing_after_the_time(run: Ended) -> None:
+def test_a_closed_loop_begins_nothing_after_the_time(run: FinishedRun) -> None:
     info = infos(run)["test_closed#up"]
     assert 4 <= info["ops"] <= 24, "two sensors, an operation each 50 ms"
     assert (info["planned_ops"], info["doubts"], info["missing_agents"]) == (None, [], {})
 
 
-def test_a_closed_loop_that_runs_out_of_operations_says_so(run: Ended) -> None:
+def test_a_closed_loop_that_runs_out_of_operations_says_so(run: FinishedRun) -> None:
     line = "all 20 operations, the most that it may do, were done before the 600 s were up"
     assert line in infos(run)["test_closed#few"]["notes"]
     assert run.lines_with(line)

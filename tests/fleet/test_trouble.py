@@ -1,4 +1,4 @@
-"""Problems that the user must be told in one clear line: bad input, a dead emulator, a full disk."""
+"""Problems that the user learns in one clear line: bad input, a dead emulator, a full disk."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from tests.runs import SPREAD, Spread
 
-from .harness import FOLDER, IDEAL, Ended, Lab, keys
+from .harness import FOLDER, IDEAL, FinishedRun, Lab, keys
 
 ONE = """
     def test_one(experiment, payloads):
@@ -71,7 +71,7 @@ LONG = """
 """
 
 
-def failures(run: Ended) -> str:
+def failures(run: FinishedRun) -> str:
     return run.text.partition("= FAILURES =")[2].partition("= cloudbench =")[0]
 
 
@@ -156,10 +156,10 @@ def test_a_full_disk_loses_no_record(lab: Lab, spread: Spread, size_kib: int) ->
             pass
     """)
     (lab.folder / "small").mkdir()
-    kept = lab.folder / "kept"
-    kept.mkdir()
+    temporary = lab.folder / "kept"
+    temporary.mkdir()
     run = lab.run(*FOLDER, *spread, "--cloudbench-results", "small",
-                  env={"TMPDIR": str(kept)}, within=f"mount -t tmpfs -o size={size_kib}k none small",
+                  env={"TMPDIR": str(temporary)}, within=f"mount -t tmpfs -o size={size_kib}k none small",
                   after="cp -a small copied")  # fmt: skip
     assert run.status == 1, run.text
     assert run.leftovers == []
@@ -169,8 +169,8 @@ def test_a_full_disk_loses_no_record(lab: Lab, spread: Spread, size_kib: int) ->
     assert len(run.lines_with("free some space")) >= 1
     info = run.info("test_many[folder:objects]")
     assert info["ops"] == 600, "the entry counts all"
-    found = run.all_records()
-    assert sorted(set(found)) == [(sensor, seq) for sensor in range(4) for seq in range(150)], "no record is lost"
+    records = run.all_records()
+    assert sorted(set(records)) == [(sensor, seq) for sensor in range(4) for seq in range(150)], "no record is lost"
 
 
 @FULL
@@ -193,9 +193,9 @@ def test_unwritable_project_is_reported_in_one_line_with_advice(
 ) -> None:
     run = lab.write(ONE).run(*provider, *spread, "--cloudbench-results", "test_it.py/results")
     assert run.status == 1, run.text
-    said = run.lines_with("choose another place with --cloudbench-results")
-    assert said
-    assert [line for line in said if "test_it.py/results" not in line] == []
+    lines = run.lines_with("choose another place with --cloudbench-results")
+    assert lines
+    assert [line for line in lines if "test_it.py/results" not in line] == []
     assert "Traceback" not in run.text
     assert "NotADirectoryError" not in run.text
 

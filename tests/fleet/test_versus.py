@@ -1,4 +1,4 @@
-"""``--cloudbench-versus``: one test measures two sides in turns, whatever it is made of, with any number of agents."""
+"""``--cloudbench-versus``: one test of any kind measures two sides in turns, with any number of agents."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from pytest_cloudbench.load.versus.turns import check_options
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.results import parquet
 
-from .harness import Ended, Lab, lab_in
+from .harness import FinishedRun, Lab, lab_in
 
 A, B = "folder:a", "folder:b"
 DECIDING = ("-ocloudbench_versus_metric=failed_rate knee_threads",)
 PAGE = ("--cloudbench-report", "page.html")
 ORDER = "AB" + "ABBABAABBAABABBA"
-"""The warm-up, and then at least as many pairs as it takes to find two sides without failures equal."""
+"""The warm-up, and at least as many pairs as are needed to find two sides without failures equal."""
 
 TESTS = """
     import json
@@ -65,13 +65,13 @@ BENCH = """
 """
 
 
-def run(lab: Lab, *args: str, minutes: str = "5") -> Ended:
+def run(lab: Lab, *args: str, minutes: str = "5") -> FinishedRun:
     sides = ("--provider", A, "--cloudbench-versus", B, f"-ocloudbench_versus_minutes={minutes}")
     return lab.run(*sides, *args, timeout_s=300)
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FinishedRun]:
     """Tests and a bench file, in one process, with a command before each block."""
     with lab_in(tmp_path_factory.mktemp("versus")) as lab:
         lab.write(TESTS).write(BENCH, "some.bench.toml")
@@ -81,24 +81,24 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
 
 
 @pytest.fixture(scope="module")
-def together(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
-    """The same by two agents."""
+def together(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FinishedRun]:
+    """The same tests with two agents."""
     with lab_in(tmp_path_factory.mktemp("versus")) as lab:
         lab.write(TESTS)
         yield run(lab, *DECIDING, "-n2", "test_it.py")
 
 
-def versus(ended: Ended, name: str) -> Mapping[str, Any]:
-    told: Mapping[str, Any] = next(
+def versus(ended: FinishedRun, name: str) -> Mapping[str, Any]:
+    comparison: Mapping[str, Any] = next(
         entry["extra_info"]["versus"] for entry in ended.document["benchmarks"] if entry["fullname"].endswith(name)
     )
-    return told
+    return comparison
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["alone", "together"])
 def test_each_experiment_is_one_entry_of_both_sides(kind: str, request: pytest.FixtureRequest) -> None:
-    ended: Ended = request.getfixturevalue(kind)
+    ended: FinishedRun = request.getfixturevalue(kind)
     assert ended.status == 0, ended.text
     assert ended.leftovers == []
     tests = {f"test_it.py::test_two[{A}-vs-{B}]#{label}" for label in ("up", "down", "down-2")}
@@ -108,29 +108,31 @@ def test_each_experiment_is_one_entry_of_both_sides(kind: str, request: pytest.F
     assert sorted(entry["fullname"] for entry in ended.document["benchmarks"]) == sorted(tests)
     for entry in ended.document["benchmarks"]:
         info = entry["extra_info"]
-        told = info["versus"]
-        assert (told["A"], told["B"], told["stopped"]) == (A, B, "decided")
-        assert "".join(block["side"] for block in told["blocks"]) == ORDER[: len(told["blocks"])]
-        assert [block["is_warm_up"] for block in told["blocks"]] == [True, True] + [False] * (len(told["blocks"]) - 2)
-        assert told["pairs"] == (len(told["blocks"]) - 2) / 2
+        comparison = info["versus"]
+        assert (comparison["A"], comparison["B"], comparison["stopped"]) == (A, B, "decided")
+        assert "".join(block["side"] for block in comparison["blocks"]) == ORDER[: len(comparison["blocks"])]
+        assert [block["is_warm_up"] for block in comparison["blocks"]] == [True, True] + [False] * (
+            len(comparison["blocks"]) - 2
+        )
+        assert comparison["pairs"] == (len(comparison["blocks"]) - 2) / 2
         assert "response_p50" not in info
         assert info["outcome"] == "passed"
         assert info["agents"] == (2 if kind == "together" else 1)
-        decided = told["differences"]["knee_threads" if "concluded" in entry["name"] else "failed_rate"]
+        decided = comparison["differences"]["knee_threads" if "concluded" in entry["name"] else "failed_rate"]
         assert (decided["answer"], decided["change"]) == ("no difference", 0)
 
 
-def test_blocks_of_a_pair_share_a_seed_and_fixtures_of_a_module_live_on(alone: Ended) -> None:
-    told = [json.loads(line) for line in (alone.folder / "told-main.jsonl").read_text().splitlines()]
-    assert [each["side"] for each in told] == [A if side == "A" else B for side in ORDER[: len(told)]]
-    seeds = [each["seed"] for each in told]
+def test_blocks_of_a_pair_share_a_seed_and_fixtures_of_a_module_live_on(alone: FinishedRun) -> None:
+    rows = [json.loads(line) for line in (alone.folder / "told-main.jsonl").read_text().splitlines()]
+    assert [row["side"] for row in rows] == [A if side == "A" else B for side in ORDER[: len(rows)]]
+    seeds = [row["seed"] for row in rows]
     assert seeds[::2] == seeds[1::2]
-    assert len(set(seeds)) == len(told) / 2 >= 5
-    assert {each["once"] for each in told} == {1}
+    assert len(set(seeds)) == len(rows) / 2 >= 5
+    assert {row["once"] for row in rows} == {1}
 
 
 @pytest.mark.slow
-def test_records_of_compared_sides_name_their_side(together: Ended) -> None:
+def test_records_of_compared_sides_name_their_side(together: FinishedRun) -> None:
     blocks = versus(together, "#down")["blocks"]
     for block in blocks:
         (path,) = together.folder.rglob(Path(block["ops_file"]).name)
@@ -142,31 +144,31 @@ def test_records_of_compared_sides_name_their_side(together: Ended) -> None:
     assert sides == [A if side == "A" else B for side in ORDER[: len(sides)]]
 
 
-def test_the_command_runs_before_each_block_with_its_side(alone: Ended) -> None:
+def test_the_command_runs_before_each_block_with_its_side(alone: FinishedRun) -> None:
     lines = (alone.folder / "setup.txt").read_text().splitlines()
     assert lines[:12] == [f"{side}{number}" for number, side in enumerate(ORDER[:12])]
 
 
-def test_the_table_and_junit_give_the_answer(alone: Ended) -> None:
+def test_the_table_and_junit_give_the_answer(alone: FinishedRun) -> None:
     assert "A versus B" in alone.text
     rows = [line for line in alone.lines_with("failed_rate") if "no difference above 0.5 points" in line]
     assert len(rows) == 4
     assert re.search(r"0\.00 % +0\.00 % +\+0\.0 points \[-0\.\d, \+0\.\d\]", rows[0])
     suite = ElementTree.parse(alone.folder / "junit.xml")
-    told = {each.get("name"): each.get("value") for each in suite.iter("property")}
-    assert told["cloudbench.up.versus.failed_rate"] == "no difference"
-    assert told["cloudbench.up.versus.stopped"] == "decided"
-    assert told["cloudbench.versus.knee_threads"] == "no difference"
+    properties = {element.get("name"): element.get("value") for element in suite.iter("property")}
+    assert properties["cloudbench.up.versus.failed_rate"] == "no difference"
+    assert properties["cloudbench.up.versus.stopped"] == "decided"
+    assert properties["cloudbench.versus.knee_threads"] == "no difference"
 
 
-def test_the_page_of_the_session_has_both_sides(alone: Ended) -> None:
+def test_the_page_of_the_session_has_both_sides(alone: FinishedRun) -> None:
     page = (alone.folder / "page.html").read_text("utf-8")
     assert page.count("<h4>B against A</h4>") == 5, "an interval plot for each experiment"
     assert "no difference above 0.5 points" in page
     assert "Nothing was measured" not in page
 
 
-def test_a_comparison_is_no_baseline(alone: Ended) -> None:
+def test_a_comparison_is_no_baseline(alone: FinishedRun) -> None:
     from pytest_cloudbench.judge.baseline import BaselineCandidate, choose_baseline
 
     info = alone.document["benchmarks"][0]["extra_info"]
@@ -200,12 +202,12 @@ def test_failure_in_a_block_ends_the_comparison(tmp_path: Path, ctrl_c: None) ->
         ended = run(lab, "-n2", "-rs", "test_it.py", minutes="0.0001")
     assert ended.counts() == {"failed": 2, "passed": 1, "skipped": 1}
     assert "nothing to do" in ended.text
-    stopped = {entry["name"].partition("[")[0]: entry["extra_info"] for entry in ended.document["benchmarks"]}
-    assert stopped["test_fails_on_b"]["versus"]["stopped"] == "the test failed in block 1 (side B)"
-    assert stopped["test_fails_on_b"]["outcome"] == "failed"
-    assert stopped["test_one_agent_fails"]["versus"]["pairs"] == 0
-    assert stopped["test_slow"]["versus"]["stopped"] == "the budget of 0.0001 minutes is used up"
-    assert "test_skips" not in stopped
+    infos = {entry["name"].partition("[")[0]: entry["extra_info"] for entry in ended.document["benchmarks"]}
+    assert infos["test_fails_on_b"]["versus"]["stopped"] == "the test failed in block 1 (side B)"
+    assert infos["test_fails_on_b"]["outcome"] == "failed"
+    assert infos["test_one_agent_fails"]["versus"]["pairs"] == 0
+    assert infos["test_slow"]["versus"]["stopped"] == "the budget of 0.0001 minutes is used up"
+    assert "test_skips" not in infos
 
 
 def test_failing_setup_command_is_reported_in_one_line(tmp_path: Path, ctrl_c: None) -> None:
@@ -220,14 +222,14 @@ def test_failing_setup_command_is_reported_in_one_line(tmp_path: Path, ctrl_c: N
     assert "Traceback" not in ended.text
 
 
-def options(**given: Any) -> SimpleNamespace:
+def make_options(**overrides: Any) -> SimpleNamespace:
     names = ("versus", "versus_setup", "versus_metric", "fail")
     empty: dict[str, Any] = {name: [] if name in ("versus_metric", "fail") else None for name in names}
-    return SimpleNamespace(**{f"cloudbench_{name}": value for name, value in {**empty, **given}.items()})
+    return SimpleNamespace(**{f"cloudbench_{name}": value for name, value in {**empty, **overrides}.items()})
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("settings", "message"),
     [
         ({"versus_setup": "true"}, "cloudbench_versus_setup: needs --cloudbench-versus SPEC"),
         ({"versus_metric": ["quiet_p50"]}, "cloudbench_versus_metric: needs --cloudbench-versus SPEC"),
@@ -240,11 +242,11 @@ def options(**given: Any) -> SimpleNamespace:
         ({"versus": A, "versus_setup": "'"}, "not a command"),
     ],
 )
-def test_contradicting_versus_options_are_refused(given: dict[str, Any], told: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(told)):
-        check_options(options(**given))
-    check_options(options(versus=A, versus_metric=["response_p99"], versus_setup="sh -c 'x y'"))
-    check_options(options())
+def test_contradicting_versus_options_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        check_options(make_options(**settings))
+    check_options(make_options(versus=A, versus_metric=["response_p99"], versus_setup="sh -c 'x y'"))
+    check_options(make_options())
 
 
 def test_an_unknown_side_is_refused_before_anything_starts(lab: Lab) -> None:

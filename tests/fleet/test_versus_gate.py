@@ -1,4 +1,4 @@
-"""``--cloudbench-versus`` with ``--cloudbench-gate``: a side known to be slower fails its test, no other does."""
+"""``--cloudbench-versus`` with ``--cloudbench-gate``: only a side that is known to be slower fails its test."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from .harness import Ended, Lab, lab_in
+from .harness import FinishedRun, Lab, lab_in
 
 PROFILE = """
     [meta]
@@ -42,72 +42,76 @@ SIDES = ("--provider", "emulated:./a.toml", "--cloudbench-versus", "emulated:./b
 NAME = "[emulated:./a.toml-vs-emulated:./b.toml]"
 
 
-def write(lab: Lab) -> Lab:
-    """B writes three times as slowly as A, and reads in half the time."""
+def write_sides(lab: Lab) -> Lab:
+    """Write the tests and two sides. B writes three times as slowly as A, and reads in half the time."""
     lab.write(PROFILE.format(name="a", median_s=0.05, write_factor=1.0), "a.toml")
     lab.write(PROFILE.format(name="b", median_s=0.025, write_factor=6.0), "b.toml")
     return lab.write(TESTS)
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
+def compared_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FinishedRun]:
     with lab_in(tmp_path_factory.mktemp("versus-gate")) as lab:
         options = ("--cloudbench-gate", "-ocloudbench_versus_minutes=3", "--junitxml=junit.xml", "-rA", "test_it.py")
-        yield write(lab).run(*SIDES, *options, timeout_s=300)
+        yield write_sides(lab).run(*SIDES, *options, timeout_s=300)
 
 
-def info(ended: Ended, test: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = ended.info(test + NAME)
-    return found
+def info(ended: FinishedRun, test: str) -> Mapping[str, Any]:
+    facts: Mapping[str, Any] = ended.info(test + NAME)
+    return facts
 
 
 @pytest.mark.slow
-def test_a_side_that_is_slower_fails_the_test_with_one_line(seen: Ended) -> None:
-    assert (seen.status, seen.counts()) == (1, {"passed": 2, "failed": 1}), seen.text
-    failures = seen.text.partition("= FAILURES =")[2].partition("= cloudbench")[0]
+def test_a_side_that_is_slower_fails_the_test_with_one_line(compared_run: FinishedRun) -> None:
+    assert (compared_run.status, compared_run.counts()) == (1, {"passed": 2, "failed": 1}), compared_run.text
+    failures = compared_run.text.partition("= FAILURES =")[2].partition("= cloudbench")[0]
     lines = [line for line in failures.splitlines() if line.strip() and not line.startswith(("_", "=", "-"))]
     (line,) = lines
     assert re.match(
         r"gate broken: B is worse than A: .*p(?:25|50) \+[\d,]+ % \(\+[\d,.]+ to \+[\d,]+ %\), margin 10 %", line
     )
-    told = info(seen, "test_upload")
-    assert told["gate"] == {"answer": "broken", "lines": [line]}
-    assert (told["outcome"], told["versus"]["stopped"]) == ("failed", "decided")
+    entry = info(compared_run, "test_upload")
+    assert entry["gate"] == {"answer": "broken", "lines": [line]}
+    assert (entry["outcome"], entry["versus"]["stopped"]) == ("failed", "decided")
 
 
 @pytest.mark.slow
-def test_a_side_that_is_faster_or_within_its_margin_passes(seen: Ended) -> None:
+def test_a_side_that_is_faster_or_within_its_margin_passes(compared_run: FinishedRun) -> None:
     for test in ("test_stat", "test_upload_may_be_six_times_as_slow"):
-        told = info(seen, test)
-        assert (told["outcome"], told["gate"]["answer"], told["versus"]["stopped"]) == ("passed", "met", "decided")
-    assert info(seen, "test_stat")["versus"]["differences"]["service_p50"]["change"] < 0
-    differences = info(seen, "test_upload_may_be_six_times_as_slow")["versus"]["differences"]
+        entry = info(compared_run, test)
+        assert (entry["outcome"], entry["gate"]["answer"], entry["versus"]["stopped"]) == ("passed", "met", "decided")
+    assert info(compared_run, "test_stat")["versus"]["differences"]["service_p50"]["change"] < 0
+    differences = info(compared_run, "test_upload_may_be_six_times_as_slow")["versus"]["differences"]
     assert (differences["service_p50"]["answer"], differences["service_p50"]["margin"]) == ("A better", 5.0)
 
 
 @pytest.mark.slow
-def test_junit_and_the_end_of_the_run_have_the_answers(seen: Ended) -> None:
-    cases = {str(case.get("name")): case for case in ElementTree.parse(seen.folder / "junit.xml").iter("testcase")}
-    told = {each.get("name"): str(each.get("value")) for each in cases[f"test_upload{NAME}"].iter("property")}
-    assert told["cloudbench.gate"] == "broken"
-    deciding = [told.get(f"cloudbench.gate.{name}", "") for name in ("quiet_p50", "service_p25", "service_p50")]
-    assert any(each.startswith("broken +") for each in deciding)
-    (line,) = seen.lines_with(f"broken       test_it.py::test_upload{NAME}: ")
+def test_junit_and_the_end_of_the_run_have_the_answers(compared_run: FinishedRun) -> None:
+    cases = {
+        str(case.get("name")): case for case in ElementTree.parse(compared_run.folder / "junit.xml").iter("testcase")
+    }
+    properties = {
+        element.get("name"): str(element.get("value")) for element in cases[f"test_upload{NAME}"].iter("property")
+    }
+    assert properties["cloudbench.gate"] == "broken"
+    answers = [properties.get(f"cloudbench.gate.{name}", "") for name in ("quiet_p50", "service_p25", "service_p50")]
+    assert any(answer.startswith("broken +") for answer in answers)
+    (line,) = compared_run.lines_with(f"broken       test_it.py::test_upload{NAME}: ")
     assert re.search(r"p(?:25|50) \+", line)
-    assert seen.lines_with(f"met          test_it.py::test_stat{NAME}: ")
-    assert not seen.lines_with("no experiment was measured")
+    assert compared_run.lines_with(f"met          test_it.py::test_stat{NAME}: ")
+    assert not compared_run.lines_with("no experiment was measured")
 
 
 @pytest.mark.slow
 def test_comparison_without_enough_time_is_inconclusive(lab: Lab) -> None:
-    """A strict gate fails it with a status of its own, any other gate skips it, also in a fleet."""
-    write(lab)
+    """A strict gate fails the comparison with a status of its own. Any other gate skips it, also in a fleet."""
+    write_sides(lab)
     short = ("-ocloudbench_versus_minutes=0.0001", "-rs", "-k", "test_upload and not may")
-    why = "gate inconclusive: no pair of blocks has a metric that is gated (the budget of 0.0001 minutes is used up)"
+    reason = "gate inconclusive: no pair of blocks has a metric that is gated (the budget of 0.0001 minutes is used up)"
     run = lab.run(*SIDES, *short, "--cloudbench-gate", "-n2")
     assert (run.status, run.counts()["skipped"]) == (0, 1), run.text
-    assert run.lines_with(why)
+    assert run.lines_with(reason)
     assert info(run, "test_upload")["outcome"] == "passed", "only the gate skipped it"
     strict = lab.run(*SIDES, *short, "--cloudbench-gate-strict")
     assert (strict.status, strict.counts()["failed"]) == (6, 1), strict.text
-    assert strict.lines_with(why)
+    assert strict.lines_with(reason)

@@ -47,16 +47,16 @@ def test_every_entry_of_an_own_service_has_them(lab: Lab, spread: Spread) -> Non
 
 @pytest.mark.slow
 def test_client_that_sends_more_is_reported_with_the_exact_amount(lab: Lab) -> None:
-    """The second experiment's connections are open: what remains are requests and answers."""
+    """The second experiment reuses open connections, so only requests and answers are counted."""
     lab.write(ONE_AFTER_ANOTHER)
     before = lab.run(*IDEAL)
     after = lab.write(WIDER, "conftest.py").run(*IDEAL)
-    found = [
-        next(each["extra_info"] for each in run.document["benchmarks"] if each["extra_info"]["operation"] == "get")
+    infos = [
+        next(entry["extra_info"] for entry in run.document["benchmarks"] if entry["extra_info"]["operation"] == "get")
         for run in (before, after)
     ]
-    assert [info["wire_connections"] for info in found] == [0, 0]
-    assert found[1]["wire_bytes_per_op"] - found[0]["wire_bytes_per_op"] == 200
+    assert [info["wire_connections"] for info in infos] == [0, 0]
+    assert infos[1]["wire_bytes_per_op"] - infos[0]["wire_bytes_per_op"] == 200
 
 
 @pytest.mark.slow

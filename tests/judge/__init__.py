@@ -1,1 +1,1 @@
-"""What is concluded from numbers, checked against values that are known."""
+"""Tests of statistics and decisions, checked against known values."""

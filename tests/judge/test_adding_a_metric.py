@@ -1,4 +1,4 @@
-"""docs/extending/metric.md, followed word for word in a copy of the project."""
+"""Test of docs/extending/metric.md, followed word for word in a copy of the project."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ def blocks(kind: str) -> list[str]:
 
 
 def anchor_of(section: str) -> str:
-    """The line above which, as a section says, its block goes."""
+    """Return the line above which a section's block belongs, as the section says."""
     anchors: list[str] = re.findall(r"^Above the line `(.+?)`", PAGE.partition(f"\n## {section}\n")[2], re.MULTILINE)
     return anchors[0]
 
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project with what the page adds."""
+    """A copy of the project with everything that the page adds."""
     copy = tmp_path_factory.mktemp("copy")
     for name in ("src", "tools", "tests/judge"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     (copy / "tests" / "__init__.py").touch()
     function, row, test, experiment = blocks("python")
     text = (copy / REGISTRY).read_text("utf-8")
-    for section, added in (("How it is computed", f"{function}\n\n"), ("The row", row)):
+    for section, addition in (("How it is computed", f"{function}\n\n"), ("The row", row)):
         anchor = anchor_of(section)
         assert text.count(f"\n{anchor}\n") == 1, f"{REGISTRY} has no such line, or several: {anchor}"
-        text = text.replace(f"\n{anchor}\n", f"\n{added}{anchor}\n")
+        text = text.replace(f"\n{anchor}\n", f"\n{addition}{anchor}\n")
     (copy / REGISTRY).write_text(text, "utf-8")
     with (copy / "tests/judge/test_metrics.py").open("a", encoding="utf-8") as file:
         file.write(f"\n\n{test}")
@@ -53,15 +53,15 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(copy: Path, *words: str) -> str:
-    """What a command prints in the copy. It must succeed."""
+    """Run a command in the copy, where it must succeed, and return its output."""
     make_folders(copy, words)
-    done = run_in(copy, *words)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    process = run_in(copy, *words)
+    assert process.returncode == 0, process.stdout + process.stderr
+    return process.stdout
 
 
 SHOWN = {"ms": "50", "%": "5.00 %", "MB/s": "0.00000005", "B to GB": "0.05 B", "its own unit": "0.05"}
-"""How 0.05 is shown in each."""
+"""Maps a kind of unit in the table of the page to how 0.05 is shown in it."""
 
 
 def test_page_documents_how_metrics_are_shown() -> None:
@@ -75,14 +75,16 @@ def test_page_documents_how_metrics_are_shown() -> None:
 
 
 def command(start: str) -> list[str]:
-    """The words after ``$ START`` of the page's only such command."""
-    (found,) = [line for block in blocks("console") for line in block.splitlines() if line.startswith(f"$ {start}")]
-    return found.removeprefix(f"$ {start}").split()
+    """Return the words after ``$ START`` in the only command of the page that begins so."""
+    (command_line,) = [
+        line for block in blocks("console") for line in block.splitlines() if line.startswith(f"$ {start}")
+    ]
+    return command_line.removeprefix(f"$ {start}").split()
 
 
 def test_metric_of_the_page_passes_its_test_and_ruff(copy: Path) -> None:
-    where = run(copy, "-c", "import pytest_cloudbench; print(pytest_cloudbench.__file__)")
-    assert Path(where.strip()).is_relative_to(copy)
+    module_path = run(copy, "-c", "import pytest_cloudbench; print(pytest_cloudbench.__file__)")
+    assert Path(module_path.strip()).is_relative_to(copy)
     assert "1 passed" in run(
         copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/judge/test_metrics.py", "-k", "the_mean_is_of"
     )
@@ -97,18 +99,20 @@ def test_bench_files_know_the_metric(copy: Path) -> None:
 
 
 def test_the_metric_is_in_table_entry_expectation_gate_and_junit(copy: Path) -> None:
-    out = run(copy, "-m", "pytest", "-p", "no:cacheprovider", *command("pytest"), "--benchmark-json=out.json")
-    assert "p50 ms  p95 ms  p99 ms  mean ms  late p99" in re.sub(" {2,}", "  ", out)
+    output = run(copy, "-m", "pytest", "-p", "no:cacheprovider", *command("pytest"), "--benchmark-json=out.json")
+    assert "p50 ms  p95 ms  p99 ms  mean ms  late p99" in re.sub(" {2,}", "  ", output)
     (entry,) = json.loads((copy / "out.json").read_text("utf-8"))["benchmarks"]
     mean_s = entry["extra_info"]["response_mean"]
     assert 0 < mean_s <= entry["extra_info"]["response_max"]
     gate = f"gate response_mean:60: {mean_s:.6g} s is within the bound <= 60"
-    assert gate in out
+    assert gate in output
     claim = f"response_mean <= 30 (a bound that holds everywhere, 2026-11-22): met, measured {mean_s:.6g}"
     assert entry["extra_info"]["expectations"] == [claim, gate]
-    told = {each.get("name"): each.get("value") for each in ElementTree.parse(copy / "junit.xml").iter("property")}
-    assert told["cloudbench.response_mean"] == str(mean_s)
-    assert told["cloudbench.verdict"] == "met"
+    properties = {
+        element.get("name"): element.get("value") for element in ElementTree.parse(copy / "junit.xml").iter("property")
+    }
+    assert properties["cloudbench.response_mean"] == str(mean_s)
+    assert properties["cloudbench.verdict"] == "met"
 
 
 def test_a_gate_on_the_metric_can_break(copy: Path) -> None:

@@ -1,4 +1,4 @@
-"""Which stored entry a relative gate compares with."""
+"""Tests of the choice of the stored entry that a relative gate compares with."""
 
 from __future__ import annotations
 
@@ -30,15 +30,21 @@ LATE = "engine saturated (lateness p99 310 ms is over 200 ms)"
 OUTLIER = {"answer": "met", "quarantined": ["quiet_p50"]}
 
 
-def stored(value: object = 1.0, run: str = "0001_a.json", **changes: object) -> BaselineCandidate:
-    """A valid entry with the given changes."""
+def make_candidate(value: object = 1.0, run: str = "0001_a.json", **changes: object) -> BaselineCandidate:
+    """Return a valid entry with the given changes."""
     return BaselineCandidate(run, {**NOW, "outcome": "passed", "seed": "another", "response_p99": value, **changes})
 
 
 def test_the_latest_comparable_entry_is_chosen() -> None:
-    assert choose_baseline([stored(1), stored(2), stored(3)], NOW, "response_p99") == BaselineValue(3.0)
-    worse = [stored(9, outcome="failed"), stored(9, doubts=["engine saturated"]), stored(9, agents=50)]
-    assert choose_baseline([stored(1), stored(2), *worse], NOW, "response_p99") == BaselineValue(2.0)
+    assert choose_baseline(
+        [make_candidate(1), make_candidate(2), make_candidate(3)], NOW, "response_p99"
+    ) == BaselineValue(3.0)
+    worse = [
+        make_candidate(9, outcome="failed"),
+        make_candidate(9, doubts=["engine saturated"]),
+        make_candidate(9, agents=50),
+    ]
+    assert choose_baseline([make_candidate(1), make_candidate(2), *worse], NOW, "response_p99") == BaselineValue(2.0)
     assert choose_baseline([], NOW, "response_p99") == BaselineValue(None, "no baseline yet")
 
 
@@ -80,37 +86,39 @@ def test_the_latest_comparable_entry_is_chosen() -> None:
     ],
 )
 def test_entries_that_are_no_baseline_and_why(changes: dict[str, Any], reason: str) -> None:
-    one = stored(**changes)
-    assert choose_baseline([one], NOW, "response_p99") == BaselineValue(None, f"no baseline: the stored run {reason}")
-    assert choose_baseline([one] * 3, NOW, "response_p99") == BaselineValue(
+    candidate = make_candidate(**changes)
+    assert choose_baseline([candidate], NOW, "response_p99") == BaselineValue(
+        None, f"no baseline: the stored run {reason}"
+    )
+    assert choose_baseline([candidate] * 3, NOW, "response_p99") == BaselineValue(
         None, f"no baseline: the 3 stored runs {reason}"
     )
-    named = choose_baseline([one], NOW, "response_p99", named="0001")
+    chosen = choose_baseline([candidate], NOW, "response_p99", named="0001")
     if reason.startswith(("differed", "came")):
-        assert named == BaselineValue(1.0, f"0001_a.json {reason}"), (
+        assert chosen == BaselineValue(1.0, f"0001_a.json {reason}"), (
             "a named run is used, and a remark says how it differs"
         )
     else:
-        assert named == BaselineValue(None, f"0001_a.json {reason}", fails=True)
+        assert chosen == BaselineValue(None, f"0001_a.json {reason}", fails=True)
 
 
 @pytest.mark.parametrize("value", [nan, inf, "1.0", None, True, [1], 10**400])
 def test_an_entry_without_a_number_is_no_baseline(value: object) -> None:
     reason = "held no number for response_p99"
-    assert choose_baseline([stored(value)], NOW, "response_p99") == BaselineValue(
+    assert choose_baseline([make_candidate(value)], NOW, "response_p99") == BaselineValue(
         None, f"no baseline: the stored run {reason}"
     )
-    assert choose_baseline([stored(value)], NOW, "response_p99", "1") == BaselineValue(
+    assert choose_baseline([make_candidate(value)], NOW, "response_p99", "1") == BaselineValue(
         None, f"0001_a.json {reason}", fails=True
     )
-    assert choose_baseline([stored(2), stored(value)], NOW, "response_p99") == BaselineValue(2.0)
+    assert choose_baseline([make_candidate(2), make_candidate(value)], NOW, "response_p99") == BaselineValue(2.0)
 
 
 def test_all_faults_of_an_entry_are_listed_the_gravest_first() -> None:
-    told = stored(doubts=[LATE], outcome="failed", gate={"answer": "broken"}).info
-    assert baseline_faults(told) == ["failed only at the gate", "had doubts about its times"]
-    assert baseline_faults(stored(doubts=["gone"], outcome="failed").info) == ["had doubts", "did not pass"]
-    assert baseline_faults(stored(gate={"answer": "met", "quarantined": []}).info) == []
+    info = make_candidate(doubts=[LATE], outcome="failed", gate={"answer": "broken"}).info
+    assert baseline_faults(info) == ["failed only at the gate", "had doubts about its times"]
+    assert baseline_faults(make_candidate(doubts=["gone"], outcome="failed").info) == ["had doubts", "did not pass"]
+    assert baseline_faults(make_candidate(gate={"answer": "met", "quarantined": []}).info) == []
 
 
 @pytest.mark.parametrize(
@@ -134,7 +142,12 @@ def test_a_doubt_is_about_times_only_if_counts_are_right_all_the_same(doubt: obj
 
 
 def test_several_reasons_are_counted() -> None:
-    entries = [stored(agents=50), stored(agents=50), stored(outcome="failed"), BaselineCandidate("x", {"mean": 1})]
+    entries = [
+        make_candidate(agents=50),
+        make_candidate(agents=50),
+        make_candidate(outcome="failed"),
+        BaselineCandidate("x", {"mean": 1}),
+    ]
     assert choose_baseline(entries, NOW, "response_p99").remark == (
         "no baseline: of 4 stored runs 1 held no number for response_p99, 1 did not pass, "
         "2 differed in agents (50, here 4)"
@@ -156,28 +169,30 @@ plain = st.recursive(
 
 @settings(deadline=None)
 @given(st.lists(st.dictionaries(st.sampled_from([*NOW, "other"]), plain), max_size=3), st.sampled_from(["", "0001"]))
-def test_any_stored_entry_is_judged(infos: list[dict[str, Any]], named: str) -> None:
-    found = choose_baseline([BaselineCandidate("0001_a.json", info) for info in infos], NOW, "response_p99", named)
-    assert found.value is not None or found.remark
-    assert "\n" not in found.remark
+def test_any_stored_entry_is_judged(infos: list[dict[str, Any]], run: str) -> None:
+    chosen = choose_baseline([BaselineCandidate("0001_a.json", info) for info in infos], NOW, "response_p99", run)
+    assert chosen.value is not None or chosen.remark
+    assert "\n" not in chosen.remark
 
 
 def test_zero_is_no_baseline_for_metrics_where_higher_is_better() -> None:
     reason = "held 0 for response_p99, to which no percentage applies"
-    assert choose_baseline([stored(0.0)], NOW, "response_p99") == BaselineValue(0.0)
-    assert choose_baseline([stored(0.0)], NOW, "response_p99", higher=True) == BaselineValue(
+    assert choose_baseline([make_candidate(0.0)], NOW, "response_p99") == BaselineValue(0.0)
+    assert choose_baseline([make_candidate(0.0)], NOW, "response_p99", higher=True) == BaselineValue(
         None, f"no baseline: the stored run {reason}"
     )
-    assert choose_baseline([stored(2), stored(0.0)], NOW, "response_p99", higher=True) == BaselineValue(2.0)
-    assert choose_baseline([stored(0.0)], NOW, "response_p99", "1", higher=True) == BaselineValue(
+    assert choose_baseline([make_candidate(2), make_candidate(0.0)], NOW, "response_p99", higher=True) == BaselineValue(
+        2.0
+    )
+    assert choose_baseline([make_candidate(0.0)], NOW, "response_p99", "1", higher=True) == BaselineValue(
         None, f"0001_a.json {reason}", fails=True
     )
 
 
 def host(name: str, agents: int = 2, **changes: object) -> dict[str, object]:
-    """What an entry says of a host. Its clock and address are of no account for a comparison."""
-    own: dict[str, object] = {"machine": "Linux, 4 x CPU", "clock_error_ns": 9, "address": "10.0.0.1"}
-    return {"name": name, "agents": agents, "lost_agents": 0, "absent_agents": 0, **own, **changes}
+    """Return the description of a host in an entry. A comparison ignores its clock and address."""
+    defaults: dict[str, object] = {"machine": "Linux, 4 x CPU", "clock_error_ns": 9, "address": "10.0.0.1"}
+    return {"name": name, "agents": agents, "lost_agents": 0, "absent_agents": 0, **defaults, **changes}
 
 
 BOTH = [host("oslo"), host("lima")]
@@ -209,7 +224,7 @@ def test_runs_from_other_hosts_are_not_compared(then: object, here: object, diff
     assert describe_differences(former, now) == difference
     stored_form = {"schema": 2, **conditions_of(former)}
     assert describe_differences(stored_form, now) == difference, "the index has the conditions only"
-    chosen = choose_baseline([stored(1, hosts=then)], now, "response_p99")
+    chosen = choose_baseline([make_candidate(1, hosts=then)], now, "response_p99")
     assert (chosen.value, difference in chosen.remark) == (None if difference else 1.0, True)
 
 

@@ -1,4 +1,4 @@
-"""Series whose truth was set: what adds up is found, what is steady is left alone."""
+"""Tests of drift in series with a known truth: slow changes are found, and steady series are left alone."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ MARGIN = 0.10
 SERIES = 40
 
 
-def noise_of(kind: str, spread: float, seed: object, runs: int, alike: float = 0.3) -> list[float]:
-    """The logarithms of successive runs with nothing changed: each is a little like the one before it."""
+def noise_of(kind: str, spread: float, seed: object, runs: int, correlation: float = 0.3) -> list[float]:
+    """Return the logarithms of successive unchanged runs, each a little like the one before it."""
     source = random.Random(f"drift/{kind}/{spread}/{seed}")
 
     def draw() -> float:
@@ -27,12 +27,12 @@ def noise_of(kind: str, spread: float, seed: object, runs: int, alike: float = 0
 
     values = [draw()]
     while len(values) < runs:
-        values.append(alike * values[-1] + sqrt(1 - alike * alike) * draw())
+        values.append(correlation * values[-1] + sqrt(1 - correlation * correlation) * draw())
     return [spread * value for value in values]
 
 
 def states_of(values: Sequence[float], margin: float = MARGIN) -> list[DriftState]:
-    """How a series stood after each of its runs."""
+    """Return the state of a series after each of its runs."""
     drift, states = SeriesDrift(log1p(margin)), []
     for number, value in enumerate(values):
         states.append(drift.preview(value))
@@ -41,7 +41,7 @@ def states_of(values: Sequence[float], margin: float = MARGIN) -> list[DriftStat
 
 
 def first_open(values: Sequence[float]) -> int | None:
-    """The place of the run with which a regression opened; None if none did."""
+    """Return the index of the run that opened a regression, or None."""
     drift = SeriesDrift(log1p(MARGIN))
     for number, value in enumerate(values):
         if drift.preview(value).is_open:
@@ -65,7 +65,7 @@ def test_a_steady_series_opens_no_regression(spread: float) -> None:
 @pytest.mark.parametrize("rise", [0.003, 0.005])
 @pytest.mark.parametrize("steady", [0, ANCHOR_RUNS, 60])
 def test_a_slow_rise_opens_a_regression_before_it_is_twice_the_margin(spread: float, rise: float, steady: int) -> None:
-    """Above the mean of the first twenty runs, which may rise themselves."""
+    """The rise is measured from the mean of the first twenty runs, which may rise themselves."""
     first_runs = 0.0 if steady else (ANCHOR_RUNS - 1) / 2
     runs = steady + int(first_runs + log1p(2 * MARGIN) / log1p(rise))
     opened = [
@@ -73,7 +73,7 @@ def test_a_slow_rise_opens_a_regression_before_it_is_twice_the_margin(spread: fl
         for seed in range(SERIES)
     ]
     assert opened.count(None) <= SERIES // 20
-    assert all(place > steady for place in opened if place is not None)
+    assert all(index > steady for index in opened if index is not None)
 
 
 @pytest.mark.quick_cases(1)
@@ -151,7 +151,7 @@ def test_a_change_for_the_better_opens_nothing(change: float) -> None:
 
 @pytest.mark.parametrize("outlier", [0.2, 1.0, 5.0])
 def test_single_outliers_open_nothing(outlier: float) -> None:
-    """Neither among the first runs nor later, one at a time."""
+    """The outliers are single runs, among the first twenty or later."""
     for seed in range(10):
         series = with_course(noise_of("normal", 0.01, seed, 100), lambda n: outlier * (n % 25 == 7))
         assert first_open(series) is None
@@ -173,7 +173,7 @@ def test_fewer_runs_than_the_first_twenty_open_nothing() -> None:
 @pytest.mark.parametrize(("spread", "rise", "is_open"), [
     (0.01, 0.12, True), (0.03, 0.12, True),
     (0.01, 0.06, False),  # less than three quarters of the margin
-    (0.05, 0.08, False),  # as far as one run of twenty is with nothing changed: another metric was broken
+    (0.05, 0.08, False),  # one of twenty unchanged runs is that far, so another metric was broken
 ])  # fmt: skip
 def test_a_run_that_the_gate_called_broken_opens_a_regression(spread: float, rise: float, is_open: bool) -> None:
     noise = noise_of("normal", spread, "one broken", ANCHOR_RUNS)
@@ -203,17 +203,17 @@ def test_a_series_as_it_was_is_not_changed_by_later_runs() -> None:
     noise = noise_of("normal", 0.01, "as it was", 40)
     for value in noise:
         drift.add(value)
-    before = drift.snapshot()
-    told = [before.preview(value) for value in (0.0, 0.2)]
+    earlier_drift = drift.snapshot()
+    states = [earlier_drift.preview(value) for value in (0.0, 0.2)]
     for number in range(30):
         drift.add(0.3 + noise[number], name="later")
     assert drift.preview(0.3).is_open
-    assert len(before) == 40
-    assert [before.preview(value) for value in (0.0, 0.2)] == told
-    fresh = SeriesDrift(log1p(MARGIN))
+    assert len(earlier_drift) == 40
+    assert [earlier_drift.preview(value) for value in (0.0, 0.2)] == states
+    fresh_drift = SeriesDrift(log1p(MARGIN))
     for value in noise:
-        fresh.add(value)
-    assert [fresh.preview(value) for value in (0.0, 0.2)] == told
+        fresh_drift.add(value)
+    assert [fresh_drift.preview(value) for value in (0.0, 0.2)] == states
 
 
 def test_preview_does_not_add_a_run() -> None:

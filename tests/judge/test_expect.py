@@ -1,4 +1,4 @@
-"""Claims: any text is a list of claims or one clear line, and a number that is not known is never "met"."""
+"""Tests of claims: any text gives a list of claims or one clear line, and an unknown number is never "met"."""
 
 from __future__ import annotations
 
@@ -113,8 +113,8 @@ def test_a_number_that_no_measurement_can_reach_is_refused_and_breaks_nothing(nu
         parse_expectations(GOOD.replace("at_most = 0.1", f"at_most = {number}"), "e.toml")
 
 
-def judged_or_refused(text: str) -> None:
-    """What the loader may do with any text: claims that can be judged, or one ConfigError that names the file."""
+def check_any_text(text: str) -> None:
+    """Check that a text gives claims that can be judged, or one ConfigError that names the file."""
     try:
         claims = parse_expectations(text, "some/e.toml")
     except ConfigError as error:
@@ -122,11 +122,15 @@ def judged_or_refused(text: str) -> None:
         assert line.startswith("some/e.toml: ")
         assert "\n" not in line
         return
-    for each in claims:
-        assert isinstance(each, Expectation)
+    for expectation in claims:
+        assert isinstance(expectation, Expectation)
         for value in (0.0, 1.5, None):
-            assert judge_expectation(each, {each.metric: value}, []).status in ("met", "broken", "unknown")
-        assert select([each], [each.provider], "test_it", {}) in ([each], [])
+            assert judge_expectation(expectation, {expectation.metric: value}, []).status in (
+                "met",
+                "broken",
+                "unknown",
+            )
+        assert select([expectation], [expectation.provider], "test_it", {}) in ([expectation], [])
 
 
 PIECES = st.sampled_from(
@@ -145,7 +149,7 @@ PIECES = st.sampled_from(
 @example(text='[[expect]]\n"two\\nlines" = 1')
 @example(text="[[expect]]\nsource = 0x" + "f" * 5000)
 def test_any_text_is_read_or_refused(text: str) -> None:
-    judged_or_refused(text)
+    check_any_text(text)
 
 
 @MANY
@@ -153,15 +157,15 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 def test_any_damage_to_a_good_file_is_read_or_refused(data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(GOOD)))
     end = data.draw(st.integers(start, min(len(GOOD), start + 12)))
-    judged_or_refused(GOOD[:start] + data.draw(st.one_of(PIECES, st.text(max_size=3))) + GOOD[end:])
+    check_any_text(GOOD[:start] + data.draw(st.one_of(PIECES, st.text(max_size=3))) + GOOD[end:])
 
 
 def toml(value: Any) -> str:
-    """Any value as TOML on one line."""
+    """Return any value as TOML on one line."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps(key)} = {toml(each)}" for key, each in value.items()) + "}"
+        return "{" + ", ".join(f"{json.dumps(key)} = {toml(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
-        return "[" + ", ".join(toml(each) for each in value) + "]"
+        return "[" + ", ".join(toml(item) for item in value) + "]"
     if isinstance(value, (datetime.date, datetime.time)):
         return value.isoformat()
     return json.dumps(value).replace("NaN", "nan").replace("Infinity", "inf")
@@ -191,33 +195,33 @@ tables = st.fixed_dictionaries(
 @MANY
 @given(document=st.lists(tables, max_size=3))
 def test_any_document_is_read_or_refused(document: list[dict[str, Any]]) -> None:
-    judged_or_refused(f"expect = {toml(document)}")
+    check_any_text(f"expect = {toml(document)}")
 
 
 @MANY
 @given(table=st.fixed_dictionaries({**likely, "at_least": st.floats(0, 1), "at_most": st.floats(1, 2)}))
 def test_every_right_document_is_read(table: dict[str, Any]) -> None:
-    (found,) = parse_expectations(f"expect = [{toml(table)}]", "e.toml")
-    assert {name: getattr(found, name) for name in Expectation.__slots__ if name != "where"} == {
+    (expectation,) = parse_expectations(f"expect = [{toml(table)}]", "e.toml")
+    assert {name: getattr(expectation, name) for name in Expectation.__slots__ if name != "where"} == {
         name: value for name, value in table.items() if name != "where"
     }
-    assert toml(dict(found.where)) == toml(table["where"])
+    assert toml(dict(expectation.where)) == toml(table["where"])
 
 
 # --- choosing and judging ---
 
 
 def test_select_takes_claims_of_the_provider_with_all_conditions_met() -> None:
-    anywhere, here, there = claim(), claim(sensors=50, test="test_it"), claim(sensors=500)
-    other = Expectation("real", "loss_rate", None, 0.1, "us", DATE)
+    unconditional, for_50_sensors, for_500_sensors = claim(), claim(sensors=50, test="test_it"), claim(sensors=500)
+    of_real = Expectation("real", "loss_rate", None, 0.1, "us", DATE)
     names = ["emulated:one", "folder:/x"]
-    every = [anywhere, here, there, other]
-    assert select(every, names, "test_it", {"sensors": 50, "interval_s": 5}) == [anywhere, here]
-    assert select(every, names, "test_other", {"sensors": 50}) == [anywhere]
-    assert select(every, names, "test_it", {"sensors": 500}) == [anywhere, there]
-    assert select(every, names, "test_it", {}) == [anywhere]
-    assert select(every, ["real"], "test_it", {"sensors": 50}) == [other]
-    assert select(every, [], "test_it", {"sensors": 50}) == []
+    claims = [unconditional, for_50_sensors, for_500_sensors, of_real]
+    assert select(claims, names, "test_it", {"sensors": 50, "interval_s": 5}) == [unconditional, for_50_sensors]
+    assert select(claims, names, "test_other", {"sensors": 50}) == [unconditional]
+    assert select(claims, names, "test_it", {"sensors": 500}) == [unconditional, for_500_sensors]
+    assert select(claims, names, "test_it", {}) == [unconditional]
+    assert select(claims, ["real"], "test_it", {"sensors": 50}) == [of_real]
+    assert select(claims, [], "test_it", {"sensors": 50}) == []
 
 
 @pytest.mark.parametrize(
@@ -243,11 +247,13 @@ def test_an_expectation_is_met_broken_or_unknown(
 
 
 def test_the_line_of_an_expectation_says_bound_source_date_and_value() -> None:
-    both, text = claim(at_least=0.05), "loss_rate >= 0.05 and <= 0.1 (Table 4.2, 2014-11-05): "
-    assert judge_expectation(both, {"loss_rate": 0.25}, []) == Judgement("broken", text + "broken, measured 0.25")
-    assert judge_expectation(both, {"loss_rate": 0.07}, []) == Judgement("met", text + "met, measured 0.07")
-    assert judge_expectation(both, {}, []) == Judgement("unknown", text + "unknown, no value was measured")
-    assert judge_expectation(both, {"loss_rate": 0.07}, ["engine saturated", "gw1 was lost"]) == Judgement(
+    expectation, text = claim(at_least=0.05), "loss_rate >= 0.05 and <= 0.1 (Table 4.2, 2014-11-05): "
+    assert judge_expectation(expectation, {"loss_rate": 0.25}, []) == Judgement(
+        "broken", text + "broken, measured 0.25"
+    )
+    assert judge_expectation(expectation, {"loss_rate": 0.07}, []) == Judgement("met", text + "met, measured 0.07")
+    assert judge_expectation(expectation, {}, []) == Judgement("unknown", text + "unknown, no value was measured")
+    assert judge_expectation(expectation, {"loss_rate": 0.07}, ["engine saturated", "gw1 was lost"]) == Judgement(
         "unknown", text + "unknown, engine saturated; gw1 was lost"
     )
 
@@ -283,7 +289,7 @@ def test_wrong_gate_is_refused_in_one_line(text: str) -> None:
 
 
 def test_a_gate_that_nothing_can_break_is_refused() -> None:
-    """A rate that may be 100 % worse may be 0, and is never below."""
+    """A rate that is 100 % worse is 0, and no rate is below 0."""
     assert parse_gate("ok_rate:99%") == Gate("ok_rate", 0.99, True)
     assert parse_gate("response_p99:200%") == Gate("response_p99", 2.0, True)
     with pytest.raises(UsageError, match=r"^gate .ok_rate:100%.: can never be broken"):
@@ -338,10 +344,10 @@ def test_a_relative_gate_bounds_the_worsening_and_never_an_improvement() -> None
 
 
 def test_a_relative_gate_on_a_share_of_nothing_is_unknown() -> None:
-    """Nothing is 10 % below zero, so the gate could never break."""
+    """No number is 10 % below zero, so the gate could never break."""
     gate = parse_gate("throughput:10%")
-    judged = judge_gate(gate, {"throughput": 90.0}, BaselineValue(0.0), [])
-    assert judged == Judgement(
+    judgement = judge_gate(gate, {"throughput": 90.0}, BaselineValue(0.0), [])
+    assert judgement == Judgement(
         "unknown", "gate throughput:10%: unknown, the compared run had 0, to which no percentage applies"
     )
     assert status("throughput:10%", 0.0, former=0.0) == "unknown"
@@ -361,10 +367,10 @@ def test_a_relative_gate_without_a_baseline_is_a_note_unless_the_user_has_named_
 
 def test_difference_of_the_compared_run_is_reported() -> None:
     gate = parse_gate("response_p99:10%")
-    judged = judge_gate(
+    judgement = judge_gate(
         gate, {"response_p99": 1.0}, BaselineValue(1.0, "0001_a.json differed in agents (4, here 50)"), []
     )
-    assert judged.line.endswith("of the compared run (0001_a.json differed in agents (4, here 50))")
+    assert judgement.line.endswith("of the compared run (0001_a.json differed in agents (4, here 50))")
 
 
 def test_gate_on_doubtful_or_unknown_value_is_unknown() -> None:

@@ -1,4 +1,4 @@
-"""The regression gate's rule against known truths: broken, met and inconclusive."""
+"""Tests of the regression gate's rule against known truths: broken, met and inconclusive."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from pytest_cloudbench.judge.gate import (
 
 def level(now: float, again: tuple[float, ...] = (), *, spread: float = 0.01, runs: int = 20, higher: bool = False,
           name: str = "t", margin: float = 0.10, error: float | None = None) -> Check:  # fmt: skip
-    """A metric around 1 with a normal spread between runs, and what this run has."""
+    """Return the check of a metric around 1, with a normal spread between runs and this run's value."""
     source = random.Random(f"{name}/{runs}")
     draws = [source.gauss(0, 1) for _ in range(runs)]
     middle = sum(draws) / runs
-    wide = (sum((each - middle) ** 2 for each in draws) / (runs - 1)) ** 0.5
-    baseline = tuple(Reading(exp((each - middle) / wide * spread)) for each in draws)
+    deviation = (sum((draw - middle) ** 2 for draw in draws) / (runs - 1)) ** 0.5
+    baseline = tuple(Reading(exp((draw - middle) / deviation * spread)) for draw in draws)
     return Check(name, "quiet_p50", "level", margin, baseline, Reading(now, error=error, ops=100),
                  tuple(map(Reading, again)), higher=higher)  # fmt: skip
 
@@ -44,11 +44,11 @@ def level(now: float, again: tuple[float, ...] = (), *, spread: float = 0.01, ru
 def rate(
     now: tuple[int, int], again: tuple[tuple[int, int], ...] = (), before: tuple[tuple[int, int], ...] = ()
 ) -> Check:
-    def of(count: int, whole: int) -> Reading:
-        return Reading(count / whole, count, whole)
+    def reading(count: int, total: int) -> Reading:
+        return Reading(count / total, count, total)
 
-    baseline = tuple(of(*each) for each in before or ((0, 300),) * 20)
-    return Check("t", "failed_rate", "rate", 0.01, baseline, of(*now), tuple(of(*each) for each in again))
+    baseline = tuple(reading(*counts) for counts in before or ((0, 300),) * 20)
+    return Check("t", "failed_rate", "rate", 0.01, baseline, reading(*now), tuple(reading(*counts) for counts in again))
 
 
 def plain(kind: Kind, now: float | None, before: tuple[float, ...], again: tuple[float, ...] = ()) -> Check:
@@ -56,20 +56,20 @@ def plain(kind: Kind, now: float | None, before: tuple[float, ...], again: tuple
 
 
 def verdict(check: Check) -> Ruling:
-    (found,) = judge([check])
-    return found
+    (ruling,) = judge([check])
+    return ruling
 
 
 # --- levels ---
 
 
 def test_a_run_like_its_baseline_is_met() -> None:
-    found = verdict(level(1.005))
-    assert (found.answer, is_suspect(level(1.005))) == ("met", False)
-    assert found.change == pytest.approx(0.005, abs=1e-9)
-    assert found.low is not None
-    assert found.high is not None
-    assert found.low < 0 < found.high < 0.10
+    ruling = verdict(level(1.005))
+    assert (ruling.answer, is_suspect(level(1.005))) == ("met", False)
+    assert ruling.change == pytest.approx(0.005, abs=1e-9)
+    assert ruling.low is not None
+    assert ruling.high is not None
+    assert ruling.low < 0 < ruling.high < 0.10
 
 
 def test_a_run_that_is_worse_is_a_suspect_until_it_was_measured_three_times() -> None:
@@ -90,8 +90,8 @@ def test_better_is_met_and_higher_may_be_better() -> None:
 
 
 def test_less_than_half_the_margin_is_never_broken_however_sure_it_is() -> None:
-    found = verdict(level(1.045, (1.045, 1.045, 1.045), spread=0.0001))
-    assert (is_suspect(found.check), found.answer) == (True, "met")
+    ruling = verdict(level(1.045, (1.045, 1.045, 1.045), spread=0.0001))
+    assert (is_suspect(ruling.check), ruling.answer) == (True, "met")
 
 
 def test_a_spread_of_zero_is_taken_as_half_a_percent() -> None:
@@ -101,33 +101,33 @@ def test_a_spread_of_zero_is_taken_as_half_a_percent() -> None:
 
 
 def test_noisy_baseline_is_inconclusive_with_its_detectable_change() -> None:
-    found = verdict(level(1.05, spread=0.1))
-    assert found.answer == "inconclusive"
-    assert found.why.startswith("only changes of ")
-    assert found.detects == detectable(found.check, 1)
-    assert found.detects == pytest.approx(0.48, abs=0.02), (
+    ruling = verdict(level(1.05, spread=0.1))
+    assert ruling.answer == "inconclusive"
+    assert ruling.why.startswith("only changes of ")
+    assert ruling.detects == detectable(ruling.check, 1)
+    assert ruling.detects == pytest.approx(0.48, abs=0.02), (
         "exp((t of .01 with 19 degrees + 1.28) * .1 * sqrt(1.05)) - 1"
     )
 
 
 def test_detectable_change_is_found_in_nine_of_ten_cases() -> None:
-    """The claim is about the power of the rule, so it is simulated."""
+    """The number is about the power of the rule, so the test simulates it."""
     check, source = level(1.0, spread=0.03), random.Random("power")
     change = detectable(check, 1)
     assert change is not None
     draws = [(1 + change) * exp(source.gauss(0, 0.03) * 1.0247) for _ in range(400)]
-    found = sum(
-        verdict(replace(check, now=Reading(each), again=(Reading(each),) * 3)).answer == "broken" for each in draws
+    broken_count = sum(
+        verdict(replace(check, now=Reading(value), again=(Reading(value),) * 3)).answer == "broken" for value in draws
     )
-    assert 0.85 <= found / 400 <= 0.95
+    assert 0.85 <= broken_count / 400 <= 0.95
 
 
 def test_operations_that_would_suffice_come_from_the_part_that_they_make_smaller() -> None:
     sampled = level(1.0, spread=0.07, error=0.069)
     assert "operations and 20 runs would find 10 %" in verdict(sampled).why
-    many = operations_for(sampled, 1)
-    assert many is not None
-    assert 400 < many < 2000
+    needed_ops = operations_for(sampled, 1)
+    assert needed_ops is not None
+    assert 400 < needed_ops < 2000
     assert operations_for(level(1.0, spread=0.07, error=0.001), 1) is None
     assert "no number of operations would find 10 %" in verdict(level(1.0, spread=0.1, error=0.001)).why
 
@@ -141,13 +141,13 @@ def test_ten_runs_are_the_least() -> None:
 def test_more_tests_in_the_session_want_a_larger_change() -> None:
     alone = level(1.06, (1.06, 1.06, 1.06), spread=0.018)
     assert verdict(alone).answer == "broken"
-    many = judge([alone, *(level(1.0, name=f"t{number}") for number in range(100))])
-    assert many[0].answer != "broken"
+    rulings = judge([alone, *(level(1.0, name=f"t{number}") for number in range(100))])
+    assert rulings[0].answer != "broken"
 
 
 @pytest.mark.parametrize("incidents", [0, 1, 2, 4])
 def test_incidents_in_a_baseline_hide_no_change(incidents: int) -> None:
-    """Neither in its own experiment nor in others; the runs that do not count are named."""
+    """They hide none in their own experiment or in others, and the runs that do not count are named."""
     clean, other = level(1.15, (1.15,) * 3), level(1.15, (1.15,) * 3, name="other")
     odd = tuple(Reading(5.0, run=f"{number:04d}") for number in range(incidents))
     hurt = replace(clean, baseline=(*clean.baseline[incidents:], *odd))
@@ -166,7 +166,7 @@ def test_a_suspect_that_is_cleared_is_quarantined_with_both_values() -> None:
 
 @pytest.mark.parametrize(("count", "answer"), [(120, "broken"), (12, "inconclusive"), (3, "met")])
 def test_failures_are_judged_with_their_repetitions_together(count: int, answer: str) -> None:
-    """An incident of a minute is broken if all runs together pass the margin of one point."""
+    """An incident of a minute is broken if all runs together exceed the margin of one point."""
     ruling = verdict(rate((count, 400), ((0, 400),) * 3, ((0, 400),) * 20))
     assert (ruling.answer, ruling.is_quarantined) == (answer, True)
     assert ruling.change == pytest.approx(count / 1600)
@@ -191,11 +191,11 @@ def test_no_failures_before_and_none_now_are_met_from_299_operations_on() -> Non
 
 def test_operations_that_would_find_a_rise_of_the_margin_do() -> None:
     few = rate((0, 80), before=((0, 80),) * 20)
-    wanted = operations_for(few, 60)
-    assert wanted is not None
-    assert 250 < wanted < 400
+    needed_ops = operations_for(few, 60)
+    assert needed_ops is not None
+    assert 250 < needed_ops < 400
     assert re.search(r"; \d+ operations and 20 runs would find 1 points?$", verdict(few).why)
-    enough = rate((0, wanted), before=((0, wanted),) * 20)
+    enough = rate((0, needed_ops), before=((0, needed_ops),) * 20)
     assert verdict(enough).answer == "met"
     change = detectable(enough, 60)
     assert change is not None
@@ -222,9 +222,9 @@ def test_unchanged_failure_rate_is_met() -> None:
 
 def test_runs_that_differ_far_more_than_operations_are_inconclusive() -> None:
     before = tuple((60 * (number % 2), 300) for number in range(20))
-    found = verdict(rate((70, 300), ((70, 300),) * 3, before))
-    assert found.answer == "inconclusive"
-    assert "times as much as independent operations would" in found.why
+    ruling = verdict(rate((70, 300), ((70, 300),) * 3, before))
+    assert ruling.answer == "inconclusive"
+    assert "times as much as independent operations would" in ruling.why
 
 
 # --- exact numbers, capabilities ---
@@ -233,12 +233,12 @@ def test_runs_that_differ_far_more_than_operations_are_inconclusive() -> None:
 def test_a_number_that_never_changed_may_not_change() -> None:
     assert verdict(plain("exact", 3.0, (3.0,) * 10)).answer == "met"
     assert verdict(plain("exact", 3.01, (3.0,) * 10)).answer == "met", "a retry among hundreds"
-    found = verdict(plain("exact", 4.0, (3.0,) * 10, (4.0,) * AGAIN))
-    assert (found.answer, found.why) == ("broken", "in 3 of 3 repetitions, too")
+    ruling = verdict(plain("exact", 4.0, (3.0,) * 10, (4.0,) * AGAIN))
+    assert (ruling.answer, ruling.why) == ("broken", "in 3 of 3 repetitions, too")
     assert verdict(plain("exact", 4.0, (3.0,) * 10)).answer == "broken", "it has happened"
     intermittent = verdict(plain("exact", 4.0, (3.0,) * 10, (3.0,) * AGAIN))
     assert (intermittent.answer, intermittent.why) == ("broken", "not in 3 repetitions: intermittent")
-    assert found.change == pytest.approx(1 / 3)
+    assert ruling.change == pytest.approx(1 / 3)
     assert verdict(plain("exact", 2.0, (3.0,) * 10)).answer == "met"
 
 
@@ -259,17 +259,17 @@ def test_a_capability_that_is_gone_is_broken_once_that_is_confirmed() -> None:
 def test_an_experiment_is_broken_by_one_metric_and_inconclusive_by_one_that_decides() -> None:
     met, broken = verdict(level(1.0)), verdict(level(1.2, (1.2, 1.2, 1.2)))
     unsure = verdict(level(1.0, spread=0.3))
-    beside = verdict(replace(level(1.0, spread=0.3), decides=False))
+    not_deciding = verdict(replace(level(1.0, spread=0.3), decides=False))
     assert answer_of([met, broken, unsure]) == "broken"
     assert answer_of([met, unsure]) == "inconclusive"
-    assert answer_of([met, beside]) == "met"
+    assert answer_of([met, not_deciding]) == "met"
     assert answer_of([]) is None
 
 
 def test_a_suspect_that_was_not_measured_again_is_never_met_even_if_it_does_not_decide() -> None:
-    met, beside = verdict(level(1.0)), replace(level(1.2, (1.2,)), decides=False)
-    assert answer_of([met, verdict(beside)]) == "inconclusive"
-    assert answer_of([met, verdict(replace(beside, again=(Reading(1.0),) * AGAIN))]) == "met"
+    met, not_deciding = verdict(level(1.0)), replace(level(1.2, (1.2,)), decides=False)
+    assert answer_of([met, verdict(not_deciding)]) == "inconclusive"
+    assert answer_of([met, verdict(replace(not_deciding, again=(Reading(1.0),) * AGAIN))]) == "met"
 
 
 def test_holm_rejects_in_steps_until_one_holds() -> None:
@@ -288,74 +288,74 @@ def test_rates_that_were_always_zero_do_not_tighten_other_checks(counted: int, t
 
 
 def broken_metrics(answers: list[Answered]) -> set[tuple[str, str]]:
-    return {(each.experiment, each.metric) for each in answers if each.answer == "broken"}
+    return {(answer.experiment, answer.metric) for answer in answers if answer.answer == "broken"}
 
 
 def test_a_session_with_nothing_changed_is_not_red_and_a_changed_one_is() -> None:
-    """Small here; benchmarks/bench_gate.py has the figures of 500 sessions and more."""
+    """These are few sessions. benchmarks/bench_gate.py has the figures of 500 sessions and more."""
 
-    def judged(change: Change, sessions: int, ops: int = 3000) -> list[set[tuple[str, str]]]:
+    def judge_sessions(change: Change, sessions: int, ops: int = 3000) -> list[set[tuple[str, str]]]:
         return [broken_metrics(gate(simulated_session(Noise(ops), change, seed))) for seed in range(sessions)]
 
-    assert judged(Change(), 12) == [set()] * 12
-    assert all(("t0", "quiet_p50") in broken for broken in judged(Change(p50=0.15), 6))
-    assert all(("t0", "quiet_p99") in broken for broken in judged(Change(p99=0.40), 6))
-    assert all(("t0", "failed_rate") in broken for broken in judged(Change(failed=0.03), 6, ops=300))
+    assert judge_sessions(Change(), 12) == [set()] * 12
+    assert all(("t0", "quiet_p50") in broken for broken in judge_sessions(Change(p50=0.15), 6))
+    assert all(("t0", "quiet_p99") in broken for broken in judge_sessions(Change(p99=0.40), 6))
+    assert all(("t0", "failed_rate") in broken for broken in judge_sessions(Change(failed=0.03), 6, ops=300))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("load", ["calm", "beside"])
 def test_changes_in_sessions_drawn_from_recorded_runs_are_found(load: str) -> None:
-    """With the default settings; benchmarks/bench_gate.py has the figures of 500 sessions and more."""
+    """Sessions use the default settings. benchmarks/bench_gate.py has the figures of 500 sessions and more."""
 
-    def drawn(change: Change, ops: int = 0) -> list[set[tuple[str, str]]]:
+    def find_broken(change: Change, ops: int = 0) -> list[set[tuple[str, str]]]:
         history = History((load,), load, ops=ops)
         return [broken_metrics(gate(drawn_session(history, change, seed))) for seed in range(4)]
 
-    assert drawn(Change()) == [set()] * 4
-    assert all(("t0", "quiet_p50") in broken for broken in drawn(Change(p50=0.5)))
-    slow_tail = drawn(Change(p99=1.0))
+    assert find_broken(Change()) == [set()] * 4
+    assert all(("t0", "quiet_p50") in broken for broken in find_broken(Change(p50=0.5)))
+    slow_tail = find_broken(Change(p99=1.0))
     assert all(("t0", "quiet_p99") in broken and ("t0", "quiet_p50") not in broken for broken in slow_tail)
-    assert all(("t0", "failed_rate") in broken for broken in drawn(Change(failed=0.05), ops=300))
-    assert {experiment for experiment, _ in drawn(Change(p50=0.5))[0]} == {"t0"}
-    assert drawn(Change(lost=1)) == [{("t0", "silent_loss_rate")}] * 4
-    assert drawn(Change(corrupt=1)) == [{("t0", "corrupt_rate")}] * 4
+    assert all(("t0", "failed_rate") in broken for broken in find_broken(Change(failed=0.05), ops=300))
+    assert {experiment for experiment, _ in find_broken(Change(p50=0.5))[0]} == {"t0"}
+    assert find_broken(Change(lost=1)) == [{("t0", "silent_loss_rate")}] * 4
+    assert find_broken(Change(corrupt=1)) == [{("t0", "corrupt_rate")}] * 4
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("load", ["busy4", "busy16", "bursts"])
 def test_sessions_on_a_busy_machine_alarm_only_for_changed_tests(load: str) -> None:
-    """Where four or more other processes compute, too few operations may be quiet: then times are not judged."""
+    """If four or more other processes compute, too few operations may be quiet. Then times are not judged."""
 
-    def answers(change: Change, ops: int = 0) -> list[list[Answered]]:
+    def judge_sessions(change: Change, ops: int = 0) -> list[list[Answered]]:
         history = History((load,), load, ops=ops)
         return [list(gate(drawn_session(history, change, seed))) for seed in range(4)]
 
-    def drawn(change: Change, ops: int = 0) -> list[set[tuple[str, str]]]:
-        return [broken_metrics(session) for session in answers(change, ops)]
+    def find_broken(change: Change, ops: int = 0) -> list[set[tuple[str, str]]]:
+        return [broken_metrics(session) for session in judge_sessions(change, ops)]
 
-    def of_t0(change: Change, metric: str) -> set[str]:
-        return {answer.answer for session in answers(change) for answer in session
+    def answers_on_t0(change: Change, metric: str) -> set[str]:
+        return {answer.answer for session in judge_sessions(change) for answer in session
                 if (answer.experiment, answer.metric) == ("t0", metric)}  # fmt: skip
 
-    assert drawn(Change()) == [set()] * 4
-    assert of_t0(Change(p50=0.5), "quiet_p50") <= {"broken", "inconclusive"}
-    assert of_t0(Change(p99=1.0), "quiet_p99") <= {"broken", "inconclusive"}
-    assert "broken" not in of_t0(Change(p99=1.0), "quiet_p50")
-    assert of_t0(Change(p50=0.5), "unstarved_p50") <= {"broken"}
-    assert "broken" not in of_t0(Change(p99=1.0), "unstarved_p50")
-    assert all(("t0", "failed_rate") in broken for broken in drawn(Change(failed=0.05), ops=300))
-    assert {experiment for experiment, _ in drawn(Change(requests=1))[0]} == {"t0"}
-    assert drawn(Change(lost=1)) == [{("t0", "silent_loss_rate")}] * 4
-    assert drawn(Change(corrupt=1)) == [{("t0", "corrupt_rate")}] * 4
+    assert find_broken(Change()) == [set()] * 4
+    assert answers_on_t0(Change(p50=0.5), "quiet_p50") <= {"broken", "inconclusive"}
+    assert answers_on_t0(Change(p99=1.0), "quiet_p99") <= {"broken", "inconclusive"}
+    assert "broken" not in answers_on_t0(Change(p99=1.0), "quiet_p50")
+    assert answers_on_t0(Change(p50=0.5), "unstarved_p50") <= {"broken"}
+    assert "broken" not in answers_on_t0(Change(p99=1.0), "unstarved_p50")
+    assert all(("t0", "failed_rate") in broken for broken in find_broken(Change(failed=0.05), ops=300))
+    assert {experiment for experiment, _ in find_broken(Change(requests=1))[0]} == {"t0"}
+    assert find_broken(Change(lost=1)) == [{("t0", "silent_loss_rate")}] * 4
+    assert find_broken(Change(corrupt=1)) == [{("t0", "corrupt_rate")}] * 4
 
 
 @pytest.mark.parametrize(
-    ("load", "least"), [("calm", 50), ("beside", 50), ("busy4", 30), ("busy16", 15), ("bursts", 30)]
+    ("load", "minimum"), [("calm", 50), ("beside", 50), ("busy4", 30), ("busy16", 15), ("bursts", 30)]
 )
-def test_recorded_runs_are_as_many_as_documented(load: str, least: int) -> None:
+def test_recorded_runs_are_as_many_as_documented(load: str, minimum: int) -> None:
     record = read_record(load)
     assert record is not None
-    runs = [run for of_round in record.rounds for run in of_round.values()]
-    assert len(runs) >= least
+    runs = [run for round_runs in record.rounds for run in round_runs.values()]
+    assert len(runs) >= minimum
     assert len({run["elapsed"] for run in runs}) > len(runs) / 2, "each run was measured"

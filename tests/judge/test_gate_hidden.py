@@ -1,4 +1,4 @@
-"""What would hide a bad run from the gate: each of these made it green, or red for a good one."""
+"""Tests of cases that once hid a bad run from the gate, or made it red for a good one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOST = CLEAN | {"silent_loss_rate": 0.0025, "silently_lost": 1}
 def rulings(
     now: dict[str, Any], before: list[dict[str, Any]], *again: dict[str, Any], **more: Any
 ) -> dict[str, Ruling]:
-    return {each.check.metric: each for each in judge(checks_of("t", now, (), before, {}, again, **more))}
+    return {ruling.check.metric: ruling for ruling in judge(checks_of("t", now, (), before, {}, again, **more))}
 
 
 def answer(now: dict[str, Any], before: list[dict[str, Any]], *again: dict[str, Any], **more: Any) -> Answer | None:
@@ -40,9 +40,9 @@ def test_a_loss_that_was_stored_without_the_gate_is_no_permission() -> None:
 def test_a_loss_in_a_repetition_is_a_loss() -> None:
     slow = CLEAN | {"quiet_p50": 0.2}
     assert answer(slow, [CLEAN] * 20, CLEAN) == "met"
-    found = rulings(slow, [CLEAN] * 20, CLEAN, LOST)["silent_loss_rate"]
-    assert (found.answer, found.why) == ("broken", "not in the run, but in 1 of 2 repetitions: intermittent")
-    assert found.check.now.count == 1, "it is what the line counts"
+    ruling = rulings(slow, [CLEAN] * 20, CLEAN, LOST)["silent_loss_rate"]
+    assert (ruling.answer, ruling.why) == ("broken", "not in the run, but in 1 of 2 repetitions: intermittent")
+    assert ruling.check.now.count == 1, "it is what the line counts"
 
 
 def test_more_requests_in_a_repetition_are_more_requests() -> None:
@@ -67,8 +67,8 @@ def test_no_doubt_undoes_a_loss() -> None:
     ],
 )
 def test_run_lacking_a_metric_of_most_others_is_inconclusive(unknown: dict[str, Any], metric: str) -> None:
-    found = rulings(CLEAN | unknown, [CLEAN] * 20)
-    assert found[metric].answer == "inconclusive"
+    ruling_by_metric = rulings(CLEAN | unknown, [CLEAN] * 20)
+    assert ruling_by_metric[metric].answer == "inconclusive"
     assert answer(CLEAN | unknown, [CLEAN] * 20) == "inconclusive"
     assert answer(CLEAN | unknown, [CLEAN] * 9 + [CLEAN | unknown] * 11) != "broken"
     assert metric not in rulings(CLEAN | unknown, [CLEAN | unknown] * 20) or metric.startswith("quiet")
@@ -78,7 +78,7 @@ def test_run_lacking_a_metric_of_most_others_is_inconclusive(unknown: dict[str, 
 
 
 def first_red(metric: str, change: Callable[[int, random.Random], dict[str, Any]], runs: int) -> float | None:
-    """The metric in the first run that is broken, after twenty that are as ever; None if none is."""
+    """Return the metric's value in the first broken run after twenty unchanged ones, or None."""
     source = random.Random(metric)
     courses = [CLEAN | {"run": f"{run:04d}"} | change(max(0, run - 20), source) for run in range(runs)]
     former = FormerNumbers(courses)
@@ -87,10 +87,10 @@ def first_red(metric: str, change: Callable[[int, random.Random], dict[str, Any]
             check for check in checks_of("t", courses[run], (), former.before(run), {}, [courses[run]] * 3)
             if check.metric == metric
         ]  # fmt: skip
-        (found,) = judge([check])
-        if found.answer == "broken":
-            assert found.course is not None
-            assert found.course.is_worse
+        (ruling,) = judge([check])
+        if ruling.answer == "broken":
+            assert ruling.course is not None
+            assert ruling.course.is_worse
             return float(courses[run][metric])
     return None
 
@@ -102,22 +102,22 @@ def test_failures_that_rise_a_little_with_each_run_are_an_open_regression() -> N
         count = max(0, round(source.gauss(0.0003 * run * ops, 20)))
         return {"ops": ops, "files": ops, "failed": count, "failed_rate": count / ops}
 
-    found = first_red("failed_rate", failing, 100)
-    assert found is not None
-    assert found < 0.02
+    value = first_red("failed_rate", failing, 100)
+    assert value is not None
+    assert value < 0.02
 
 
 @pytest.mark.parametrize("metric", ["payload_bytes_per_op", "requests_per_op"])
 def test_counts_that_rise_by_less_than_half_a_percent_with_each_run_are_an_open_regression(metric: str) -> None:
-    found = first_red(metric, lambda run, _: {metric: CLEAN[metric] * 1.004**run}, 60)
-    assert found is not None
-    assert found < CLEAN[metric] * 1.10
+    value = first_red(metric, lambda run, _: {metric: CLEAN[metric] * 1.004**run}, 60)
+    assert value is not None
+    assert value < CLEAN[metric] * 1.10
 
 
 def test_counts_that_rise_in_steps_too_small_to_see_are_an_open_regression() -> None:
-    found = first_red("requests_per_op", lambda run, _: {"requests_per_op": 3.0 * 1.0045 ** (run // 22)}, 520)
-    assert found is not None
-    assert found < 3.0 * 1.10
+    value = first_red("requests_per_op", lambda run, _: {"requests_per_op": 3.0 * 1.0045 ** (run // 22)}, 520)
+    assert value is not None
+    assert value < 3.0 * 1.10
 
 
 def test_incidents_of_a_service_open_no_regression() -> None:
@@ -127,8 +127,8 @@ def test_incidents_of_a_service_open_no_regression() -> None:
     assert rulings(CLEAN, before)["failed_rate"].answer == "met"
 
 
-def improved(slope: float, runs: int) -> list[dict[str, Any]]:
-    """Runs that are a third faster from the 25th on, and then slower by this share with each run."""
+def make_improved_runs(slope: float, runs: int) -> list[dict[str, Any]]:
+    """Return runs that are a third faster from the 25th on, and then slower by this share with each run."""
     source = random.Random("improved")
     levels = [0.1 if run < 25 else 0.07 * (1 + slope) ** (run - 25) for run in range(runs)]
     return [CLEAN | {"quiet_p50": level * exp(source.gauss(0, 0.01)), "run": f"{run:04d}"}
@@ -136,23 +136,24 @@ def improved(slope: float, runs: int) -> list[dict[str, Any]]:
 
 
 def test_slow_loss_of_an_old_improvement_breaks_the_gate() -> None:
-    """However long ago: 120 runs later, the first runs would still allow all of it."""
-    runs = improved(0.001, 146)
-    found = rulings(runs[-1], runs[:-1], *[runs[-1]] * 3)["quiet_p50"]
-    assert found.answer == "broken"
-    assert found.course is not None
-    assert 0.08 < found.course.change < 0.14
-    runs = improved(0.0, 146)
+    """It does however old the improvement is. After 120 runs, the bound from the first runs would still allow the
+    loss."""
+    runs = make_improved_runs(0.001, 146)
+    ruling = rulings(runs[-1], runs[:-1], *[runs[-1]] * 3)["quiet_p50"]
+    assert ruling.answer == "broken"
+    assert ruling.course is not None
+    assert 0.08 < ruling.course.change < 0.14
+    runs = make_improved_runs(0.0, 146)
     assert rulings(runs[-1], runs[:-1], *[runs[-1]] * 3)["quiet_p50"].answer == "met"
 
 
 def test_no_up_and_down_moves_the_state_that_runs_are_compared_with() -> None:
-    """Up by 7 % and down by 5 %, again and again."""
+    """The level goes up by 7 % and down by 5 %, again and again."""
     source = random.Random("up and down")
 
     def level(run: int) -> float:
-        cycle, place = divmod(max(0, run - 20), 40)
-        return float(0.1 * 1.02**cycle * (1.07 if place >= 15 else 1.0) * exp(source.gauss(0, 0.005)))
+        cycle, position = divmod(max(0, run - 20), 40)
+        return float(0.1 * 1.02**cycle * (1.07 if position >= 15 else 1.0) * exp(source.gauss(0, 0.005)))
 
     runs = [CLEAN | {"quiet_p50": level(run), "run": f"{run:04d}"} for run in range(221)]
     now = runs[-1] | {"quiet_p50": 0.1 * 1.02**5}

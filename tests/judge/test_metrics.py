@@ -1,4 +1,4 @@
-"""The registry of metrics: its rows, and the numbers of a run that they are computed from."""
+"""Tests of the registry of metrics: its rows, and the numbers of a run that they are computed from."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_no_two_columns_have_one_title() -> None:
 
 
 def test_metrics_of_uploads_are_about_uploads_everywhere() -> None:
-    """Runs of other operations have no such number; bench files cannot expect it of them."""
+    """Runs of other operations have no such number, so bench files cannot expect it of them."""
     about = {name: metric.about for name, metric in METRICS.items() if metric.about}
     assert about.pop("throughput") == (Verb.PUT, Verb.GET)
     assert {name for name, verbs in about.items() if verbs == (Verb.PUT,)} == {
@@ -62,7 +62,7 @@ def test_a_run_by_hand() -> None:
 def test_unstarved_time_subtracts_waits_of_the_own_thread(
     waits_s: tuple[float | None, ...], median_s: float | None, elsewhere: float | None
 ) -> None:
-    """Three operations one after the other, of 0.4, 0.6 and 0.2 s. A server waited for 0.1 s in all."""
+    """Three operations of 0.4, 0.6 and 0.2 s follow each other. A server waits for 0.1 s in all."""
     ops, start_ns = [], 10 * NS
     for seq, (took_s, wait_s) in enumerate(zip((0.4, 0.6, 0.2), waits_s, strict=True)):
         end_ns, wait_ns = start_ns + round(took_s * NS), None if wait_s is None else round(wait_s * NS)
@@ -80,7 +80,7 @@ def test_unstarved_time_subtracts_waits_of_the_own_thread(
 
 
 def test_operations_that_the_client_delayed_are_not_quiet() -> None:
-    """Thirty operations a second apart; the tenth began 50 ms late and took long."""
+    """Thirty operations begin a second apart. The tenth of them begins 50 ms late and takes long."""
     ops = [
         op(seq=number, scheduled_ns=number * NS, start_ns=number * NS, end_ns=number * NS + NS // 10)
         for number in range(30)

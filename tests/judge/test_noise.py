@@ -1,4 +1,4 @@
-"""What a baseline's runs say of a further one, whatever a few bad runs among them were."""
+"""Tests of the noise estimate from a baseline that includes a few bad runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def test_qn_matches_other_programs_on_published_data() -> None:
     ((5, 5, 5, 5), 0.0),
 ])  # fmt: skip
 def test_qn_is_one_of_the_distances_made_a_standard_deviation(values: tuple[int, ...], distance: float) -> None:
-    """The third of ten distances of five values, for example: half of the values are three, which have three."""
+    """Five values, for example, have ten distances. Qn is the third smallest, because three of the values, more than
+    half, have three distances among them."""
     assert qn(values) == pytest.approx(distance / (sqrt(2) * NormalDist().inv_cdf(5 / 8)), rel=1e-5)
 
 
@@ -66,7 +67,7 @@ def test_runs_far_away_are_left_out_as_if_there_were_none(runs: int, bad: int, f
 def test_bad_runs_at_the_worst_distance_move_a_baseline_of_twenty_by_so_many_standard_deviations(
     runs: int, bad: int, moved: float, wider: float, sides: int
 ) -> None:
-    """The worst are those that are just not far enough to be left out."""
+    """The worst bad runs are just near enough not to be left out."""
     for seed in range(30):
         good = normal(seed, runs)
         clean = Noise(tuple(good))
@@ -77,11 +78,11 @@ def test_bad_runs_at_the_worst_distance_move_a_baseline_of_twenty_by_so_many_sta
             assert 0.7 < noise.spread / clean.spread < wider
 
 
-@pytest.mark.parametrize(("runs", "most"), [(4, 0), (5, 1), (9, 1), (10, 2), (20, 4), (24, 4)])
-def test_at_most_one_run_of_five_is_left_out_and_of_those_the_furthest(runs: int, most: int) -> None:
+@pytest.mark.parametrize(("runs", "limit"), [(4, 0), (5, 1), (9, 1), (10, 2), (20, 4), (24, 4)])
+def test_at_most_one_run_of_five_is_left_out_and_of_those_the_furthest(runs: int, limit: int) -> None:
     values = [100.0 * (number + 1) for number in range(runs // 3)] + [0.0] * (runs - runs // 3)
     left_out = outliers_of(values)
-    assert len(left_out) == min(most, runs // 3)
+    assert len(left_out) == min(limit, runs // 3)
     assert left_out == frozenset(range(runs // 3 - len(left_out), runs // 3))
 
 
@@ -94,7 +95,7 @@ def test_normal_runs_are_hardly_ever_left_out() -> None:
 
 @pytest.mark.parametrize("runs", [10, 15, 20])
 def test_as_many_unchanged_runs_are_called_unlikely_as_is_said(runs: int) -> None:
-    """Of normal runs, by simulation of the whole estimate; the tolerance is three standard errors of 6,000 draws."""
+    """Simulate the whole estimate with normal runs. The tolerance is three standard errors of 6,000 draws."""
     draws = 6000
     source = random.Random(f"false alarms/{runs}")
     p_values = []

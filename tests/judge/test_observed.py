@@ -1,4 +1,4 @@
-"""Bounds from what was measured: only from what may be trusted, and wide enough for the next run."""
+"""Tests of bounds from measurements: only trusted entries give bounds, which are wide enough for the next run."""
 
 from __future__ import annotations
 
@@ -29,16 +29,22 @@ def claim(
 
 
 def bounds(*entries: SessionEntry) -> dict[str, tuple[float | None, float | None]]:
-    return {each.metric: (each.at_least, each.at_most) for each in observe(entries, [], TODAY).added}
+    return {
+        expectation.metric: (expectation.at_least, expectation.at_most)
+        for expectation in observe(entries, [], TODAY).added
+    }
 
 
 def test_a_new_experiment_gets_bounds_in_the_direction_that_matters() -> None:
-    found = observe([entry(loss_rate=0.0, response_p50=0.2, response_p99=1.0, throughput=5.0)], [], TODAY).added
-    assert {each.metric: (each.at_least, each.at_most) for each in found} == {
+    added = observe([entry(loss_rate=0.0, response_p50=0.2, response_p99=1.0, throughput=5.0)], [], TODAY).added
+    assert {expectation.metric: (expectation.at_least, expectation.at_most) for expectation in added} == {
         "loss_rate": (None, 0.0), "response_p50": (None, 0.22), "response_p99": (None, 1.25),
     }  # fmt: skip
-    assert all((each.provider, each.date, each.where) == ("folder:x", TODAY, {"test": "test_x"}) for each in found)
-    assert found[1].source == "observed 0.2 s in run r1 on m; margin 10%"
+    assert all(
+        (expectation.provider, expectation.date, expectation.where) == ("folder:x", TODAY, {"test": "test_x"})
+        for expectation in added
+    )
+    assert added[1].source == "observed 0.2 s in run r1 on m; margin 10%"
 
 
 def test_a_conclusion_gets_bounds_on_its_own_metrics() -> None:
@@ -49,11 +55,11 @@ def test_a_conclusion_gets_bounds_on_its_own_metrics() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "most"),
+    ("count", "upper_bound"),
     [(3, 0.029), (30, 0.14), (0, 0.0), (300, 1.0)],  # Wilson: 0.02897 and 0.1391, rounded up
 )
-def test_a_rates_bound_is_the_end_of_its_interval(count: int, most: float) -> None:
-    assert bounds(entry(failed_rate=count / 300)) == {"failed_rate": (None, most)}
+def test_a_rates_bound_is_the_end_of_its_interval(count: int, upper_bound: float) -> None:
+    assert bounds(entry(failed_rate=count / 300)) == {"failed_rate": (None, upper_bound)}
 
 
 def test_a_bound_is_rounded_away_from_the_number() -> None:
@@ -76,7 +82,7 @@ def test_an_observed_claim_is_renewed_in_its_place_and_keeps_its_form() -> None:
 def test_claims_of_other_sources_stay_and_are_not_repeated() -> None:
     changes = observe([entry(loss_rate=0.9, response_p50=1.0)], [claim("loss_rate", None, 0.0, "an agreement")], TODAY)
     assert not changes.renewed
-    assert [each.metric for each in changes.added] == ["response_p50"]
+    assert [expectation.metric for expectation in changes.added] == ["response_p50"]
 
 
 def test_a_claim_that_still_holds_is_not_touched() -> None:
@@ -90,7 +96,7 @@ def test_a_claim_on_several_entries_holds_for_all_of_them() -> None:
     assert (renewed.at_least, renewed.at_most) == (0.9, 3.3)
     assert renewed.source.startswith("observed 1 to 3 s ")
     twice = observe([entry(response_p50=3.0), entry(response_p50=1.0)], [], TODAY).added
-    assert [each.at_most for each in twice] == [3.3]
+    assert [expectation.at_most for expectation in twice] == [3.3]
 
 
 UNFIT = [

@@ -1,4 +1,4 @@
-"""Two sides in turns: known differences are found, and equal sides are never told apart."""
+"""Tests of two sides in turns: known differences are found, and equal sides are never told apart."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from pytest_cloudbench.judge.paired import (
 DECIDING = ("response_p50",)
 
 
-def made(random: Random, count: int, ratio: float = 1.0, sd: float = 0.05, drift: float = 0.0) -> list[Pair]:
-    """Pairs whose B takes ``ratio`` times as long as A; ``sd`` is that of a block's logarithm."""
+def make_pairs(random: Random, count: int, ratio: float = 1.0, sd: float = 0.05, drift: float = 0.0) -> list[Pair]:
+    """Return pairs whose B takes ``ratio`` times as long as A. ``sd`` is that of the logarithm of a block's time."""
     pairs = []
     for number in range(count):
         sides = {}
@@ -36,13 +36,13 @@ def made(random: Random, count: int, ratio: float = 1.0, sd: float = 0.05, drift
     return pairs
 
 
-def counted(*rates: tuple[float, float], ops: int = 100, metric: str = "failed_rate") -> list[Pair]:
+def make_rate_pairs(*rates: tuple[float, float], ops: int = 100, metric: str = "failed_rate") -> list[Pair]:
     return [(BlockValues({metric: a}, ops), BlockValues({metric: b}, ops)) for a, b in rates]
 
 
 def test_sides_take_turns_so_that_a_drift_hits_both_alike() -> None:
     assert "".join(map(side_of, range(16))) == "ABBABAABBAABABBA"
-    drifting = made(Random(1), 4, sd=0.0, drift=0.3)
+    drifting = make_pairs(Random(1), 4, sd=0.0, drift=0.3)
     changes = [log((b.values["response_p50"] or 0) / (a.values["response_p50"] or 0)) for a, b in drifting]
     assert min(changes) < -0.2 < 0.2 < max(changes)
     assert sum(changes) == pytest.approx(0, abs=1e-9)
@@ -50,27 +50,27 @@ def test_sides_take_turns_so_that_a_drift_hits_both_alike() -> None:
 
 def test_a_difference_is_found_with_its_direction_and_size() -> None:
     for seed in range(20):
-        found = compare(made(Random(seed), 60, ratio=1.1), DECIDING)
-        slower, less = found["response_p50"], found["throughput"]
-        assert slower.answer == less.answer == "A better"
+        differences = compare(make_pairs(Random(seed), 60, ratio=1.1), DECIDING)
+        slower, throughput = differences["response_p50"], differences["throughput"]
+        assert slower.answer == throughput.answer == "A better"
         assert slower.low <= 0.1 <= slower.high
-        assert less.low <= 1 / 1.1 - 1 <= less.high
-        assert found["failed_rate"].answer == "no difference"
-    faster = compare(made(Random(5), 60, ratio=0.8), DECIDING)["response_p50"]
+        assert throughput.low <= 1 / 1.1 - 1 <= throughput.high
+        assert differences["failed_rate"].answer == "no difference"
+    faster = compare(make_pairs(Random(5), 60, ratio=0.8), DECIDING)["response_p50"]
     assert faster.answer == "B better"
     assert faster.low <= -0.2 <= faster.high < 0
 
 
 def test_equal_sides_with_enough_pairs_have_no_difference_above_the_margin() -> None:
-    found = compare(made(Random(3), 60), DECIDING)["response_p50"]
-    assert found.answer == "no difference"
-    assert -0.1 < found.low < 0 < found.high < 0.1
+    difference = compare(make_pairs(Random(3), 60), DECIDING)["response_p50"]
+    assert difference.answer == "no difference"
+    assert -0.1 < difference.low < 0 < difference.high < 0.1
 
 
 def test_inconclusive_answer_names_a_sufficient_number_of_pairs() -> None:
     random, enough = Random(7), 0
     for _ in range(20):
-        pairs = made(random, 400, ratio=1.1, sd=0.1)
+        pairs = make_pairs(random, 400, ratio=1.1, sd=0.1)
         first = compare(pairs[:12], DECIDING)["response_p50"]
         if first.answer == "inconclusive":
             assert first.needed is not None
@@ -82,11 +82,11 @@ def test_inconclusive_answer_names_a_sufficient_number_of_pairs() -> None:
 
 
 def test_few_pairs_decide_nothing() -> None:
-    pairs = made(Random(4), LEAST_PAIRS - 1, ratio=3.0, sd=0.001)
-    found = compare(pairs, DECIDING)
-    assert not is_decided(found, DECIDING)
-    assert (found["response_p50"].low, found["response_p50"].high) == (-1, inf)
-    assert is_decided(compare(made(Random(4), 12, ratio=3.0, sd=0.001), DECIDING), DECIDING)
+    pairs = make_pairs(Random(4), LEAST_PAIRS - 1, ratio=3.0, sd=0.001)
+    differences = compare(pairs, DECIDING)
+    assert not is_decided(differences, DECIDING)
+    assert (differences["response_p50"].low, differences["response_p50"].high) == (-1, inf)
+    assert is_decided(compare(make_pairs(Random(4), 12, ratio=3.0, sd=0.001), DECIDING), DECIDING)
     assert compare([], DECIDING) == {}
     assert not is_decided({}, DECIDING)
 
@@ -97,35 +97,37 @@ def test_rates_differ_in_points_and_never_by_chance_alone() -> None:
     def share(chance: float) -> float:
         return sum(random.random() < chance for _ in range(100)) / 100
 
-    found = compare(counted(*((share(0.0), share(0.01)) for _ in range(60))), ("failed_rate",))["failed_rate"]
-    assert (found.answer, found.is_points) == ("A better", True)
-    assert found.low <= 0.01 <= found.high
-    same = compare(counted(*[(0.0, 0.0)] * 60), ("failed_rate",))["failed_rate"]
+    difference = compare(make_rate_pairs(*((share(0.0), share(0.01)) for _ in range(60))), ("failed_rate",))[
+        "failed_rate"
+    ]
+    assert (difference.answer, difference.is_points) == ("A better", True)
+    assert difference.low <= 0.01 <= difference.high
+    same = compare(make_rate_pairs(*[(0.0, 0.0)] * 60), ("failed_rate",))["failed_rate"]
     assert same.answer == "no difference"
     assert same.high > 0
-    one = compare(counted(*[(0.0, 0.0)] * 5, (0.0, 0.01)), ("failed_rate",))["failed_rate"]
+    one = compare(make_rate_pairs(*[(0.0, 0.0)] * 5, (0.0, 0.01)), ("failed_rate",))["failed_rate"]
     assert one.answer == "inconclusive"
 
 
 def test_a_difference_without_variance_is_exact() -> None:
-    twice = compare(counted(*[(1.0, 2.0)] * 12, metric="requests_per_op"))["requests_per_op"]
+    twice = compare(make_rate_pairs(*[(1.0, 2.0)] * 12, metric="requests_per_op"))["requests_per_op"]
     assert (twice.answer, round(twice.change, 9)) == ("A better", 1.0)
-    same = compare(counted(*[(1.0, 1.0)] * 12, metric="requests_per_op"))["requests_per_op"]
+    same = compare(make_rate_pairs(*[(1.0, 1.0)] * 12, metric="requests_per_op"))["requests_per_op"]
     assert same.answer == "no difference"
 
 
-def quiet(random: Random, ops: int, median_s: float) -> BlockValues:
+def quiet_block(random: Random, ops: int, median_s: float) -> BlockValues:
     return BlockValues({}, ops, [median_s * exp(random.gauss(0, 0.35)) for _ in range(ops)])
 
 
 def test_quiet_operations_of_several_blocks_make_one_percentile() -> None:
     random = Random(9)
-    pairs = [(quiet(random, 15, 0.1), quiet(random, 15, 0.13)) for _ in range(90)]
-    found = compare(pairs)
-    assert found["quiet_p50"].pairs == 30  # three blocks of 15 have 40
-    assert found["quiet_p50"].answer == "A better"
-    assert found["quiet_p50"].low <= 0.3 <= found["quiet_p50"].high
-    assert found["quiet_p99"].pairs == 4
+    pairs = [(quiet_block(random, 15, 0.1), quiet_block(random, 15, 0.13)) for _ in range(90)]
+    differences = compare(pairs)
+    assert differences["quiet_p50"].pairs == 30  # three blocks of 15 have 40
+    assert differences["quiet_p50"].answer == "A better"
+    assert differences["quiet_p50"].low <= 0.3 <= differences["quiet_p50"].high
+    assert differences["quiet_p99"].pairs == 4
     few = compare(pairs[:2])["quiet_p50"]
     assert (few.answer, few.why) == ("inconclusive", "30 quiet operations per side; at least 40 are needed")
     assert isnan(few.change)
@@ -135,39 +137,39 @@ def test_quiet_operations_of_several_blocks_make_one_percentile() -> None:
 
 @pytest.mark.parametrize("values", [{"response_p50": None}, {"response_p50": 0.0}, {}, {"response_p50": float("nan")}])
 def test_a_number_that_is_not_known_is_not_compared(values: Mapping[str, float | None]) -> None:
-    pairs = [*made(Random(1), 8), (BlockValues({"response_p50": 0.1}, 100), BlockValues(values, 100))]
+    pairs = [*make_pairs(Random(1), 8), (BlockValues({"response_p50": 0.1}, 100), BlockValues(values, 100))]
     assert "response_p50" not in compare(pairs, DECIDING)
 
 
 def test_without_a_deciding_metric_all_decide() -> None:
-    found = compare(counted(*[(1.0, 2.0)] * 12, metric="tue"), ("quiet_p50",))
-    assert is_decided(found, ("quiet_p50",)) is ("quiet_p50" not in found)
+    differences = compare(make_rate_pairs(*[(1.0, 2.0)] * 12, metric="tue"), ("quiet_p50",))
+    assert is_decided(differences, ("quiet_p50",)) is ("quiet_p50" not in differences)
 
 
-def starved(random: Random, count: int, shifted: Mapping[str, float]) -> list[Pair]:
-    """Pairs on a busy machine, which disturbs the median of a block more than its quicker operations.
+def make_busy_pairs(random: Random, count: int, shifted: Mapping[str, float]) -> list[Pair]:
+    """Return pairs on a busy machine, which disturbs the median of a block more than its quicker operations.
 
-    ``shifted`` has, by metric, B's time as a share of A's.
+    ``shifted`` maps a metric to B's time as a share of A's.
     """
     pairs = []
     for _ in range(count):
         sides = []
-        for of in ({}, shifted):
+        for factors in ({}, shifted):
             busy = random.expovariate(1)
             logs = {"service_p50": random.gauss(busy / 2, 0.05 + busy / 2), "service_p25": random.gauss(0, 0.07)}
-            sides.append(BlockValues({name: exp(each) * of.get(name, 1.0) for name, each in logs.items()}, 80))
+            sides.append(BlockValues({name: exp(value) * factors.get(name, 1.0) for name, value in logs.items()}, 80))
         pairs.append((sides[0], sides[1]))
     return pairs
 
 
 def test_the_metric_that_differs_is_named_and_another_is_not() -> None:
     """A difference of the quick operations says nothing about the median."""
-    found = compare(starved(Random(3), 60, {"service_p25": 1.1}))
-    assert (found["service_p25"].answer, found["service_p50"].answer) == ("A better", "inconclusive")
-    assert is_decided(found, DEFAULT)
-    equal = compare(starved(Random(3), 60, {}))
-    assert (equal["service_p25"].answer, equal["service_p50"].answer) == ("no difference", "inconclusive")
-    assert not is_decided(equal, DEFAULT)
+    differences = compare(make_busy_pairs(Random(3), 60, {"service_p25": 1.1}))
+    assert (differences["service_p25"].answer, differences["service_p50"].answer) == ("A better", "inconclusive")
+    assert is_decided(differences, DEFAULT)
+    equal_sides = compare(make_busy_pairs(Random(3), 60, {}))
+    assert (equal_sides["service_p25"].answer, equal_sides["service_p50"].answer) == ("no difference", "inconclusive")
+    assert not is_decided(equal_sides, DEFAULT)
 
 
 def test_the_lower_quartile_is_not_awaited_beside_the_median() -> None:
@@ -176,10 +178,10 @@ def test_the_lower_quartile_is_not_awaited_beside_the_median() -> None:
 
 
 def test_a_drift_and_an_effect_of_the_order_are_remarked() -> None:
-    calm = made(Random(2), 20, sd=0.02)
+    calm = make_pairs(Random(2), 20, sd=0.02)
     firsts = [side_of(2 * number) for number in range(20)]
     assert remarks(calm, firsts) == []
-    (drift,) = remarks(made(Random(2), 20, sd=0.02, drift=0.02), firsts)
+    (drift,) = remarks(make_pairs(Random(2), 20, sd=0.02, drift=0.02), firsts)
     assert "drifted by +" in drift
     seconds = []
     for first, (a, b) in zip(firsts, calm, strict=True):

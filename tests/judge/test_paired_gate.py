@@ -1,4 +1,7 @@
-"""A gate on two sides: broken if B is certainly worse, and by more than the margin as measured; met if it is not."""
+"""Tests of the gate on two sides, which is broken if B is certainly worse and its measured change exceeds the margin.
+
+It is met if that is certainly not so.
+"""
 
 from __future__ import annotations
 
@@ -13,27 +16,29 @@ from pytest_cloudbench.judge.paired_gate import judge_pairs
 from pytest_cloudbench.judge.watched import paired_margin
 
 
-def differs(change: float, low: float, high: float, metric: str = "service_p50", margin: float = 0.1) -> Difference:
+def make_difference(
+    change: float, low: float, high: float, metric: str = "service_p50", margin: float = 0.1
+) -> Difference:
     return Difference(metric, 1.0, 1.0, False, change, low, high, 9, margin, "inconclusive")
 
 
 @pytest.mark.parametrize(
     ("difference", "answer"),
     [
-        (differs(0.98, 0.80, 1.18), "broken"),
-        (differs(0.12, 0.01, 0.24), "broken"),
-        (differs(0.08, 0.01, 0.16), "inconclusive"),
-        (differs(0.12, -0.01, 0.26), "inconclusive"),
-        (differs(0.00, -0.20, 0.20), "inconclusive"),
-        (differs(0.05, 0.02, 0.09), "met"),
-        (differs(0.00, -0.05, 0.05), "met"),
-        (differs(-0.30, -0.40, -0.10), "met"),
-        (differs(nan, -inf, inf), "inconclusive"),
-        (differs(-0.30, -0.40, -0.10, "throughput"), "broken"),
-        (differs(0.30, 0.10, 0.50, "throughput"), "met"),
-        (differs(-0.08, -0.16, -0.01, "throughput"), "inconclusive"),
-        (differs(0.03, 0.01, 0.05, "failed_rate", 0.01), "broken"),
-        (differs(0.03, 0.01, 0.05, "failed_rate", 0.06), "met"),
+        (make_difference(0.98, 0.80, 1.18), "broken"),
+        (make_difference(0.12, 0.01, 0.24), "broken"),
+        (make_difference(0.08, 0.01, 0.16), "inconclusive"),
+        (make_difference(0.12, -0.01, 0.26), "inconclusive"),
+        (make_difference(0.00, -0.20, 0.20), "inconclusive"),
+        (make_difference(0.05, 0.02, 0.09), "met"),
+        (make_difference(0.00, -0.05, 0.05), "met"),
+        (make_difference(-0.30, -0.40, -0.10), "met"),
+        (make_difference(nan, -inf, inf), "inconclusive"),
+        (make_difference(-0.30, -0.40, -0.10, "throughput"), "broken"),
+        (make_difference(0.30, 0.10, 0.50, "throughput"), "met"),
+        (make_difference(-0.08, -0.16, -0.01, "throughput"), "inconclusive"),
+        (make_difference(0.03, 0.01, 0.05, "failed_rate", 0.01), "broken"),
+        (make_difference(0.03, 0.01, 0.05, "failed_rate", 0.06), "met"),
     ],
 )
 def test_the_answer_about_one_metric(difference: Difference, answer: str) -> None:
@@ -42,40 +47,43 @@ def test_the_answer_about_one_metric(difference: Difference, answer: str) -> Non
     assert list(ruling.giving) == [difference.metric]
 
 
-MET, WORSE, OPEN = differs(0, -0.01, 0.01), differs(0.9, 0.8, 1.0), differs(0.05, -0.3, 0.4)
-LEANING = differs(0.3, -0.3, 1.0)
+MET, WORSE, OPEN = make_difference(0, -0.01, 0.01), make_difference(0.9, 0.8, 1.0), make_difference(0.05, -0.3, 0.4)
+LEANING = make_difference(0.3, -0.3, 1.0)
 
 
-def of(**given: Difference) -> dict[str, Difference]:
-    return given
+def by_metric(**differences: Difference) -> dict[str, Difference]:
+    return differences
 
 
 @pytest.mark.parametrize(
     ("differences", "margins", "answer", "giving"),
     [
-        (of(service_p50=MET, quiet_p99=OPEN), {}, "met", ["service_p50"]),
-        (of(service_p50=MET, quiet_p99=LEANING), {}, "inconclusive", ["quiet_p99"]),
-        (of(service_p50=MET, quiet_p99=LEANING), {"quiet_p99": None}, "met", ["service_p50"]),
-        (of(service_p50=MET, quiet_p99=WORSE), {}, "broken", ["quiet_p99"]),
-        (of(service_p50=OPEN, quiet_p99=WORSE), {}, "broken", ["quiet_p99"]),
-        (of(service_p50=MET, response_p99=WORSE), {}, "met", ["service_p50"]),
-        (of(service_p50=MET, response_p99=WORSE), {"response_p99": 0.1}, "broken", ["response_p99"]),
-        (of(service_p50=OPEN, quiet_p50=MET), {}, "inconclusive", ["service_p50"]),
-        (of(service_p50=MET, service_p25=OPEN), {}, "met", ["service_p50"]),
-        (of(service_p50=MET, service_p25=LEANING), {}, "inconclusive", ["service_p25"]),
-        (of(service_p50=OPEN, service_p25=WORSE), {}, "broken", ["service_p25"]),
-        (of(service_p50=OPEN, quiet_p50=MET), {"service_p50": None}, "met", ["quiet_p50"]),
-        (of(service_p50=WORSE, quiet_p50=WORSE), {"p50": None}, "inconclusive", []),
-        (of(knee_threads=OPEN, tue=MET), {}, "inconclusive", ["knee_threads"]),
-        (of(knee_threads=MET, tue=MET), {}, "met", ["knee_threads", "tue"]),
+        (by_metric(service_p50=MET, quiet_p99=OPEN), {}, "met", ["service_p50"]),
+        (by_metric(service_p50=MET, quiet_p99=LEANING), {}, "inconclusive", ["quiet_p99"]),
+        (by_metric(service_p50=MET, quiet_p99=LEANING), {"quiet_p99": None}, "met", ["service_p50"]),
+        (by_metric(service_p50=MET, quiet_p99=WORSE), {}, "broken", ["quiet_p99"]),
+        (by_metric(service_p50=OPEN, quiet_p99=WORSE), {}, "broken", ["quiet_p99"]),
+        (by_metric(service_p50=MET, response_p99=WORSE), {}, "met", ["service_p50"]),
+        (by_metric(service_p50=MET, response_p99=WORSE), {"response_p99": 0.1}, "broken", ["response_p99"]),
+        (by_metric(service_p50=OPEN, quiet_p50=MET), {}, "inconclusive", ["service_p50"]),
+        (by_metric(service_p50=MET, service_p25=OPEN), {}, "met", ["service_p50"]),
+        (by_metric(service_p50=MET, service_p25=LEANING), {}, "inconclusive", ["service_p25"]),
+        (by_metric(service_p50=OPEN, service_p25=WORSE), {}, "broken", ["service_p25"]),
+        (by_metric(service_p50=OPEN, quiet_p50=MET), {"service_p50": None}, "met", ["quiet_p50"]),
+        (by_metric(service_p50=WORSE, quiet_p50=WORSE), {"p50": None}, "inconclusive", []),
+        (by_metric(knee_threads=OPEN, tue=MET), {}, "inconclusive", ["knee_threads"]),
+        (by_metric(knee_threads=MET, tue=MET), {}, "met", ["knee_threads", "tue"]),
         ({}, {}, "inconclusive", []),
     ],
 )
 def test_the_answer_about_an_experiment(
     differences: Mapping[str, Difference], margins: Mapping[str, float | None], answer: str, giving: list[str]
 ) -> None:
-    named = {name: differs(each.change, each.low, each.high, name) for name, each in differences.items()}
-    ruling = judge_pairs(named, DECIDING, margins)
+    renamed = {
+        name: make_difference(difference.change, difference.low, difference.high, name)
+        for name, difference in differences.items()
+    }
+    ruling = judge_pairs(renamed, DECIDING, margins)
     assert (ruling.answer, list(ruling.giving)) == (answer, giving)
 
 
@@ -97,7 +105,7 @@ def test_the_lower_quartile_takes_the_margin_of_the_median(
 
 
 def session(random: Random, change: float, pairs: int = 60, sd: float = 0.1) -> str:
-    """The answer of a session that checks after every pair, as a comparison does."""
+    """Return the answer of a session that checks after every pair, as a comparison does."""
     blocks = []
     for _ in range(pairs):
         a, b = random.gauss(0, sd / 2**0.5), log(1 + change) + random.gauss(0, sd / 2**0.5)

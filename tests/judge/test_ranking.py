@@ -1,4 +1,4 @@
-"""Who is best, if the difference is more than noise: known differences are found, and equals are not told apart."""
+"""Tests of the ranking: known differences are found, and equal candidates are not told apart."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytest_cloudbench.model import Op, Outcome, Verb
 def operations(
     seed: int, middle_s: float, count: int = 200, drift: float = 0.3, ok_share: float = 1.0
 ) -> tuple[OpTable, list[float]]:
-    """Operations of one run, which depend on those before: a slow walk, and a spread of their own."""
+    """Return operations of one run and their times, which follow a slow walk with a spread around it."""
     random, walk, ops, times_s = Random(seed), 0.0, [], []
     for number in range(count):
         walk = 0.9 * walk + random.gauss(0.0, drift * 0.4)
@@ -38,23 +38,23 @@ def candidate(seed: int, middle_s: float, metric: str = "response_p50") -> Candi
 
 
 def test_a_set_difference_is_found() -> None:
-    found = rank("response_p50", {"slow": candidate(1, 0.2), "fast": candidate(2, 0.1), "slower": candidate(3, 0.3)})
-    assert (found.verdict, found.leaders) == ("best", ("fast",))
+    ranking = rank("response_p50", {"slow": candidate(1, 0.2), "fast": candidate(2, 0.1), "slower": candidate(3, 0.3)})
+    assert (ranking.verdict, ranking.leaders) == ("best", ("fast",))
 
 
 def test_equal_providers_seldom_differ() -> None:
-    """Not even where a significance test would: operations of one run depend on each other."""
-    found = [
+    """A significance test alone would find differences, because operations of one run depend on each other."""
+    verdicts = [
         rank("response_p50", {"one": candidate(seed, 0.1), "other": candidate(seed + 1000, 0.1)}).verdict
         for seed in range(200)
     ]
-    assert found.count("best") <= 2
+    assert verdicts.count("best") <= 2
 
 
 def test_leaders_that_do_not_differ_are_named_together() -> None:
-    found = rank("response_p50", {"a": candidate(1, 0.1), "far": candidate(2, 0.4), "b": candidate(3, 0.1)})
-    assert found.verdict == "among the best"
-    assert set(found.leaders) == {"a", "b"}
+    ranking = rank("response_p50", {"a": candidate(1, 0.1), "far": candidate(2, 0.4), "b": candidate(3, 0.1)})
+    assert ranking.verdict == "among the best"
+    assert set(ranking.leaders) == {"a", "b"}
 
 
 def test_ranking_prefers_more_if_the_metric_does() -> None:
@@ -82,17 +82,18 @@ def test_refusals_are_found_and_a_percentage_point_is_not() -> None:
 )  # fmt: skip
 def test_ranking_has_no_leader_if_one_candidate_cannot_be_judged(changes: dict[str, Any], why: str) -> None:
     fast, slow = candidate(1, 0.1), candidate(2, 0.4)
-    found = rank("response_p50", {"fast": fast, "slow": replace(slow, **changes)})
-    assert (found.verdict, found.leaders, found.why) == ("not judged", (), why)
+    ranking = rank("response_p50", {"fast": fast, "slow": replace(slow, **changes)})
+    assert (ranking.verdict, ranking.leaders, ranking.why) == ("not judged", (), why)
 
 
 def test_a_difference_has_to_be_large_too() -> None:
-    """A quarter for one run each, a tenth for several runs, twice on a busy machine, more than the generator's own."""
+    """It must be a quarter for one run each, a tenth for several runs, twice on a busy machine, and more than the
+    generator's own error."""
     steady = {"a": Candidate(1.0, [1.0] * 10), "b": Candidate(1.2, [1.2] * 10)}
     assert rank("response_p50", steady).verdict == "close"
-    assert rank("response_p50", {name: replace(each, is_of_runs=True) for name, each in steady.items()}).leaders == (
-        "a",
-    )
+    assert rank(
+        "response_p50", {name: replace(provider, is_of_runs=True) for name, provider in steady.items()}
+    ).leaders == ("a",)
     far = {"a": Candidate(1.0, [1.0] * 10, is_busy=True), "b": Candidate(1.9, [1.9] * 10)}
     assert rank("response_p50", far).verdict == "close"
     assert rank("response_p50", {**far, "a": Candidate(1.0, [1.0] * 10)}).leaders == ("a",)
@@ -111,8 +112,8 @@ def test_a_difference_has_to_be_large_too() -> None:
     ],
 )
 def test_close_providers_are_told_from_equal_ones(values: list[float], why: str) -> None:
-    known = {"a": Candidate(1.0, [1.0, 1.01, 0.99, 1.0, 1.0]), "b": Candidate(fmean(values), values)}
-    ranking = rank("response_p50", known)
+    candidates = {"a": Candidate(1.0, [1.0, 1.01, 0.99, 1.0, 1.0]), "b": Candidate(fmean(values), values)}
+    ranking = rank("response_p50", candidates)
     assert (ranking.verdict, ranking.why) == ("close", why)
 
 
@@ -140,24 +141,24 @@ def test_a_rate_is_that_of_its_group() -> None:
 
 
 def test_the_interval_of_a_distance_covers_the_truth_in_95_percent() -> None:
-    random, held = Random(5), 0
+    random, covered_count = Random(5), 0
     for _ in range(400):
         one, other = ([centre * random.lognormvariate(0, 0.1) for _ in range(8)] for centre in (0.13, 0.1))
-        found = distance("response_p50", Candidate(median(one), one), Candidate(median(other), other))
-        assert found is not None
-        assert not found.is_points
-        assert found.low < found.value < found.high
-        held += found.low < 0.3 < found.high
-    assert 368 <= held <= 392  # 95 %, and three standard errors
+        result = distance("response_p50", Candidate(median(one), one), Candidate(median(other), other))
+        assert result is not None
+        assert not result.is_points
+        assert result.low < result.value < result.high
+        covered_count += result.low < 0.3 < result.high
+    assert 368 <= covered_count <= 392  # 95 %, and three standard errors
 
 
 def test_a_distance_of_shares_is_in_points() -> None:
     one, other = [0.10, 0.12, 0.11, 0.10, 0.12], [0.02, 0.01, 0.02, 0.01, 0.02]
-    found = distance("failed_rate", Candidate(0.11, one), Candidate(0.016, other))
-    assert found is not None
-    assert found.is_points
-    assert found.value == pytest.approx(0.094)
-    assert 0.08 < found.low < found.value < found.high < 0.11
+    result = distance("failed_rate", Candidate(0.11, one), Candidate(0.016, other))
+    assert result is not None
+    assert result.is_points
+    assert result.value == pytest.approx(0.094)
+    assert 0.08 < result.low < result.value < result.high < 0.11
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
-"""Every function of ``judge/significance``, the percentile and Wilson's interval against SciPy, which only tests need.
+"""Comparison of every function of ``judge/significance``, of the percentile and of Wilson's interval with SciPy.
 
-SciPy is imported in functions: it takes more than a second, and xdist's workers would pay for it at collection.
+Only tests need SciPy. It is imported in functions because it takes more than a second, which xdist's workers would
+pay for at collection.
 """
 
 from __future__ import annotations
@@ -54,22 +55,26 @@ GROUPS = st.one_of(
 )
 
 
-def is_near(ours: float, theirs: float, rel: float = 1e-9) -> None:
+def assert_near(ours: float, theirs: float, rel: float = 1e-9) -> None:
     assert ours == pytest.approx(theirs, rel=rel, abs=TINY)
 
 
 def test_each_public_function_has_its_comparison() -> None:
-    """A test of a new function's name, which calls it and SciPy."""
-    own = {name for name, each in vars(significance).items() if isinstance(each, FunctionType)}
-    names = {name for name in own if getattr(significance, name).__module__ == significance.__name__ and name[0] != "_"}
+    """Each function needs a test with its name in this module that calls both the function and SciPy."""
+    function_names = {name for name, value in vars(significance).items() if isinstance(value, FunctionType)}
+    names = {
+        name
+        for name in function_names
+        if getattr(significance, name).__module__ == significance.__name__ and name[0] != "_"
+    }
     assert names >= {"chi2_sf", "theil_sen"}
     for name in [*sorted(names), "percentile", "availability"]:
         test = getattr(sys.modules[__name__], f"test_{name}_agrees_with_scipy", None)
         assert test is not None, f"{name}: no comparison with SciPy"
         tree = ast.parse(inspect.getsource(test))
-        called = {each.func.id for each in ast.walk(tree) if isinstance(each, ast.Call) and hasattr(each.func, "id")}
+        called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and hasattr(node.func, "id")}
         assert name in called
-        assert any(isinstance(each, ast.ImportFrom) and "scipy" in str(each.module) for each in ast.walk(tree)), name
+        assert any(isinstance(node, ast.ImportFrom) and "scipy" in str(node.module) for node in ast.walk(tree)), name
 
 
 @pytest.mark.slow
@@ -87,7 +92,7 @@ def test_quantiles_of_the_normal_distribution_agree_with_scipy() -> None:
 def test_normal_sf_agrees_with_scipy(z: float) -> None:
     from scipy import stats
 
-    is_near(normal_sf(z), stats.norm.sf(z))
+    assert_near(normal_sf(z), stats.norm.sf(z))
 
 
 @MANY
@@ -100,25 +105,26 @@ def test_chi2_sf_agrees_with_scipy(statistic: float, freedom: int, is_share: boo
     from scipy import stats
 
     statistic *= freedom if is_share else 1  # near the mean, where both ways to compute it meet
-    is_near(chi2_sf(statistic, freedom), stats.chi2.sf(statistic, freedom), rel=1e-11 + 1e-14 * freedom)
+    assert_near(chi2_sf(statistic, freedom), stats.chi2.sf(statistic, freedom), rel=1e-11 + 1e-14 * freedom)
 
 
 @MANY
-@given(statistic=st.one_of(st.floats(0, 50), st.floats(0), st.floats(1e-14, 1e-8)), freedom=FREE, rest=FREE)
-@example(statistic=inf, freedom=1, rest=5)
-@example(statistic=5e-11, freedom=1, rest=1_000_000)
-@example(statistic=1.0, freedom=1_000_000, rest=1_000_000)
-@example(statistic=1.7747596174140102e-20, freedom=1, rest=1)
-def test_f_sf_agrees_with_scipy(statistic: float, freedom: int, rest: int) -> None:
-    """The same with many degrees of freedom. SciPy's own F is off by 3e-11 at 1e-14, its incomplete beta is not."""
+@given(statistic=st.one_of(st.floats(0, 50), st.floats(0), st.floats(1e-14, 1e-8)), freedom=FREE, residual_freedom=FREE)
+@example(statistic=inf, freedom=1, residual_freedom=5)
+@example(statistic=5e-11, freedom=1, residual_freedom=1_000_000)
+@example(statistic=1.0, freedom=1_000_000, residual_freedom=1_000_000)
+@example(statistic=1.7747596174140102e-20, freedom=1, residual_freedom=1)
+def test_f_sf_agrees_with_scipy(statistic: float, freedom: int, residual_freedom: int) -> None:
+    """Many degrees of freedom lose digits here, too. SciPy's own F is off by 3e-11 at 1e-14, unlike its incomplete
+    beta."""
     from scipy import special, stats
 
-    odds = freedom * statistic / rest
-    small = special.betaincc(freedom / 2, rest / 2, odds / (1 + odds)) if odds < 1 else None
-    if odds < 1e-15:  # where its complement is 1, whatever is missing
-        small = 1 - special.betainc(freedom / 2, rest / 2, odds)
-    expected = stats.f.sf(statistic, freedom, rest) if small is None else small
-    is_near(f_sf(statistic, freedom, rest), expected, rel=1e-11 + 1e-13 * (freedom + rest))
+    odds = freedom * statistic / residual_freedom
+    beta_value = special.betaincc(freedom / 2, residual_freedom / 2, odds / (1 + odds)) if odds < 1 else None
+    if odds < 1e-15:  # here the complement is rounded to 1
+        beta_value = 1 - special.betainc(freedom / 2, residual_freedom / 2, odds)
+    expected = stats.f.sf(statistic, freedom, residual_freedom) if beta_value is None else beta_value
+    assert_near(f_sf(statistic, freedom, residual_freedom), expected, rel=1e-11 + 1e-13 * (freedom + residual_freedom))
 
 
 @MANY
@@ -126,7 +132,7 @@ def test_f_sf_agrees_with_scipy(statistic: float, freedom: int, rest: int) -> No
 def test_t_sf_agrees_with_scipy(t: float, freedom: int) -> None:
     from scipy import stats
 
-    is_near(t_sf(t, freedom), stats.t.sf(t, freedom), rel=1e-9 + 1e-13 * freedom)
+    assert_near(t_sf(t, freedom), stats.t.sf(t, freedom), rel=1e-9 + 1e-13 * freedom)
 
 
 @pytest.mark.slow
@@ -163,7 +169,7 @@ def test_kruskal_wallis_agrees_with_scipy(groups: list[list[float]]) -> None:
 @MANY
 @given(groups=GROUPS)
 def test_jonckheere_agrees_with_scipy(groups: list[list[float]]) -> None:
-    """Kendall's score of values and numbers of groups; of two groups, Mann and Whitney's U."""
+    """It is Kendall's score of values and group numbers. For two groups it is Mann and Whitney's U, too."""
     from scipy import stats
 
     ours = jonckheere(groups)
@@ -174,10 +180,10 @@ def test_jonckheere_agrees_with_scipy(groups: list[list[float]]) -> None:
     values = [value for group in groups for value in group]
     if len(values) > 2:  # SciPy divides by n - 2
         theirs = stats.kendalltau(numbers, values, method="asymptotic", alternative="greater")
-        is_near(ours.p_value, theirs.pvalue)
+        assert_near(ours.p_value, theirs.pvalue)
     u = stats.mannwhitneyu(*groups[:2], alternative="less", use_continuity=False, method="asymptotic")
     if len({value for group in groups[:2] for value in group}) > 1:
-        is_near(jonckheere(groups[:2]).p_value, u.pvalue)
+        assert_near(jonckheere(groups[:2]).p_value, u.pvalue)
 
 
 POINTS = st.one_of(
@@ -191,29 +197,29 @@ POINTS = st.one_of(
 @given(seasons=st.lists(POINTS, min_size=1, max_size=4))
 @example(seasons=[[(0.0, 1.0), (0.0, 2.0), (0.0, 3.0), (1.0, 2.0)]])  # values at one time are not a trend
 def test_theil_sen_agrees_with_scipy(seasons: list[list[tuple[float, float]]]) -> None:
-    """Score and variance of each season from Kendall's tau, then Mann-Kendall's correction for continuity."""
+    """Each season's score and variance come from Kendall's tau, with Mann-Kendall's correction for continuity."""
     from scipy import stats
 
     score = variance = 0.0
-    for each in seasons:
-        at, values = zip(*each, strict=True)
-        assume(len(set(at)) > 1 and len(set(values)) > 1)
-        tau = stats.kendalltau(at, values, method="asymptotic", variant="b")
-        pairs = len(each) * (len(each) - 1) / 2
-        untied = [pairs - sum(n * (n - 1) / 2 for n in map(column.count, set(column))) for column in (at, values)]
-        found = tau.statistic * sqrt(untied[0] * untied[1])
-        assume(abs(found) > 0.5)  # or the variance cannot be told from tau and p
-        score += found
-        variance += (found / stats.norm.isf(tau.pvalue / 2)) ** 2
+    for season in seasons:
+        times, values = zip(*season, strict=True)
+        assume(len(set(times)) > 1 and len(set(values)) > 1)
+        tau = stats.kendalltau(times, values, method="asymptotic", variant="b")
+        pairs = len(season) * (len(season) - 1) / 2
+        untied = [pairs - sum(n * (n - 1) / 2 for n in map(column.count, set(column))) for column in (times, values)]
+        season_score = tau.statistic * sqrt(untied[0] * untied[1])
+        assume(abs(season_score) > 0.5)  # otherwise tau and p do not determine the variance
+        score += season_score
+        variance += (season_score / stats.norm.isf(tau.pvalue / 2)) ** 2
     expected = (abs(score) - 1) / sqrt(variance) if abs(score) > 0.5 else 0.0
     ours = theil_sen(seasons, is_seasonal=len(seasons) > 1)
     assert abs(ours.evidence.statistic) == pytest.approx(expected, rel=1e-6, abs=1e-9)
     assert ours.evidence.statistic * score >= -1e-9
-    is_near(ours.evidence.p_value, 2 * stats.norm.sf(abs(ours.evidence.statistic)))
-    one, (at, values) = theil_sen(seasons[:1], is_seasonal=False), zip(*seasons[0], strict=True)
-    if len(set(at)) == len(at) or len(set(values)) == len(values):  # or SciPy drops terms of the variance
-        slope, _, low, high = stats.theilslopes(values, at, alpha=0.95)
-        assert (one.slope, one.low, one.high) == pytest.approx((slope, low, high))
+    assert_near(ours.evidence.p_value, 2 * stats.norm.sf(abs(ours.evidence.statistic)))
+    single_season, (times, values) = theil_sen(seasons[:1], is_seasonal=False), zip(*seasons[0], strict=True)
+    if len(set(times)) == len(times) or len(set(values)) == len(values):  # otherwise SciPy drops terms of the variance
+        slope, _, low, high = stats.theilslopes(values, times, alpha=0.95)
+        assert (single_season.slope, single_season.low, single_season.high) == pytest.approx((slope, low, high))
 
 
 @pytest.mark.slow
@@ -236,14 +242,14 @@ def test_weighted_line_agrees_with_scipy(points: list[tuple[int, float, float]])
     assert fit.level == pytest.approx(level, rel=1e-6, abs=1e-9 * size)
     assert fit.slope * largest == pytest.approx(slope, rel=1e-6, abs=1e-9 * size)
     inverse = linalg.pinv(design) @ linalg.pinv(design).T
-    found = (fit.level_variance, fit.slope_variance * largest**2, fit.covariance * largest)
-    assert found == pytest.approx((inverse[0, 0], inverse[1, 1], inverse[0, 1]), rel=1e-4, abs=1e-9)
+    variances = (fit.level_variance, fit.slope_variance * largest**2, fit.covariance * largest)
+    assert variances == pytest.approx((inverse[0, 0], inverse[1, 1], inverse[0, 1]), rel=1e-4, abs=1e-9)
     misfit = sum(w * (y - fit.level - fit.slope * x) ** 2 for x, y, w in points)
     assert fit.misfit == pytest.approx(misfit)
 
 
 def _bends(levels: Sequence[int]) -> list[float]:
-    """Where ``best_line`` looks for a bend, as its comment says: not before the second level."""
+    """Return the bends that ``best_line`` tries, as its comment says: none before the second level."""
     steps = max(3, 80 // len(levels))
     return [low + (high - low) * step / steps for low, high in pairwise(levels[1:]) for step in range(steps)]
 
@@ -255,7 +261,7 @@ def _bends(levels: Sequence[int]) -> list[float]:
     bend_at=st.integers(0, 9), growth=st.floats(0, 3), data=st.data(),
 )  # fmt: skip
 def test_best_line_agrees_with_scipy(levels: list[int], bend_at: int, growth: float, data: st.DataObject) -> None:
-    """The lines, the growth with its error (asked for as a parameter of its own) and the F test, from curve_fit."""
+    """The lines, the growth with its error (a fitted parameter) and the F test come from curve_fit."""
     import numpy as np
     from scipy import optimize, stats
 
@@ -263,11 +269,11 @@ def test_best_line_agrees_with_scipy(levels: list[int], bend_at: int, growth: fl
     errors = data.draw(st.lists(st.floats(0.03, 0.3), min_size=len(levels), max_size=len(levels)))
     start = levels[min(bend_at, len(levels) - 1)]
     truth = [10 * (1 + growth * max(0, level - start) / levels[-1]) for level in levels]
-    centres = [value * (1 + each) for value, each in zip(truth, noise, strict=True)]
+    centres = [value * (1 + offset) for value, offset in zip(truth, noise, strict=True)]
     sigma = np.array(errors) * centres
 
-    def fitted(bend: float) -> tuple[float, float, float]:
-        """Misfit, growth from the bend to the last level, its error with known variances."""
+    def fit_bend(bend: float) -> tuple[float, float, float]:
+        """Return the misfit, the growth from the bend to the last level, and its error with known variances."""
         reach = levels[-1] - bend
         xs = np.maximum(0.0, np.array(levels) - bend) / reach
         (level, share), covariance = optimize.curve_fit(
@@ -279,20 +285,20 @@ def test_best_line_agrees_with_scipy(levels: list[int], bend_at: int, growth: fl
         return float(misfit), float(share), float(sqrt(covariance[1, 1]))
 
     ours = best_line(levels, centres, errors)
-    fits = {bend: fit for bend in _bends(levels) if (fit := fitted(bend))[1] > 0}
-    straight = chosen = fitted(levels[0])
-    known, freedom = 6, len(levels) - 2
+    fits = {bend: fit for bend in _bends(levels) if (fit := fit_bend(bend))[1] > 0}
+    straight = chosen = fit_bend(levels[0])
+    prior_freedom, freedom = 6, len(levels) - 2
     gain = 0.0
     if fits:
         bent = min(fits.values())
-        gain = max(0.0, straight[0] - bent[0]) / max(1.0, (bent[0] + known) / (len(levels) - 3 + known))
-        assert ours.bend.p_value == pytest.approx(stats.f.sf(gain, 1, len(levels) - 3 + known), rel=1e-4)
+        gain = max(0.0, straight[0] - bent[0]) / max(1.0, (bent[0] + prior_freedom) / (len(levels) - 3 + prior_freedom))
+        assert ours.bend.p_value == pytest.approx(stats.f.sf(gain, 1, len(levels) - 3 + prior_freedom), rel=1e-4)
         assume(abs(gain - 4) > 1e-4)
         if gain > 4:
             chosen, freedom = bent, len(levels) - 3
     assert ours.bend.statistic == pytest.approx(gain, rel=1e-4, abs=1e-6)
     assert ours.slowdown == pytest.approx(chosen[1], rel=1e-3, abs=1e-6)
-    scale = max(1.0, (chosen[0] + known) / (freedom + known))
+    scale = max(1.0, (chosen[0] + prior_freedom) / (freedom + prior_freedom))
     assert ours.error == pytest.approx(chosen[2] * sqrt(scale), rel=1e-3)
     middle = float(np.average(centres, weights=sigma**-2))
     uneven = max(abs(y / middle - 1) - 3 * error for y, error in zip(centres, errors, strict=True))
@@ -302,31 +308,31 @@ def test_best_line_agrees_with_scipy(levels: list[int], bend_at: int, growth: fl
 @MANY
 @given(values=VALUES)
 def test_trimmed_mean_agrees_with_scipy(values: list[float]) -> None:
-    """The share that SciPy is told cuts as many as ours: a tenth, rounded up."""
+    """The share given to SciPy cuts as many values as ours does: a tenth, rounded up."""
     from scipy import stats
 
     cut = -(-len(values) // 10) if len(values) > 2 else 0
-    is_near(trimmed_mean(values), stats.trim_mean(values, (cut + 0.5) / len(values) if cut else 0))
+    assert_near(trimmed_mean(values), stats.trim_mean(values, (cut + 0.5) / len(values) if cut else 0))
 
 
 @pytest.mark.slow
 @MANY
 @given(groups=st.lists(st.lists(st.floats(0.5, 50), min_size=5, max_size=40), min_size=1, max_size=6))
 def test_relative_errors_agrees_with_scipy(groups: list[list[float]]) -> None:
-    """Errors of trimmed means; no level's error is below the usual one, and 3 % of its own is added."""
+    """Compare the errors of trimmed means. No level's error is below the usual one, and 3 % of its mean is added."""
     from scipy.stats import mstats
 
-    found = dict(enumerate(groups))
-    centres = {level: trimmed_mean(values) for level, values in found.items()}
+    values_by_level = dict(enumerate(groups))
+    centres = {level: trimmed_mean(values) for level, values in values_by_level.items()}
     spreads = []
-    for level, values in found.items():
+    for level, values in values_by_level.items():
         share = nextafter(-(-len(values) // 10) / len(values), 1)
         error = float(mstats.trimmed_stde(values, limits=(share, share)))
         spreads.append(error * sqrt(len(values)) / centres[level])
     usual = median(spreads)
     sizes = map(len, groups)
-    expected = [sqrt(max(each, usual) ** 2 / size + 0.03**2) for each, size in zip(spreads, sizes, strict=True)]
-    assert relative_errors(found, centres) == pytest.approx(expected)
+    expected = [sqrt(max(spread, usual) ** 2 / size + 0.03**2) for spread, size in zip(spreads, sizes, strict=True)]
+    assert relative_errors(values_by_level, centres) == pytest.approx(expected)
 
 
 @MANY
@@ -389,13 +395,17 @@ def test_binomial_sf_of_certain_and_impossible_success() -> None:
 
 
 @MANY
-@given(whole=st.integers(1, 3000), data=st.data())
-def test_hypergeometric_sf_agrees_with_scipy(whole: int, data: st.DataObject) -> None:
+@given(population=st.integers(1, 3000), data=st.data())
+def test_hypergeometric_sf_agrees_with_scipy(population: int, data: st.DataObject) -> None:
     from scipy import stats
 
-    drawn, marked = data.draw(st.integers(0, whole)), data.draw(st.integers(0, whole))
+    drawn, marked = data.draw(st.integers(0, population)), data.draw(st.integers(0, population))
     count = data.draw(st.integers(0, min(drawn, marked) + 1))
-    is_near(hypergeometric_sf(count, drawn, marked, whole), stats.hypergeom.sf(count - 1, whole, marked, drawn), 1e-7)
+    assert_near(
+        hypergeometric_sf(count, drawn, marked, population),
+        stats.hypergeom.sf(count - 1, population, marked, drawn),
+        1e-7,
+    )
 
 
 def test_more_cannot_be_drawn_than_there_are() -> None:

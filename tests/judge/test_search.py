@@ -1,4 +1,4 @@
-"""Searches against known truths: what they find, that they end, and that they say what they do not know."""
+"""Tests of searches against known truths: their results, their end, and what they report as unknown."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ SEEDS = range(100)
 # --- the best level ---
 
 
-def look(search: LevelSearch, time_s: Callable[[int], float | None]) -> BestLevel:
+def run_level_search(search: LevelSearch, time_s: Callable[[int], float | None]) -> BestLevel:
     while (level := search.next()) is not None:
         search.tell(level, time_s(level))
     return search.result()
 
 
-def noisy(truth_s: Callable[[int], float], noise: float, seed: int) -> Callable[[int], float]:
+def add_noise(truth_s: Callable[[int], float], noise: float, seed: int) -> Callable[[int], float]:
     random = Random(seed)
     return lambda level: truth_s(level) * random.lognormvariate(0, noise)
 
 
 def valley(level: int) -> float:
-    """Least at 30: less work for each segment, more overhead for all."""
+    """Return a time that is shortest at 30: more segments mean less work for each, but more overhead."""
     return 10 / level + level / 90
 
 
@@ -48,7 +48,7 @@ def growing(level: int) -> float:
 
 
 def edge_at_50(level: int) -> float:
-    """Table II, the provider whose best level is 50 at every size: beyond it, connections wait."""
+    """Return a time that is shortest at 50, above which connections wait, as with one provider of Table II."""
     return 10 / level if level <= 50 else 0.2 + 0.01 * (level - 50)
 
 
@@ -57,67 +57,69 @@ def edge_at_50(level: int) -> float:
     [(valley, 20, 40), (plateau, 19, 50), (falling, 99, 100), (growing, 1, 1), (edge_at_50, 45, 52)],
 )
 def test_the_best_level_is_found_with_few_probes(truth_s: Callable[[int], float], low: int, high: int) -> None:
-    found = [look(LevelSearch(), noisy(truth_s, 0.02, seed)) for seed in SEEDS]
-    assert sum(each.level is not None and low <= each.level <= high for each in found) >= 90
+    results = [run_level_search(LevelSearch(), add_noise(truth_s, 0.02, seed)) for seed in SEEDS]
+    assert sum(result.level is not None and low <= result.level <= high for result in results) >= 90
     best_s = min(truth_s(level) for level in range(1, 101))
-    assert sum(each.level is not None and truth_s(each.level) <= 1.1 * best_s for each in found) >= 95
-    assert all(each.is_complete for each in found)
-    assert sorted(each.probes for each in found)[50] <= 36, "a grid in steps of 5 with three repeats takes 60"
+    assert sum(result.level is not None and truth_s(result.level) <= 1.1 * best_s for result in results) >= 95
+    assert all(result.is_complete for result in results)
+    assert sorted(result.probes for result in results)[50] <= 36, "a grid in steps of 5 with three repeats takes 60"
 
 
 @pytest.mark.parametrize("truth_s", [valley, plateau, falling, edge_at_50])
 def test_a_noisy_search_finds_a_nearly_best_level(truth_s: Callable[[int], float]) -> None:
     best_s = min(truth_s(level) for level in range(1, 101))
-    found = [look(LevelSearch(repeats=5, max_probes=80), noisy(truth_s, 0.05, seed)) for seed in SEEDS]
-    assert sum(each.level is not None and truth_s(each.level) <= 1.15 * best_s for each in found) >= 95
-    assert sum(each.noise == pytest.approx(0.05, rel=0.5) for each in found) >= 85
+    results = [
+        run_level_search(LevelSearch(repeats=5, max_probes=80), add_noise(truth_s, 0.05, seed)) for seed in SEEDS
+    ]
+    assert sum(result.level is not None and truth_s(result.level) <= 1.15 * best_s for result in results) >= 95
+    assert sum(result.noise == pytest.approx(0.05, rel=0.5) for result in results) >= 85
 
 
 def waves(level: int) -> float:
-    """Eight at a time, so nine take twice as long."""
+    """Return the time of segments that are sent eight at a time: nine take twice as long as eight."""
     return ceil(level / 8) * (0.1 + 0.874 / level)
 
 
-def held_up(truth_s: Callable[[int], float], share: float, seed: int) -> Callable[[int], float]:
-    """Some measurements take up to twice as long, for reasons of their own."""
-    random, time_s = Random(seed), noisy(truth_s, 0.02, seed)
+def add_delays(truth_s: Callable[[int], float], share: float, seed: int) -> Callable[[int], float]:
+    """Return a measurement function whose results are sometimes up to twice as long, at random."""
+    random, time_s = Random(seed), add_noise(truth_s, 0.02, seed)
     return lambda level: time_s(level) * (random.uniform(1.2, 2) if random.random() < share else 1)
 
 
 @pytest.mark.parametrize("truth_s", [waves, valley, falling, edge_at_50])
 def test_single_measurements_that_took_much_longer_decide_nothing(truth_s: Callable[[int], float]) -> None:
     best_s = min(truth_s(level) for level in range(1, 101))
-    found = [look(LevelSearch(), held_up(truth_s, 0.05, seed)) for seed in SEEDS]
-    assert sum(each.level is not None and truth_s(each.level) <= 1.1 * best_s for each in found) >= 94
-    assert sum(each.noise is not None and each.noise < 0.05 for each in found) >= 94
+    results = [run_level_search(LevelSearch(), add_delays(truth_s, 0.05, seed)) for seed in SEEDS]
+    assert sum(result.level is not None and truth_s(result.level) <= 1.1 * best_s for result in results) >= 94
+    assert sum(result.noise is not None and result.noise < 0.05 for result in results) >= 94
 
 
 def test_a_level_beside_the_answer_is_not_left_out_after_one_slow_measurement() -> None:
-    told: list[int] = []
+    measured_levels: list[int] = []
 
     def time_s(level: int) -> float:
-        told.append(level)
-        return waves(level) * (1.6 if level == 8 and told.count(8) == 1 else 1)
+        measured_levels.append(level)
+        return waves(level) * (1.6 if level == 8 and measured_levels.count(8) == 1 else 1)
 
-    found = look(LevelSearch(start=[1, 5, 8, 10, 20, 50]), time_s)
-    assert (found.level, found.quickest, told.count(8)) == (8, 8, 3)
+    result = run_level_search(LevelSearch(start=[1, 5, 8, 10, 20, 50]), time_s)
+    assert (result.level, result.quickest, measured_levels.count(8)) == (8, 8, 3)
 
 
 def test_without_noise_the_least_level_of_a_plateau_is_found() -> None:
-    found = look(LevelSearch(), plateau)
-    assert found.level is not None
-    assert 18 <= found.level <= 22
-    assert all(level >= found.level for level in found.contenders)
-    assert found.quickest is not None
-    assert found.quickest >= 20
+    result = run_level_search(LevelSearch(), plateau)
+    assert result.level is not None
+    assert 18 <= result.level <= 22
+    assert all(level >= result.level for level in result.contenders)
+    assert result.quickest is not None
+    assert result.quickest >= 20
 
 
 def test_the_gap_below_the_smallest_contender_is_searched_too() -> None:
-    """Best at 100 by an invisible margin: then 20 is as good, and lies between 16 and 32."""
-    found = look(LevelSearch(), lambda level: plateau(level) * (1 - level / 10_000))
-    assert found.quickest == 100
-    assert found.level is not None
-    assert 19 <= found.level <= 23
+    """Level 100 is best by a margin too small to see. So 20 is as good, and it lies between 16 and 32."""
+    result = run_level_search(LevelSearch(), lambda level: plateau(level) * (1 - level / 10_000))
+    assert result.quickest == 100
+    assert result.level is not None
+    assert 19 <= result.level <= 23
 
 
 def test_before_anything_was_measured_twice_small_differences_decide_nothing() -> None:
@@ -129,49 +131,49 @@ def test_before_anything_was_measured_twice_small_differences_decide_nothing() -
 
 
 def test_more_segments_are_not_answered_when_they_are_not_seen_to_be_better() -> None:
-    found = look(LevelSearch(1, 100), noisy(lambda _: 1.0, 0.05, 3))
-    assert found.level is not None
-    assert found.level <= 4
-    assert len(found.contenders) > 3
+    result = run_level_search(LevelSearch(1, 100), add_noise(lambda _: 1.0, 0.05, 3))
+    assert result.level is not None
+    assert result.level <= 4
+    assert len(result.contenders) > 3
 
 
 def test_the_first_pass_doubles_and_can_be_chosen() -> None:
-    search, asked = LevelSearch(1, 100), []
+    search, levels = LevelSearch(1, 100), []
     for _ in range(8):
         level = search.next()
         assert level is not None
-        asked.append(level)
+        levels.append(level)
         search.tell(level, falling(level))
-    assert asked == [1, 2, 4, 8, 16, 32, 64, 100]
+    assert levels == [1, 2, 4, 8, 16, 32, 64, 100]
     assert LevelSearch(1, 100, start=[50, 5, 25]).next() == 5
 
 
 def test_next_is_repeatable_and_equal_searches_agree() -> None:
-    one, two = LevelSearch(max_probes=40), LevelSearch(max_probes=40)
-    time_s = noisy(valley, 0.1, 7)
-    while (level := one.next()) is not None:
-        assert one.next() == level == two.next()
-        one.result()  # reading the result has no effect either
+    first_search, second_search = LevelSearch(max_probes=40), LevelSearch(max_probes=40)
+    time_s = add_noise(valley, 0.1, 7)
+    while (level := first_search.next()) is not None:
+        assert first_search.next() == level == second_search.next()
+        first_search.result()  # reading the result changes nothing
         seconds = time_s(level)
-        one.tell(level, seconds)
-        two.tell(level, seconds)
-    assert two.next() is None
-    assert one.result() == two.result()
+        first_search.tell(level, seconds)
+        second_search.tell(level, seconds)
+    assert second_search.next() is None
+    assert first_search.result() == second_search.result()
 
 
 def test_a_level_that_fails_is_tried_twice_and_left_out() -> None:
-    asked: list[int] = []
+    measured_levels: list[int] = []
 
     def time_s(level: int) -> float | None:
-        asked.append(level)
+        measured_levels.append(level)
         return None if level > 30 else falling(level)
 
-    found = look(LevelSearch(), time_s)
-    assert found.level is not None
-    assert 26 <= found.level <= 30
-    assert asked.count(100) == 2
-    assert found.measured[100] == ()
-    assert found.probes == len(asked)
+    result = run_level_search(LevelSearch(), time_s)
+    assert result.level is not None
+    assert 26 <= result.level <= 30
+    assert measured_levels.count(100) == 2
+    assert result.measured[100] == ()
+    assert result.probes == len(measured_levels)
 
 
 def test_one_failure_does_not_exclude_a_level() -> None:
@@ -182,20 +184,20 @@ def test_one_failure_does_not_exclude_a_level() -> None:
         failed.add(level)
         return None if is_first else falling(level)
 
-    assert look(LevelSearch(), time_s).level == 100
+    assert run_level_search(LevelSearch(), time_s).level == 100
 
 
 def test_a_search_without_measurements_has_no_level() -> None:
     fresh = LevelSearch().result()
     assert (fresh.level, fresh.time_s, fresh.contenders, fresh.is_complete) == (None, None, (), False)
-    broken = look(LevelSearch(), lambda _: None)
+    broken = run_level_search(LevelSearch(), lambda _: None)
     assert (broken.level, broken.probes, broken.is_complete) == (None, 16, True)
 
 
 def test_one_level_is_its_own_best_and_a_spent_budget_says_so() -> None:
-    found = look(LevelSearch(5, 5, repeats=3), lambda _: 1.0)
-    assert (found.level, found.probes, found.is_complete) == (5, 3, True)
-    assert not look(LevelSearch(max_probes=4), valley).is_complete
+    result = run_level_search(LevelSearch(5, 5, repeats=3), lambda _: 1.0)
+    assert (result.level, result.probes, result.is_complete) == (5, 3, True)
+    assert not run_level_search(LevelSearch(max_probes=4), valley).is_complete
 
 
 def test_wrong_levels_and_times_are_refused() -> None:
@@ -239,21 +241,21 @@ def test_a_level_search_always_ends_within_its_budget(
         search.tell(level, answers[count % len(answers)])
         count += 1
         assert count <= max_probes
-    found = search.result()
-    assert found.probes == count
-    assert found.is_complete or count == max_probes
-    times = sum(len(each) for each in found.measured.values())
-    assert (found.level is None) == (times == 0)
-    if found.level is not None:
-        assert found.level == found.contenders[0]
-        assert found.quickest in found.contenders
-        assert max(len(each) for each in found.measured.values()) <= repeats
+    result = search.result()
+    assert result.probes == count
+    assert result.is_complete or count == max_probes
+    time_count = sum(len(level_times) for level_times in result.measured.values())
+    assert (result.level is None) == (time_count == 0)
+    if result.level is not None:
+        assert result.level == result.contenders[0]
+        assert result.quickest in result.contenders
+        assert max(len(level_times) for level_times in result.measured.values()) <= repeats
 
 
 # --- the largest level that passes ---
 
 
-def probe(
+def run_bracket_search(
     search: BracketSearch, judge: Callable[[float], bool | None], ops: Callable[[float], int] = lambda _: 1
 ) -> Bracket:
     while (level := search.next()) is not None:
@@ -264,18 +266,23 @@ def probe(
 @pytest.mark.parametrize("truth", [1.0, 1.5, 7.0, 300.0, 512.0, 9999.0])
 @pytest.mark.parametrize("start", [1.0, 100.0, 10_000.0])
 def test_a_sharp_threshold_is_bracketed(truth: float, start: float) -> None:
-    found = probe(BracketSearch(1, 10_000, 0.1, start=start), lambda level: level <= truth)
-    assert found.passes_at is not None
-    assert found.fails_at is not None
-    assert found.passes_at <= truth < found.fails_at <= 1.1 * found.passes_at
-    assert (found.low, found.high) == (found.passes_at, found.fails_at)
-    assert (found.is_bounded, found.is_monotonic, found.ended, found.inconclusive) == (True, True, "resolution", "")
+    bracket = run_bracket_search(BracketSearch(1, 10_000, 0.1, start=start), lambda level: level <= truth)
+    assert bracket.passes_at is not None
+    assert bracket.fails_at is not None
+    assert bracket.passes_at <= truth < bracket.fails_at <= 1.1 * bracket.passes_at
+    assert (bracket.low, bracket.high) == (bracket.passes_at, bracket.fails_at)
+    assert (bracket.is_bounded, bracket.is_monotonic, bracket.ended, bracket.inconclusive) == (
+        True,
+        True,
+        "resolution",
+        "",
+    )
 
 
 def test_integer_search_ends_at_adjacent_levels() -> None:
-    found = probe(BracketSearch(1, 1000, 1e-9, integer=True), lambda level: level <= 137)
-    assert (found.passes_at, found.fails_at) == (137, 138)
-    assert all(isinstance(each.level, int) for each in found.probes)
+    bracket = run_bracket_search(BracketSearch(1, 1000, 1e-9, integer=True), lambda level: level <= 137)
+    assert (bracket.passes_at, bracket.fails_at) == (137, 138)
+    assert all(isinstance(probe.level, int) for probe in bracket.probes)
 
 
 def test_a_soft_threshold_lies_in_the_wider_interval() -> None:
@@ -285,10 +292,10 @@ def test_a_soft_threshold_lies_in_the_wider_interval() -> None:
         random = Random(seed)
         return lambda level: random.random() < 1 / (1 + (level / 300) ** 40)
 
-    found = [probe(BracketSearch(1, 10_000, 0.1), soft(seed)) for seed in range(400)]
-    assert {each.ended for each in found} == {"resolution"}
-    assert sum((each.low or 0) <= 300 <= (each.high or 1e9) for each in found) >= 320
-    assert all(each.passes_at is not None and 240 < each.passes_at < 360 for each in found)
+    brackets = [run_bracket_search(BracketSearch(1, 10_000, 0.1), soft(seed)) for seed in range(400)]
+    assert {bracket.ended for bracket in brackets} == {"resolution"}
+    assert sum((bracket.low or 0) <= 300 <= (bracket.high or 1e9) for bracket in brackets) >= 320
+    assert all(bracket.passes_at is not None and 240 < bracket.passes_at < 360 for bracket in brackets)
 
 
 def test_one_disturbed_probe_of_three_is_outvoted_and_widens_the_interval() -> None:
@@ -300,54 +307,59 @@ def test_one_disturbed_probe_of_three_is_outvoted_and_widens_the_interval() -> N
             return False
         return level <= 300
 
-    found = probe(BracketSearch(1, 1000, 0.1), judge)
-    assert found.passes_at is not None
-    assert found.passes_at <= 300 < found.passes_at * 1.1
-    assert found.low == 32, "at and above 64, not all probes passed"
-    assert found.ended == "resolution"
+    bracket = run_bracket_search(BracketSearch(1, 1000, 0.1), judge)
+    assert bracket.passes_at is not None
+    assert bracket.passes_at <= 300 < bracket.passes_at * 1.1
+    assert bracket.low == 32, "at and above 64, not all probes passed"
+    assert bracket.ended == "resolution"
 
 
 def test_a_disturbance_of_a_whole_level_is_noticed_by_looking_above_and_outvoted() -> None:
-    seen: list[float] = []
+    probed_levels: list[float] = []
 
     def judge(level: float) -> bool:
-        seen.append(level)
-        return level <= 300 and not (level == 16 and seen.count(16) <= 2)
+        probed_levels.append(level)
+        return level <= 300 and not (level == 16 and probed_levels.count(16) <= 2)
 
-    found = probe(BracketSearch(1, 1000, 0.1), judge)
-    assert found.passes_at is not None
-    assert found.passes_at <= 300 < found.passes_at * 1.1
-    assert found.is_monotonic
-    assert seen.count(16) == 6
+    bracket = run_bracket_search(BracketSearch(1, 1000, 0.1), judge)
+    assert bracket.passes_at is not None
+    assert bracket.passes_at <= 300 < bracket.passes_at * 1.1
+    assert bracket.is_monotonic
+    assert probed_levels.count(16) == 6
 
 
 def test_a_level_that_always_fails_below_one_that_passes_is_not_monotonic() -> None:
-    found = probe(BracketSearch(1, 1000, 0.1), lambda level: level <= 100 and level != 16)
-    assert not found.is_monotonic
-    assert found.fails_at == 16
-    assert found.passes_at is not None
-    assert found.passes_at < 16 <= found.passes_at * 1.1
-    assert (found.low, found.high) == (found.passes_at, 128)
+    bracket = run_bracket_search(BracketSearch(1, 1000, 0.1), lambda level: level <= 100 and level != 16)
+    assert not bracket.is_monotonic
+    assert bracket.fails_at == 16
+    assert bracket.passes_at is not None
+    assert bracket.passes_at < 16 <= bracket.passes_at * 1.1
+    assert (bracket.low, bracket.high) == (bracket.passes_at, 128)
 
 
 def test_probing_a_level_stops_as_soon_as_it_is_decided() -> None:
-    found = probe(BracketSearch(1, 4, 10.0, 3), lambda _: True)
-    assert [each.level for each in found.probes] == [1, 1, 2, 2, 4, 4]
+    bracket = run_bracket_search(BracketSearch(1, 4, 10.0, 3), lambda _: True)
+    assert [probe.level for probe in bracket.probes] == [1, 1, 2, 2, 4, 4]
 
 
 @pytest.mark.parametrize(("truth", "passes_at", "fails_at"), [(1e9, 1000, None), (0.1, None, 1)])
 def test_at_an_edge_only_one_bound_is_known(truth: float, passes_at: float | None, fails_at: float | None) -> None:
-    found = probe(BracketSearch(1, 1000), lambda level: level <= truth)
-    assert (found.passes_at, found.fails_at, found.is_bounded, found.ended) == (passes_at, fails_at, False, "edge")
+    bracket = run_bracket_search(BracketSearch(1, 1000), lambda level: level <= truth)
+    assert (bracket.passes_at, bracket.fails_at, bracket.is_bounded, bracket.ended) == (
+        passes_at,
+        fails_at,
+        False,
+        "edge",
+    )
 
 
 def test_levels_that_cannot_be_judged_leave_the_upper_end_open() -> None:
-    """The engine is saturated above 100, so nothing is known there; the search still goes up to it."""
-    found = probe(BracketSearch(1, 1000, 0.1), lambda level: None if level > 100 else True)
-    assert found.passes_at is not None
-    assert found.passes_at <= 100 < found.passes_at * 1.1
-    assert (found.fails_at, found.high, found.is_bounded, found.ended) == (None, None, False, "inconclusive")
-    assert found.inconclusive.startswith("could not be judged: ")
+    """The engine is saturated above 100, so nothing is known about those levels. The search still goes up to them."""
+    bracket = run_bracket_search(BracketSearch(1, 1000, 0.1), lambda level: None if level > 100 else True)
+    assert bracket.passes_at is not None
+    assert bracket.passes_at <= 100 < bracket.passes_at * 1.1
+    assert (bracket.fails_at, bracket.high, bracket.is_bounded, bracket.ended) == (None, None, False, "inconclusive")
+    assert bracket.inconclusive.startswith("could not be judged: ")
 
 
 def test_a_probe_that_cannot_be_judged_is_made_again() -> None:
@@ -358,35 +370,41 @@ def test_a_probe_that_cannot_be_judged_is_made_again() -> None:
         count += 1
         return None if count % 3 == 0 else level <= 20
 
-    found = probe(BracketSearch(1, 100, 0.1, max_probes=100), judge)
-    assert found.passes_at is not None
-    assert found.passes_at <= 20 < found.passes_at * 1.1
-    assert found.ended == "resolution"
+    bracket = run_bracket_search(BracketSearch(1, 100, 0.1, max_probes=100), judge)
+    assert bracket.passes_at is not None
+    assert bracket.passes_at <= 20 < bracket.passes_at * 1.1
+    assert bracket.ended == "resolution"
 
 
 def test_nothing_that_can_be_judged_ends_without_an_answer() -> None:
-    found = probe(BracketSearch(1, 1000), lambda _: None)
-    assert (found.passes_at, found.fails_at, found.ended) == (None, None, "inconclusive")
-    assert len(found.probes) == 3
+    bracket = run_bracket_search(BracketSearch(1, 1000), lambda _: None)
+    assert (bracket.passes_at, bracket.fails_at, bracket.ended) == (None, None, "inconclusive")
+    assert len(bracket.probes) == 3
 
 
 def test_a_bracket_before_the_first_probe_is_empty() -> None:
-    found = BracketSearch(1, 1000).result()
-    assert (found.passes_at, found.fails_at, found.ended, found.ops, found.probes) == (None, None, "running", 0, ())
+    bracket = BracketSearch(1, 1000).result()
+    assert (bracket.passes_at, bracket.fails_at, bracket.ended, bracket.ops, bracket.probes) == (
+        None,
+        None,
+        "running",
+        0,
+        (),
+    )
 
 
 def test_operations_are_budgeted_ahead() -> None:
-    found = probe(BracketSearch(1, 10_000, 0.05, max_ops=3000), lambda level: level <= 300, ops=int)
-    assert found.ops <= 3000
-    assert found.ended == "budget"
-    assert found.passes_at is not None
-    assert found.fails_at is not None
-    assert found.passes_at <= 300 < found.fails_at
+    bracket = run_bracket_search(BracketSearch(1, 10_000, 0.05, max_ops=3000), lambda level: level <= 300, ops=int)
+    assert bracket.ops <= 3000
+    assert bracket.ended == "budget"
+    assert bracket.passes_at is not None
+    assert bracket.fails_at is not None
+    assert bracket.passes_at <= 300 < bracket.fails_at
 
 
 def test_probes_are_budgeted_and_an_open_level_counts_for_neither_side() -> None:
-    found = probe(BracketSearch(1, 1000, max_probes=5), lambda _: True)
-    assert (found.passes_at, found.fails_at, found.ended, len(found.probes)) == (2, None, "budget", 5)
+    bracket = run_bracket_search(BracketSearch(1, 1000, max_probes=5), lambda _: True)
+    assert (bracket.passes_at, bracket.fails_at, bracket.ended, len(bracket.probes)) == (2, None, "budget", 5)
 
 
 def test_wrong_levels_and_operations_are_refused() -> None:
@@ -418,28 +436,28 @@ def test_a_bracket_search_always_ends_within_its_budgets(
     max_ops: int | None,
 ) -> None:  # fmt: skip
     highest = lowest + span
-    one, two = (
+    first_search, second_search = (
         BracketSearch(lowest, highest, 0.1, repeats, max_probes=max_probes, max_ops=max_ops, integer=is_integer)
         for _ in range(2)
     )
     count = 0
-    while (level := one.next()) is not None:
+    while (level := first_search.next()) is not None:
         assert lowest <= level <= highest
-        assert level == two.next()
-        for search in (one, two):
+        assert level == second_search.next()
+        for search in (first_search, second_search):
             search.tell(level, answers[count % len(answers)], round(level))
         count += 1
         assert count <= max_probes
-    found = one.result()
-    assert found == two.result()
-    assert found.ended != "running"
-    assert len(found.probes) == count
-    assert max_ops is None or count <= 1 or found.ops <= max_ops * 1.5 + 1, "levels are rounded to operations"
-    if found.passes_at is not None and found.fails_at is not None:
-        assert found.passes_at < found.fails_at
-    assert found.low is None or (found.passes_at is not None and found.low <= found.passes_at)
-    assert found.high is None or (found.fails_at is not None and found.fails_at <= found.high)
-    assert found.is_bounded == (found.passes_at is not None and found.fails_at is not None)
+    bracket = first_search.result()
+    assert bracket == second_search.result()
+    assert bracket.ended != "running"
+    assert len(bracket.probes) == count
+    assert max_ops is None or count <= 1 or bracket.ops <= max_ops * 1.5 + 1, "levels are rounded to operations"
+    if bracket.passes_at is not None and bracket.fails_at is not None:
+        assert bracket.passes_at < bracket.fails_at
+    assert bracket.low is None or (bracket.passes_at is not None and bracket.low <= bracket.passes_at)
+    assert bracket.high is None or (bracket.fails_at is not None and bracket.fails_at <= bracket.high)
+    assert bracket.is_bounded == (bracket.passes_at is not None and bracket.fails_at is not None)
 
 
 @FEW
@@ -447,13 +465,13 @@ def test_a_bracket_search_always_ends_within_its_budgets(
 def test_the_bracket_always_holds_a_sharp_threshold(
     truth: float, start: float, repeats: int, resolution: float
 ) -> None:
-    found = probe(
+    bracket = run_bracket_search(
         BracketSearch(1, 1000, resolution, repeats, start=start, max_probes=500), lambda level: level <= truth
     )
-    assert (found.low or 0) <= truth < (found.high or 4000)
-    assert found.is_monotonic
-    if found.is_bounded:
-        assert found.ended == "resolution"
-        assert found.fails_at is not None
-        assert found.passes_at is not None
-        assert found.fails_at <= found.passes_at * (1 + resolution)
+    assert (bracket.low or 0) <= truth < (bracket.high or 4000)
+    assert bracket.is_monotonic
+    if bracket.is_bounded:
+        assert bracket.ended == "resolution"
+        assert bracket.fails_at is not None
+        assert bracket.passes_at is not None
+        assert bracket.fails_at <= bracket.passes_at * (1 + resolution)

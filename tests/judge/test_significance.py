@@ -1,4 +1,4 @@
-"""Probabilities against printed tables, and statistics against what can be counted by hand."""
+"""Tests of probabilities against printed tables, and of statistics against calculations by hand."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def test_chi_square_agrees_with_the_table(freedom: int, p_value: float, critical
     assert chi2_sf(critical, freedom) == pytest.approx(p_value, rel=2e-3)
 
 
-@pytest.mark.parametrize(("freedom", "rest", "p_value", "critical"), F)
-def test_f_agrees_with_the_table(freedom: int, rest: int, p_value: float, critical: float) -> None:
-    assert f_sf(critical, freedom, rest) == pytest.approx(p_value, rel=2e-3)
+@pytest.mark.parametrize(("freedom", "residual_freedom", "p_value", "critical"), F)
+def test_f_agrees_with_the_table(freedom: int, residual_freedom: int, p_value: float, critical: float) -> None:
+    assert f_sf(critical, freedom, residual_freedom) == pytest.approx(p_value, rel=2e-3)
 
 
 @pytest.mark.parametrize(("z", "p_value"), [(0.0, 0.5), (1.0, 0.158655), (1.959964, 0.025), (3.0, 0.00134990)])
@@ -48,13 +48,13 @@ def test_normal_agrees_with_the_table(z: float, p_value: float) -> None:
 
 
 @settings(deadline=None, max_examples=200)
-@given(statistic=st.floats(0, 1e4), freedom=st.integers(1, 500), rest=st.integers(1, 500))
-def test_probabilities_are_probabilities_and_fall(statistic: float, freedom: int, rest: int) -> None:
-    for value, more in (
+@given(statistic=st.floats(0, 1e4), freedom=st.integers(1, 500), residual_freedom=st.integers(1, 500))
+def test_probabilities_are_probabilities_and_fall(statistic: float, freedom: int, residual_freedom: int) -> None:
+    for value, later_value in (
         (chi2_sf(statistic, freedom), chi2_sf(statistic * 1.1 + 0.1, freedom)),
-        (f_sf(statistic, freedom, rest), f_sf(statistic * 1.1 + 0.1, freedom, rest)),
+        (f_sf(statistic, freedom, residual_freedom), f_sf(statistic * 1.1 + 0.1, freedom, residual_freedom)),
     ):
-        assert -1e-9 <= more <= value + 1e-9 <= 1 + 2e-9
+        assert -1e-9 <= later_value <= value + 1e-9 <= 1 + 2e-9
 
 
 def test_f_with_many_degrees_of_freedom_is_a_chi_square() -> None:
@@ -62,32 +62,35 @@ def test_f_with_many_degrees_of_freedom_is_a_chi_square() -> None:
 
 
 def test_kruskal_wallis_by_hand() -> None:
-    """Ranks 1 2 3 | 4 5 6: H = 12 / 42 * (36 / 3 + 225 / 3) - 21 = 27 / 7."""
+    """The ranks are 1 2 3 | 4 5 6, so H is 12 / 42 * (36 / 3 + 225 / 3) - 21 = 27 / 7."""
     evidence = kruskal_wallis([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
     assert evidence.statistic == pytest.approx(27 / 7)
     assert evidence.p_value == pytest.approx(0.0495, abs=1e-4)
 
 
 def test_kruskal_wallis_corrects_for_ties() -> None:
-    """Ranks 1.5 1.5 3.5 | 3.5 5.5 5.5; H = 12 / 42 * (6.5**2 + 14.5**2) / 3 - 21, over 1 - 18 / 210."""
+    """The ranks are 1.5 1.5 3.5 | 3.5 5.5 5.5, so H is 12 / 42 * (6.5**2 + 14.5**2) / 3 - 21, over 1 - 18 / 210."""
     raw = 12 / 42 * (6.5**2 + 14.5**2) / 3 - 21
     assert kruskal_wallis([[1, 1, 2], [2, 3, 3]]).statistic == pytest.approx(raw / (1 - 18 / 210))
     assert kruskal_wallis([[7.0, 7.0], [7.0]]).p_value == 1.0
 
 
 def test_jonckheere_is_near_the_exact_share_of_orders() -> None:
-    """Six values in three pairs: of all orders, as many have so many rising pairs as the normal tail says."""
+    """The normal tail is near the share of all orders of six values in three pairs that have as many rising pairs."""
     observed = [[1.0, 3.0], [2.0, 5.0], [4.0, 6.0]]
 
-    def rising(values: tuple[float, ...]) -> int:
+    def count_rising(values: tuple[float, ...]) -> int:
         return sum(
             values[i] < values[j] for i in range(6) for j in range(6) if i // 2 < j // 2
         )  # fmt: skip
 
-    score = rising(tuple(value for pair in observed for value in pair))
-    orders = [rising(order) for order in permutations((1.0, 2.0, 3.0, 4.0, 5.0, 6.0))]
-    above, at = sum(each > score for each in orders), sum(each == score for each in orders)
-    assert jonckheere(observed).p_value == pytest.approx((above + at / 2) / len(orders), abs=0.01)
+    score = count_rising(tuple(value for pair in observed for value in pair))
+    order_scores = [count_rising(order) for order in permutations((1.0, 2.0, 3.0, 4.0, 5.0, 6.0))]
+    higher_count, equal_count = (
+        sum(order_score > score for order_score in order_scores),
+        sum(order_score == score for order_score in order_scores),
+    )
+    assert jonckheere(observed).p_value == pytest.approx((higher_count + equal_count / 2) / len(order_scores), abs=0.01)
 
 
 def test_jonckheere_is_one_sided() -> None:
@@ -97,8 +100,8 @@ def test_jonckheere_is_one_sided() -> None:
 
 
 def test_theil_sen_by_hand() -> None:
-    """Ten rising values: S = 45, variance 125, z = 44 / sqrt(125)."""
-    trend = theil_sen([[(float(at), 3.0 * at) for at in range(10)]], is_seasonal=False)
+    """Ten rising values give S = 45, a variance of 125, and z = 44 / sqrt(125)."""
+    trend = theil_sen([[(float(time), 3.0 * time) for time in range(10)]], is_seasonal=False)
     assert trend.slope == trend.low == trend.high == 3.0
     assert trend.evidence.statistic == pytest.approx(44 / 125**0.5)
 
@@ -108,7 +111,7 @@ def test_seasons_hide_no_trend_and_make_none() -> None:
     day."""
     daily = [[(day + hour / 24, float(hour)) for day in range(6)] for hour in range(24)]
     assert theil_sen(daily, is_seasonal=True).slope == 0
-    rising = [[(at, value + at) for at, value in group] for group in daily]
+    rising = [[(time, value + time) for time, value in group] for group in daily]
     assert theil_sen(rising, is_seasonal=True).slope == pytest.approx(1.0)
 
 
@@ -119,8 +122,10 @@ def test_trimmed_mean_sees_two_of_five_but_not_one_of_ten() -> None:
 
 
 def test_errors_shrink_with_the_number_of_values_but_not_below_the_levels_own() -> None:
-    found = {1: [1.0, 1.2] * 5, 2: [1.0, 1.2] * 5000}
-    few, many = relative_errors(found, {level: trimmed_mean(values) for level, values in found.items()})
+    values_by_level = {1: [1.0, 1.2] * 5, 2: [1.0, 1.2] * 5000}
+    few, many = relative_errors(
+        values_by_level, {level: trimmed_mean(values) for level, values in values_by_level.items()}
+    )
     assert few > 1.1 * many
     assert many == pytest.approx(0.03, rel=0.01)
 

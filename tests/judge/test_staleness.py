@@ -1,4 +1,4 @@
-"""What follows from the observations of a file, case by case."""
+"""Tests of the conclusions from observations of a file, case by case."""
 
 from __future__ import annotations
 
@@ -10,46 +10,46 @@ import pytest
 from pytest_cloudbench.judge.staleness import ObservedRead, Settling, Trial, history_of, staleness_of, summarize_trials
 
 
-def trial(*seen: str, number: int = 0, problem: str = "") -> Trial:
-    """Reads that begin every 100 ms and take 10 ms."""
-    reads = [ObservedRead(place / 10, place / 10 + 0.01, what) for place, what in enumerate(seen)]
+def trial(*observations: str, number: int = 0, problem: str = "") -> Trial:
+    """Return a trial of reads that begin every 100 ms and take 10 ms each."""
+    reads = [ObservedRead(index / 10, index / 10 + 0.01, observation) for index, observation in enumerate(observations)]
     return Trial(number, 0.05, reads, problem)
 
 
 def test_a_file_that_is_right_from_the_first_read_on() -> None:
-    found = staleness_of(trial("", "", ""))
-    assert found is not None
-    assert (found.stale, found.flips, found.consistent_s, found.low_s) == (0, 0, 0.0, 0.0)
-    assert found.high_s == pytest.approx(0.01)
-    assert found.resolution_s is None
+    staleness = staleness_of(trial("", "", ""))
+    assert staleness is not None
+    assert (staleness.stale, staleness.flips, staleness.consistent_s, staleness.low_s) == (0, 0, 0.0, 0.0)
+    assert staleness.high_s == pytest.approx(0.01)
+    assert staleness.resolution_s is None
 
 
 def test_the_truth_is_between_the_last_stale_read_and_the_first_right_one() -> None:
-    found = staleness_of(trial("not there", "not there", "", "", ""))
-    assert found is not None
-    assert (found.stale, found.flips) == (2, 0)
-    assert (found.low_s, found.consistent_s, found.high_s) == pytest.approx((0.1, 0.2, 0.21))
-    assert found.resolution_s == pytest.approx(0.1)
+    staleness = staleness_of(trial("not there", "not there", "", "", ""))
+    assert staleness is not None
+    assert (staleness.stale, staleness.flips) == (2, 0)
+    assert (staleness.low_s, staleness.consistent_s, staleness.high_s) == pytest.approx((0.1, 0.2, 0.21))
+    assert staleness.resolution_s == pytest.approx(0.1)
 
 
 def test_a_file_that_goes_back_is_consistent_later() -> None:
-    found = staleness_of(trial("", "old content", "", "", ""))
-    assert found is not None
-    assert (found.stale, found.flips) == (1, 1)
-    assert found.consistent_s == pytest.approx(0.2)
+    staleness = staleness_of(trial("", "old content", "", "", ""))
+    assert staleness is not None
+    assert (staleness.stale, staleness.flips) == (1, 1)
+    assert staleness.consistent_s == pytest.approx(0.2)
 
 
 def test_a_file_that_never_is_right() -> None:
-    found = staleness_of(trial("not there", "not there"))
-    assert found is not None
-    assert (found.stale, found.consistent_s, found.high_s) == (2, None, None)
+    staleness = staleness_of(trial("not there", "not there"))
+    assert staleness is not None
+    assert (staleness.stale, staleness.consistent_s, staleness.high_s) == (2, None, None)
 
 
 def test_failed_reads_are_neither_stale_nor_right() -> None:
     assert staleness_of(trial("? throttled", "? network")) is None
-    found = staleness_of(trial("not there", "? throttled", ""))
-    assert found is not None
-    assert found.resolution_s == pytest.approx(0.2), "but what is known is coarser"
+    staleness = staleness_of(trial("not there", "? throttled", ""))
+    assert staleness is not None
+    assert staleness.resolution_s == pytest.approx(0.2), "but what is known is coarser"
     assert staleness_of(trial("", problem="put: quota")) is None
 
 
@@ -60,23 +60,23 @@ def test_counts_and_percentiles() -> None:
         trial("not there", "not there", ""),
         trial("", problem="put: quota"),
     ]
-    told = summarize_trials(trials)
-    metrics, extra = told["metrics"], told["extra"]
+    summary = summarize_trials(trials)
+    metrics, extra = summary["metrics"], summary["extra"]
     assert metrics["violation_rate"] == pytest.approx(2 / 3)
     assert (metrics["consistency_p50"], metrics["consistency_max"]) == pytest.approx((0.1, 0.2))
     assert (extra["files"], extra["violated"], extra["stale_reads"], extra["never"]) == (3, 2, 3, 0)
     assert extra["problems"] == {"put: quota": 1}
     assert extra["seen"] == {"not there": 3}
     assert extra["asked_every_ms"] == pytest.approx(100)
-    never = summarize_trials([trial(""), trial("not there")])["metrics"]
-    assert never["consistency_p50"] == 0.0
-    assert never["consistency_max"] is None, "worse than any number"
+    never_metrics = summarize_trials([trial(""), trial("not there")])["metrics"]
+    assert never_metrics["consistency_p50"] == 0.0
+    assert never_metrics["consistency_max"] is None, "worse than any number"
     assert summarize_trials([])["metrics"]["violation_rate"] is None
 
 
 def test_the_history_is_that_of_violated_files() -> None:
-    told = history_of([trial("", number=1), trial("not there", "", number=2)])
-    assert told == [
+    history = history_of([trial("", number=1), trial("not there", "", number=2)])
+    assert history == [
         {"file": 2, "write_s": 0.05, "reads": [[0.0, 0.01, "not there"], [0.1, pytest.approx(0.11), "right"]]}
     ]
 
@@ -93,19 +93,19 @@ FLAPPING: dict[str, Callable[[int, float, random.Random], bool]] = {
     "one replica of three": lambda count, now_s, draws: draws.random() < 1 / 3,
     "always": lambda count, now_s, draws: True,
 }
-"""Whether a read is stale, by its number and its time, while replicas differ."""
+"""Maps a pattern to a rule that says, from the number and time of a read, if it is stale while replicas differ."""
 
 
-def followed(
+def read_until_settled(
     is_stale: Callable[[int, float], bool], every_s: float, *, fails: Callable[[int], bool] = lambda count: False,
     limit_s: float = 60.0,
 ) -> Trial:  # fmt: skip
     """Read every ``every_s`` until ``Settling`` says that it is enough."""
-    settling, reads = Settling(2.0, lambda seen: not seen), list[ObservedRead]()
+    settling, reads = Settling(2.0, lambda observation: not observation), list[ObservedRead]()
     while not settling.is_settled and len(reads) * every_s < limit_s:
         start_s = len(reads) * every_s
-        seen = "? throttled" if fails(len(reads)) else "old" if is_stale(len(reads), start_s) else ""
-        reads.append(ObservedRead(start_s, start_s + every_s / 2, seen))
+        observation = "? throttled" if fails(len(reads)) else "old" if is_stale(len(reads), start_s) else ""
+        reads.append(ObservedRead(start_s, start_s + every_s / 2, observation))
         settling.add(reads[-1])
     return Trial(0, 0.0, reads, is_settled=settling.is_settled)
 
@@ -118,7 +118,7 @@ def followed(
 def test_interval_contains_the_time_of_agreement_of_replicas(pattern: str, lasts_s: float, every_s: float) -> None:
     draws = random.Random(f"{pattern} {lasts_s} {every_s}")
     trials = [
-        followed(lambda count, now_s: now_s < lasts_s and FLAPPING[pattern](count, now_s, draws), every_s)
+        read_until_settled(lambda count, now_s: now_s < lasts_s and FLAPPING[pattern](count, now_s, draws), every_s)
         for _ in range(10)
     ]
     extra = summarize_trials(trials)["extra"]
@@ -127,34 +127,34 @@ def test_interval_contains_the_time_of_agreement_of_replicas(pattern: str, lasts
 
 
 def test_reading_goes_on_for_as_long_as_the_file_was_stale() -> None:
-    assert followed(lambda count, now_s: False, 0.01).reads[-1].start_s == pytest.approx(2.0, abs=0.02)
-    assert followed(lambda count, now_s: now_s < 0.5, 0.01).reads[-1].start_s == pytest.approx(2.5, abs=0.02)
-    assert followed(lambda count, now_s: now_s < 7, 0.01).reads[-1].start_s == pytest.approx(14, abs=0.1)
-    late = followed(lambda count, now_s: 5 <= now_s < 6 or now_s < 4, 0.01)
-    found = staleness_of(late)
-    assert found is not None
-    assert found.low_s == pytest.approx(5.99), "it was seen to be stale again"
+    assert read_until_settled(lambda count, now_s: False, 0.01).reads[-1].start_s == pytest.approx(2.0, abs=0.02)
+    assert read_until_settled(lambda count, now_s: now_s < 0.5, 0.01).reads[-1].start_s == pytest.approx(2.5, abs=0.02)
+    assert read_until_settled(lambda count, now_s: now_s < 7, 0.01).reads[-1].start_s == pytest.approx(14, abs=0.1)
+    late_trial = read_until_settled(lambda count, now_s: 5 <= now_s < 6 or now_s < 4, 0.01)
+    staleness = staleness_of(late_trial)
+    assert staleness is not None
+    assert staleness.low_s == pytest.approx(5.99), "it was seen to be stale again"
 
 
 @pytest.mark.parametrize("every_s", [0.5, 1.0, 5.0])
 def test_slow_reads_are_at_least_ten(every_s: float) -> None:
-    assert 10 <= len(followed(lambda count, now_s: False, every_s).reads) <= 12
+    assert 10 <= len(read_until_settled(lambda count, now_s: False, every_s).reads) <= 12
 
 
 def test_reads_that_fail_neither_end_the_quiet_time_nor_fill_it() -> None:
-    half = followed(lambda count, now_s: now_s < 1, 0.3, fails=lambda count: count % 2 == 1)
-    assert half.is_settled
-    assert sum(not read.seen for read in half.reads) >= 10
-    silent = followed(lambda count, now_s: now_s < 1, 0.1, fails=lambda count: count > 12, limit_s=20)
-    assert not silent.is_settled
-    found = staleness_of(silent)
-    assert found is not None
-    assert (found.consistent_s, found.high_s) == (None, None), "a lower bound only"
-    assert found.low_s == pytest.approx(0.9)
+    half_failed = read_until_settled(lambda count, now_s: now_s < 1, 0.3, fails=lambda count: count % 2 == 1)
+    assert half_failed.is_settled
+    assert sum(not read.seen for read in half_failed.reads) >= 10
+    failed_late = read_until_settled(lambda count, now_s: now_s < 1, 0.1, fails=lambda count: count > 12, limit_s=20)
+    assert not failed_late.is_settled
+    staleness = staleness_of(failed_late)
+    assert staleness is not None
+    assert (staleness.consistent_s, staleness.high_s) == (None, None), "a lower bound only"
+    assert staleness.low_s == pytest.approx(0.9)
 
 
 @pytest.mark.parametrize(
-    ("seen", "flips"),
+    ("observations", "flips"),
     [
         (["", ""], 0),
         (["old", "old", ""], 0),
@@ -165,17 +165,17 @@ def test_reads_that_fail_neither_end_the_quiet_time_nor_fill_it() -> None:
         (["not there", "old", "not there", "", "old", ""], 2),
     ],
 )
-def test_a_flip_is_a_read_that_went_back(seen: list[str], flips: int) -> None:
-    found = staleness_of(trial(*seen))
-    assert found is not None
-    assert found.flips == flips
-    assert summarize_trials([trial(*seen), trial("")])["metrics"]["flips"] == flips
+def test_a_flip_is_a_read_that_went_back(observations: list[str], flips: int) -> None:
+    staleness = staleness_of(trial(*observations))
+    assert staleness is not None
+    assert staleness.flips == flips
+    assert summarize_trials([trial(*observations), trial("")])["metrics"]["flips"] == flips
 
 
 def test_flapping_files_invalidate_first_right_reads_as_bounds() -> None:
     lucky, flapping = trial("old", "", "", "", ""), trial("old", "", "old", "", "")
-    alone = summarize_trials([lucky])["extra"]
-    assert alone["high_s"] == pytest.approx([0.11])
-    together = summarize_trials([lucky, flapping])["extra"]
-    assert together["high_s"] == pytest.approx([0.41, 0.41])
-    assert (together["flapped"], together["low_s"]) == (1, pytest.approx([0.0, 0.2]))
+    lucky_extra = summarize_trials([lucky])["extra"]
+    assert lucky_extra["high_s"] == pytest.approx([0.11])
+    both_extra = summarize_trials([lucky, flapping])["extra"]
+    assert both_extra["high_s"] == pytest.approx([0.41, 0.41])
+    assert (both_extra["flapped"], both_extra["low_s"]) == (1, pytest.approx([0.0, 0.2]))

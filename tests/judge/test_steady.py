@@ -1,4 +1,4 @@
-"""When a run may end: seeded truths that settle, drift, never settle, or have a memory."""
+"""Tests of the early end of a run: with seeded times that settle, drift, never settle, or resemble the time before."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from benchmarks.bench_drift import STEADY, alarms, recorded, steady
+from benchmarks.bench_drift import STEADY, count_alarms, cut_recorded, draw_steady
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.judge.steady import (
     LEAST_OPS,
@@ -27,17 +27,17 @@ TRUE_S, SIGMA, BUDGET = 0.05, 0.35, 12_000
 Truth = Callable[[Random], Iterator[float]]
 
 
-def noisy(level: float, draws: Random) -> float:
+def draw_time_s(level: float, draws: Random) -> float:
     return TRUE_S * level * exp(SIGMA * draws.gauss(0, 1))
 
 
 def flat(draws: Random) -> Iterator[float]:
-    """Always the same distribution."""
-    return (noisy(1, draws) for _ in count())
+    """Return times of always the same distribution."""
+    return (draw_time_s(1, draws) for _ in count())
 
 
 def remembers(draws: Random) -> Iterator[float]:
-    """The same distribution, and each operation resembles the one before (0.6)."""
+    """Yield times of the same distribution, each of which resembles the one before (0.6)."""
     state = 0.0
     while True:
         state = 0.6 * state + 0.8 * draws.gauss(0, 1)
@@ -45,33 +45,33 @@ def remembers(draws: Random) -> Iterator[float]:
 
 
 def settles(draws: Random) -> Iterator[float]:
-    """Begins three times as slow, and is warm after some hundred operations."""
-    return (noisy(1 + 2 * exp(-at / 500), draws) for at in count())
+    """Return times that begin three times as slow, and are steady after some hundred operations."""
+    return (draw_time_s(1 + 2 * exp(-number / 500), draws) for number in count())
 
 
 def drifts(draws: Random) -> Iterator[float]:
-    """Twice as slow after 10,000 operations."""
-    return (noisy(1 + at / 10_000, draws) for at in count())
+    """Return times that have doubled after 10,000 operations."""
+    return (draw_time_s(1 + number / 10_000, draws) for number in count())
 
 
 def wanders(draws: Random) -> Iterator[float]:
-    """Wanders, and never settles."""
+    """Yield times that wander and never settle."""
     level = 0.0
     while True:
         level += draws.gauss(0, 0.02)
-        yield noisy(exp(level), draws)
+        yield draw_time_s(exp(level), draws)
 
 
 def run(truth: Truth, seed: int, until: Stable, step: int = 50) -> tuple[bool, array[int], array[int]]:
-    """Whether it ended early, and its operations: one ends each 10 ms, reported 50 at a time."""
-    values, lookout = truth(Random(seed)), SteadinessWatch(until)
+    """Return whether the run ended early, and its operations. One ends each 10 ms, and 50 are reported at a time."""
+    values, watch = truth(Random(seed)), SteadinessWatch(until)
     ends_ns, amounts = array("q"), array("q")
     for first in range(0, BUDGET, step):
-        new_ends = [(at + 1) * 10_000_000 for at in range(first, first + step)]
-        new = [round(value * 1e9) for value in islice(values, step)]
+        new_ends = [(number + 1) * 10_000_000 for number in range(first, first + step)]
+        new_amounts = [round(value * 1e9) for value in islice(values, step)]
         ends_ns.extend(new_ends)
-        amounts.extend(new)
-        if lookout.add(new_ends, new):
+        amounts.extend(new_amounts)
+        if watch.add(new_ends, new_amounts):
             return True, ends_ns, amounts
     return False, ends_ns, amounts
 
@@ -82,16 +82,16 @@ SEEDS = range(8)
 
 @pytest.mark.parametrize("truth", [flat, remembers, settles])
 def test_a_settling_run_ends_early_with_the_right_number(truth: Truth) -> None:
-    off = []
+    misses = []
     for seed in SEEDS:
         is_early, ends_ns, amounts = run(truth, seed, UNTIL)
         assert is_early, (truth.__name__, seed)
-        found = steadiness(UNTIL, ends_ns, amounts)
-        assert found is not None
-        assert found.is_within(UNTIL.within)
+        result = steadiness(UNTIL, ends_ns, amounts)
+        assert result is not None
+        assert result.is_within(UNTIL.within)
         assert len(amounts) >= UNTIL.least_ops
-        off.append(abs(found.value / TRUE_S - 1) > UNTIL.within)
-    assert sum(off) <= 1
+        misses.append(abs(result.value / TRUE_S - 1) > UNTIL.within)
+    assert sum(misses) <= 1
 
 
 @pytest.mark.parametrize("truth", [drifts, wanders])
@@ -106,49 +106,53 @@ HOUR_NS = 3_600_000_000_000
 def test_only_a_drift_is_reported() -> None:
     for seed in SEEDS[:4]:
         _, ends_ns, amounts = run(drifts, seed, Stable("response_p50", within=0.001))
-        told = drift("response_p50", ends_ns, amounts, HOUR_NS, UNTIL.within)
-        assert told.startswith("response_p50 drifted during the run (+")
+        message = drift("response_p50", ends_ns, amounts, HOUR_NS, UNTIL.within)
+        assert message.startswith("response_p50 drifted during the run (+")
         assert drift("response_p50", ends_ns, amounts[::-1], HOUR_NS).startswith(
             "response_p50 drifted during the run (-"
         )
-    silent = [drift("response_p50", *run(flat, seed, UNTIL)[1:], HOUR_NS, UNTIL.within) for seed in SEEDS]
-    assert silent == [""] * len(SEEDS)
+    messages = [drift("response_p50", *run(flat, seed, UNTIL)[1:], HOUR_NS, UNTIL.within) for seed in SEEDS]
+    assert messages == [""] * len(SEEDS)
 
 
 def test_run_with_steady_times_does_not_drift() -> None:
-    """However much its operations resemble each other: a doubt would take it out of every baseline."""
-    told = [alarms(steady(kind, ops, seed) for seed in range(300)) for kind in STEADY for ops in (200, 300)]
-    assert sum(count for count, _ in told) <= 0.001 * sum(of for _, of in told)
+    """This holds however much its operations resemble each other. A doubt would take the run out of every baseline."""
+    results = [
+        count_alarms(draw_steady(kind, ops, seed) for seed in range(300)) for kind in STEADY for ops in (200, 300)
+    ]
+    assert sum(alarm_count for alarm_count, _ in results) <= 0.001 * sum(run_count for _, run_count in results)
 
 
 def test_a_recorded_run_does_not_drift() -> None:
-    count, of = alarms(recorded(1000))
-    assert count <= 0.001 * of
+    alarm_count, run_count = count_alarms(cut_recorded(1000))
+    assert alarm_count <= 0.001 * run_count
 
 
 @pytest.mark.parametrize(("ops", "rise"), [(300, 3.0), (1000, 1.0)])
 def test_run_with_rising_times_drifts(ops: int, rise: float) -> None:
-    count, of = alarms(steady("independent", ops, seed, rise) for seed in range(50))
-    assert count >= 0.9 * of
+    alarm_count, run_count = count_alarms(draw_steady("independent", ops, seed, rise) for seed in range(50))
+    assert alarm_count >= 0.9 * run_count
 
 
 def test_a_step_a_slow_beginning_and_a_disturbance_are_no_drift() -> None:
-    """Nor is a rise that is too small to matter, or one of too few operations."""
+    """Neither is a rise that is too small to matter, nor a rise of too few operations."""
     draws = Random("no line")
     levels: dict[str, list[float]] = {
-        "a step": [1 + (at >= 500) for at in range(1000)],
-        "a cold start": [1 + 4 * (at < 100) for at in range(1000)],
-        "a disturbance": [1 + 4 * (400 <= at < 500) for at in range(1000)],
-        "little": [1 + 0.08 * at / 1000 for at in range(1000)],
-        "few": [1 + at / 199 for at in range(199)],
+        "a step": [1 + (number >= 500) for number in range(1000)],
+        "a cold start": [1 + 4 * (number < 100) for number in range(1000)],
+        "a disturbance": [1 + 4 * (400 <= number < 500) for number in range(1000)],
+        "little": [1 + 0.08 * number / 1000 for number in range(1000)],
+        "few": [1 + number / 199 for number in range(199)],
     }
-    for name, level in levels.items():
-        assert not drift("response_p50", (), [0.01 * each * exp(draws.gauss(0, 0.01)) for each in level], 1e9), name
+    for name, factors in levels.items():
+        assert not drift("response_p50", (), [0.01 * factor * exp(draws.gauss(0, 0.01)) for factor in factors], 1e9), (
+            name
+        )
 
 
 def test_operations_that_are_all_due_at_once_wait_for_those_before_them() -> None:
-    """Each takes longer than the one before, and nothing has drifted."""
-    queue_s = [0.1 + 0.01 * at for at in range(300)]
+    """Each operation takes longer than the one before, although nothing has drifted."""
+    queue_s = [0.1 + 0.01 * number for number in range(300)]
     assert drift("response_p50", (), queue_s, max(queue_s)) == ""
     assert drift("response_p50", (), queue_s, sum(queue_s))
 
@@ -156,29 +160,29 @@ def test_operations_that_are_all_due_at_once_wait_for_those_before_them() -> Non
 def test_a_slow_beginning_is_reported_after_the_end() -> None:
     """The metric of the whole run includes the beginning, which a warm-up would have left out."""
     draws = Random("slow")
-    slow = [round(noisy(3 if at < 1200 else 1, draws) * 1e9) for at in range(6000)]
+    slow = [round(draw_time_s(3 if number < 1200 else 1, draws) * 1e9) for number in range(6000)]
     assert "above that of the run's second half" in describe_settling(UNTIL, range(6000), slow)
-    late = [round(noisy(1.3 if 2000 < at < 2700 else 1, draws) * 1e9) for at in range(6000)]
-    told = describe_settling(Stable("response_p50", 0.015), range(6000), late)
-    assert told.endswith("above that of the run's second half: it was still settling")
+    late = [round(draw_time_s(1.3 if 2000 < number < 2700 else 1, draws) * 1e9) for number in range(6000)]
+    message = describe_settling(Stable("response_p50", 0.015), range(6000), late)
+    assert message.endswith("above that of the run's second half: it was still settling")
     assert describe_settling(UNTIL, range(6000), late) == ""
 
 
 def test_rates_are_judged_by_the_time_that_blocks_take() -> None:
-    """One operation each 10 ms, of 1,000 bytes."""
-    ends_ns = [10_000_000 * (at + 1) for at in range(2000)]
+    """An operation of 1,000 bytes ends each 10 ms."""
+    ends_ns = [10_000_000 * (number + 1) for number in range(2000)]
     sizes = [1000] * 2000
     for metric, value in (("ops_per_s", 100.0), ("throughput", 100_000.0)):
-        found = steadiness(Stable(metric), ends_ns, sizes)
-        assert found is not None
-        assert [found.value, found.error, found.change] == pytest.approx([value, 0, 0])
-    slower = [10_000_000 * (at + 1) + at * at * 20_000 for at in range(2000)]
-    found = steadiness(Stable("ops_per_s"), slower, sizes)
-    assert found is not None
-    assert not found.is_within(0.02)
-    assert found.change < -0.3
+        result = steadiness(Stable(metric), ends_ns, sizes)
+        assert result is not None
+        assert [result.value, result.error, result.change] == pytest.approx([value, 0, 0])
+    slower = [10_000_000 * (number + 1) + number * number * 20_000 for number in range(2000)]
+    result = steadiness(Stable("ops_per_s"), slower, sizes)
+    assert result is not None
+    assert not result.is_within(0.02)
+    assert result.change < -0.3
     assert describe_settling(Stable("ops_per_s"), slower, sizes).startswith("ops_per_s is ")
-    falling = [round(each) for each in accumulate(1e9 / (100 - at / 50) for at in range(2000))]
+    falling = [round(end_ns) for end_ns in accumulate(1e9 / (100 - number / 50) for number in range(2000))]
     assert drift("ops_per_s", falling, sizes, 0).startswith("ops_per_s drifted during the run (-")
 
 
@@ -192,10 +196,10 @@ def test_too_few_operations_and_a_clock_that_stands_are_no_answer() -> None:
 
 
 def test_it_does_not_end_before_as_many_operations_as_are_asked_for() -> None:
-    for least in (0, 3000):
-        lookout, value = SteadinessWatch(Stable("response_p50", 0.5, min_ops=least)), TRUE_S * 1e9
-        ended = next(at for at in count(1) if lookout.add([at], [round(value)]))
-        assert max(1000, least) <= ended <= 1.2 * max(1000, least)
+    for min_ops in (0, 3000):
+        watch, value = SteadinessWatch(Stable("response_p50", 0.5, min_ops=min_ops)), TRUE_S * 1e9
+        ended = next(number for number in count(1) if watch.add([number], [round(value)]))
+        assert max(1000, min_ops) <= ended <= 1.2 * max(1000, min_ops)
 
 
 def test_the_amount_of_an_operation_depends_on_the_metric() -> None:
@@ -208,7 +212,7 @@ def test_every_metric_that_can_be_steady_is_one_of_a_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("arguments", "words"),
     [
         ({"metric": "respnse_p50"}, "did you mean response_p50"),
         ({"metric": "response_max"}, "expected one of response_p50, "),
@@ -218,9 +222,9 @@ def test_every_metric_that_can_be_steady_is_one_of_a_run() -> None:
         ({"metric": "response_p50", "min_ops": -1}, "min_ops=-1: expected a whole number"),
     ],
 )
-def test_invalid_conditions_are_refused(given: dict[str, object], words: str) -> None:
+def test_invalid_conditions_are_refused(arguments: dict[str, object], words: str) -> None:
     with pytest.raises(UsageError, match=words.replace("?", r"\?")):
-        Stable(**given)  # type: ignore[arg-type]  # that is what is tested
+        Stable(**arguments)  # type: ignore[arg-type]  # the test passes wrong types
 
 
 def test_block_error_of_independent_operations_matches_theory() -> None:
@@ -228,7 +232,7 @@ def test_block_error_of_independent_operations_matches_theory() -> None:
     errors = []
     for seed in SEEDS:
         values = [round(value * 1e9) for value in islice(flat(Random(seed)), 4000)]
-        found = steadiness(UNTIL, range(4000), values)
-        assert found is not None
-        errors.append(found.error / 2.262)
+        result = steadiness(UNTIL, range(4000), values)
+        assert result is not None
+        errors.append(result.error / 2.262)
     assert sum(errors) / len(errors) == pytest.approx(1.253 * SIGMA / sqrt(2000), rel=0.3)

@@ -1,4 +1,4 @@
-"""What the gate watches of an entry, and what the user may say about it."""
+"""Tests of the metrics that the gate watches in an entry, and of the margins that the user may set for them."""
 
 from __future__ import annotations
 
@@ -30,17 +30,24 @@ RUN: dict[str, Any] = {
 
 
 def answers(now: dict[str, Any], before: list[dict[str, Any]] | None = None, again: bool = True) -> dict[str, str]:
-    """The answer on each metric of a run that differs in this way from twenty others."""
+    """Return the answer on each metric of a run that differs by ``now`` from twenty others."""
     info = RUN | now
     checks = checks_of("t", info, (), before or [RUN] * 20, {}, [info] * 3 if again else [])
-    return {each.check.metric: each.answer for each in judge(checks)}
+    return {ruling.check.metric: ruling.answer for ruling in judge(checks)}
 
 
 def test_an_unchanged_run_is_met_in_all_metrics_but_the_quiet_share() -> None:
-    found = answers({})
-    assert found.pop("quiet_share") == "inconclusive"
-    assert set(found.values()) == {"met"}
-    assert found.keys() >= {"quiet_p50", "quiet_p99", "failed_rate", "loss_rate", "requests_per_op", "cpu_per_op"}
+    answer_by_metric = answers({})
+    assert answer_by_metric.pop("quiet_share") == "inconclusive"
+    assert set(answer_by_metric.values()) == {"met"}
+    assert answer_by_metric.keys() >= {
+        "quiet_p50",
+        "quiet_p99",
+        "failed_rate",
+        "loss_rate",
+        "requests_per_op",
+        "cpu_per_op",
+    }
     assert answer_of(judge(checks_of("t", RUN, (), [RUN] * 20, {}))) == "met"
 
 
@@ -67,21 +74,21 @@ def test_each_change_that_stays_breaks_its_own_metric(change: dict[str, Any], me
 
 
 def test_a_slower_machine_is_no_regression() -> None:
-    """Everything takes 1.4 times the CPU, the fixed work too; at 2.4 times nothing is concluded."""
+    """Everything takes 1.4 times the CPU, also the fixed work. At 2.4 times nothing is concluded."""
     assert answers({"cpu_per_op": 0.0028, "reference_cpu_s": 0.0056})["cpu_per_op"] == "met"
-    slow = checks_of("t", RUN | {"cpu_per_op": 0.0048, "reference_cpu_s": 0.0096}, (), [RUN] * 20, {})
-    (why,) = [each.why for each in slow if each.metric == "cpu_per_op"]
+    checks = checks_of("t", RUN | {"cpu_per_op": 0.0048, "reference_cpu_s": 0.0096}, (), [RUN] * 20, {})
+    (why,) = [check.why for check in checks if check.metric == "cpu_per_op"]
     assert why == "this machine is 2.4 times as slow as in the baseline"
 
 
 @pytest.mark.parametrize(("reference_s", "answer"), [(0.005, "broken"), (0.0096, "inconclusive")])
 def test_a_client_that_takes_longer_on_a_slower_machine_is_no_regression(reference_s: float, answer: str) -> None:
-    """Times of a sync client depend on the machine, which the fixed work beside them shows."""
+    """Times of a sync client depend on the machine, whose speed the fixed work shows."""
     before = {"start_up": 2.0, "reference_cpu_s": 0.004}
     now = {"start_up": 3.5, "reference_cpu_s": reference_s}
-    (found,) = judge(checks_of("t", now, ("start_up",), [before] * 20, {}, [now] * 3))
-    assert (found.check.metric, found.answer) == ("start_up", answer)
-    assert found.why == ("" if answer == "broken" else "this machine is 2.4 times as slow as in the baseline")
+    (ruling,) = judge(checks_of("t", now, ("start_up",), [before] * 20, {}, [now] * 3))
+    assert (ruling.check.metric, ruling.answer) == ("start_up", answer)
+    assert ruling.why == ("" if answer == "broken" else "this machine is 2.4 times as slow as in the baseline")
 
 
 def test_fewer_quiet_operations_count_only_if_the_client_uses_more_cpu() -> None:
@@ -106,7 +113,7 @@ def test_silent_loss_breaks_gate_despite_clean_repetitions(lost: int, answer: st
     clean = RUN | {"silently_lost": 0, "silent_loss_rate": 0.0}
     for baseline in ([clean] * 20, []):
         rulings = judge(checks_of("t", now, (), baseline, {}, [clean] * 3))
-        (ruling,) = [each for each in rulings if each.check.metric == "silent_loss_rate"]
+        (ruling,) = [candidate for candidate in rulings if candidate.check.metric == "silent_loss_rate"]
         assert (ruling.answer, ruling.why) == (answer, "not in 3 repetitions: intermittent" if lost else "")
 
 
@@ -120,40 +127,43 @@ def test_only_the_users_bound_or_an_accepted_run_allows_a_loss() -> None:
         ({}, [now] * 12, "broken"),
     ):
         rulings = judge(checks_of("t", now, (), baseline, margins))
-        assert [each.answer for each in rulings if each.check.metric == "silent_loss_rate"] == [answer], margins
+        assert [ruling.answer for ruling in rulings if ruling.check.metric == "silent_loss_rate"] == [answer], margins
 
 
 def test_doubts_about_times_leave_counts_to_be_judged() -> None:
     now = RUN | {"requests_per_op": 6.0, "quiet_p50": 0.3}
     checks = checks_of("t", now, (), [RUN] * 20, {}, why_times="engine saturated")
-    found = {each.check.metric: (each.answer, each.why) for each in judge(checks)}
-    assert found["requests_per_op"] == ("broken", "it was not measured again")
-    assert found["quiet_p50"] == ("inconclusive", "engine saturated")
-    assert {answer for name, (answer, _) in found.items() if name.endswith("_rate")} == {"met"}
+    answer_by_metric = {ruling.check.metric: (ruling.answer, ruling.why) for ruling in judge(checks)}
+    assert answer_by_metric["requests_per_op"] == ("broken", "it was not measured again")
+    assert answer_by_metric["quiet_p50"] == ("inconclusive", "engine saturated")
+    assert {answer for name, (answer, _) in answer_by_metric.items() if name.endswith("_rate")} == {"met"}
 
 
 def test_a_baseline_run_with_doubtful_times_counts_for_counts_only() -> None:
     runs = [RUN] * 12 + [RUN | {TIMES_DOUBTED: True, "quiet_p50": 0.9}] * 4
-    checks = {each.metric: each for each in checks_of("t", RUN, (), runs, {})}
+    checks = {check.metric: check for check in checks_of("t", RUN, (), runs, {})}
     assert (len(checks["quiet_p50"].baseline), len(checks["failed_rate"].baseline)) == (12, 16)
 
 
 def test_a_retry_in_a_few_operations_is_an_incident_and_more_requests_in_most_are_broken() -> None:
     before = [RUN | {"requests_usual": 3.0}] * 20
-    few, most = {"requests_per_op": 3.02, "requests_usual": 3.0}, {"requests_per_op": 3.6, "requests_usual": 4.0}
-    for change, answer, is_quarantined in ((few, "met", True), (most, "broken", False)):
+    few_operations, most_operations = (
+        {"requests_per_op": 3.02, "requests_usual": 3.0},
+        {"requests_per_op": 3.6, "requests_usual": 4.0},
+    )
+    for change, answer, is_quarantined in ((few_operations, "met", True), (most_operations, "broken", False)):
         rulings = judge(checks_of("t", RUN | change, (), before, {}, before[:3]))
-        (ruling,) = [each for each in rulings if each.check.metric == "requests_per_op"]
+        (ruling,) = [candidate for candidate in rulings if candidate.check.metric == "requests_per_op"]
         assert (ruling.answer, ruling.is_quarantined) == (answer, is_quarantined)
 
 
 @pytest.mark.parametrize(("starved", "answer"), [(0.01, "broken"), (0.25, "met"), (0.7, "met")])
 def test_waiting_for_a_cpu_explains_some_of_a_rise(starved: float, answer: str) -> None:
-    """A tenth more, where threads waited for a quarter of the time longer than before, is no regression."""
+    """A rise by a tenth is no regression if threads waited longer than before, by a quarter of the time."""
     before = [RUN | {"starved_share": 0.01, "quiet_p50": 0.1 * (1 + number % 4 / 100)} for number in range(20)]
     now = RUN | {"starved_share": starved, "quiet_p50": 0.114}
-    (ruling,) = [each for each in judge(checks_of("t", now, (), before, {"quiet_p50": 0.2}, [now] * 3))
-                 if each.check.metric == "quiet_p50"]  # fmt: skip
+    (ruling,) = [candidate for candidate in judge(checks_of("t", now, (), before, {"quiet_p50": 0.2}, [now] * 3))
+                 if candidate.check.metric == "quiet_p50"]  # fmt: skip
     assert ruling.answer == answer
 
 
@@ -161,36 +171,37 @@ BUSY: dict[str, Any] = RUN | {
     "ok": 400, "starved_share": 0.2, "starved_elsewhere_share": 0.02, "unstarved_p50": 0.1, "quiet_ops": 20,
     "quiet_kept": 20, "quiet_share": 0.05,
 }  # fmt: skip
-"""A run beside other work, with too few quiet operations for a percentile."""
+"""A run while the machine does other work, with too few quiet operations for a percentile."""
 
 
-def noisy(run: dict[str, Any], *names: str, runs: int = 20) -> list[dict[str, Any]]:
-    """Former runs whose values of these metrics differ by up to 6 %."""
+def make_varied_runs(run: dict[str, Any], *names: str, runs: int = 20) -> list[dict[str, Any]]:
+    """Return former runs whose values of these metrics differ by up to 6 %."""
     return [run | {name: run[name] * (0.97 + number % 4 / 50) for name in names} for number in range(runs)]
 
 
 def p50_rulings(now: dict[str, Any], before: list[dict[str, Any]]) -> dict[str, Ruling]:
-    """The rulings on p50, with three repetitions that are like the run."""
+    """Return the rulings on p50, with three repetitions that are like the run."""
     rulings = judge(checks_of("t", now, (), before, {}, [now] * 3))
-    return {each.check.metric: each for each in rulings if each.check.metric.endswith("_p50")}
+    return {ruling.check.metric: ruling for ruling in rulings if ruling.check.metric.endswith("_p50")}
 
 
 @pytest.mark.parametrize(
     ("slowdown", "answer"), [(1.0, "met"), (1.02, "met"), (1.06, "inconclusive"), (1.25, "broken"), (2.0, "broken")]
 )
 def test_beside_other_work_p50_is_decided_without_the_waits_of_the_operations(slowdown: float, answer: str) -> None:
-    found = p50_rulings(BUSY | {"unstarved_p50": 0.1 * slowdown}, noisy(BUSY, "unstarved_p50"))
-    assert found["unstarved_p50"].answer == answer
-    assert [name for name, ruling in found.items() if ruling.check.decides] == ["unstarved_p50"]
-    assert ruling_text(found["unstarved_p50"]).startswith("unstarved_p50: ")
+    ruling_by_metric = p50_rulings(BUSY | {"unstarved_p50": 0.1 * slowdown}, make_varied_runs(BUSY, "unstarved_p50"))
+    assert ruling_by_metric["unstarved_p50"].answer == answer
+    assert [name for name, ruling in ruling_by_metric.items() if ruling.check.decides] == ["unstarved_p50"]
+    assert ruling_text(ruling_by_metric["unstarved_p50"]).startswith("unstarved_p50: ")
 
 
 def test_a_median_that_only_waiting_has_raised_is_no_regression() -> None:
-    """Quiet operations take 30 % longer than in calm runs, by what they waited; without the waits nothing changed."""
+    """Quiet operations take 30 % longer than in calm runs only because they waited. Without the waits nothing
+    changed."""
     calm = BUSY | {"starved_share": 0.01, "starved_elsewhere_share": 0.005, "quiet_ops": 400, "quiet_kept": 400}
     now = calm | {"starved_share": 0.3, "starved_elsewhere_share": 0.01, "quiet_p50": 0.13, "unstarved_p50": 0.101}
-    found = p50_rulings(now, noisy(calm, "unstarved_p50", "quiet_p50"))
-    assert {name: ruling.answer for name, ruling in found.items()} == {
+    ruling_by_metric = p50_rulings(now, make_varied_runs(calm, "unstarved_p50", "quiet_p50"))
+    assert {name: ruling.answer for name, ruling in ruling_by_metric.items()} == {
         "quiet_p50": "inconclusive", "unstarved_p50": "met",
     }  # fmt: skip
 
@@ -198,15 +209,15 @@ def test_a_median_that_only_waiting_has_raised_is_no_regression() -> None:
 @pytest.mark.parametrize(("starved", "answer"), [(0.05, "broken"), (0.3, "inconclusive")])
 def test_the_waits_of_a_server_explain_some_of_a_rise(starved: float, answer: str) -> None:
     now = BUSY | {"starved_elsewhere_share": starved, "unstarved_p50": 0.122}
-    assert p50_rulings(now, noisy(BUSY, "unstarved_p50"))["unstarved_p50"].answer == answer
+    assert p50_rulings(now, make_varied_runs(BUSY, "unstarved_p50"))["unstarved_p50"].answer == answer
 
 
 @pytest.mark.parametrize("unknown", [{}, {"starved_elsewhere_share": None}])
 def test_unknown_wait_of_the_server_leaves_the_answer_inconclusive(unknown: dict[str, None]) -> None:
-    """The client waited for 35 % of the time, up from 5 %: how long its server did is known in one of the cases."""
+    """The client waited for 35 % of the time, up from 5 %. The server's wait is known in one of the cases."""
     calm = BUSY | {"starved_share": 0.05} | unknown
     now = calm | {"starved_share": 0.35, "unstarved_p50": 0.122}
-    answer = p50_rulings(now, noisy(calm, "unstarved_p50"))["unstarved_p50"].answer
+    answer = p50_rulings(now, make_varied_runs(calm, "unstarved_p50"))["unstarved_p50"].answer
     assert answer == ("inconclusive" if unknown else "broken")
 
 
@@ -215,8 +226,8 @@ def test_unknown_wait_of_the_server_leaves_the_answer_inconclusive(unknown: dict
     [(0.15, 0.15, "met"), (0.15, 0.02, "inconclusive"), (0.08, 0.02, "inconclusive"), (0.02, 0.15, "met")],
 )
 def test_a_rise_that_less_waiting_may_hide_is_not_met(before: float, now: float, answer: str) -> None:
-    """Times are as before although servers waited less for a CPU: something else may take longer."""
-    former = noisy(BUSY | {"starved_elsewhere_share": before}, "unstarved_p50")
+    """Times are as before although servers waited less for a CPU, so something else may take longer."""
+    former = make_varied_runs(BUSY | {"starved_elsewhere_share": before}, "unstarved_p50")
     assert p50_rulings(BUSY | {"starved_elsewhere_share": now}, former)["unstarved_p50"].answer == answer
 
 
@@ -226,21 +237,21 @@ def test_a_rise_that_less_waiting_may_hide_is_not_met(before: float, now: float,
     ids=["calm", "more CPU", "CPU unknown", "waits unknown"],
 )
 def test_quiet_operations_decide_unless_other_work_kept_the_threads_waiting(now: dict[str, float | None]) -> None:
-    found = p50_rulings(BUSY | now, noisy(BUSY, "unstarved_p50"))
-    assert [name for name, ruling in found.items() if ruling.check.decides] == ["quiet_p50"]
-    assert found["quiet_p50"].answer == "inconclusive"
-    slower = p50_rulings(BUSY | now | {"unstarved_p50": 0.15}, noisy(BUSY, "unstarved_p50"))
+    ruling_by_metric = p50_rulings(BUSY | now, make_varied_runs(BUSY, "unstarved_p50"))
+    assert [name for name, ruling in ruling_by_metric.items() if ruling.check.decides] == ["quiet_p50"]
+    assert ruling_by_metric["quiet_p50"].answer == "inconclusive"
+    slower = p50_rulings(BUSY | now | {"unstarved_p50": 0.15}, make_varied_runs(BUSY, "unstarved_p50"))
     assert slower["unstarved_p50"].answer == "broken", "it can break a test, whatever decides"
 
 
 def test_runs_that_lack_the_time_without_waits_are_judged_as_before() -> None:
     old = {name: value for name, value in BUSY.items() if name not in ("unstarved_p50", "starved_elsewhere_share")}
-    former = noisy(old | {"quiet_ops": 400}, "quiet_p50")
+    former = make_varied_runs(old | {"quiet_ops": 400}, "quiet_p50")
     for now, before in ((BUSY, former), (BUSY, [*former, *[BUSY] * 9]), (old, [BUSY] * 20)):
-        found = p50_rulings(now, before)
-        assert list(found) == ["quiet_p50"]
-        assert found["quiet_p50"].check.decides
-        assert found["quiet_p50"].why == "40 quiet operations are needed, found 20"
+        ruling_by_metric = p50_rulings(now, before)
+        assert list(ruling_by_metric) == ["quiet_p50"]
+        assert ruling_by_metric["quiet_p50"].check.decides
+        assert ruling_by_metric["quiet_p50"].why == "40 quiet operations are needed, found 20"
     slower = p50_rulings(BUSY | {"quiet_ops": 400, "quiet_p50": 0.2, "starved_share": 0.01}, former)
     assert slower["quiet_p50"].answer == "broken"
 
@@ -248,32 +259,33 @@ def test_runs_that_lack_the_time_without_waits_are_judged_as_before() -> None:
 def test_the_time_without_waits_has_the_margin_of_quiet_operations() -> None:
     for margins, margin in (({"p50": 0.3}, 0.3), ({"quiet_p50": 0.2}, 0.2), ({"unstarved_p50": 0.15}, 0.15)):
         checks = checks_of("t", BUSY, (), [BUSY] * 20, margins)
-        assert [each.margin for each in checks if each.metric == "unstarved_p50"] == [margin]
-    assert "unstarved_p50" not in {each.metric for each in checks_of("t", BUSY, (), [BUSY] * 20, {"quiet_p50": None})}
+        assert [check.margin for check in checks if check.metric == "unstarved_p50"] == [margin]
+    assert "unstarved_p50" not in {check.metric for check in checks_of("t", BUSY, (), [BUSY] * 20, {"quiet_p50": None})}
 
 
 def test_too_few_quiet_operations_are_inconclusive() -> None:
-    checks = {each.metric: each for each in checks_of("t", RUN | {"quiet_ops": 39}, (), [RUN] * 20, {})}
+    checks = {check.metric: check for check in checks_of("t", RUN | {"quiet_ops": 39}, (), [RUN] * 20, {})}
     assert checks["quiet_p50"].why == "40 quiet operations are needed, found 39"
     assert checks["quiet_p99"].why == "300 quiet operations are needed, found 39"
 
 
 def test_an_exact_number_that_varied_before_decides_nothing_alone() -> None:
     before = [RUN | {"requests_per_op": 3 + number % 3 / 10} for number in range(20)]
-    (check,) = [each for each in checks_of("t", RUN, (), before, {}) if each.metric == "requests_per_op"]
+    (check,) = [candidate for candidate in checks_of("t", RUN, (), before, {}) if candidate.metric == "requests_per_op"]
     assert (check.kind, check.decides) == ("level", False)
 
 
 @pytest.mark.parametrize(("now", "answer"), [(5410.0, "met"), (5600.0, "broken")])
 def test_bytes_on_the_wire_that_vary_a_little_still_tell_a_client_that_sends_more(now: float, answer: str) -> None:
-    """Connections that operations open are not always as many."""
+    """The number of connections that operations open varies."""
     before = [RUN | {"wire_bytes_per_op": 5400.0 + 10 * (number % 4)} for number in range(20)]
     assert answers({"wire_bytes_per_op": now}, before)["wire_bytes_per_op"] == answer
 
 
 @pytest.mark.parametrize(("connections", "answer"), [(12, "broken"), (22, "met"), (400, "broken")])
 def test_handshakes_of_a_busy_machine_are_no_regression(connections: int, answer: str) -> None:
-    """More operations at a time are the neighbours' work, a connection for each operation is the client's own."""
+    """More operations at a time come from other work on the machine, but a connection for each operation from the
+    client."""
     before = [RUN | {"wire_connections": 9 + number % 4} for number in range(20)]
     now = {"wire_bytes_per_op": 5600.0, "wire_connections": connections}
     assert answers(now, before)["wire_bytes_per_op"] == answer
@@ -292,25 +304,29 @@ def test_bytes_on_the_wire_that_older_runs_do_not_have_decide_nothing() -> None:
 
 
 def test_the_baseline_begins_after_the_last_lasting_improvement() -> None:
-    """A third faster for the last twelve runs: a run as slow as those before them is broken."""
-    before = [RUN | {"quiet_p50": 0.15 + number % 4 / 1000} for number in range(30)]
-    since = [RUN | {"quiet_p50": 0.10 + number % 4 / 1000} for number in range(12)]
-    (check,) = [each for each in checks_of("t", RUN, (), before + since, {}) if each.metric == "quiet_p50"]
-    assert [each.value for each in check.baseline] == [each["quiet_p50"] for each in since]
-    assert answers({"quiet_p50": 0.15}, before + since)["quiet_p50"] == "broken"
-    assert answers({"quiet_p50": 0.15}, before)["quiet_p50"] == "met"
+    """The last twelve runs are a third faster. A run as slow as those before them is broken."""
+    slow_runs = [RUN | {"quiet_p50": 0.15 + number % 4 / 1000} for number in range(30)]
+    improved_runs = [RUN | {"quiet_p50": 0.10 + number % 4 / 1000} for number in range(12)]
+    (check,) = [
+        candidate
+        for candidate in checks_of("t", RUN, (), slow_runs + improved_runs, {})
+        if candidate.metric == "quiet_p50"
+    ]
+    assert [reading.value for reading in check.baseline] == [run["quiet_p50"] for run in improved_runs]
+    assert answers({"quiet_p50": 0.15}, slow_runs + improved_runs)["quiet_p50"] == "broken"
+    assert answers({"quiet_p50": 0.15}, slow_runs)["quiet_p50"] == "met"
 
 
 def runs_of(*levels: float) -> list[dict[str, Any]]:
-    """Runs whose p50 varies by 1 % around each of these levels, by name."""
+    """Return numbered runs, one for each of these levels of p50 with a variation of up to 3 %."""
     return [RUN | {"quiet_p50": level * (1 + number % 4 / 100), "run": f"{number:04d}"}
             for number, level in enumerate(levels)]  # fmt: skip
 
 
 def ruling_on_p50(now: float, runs: list[dict[str, Any]]) -> Ruling:
     info = RUN | {"quiet_p50": now}
-    (ruling,) = [each for each in judge(checks_of("t", info, (), runs, {}, [info] * 3))
-                 if each.check.metric == "quiet_p50"]  # fmt: skip
+    (ruling,) = [candidate for candidate in judge(checks_of("t", info, (), runs, {}, [info] * 3))
+                 if candidate.check.metric == "quiet_p50"]  # fmt: skip
     return ruling
 
 
@@ -324,7 +340,7 @@ def test_few_runs_after_an_improvement_are_compared_with_those_before_it() -> No
 
 @pytest.mark.parametrize("factor", [1.2, 3.0, 9.0])
 def test_a_lasting_change_for_the_worse_begins_no_baseline(factor: float) -> None:
-    """Runs that only the gate has failed are no baseline, whatever their number."""
+    """Runs that failed only at the gate are no baseline, however many they are."""
     worse = [run | {FOLLOWED_ONLY: ONLY_AT_GATE} for run in runs_of(*[0.10] * 14, *[0.10 * factor] * 12)[14:]]
     ruling = ruling_on_p50(0.10 * factor, runs_of(*[0.10] * 14) + worse)
     assert (ruling.answer, len(ruling.check.baseline), ruling.check.since) == ("broken", 14, "")
@@ -360,22 +376,26 @@ def test_outliers_that_did_not_come_again_belong_to_the_course_and_are_no_baseli
 
 
 def test_after_a_broken_run_one_that_is_still_worse_is_not_met() -> None:
-    """Its own interval would allow it: only the run before says that this is a regression."""
-    noisy = [0.10 * exp(0.02 * (number % 5 - 2)) for number in range(24)]
-    (worse,) = runs_of(*noisy, 0.125)[24:]
-    still = 0.1025
-    assert ruling_on_p50(still, runs_of(*noisy)).answer == "met"
-    ruling = ruling_on_p50(still, [*runs_of(*noisy), worse | {FOLLOWED_ONLY: ONLY_AT_GATE}])
+    """Its own interval would allow it. Only the run before shows that this is a regression."""
+    levels = [0.10 * exp(0.02 * (number % 5 - 2)) for number in range(24)]
+    (worse,) = runs_of(*levels, 0.125)[24:]
+    still_worse = 0.1025
+    assert ruling_on_p50(still_worse, runs_of(*levels)).answer == "met"
+    ruling = ruling_on_p50(still_worse, [*runs_of(*levels), worse | {FOLLOWED_ONLY: ONLY_AT_GATE}])
     assert ruling.answer == "inconclusive"
     assert ruling.course is not None
     assert ruling.course.since == "0024"
 
 
 def test_only_the_last_runs_are_searched_for_a_change() -> None:
-    """The same in the gate and in the commands that say what it could see."""
-    before = [RUN | {"quiet_p50": 0.15 + number % 4 / 1000} for number in range(20)]
-    since = [RUN | {"quiet_p50": 0.10 + number % 4 / 1000} for number in range(60)]
-    (check,) = [each for each in checks_of("t", RUN, (), before + since, {}) if each.metric == "quiet_p50"]
+    """The gate searches the same runs as the commands that report what it can detect."""
+    slow_runs = [RUN | {"quiet_p50": 0.15 + number % 4 / 1000} for number in range(20)]
+    improved_runs = [RUN | {"quiet_p50": 0.10 + number % 4 / 1000} for number in range(60)]
+    (check,) = [
+        candidate
+        for candidate in checks_of("t", RUN, (), slow_runs + improved_runs, {})
+        if candidate.metric == "quiet_p50"
+    ]
     assert (len(check.baseline), check.since) == (20, "")
 
 
@@ -386,20 +406,24 @@ def test_impossible_counts_are_unknown(count: int) -> None:
 
 def test_a_conclusion_is_watched_in_its_columns_and_capabilities() -> None:
     info = {"ops": 9, "sync_delay_p99": 2.0, "delta": "yes", "tue": 1.5, "files": 3} | capabilities({"delta": 1})
-    checks = {each.metric: each for each in checks_of("t", info, ("sync_delay_p99", "files"), [info] * 12, {})}
-    assert {name: (each.kind, each.margin) for name, each in checks.items()} == {
+    checks = {check.metric: check for check in checks_of("t", info, ("sync_delay_p99", "files"), [info] * 12, {})}
+    assert {name: (check.kind, check.margin) for name, check in checks.items()} == {
         "sync_delay_p99": ("level", 0.25), "delta": ("yes", 0.1), "tue": ("exact", 0.1),
     }  # fmt: skip
-    assert {each.answer for each in judge(list(checks.values()))} == {"met"}
+    assert {ruling.answer for ruling in judge(list(checks.values()))} == {"met"}
 
 
 def test_the_margins_of_the_user_apply() -> None:
     margins = parse_margins({"p50": "5%", "quiet_p99": False, "response_p50": 0.3, "failed_rate": 0.05}, "here")
     assert margins == {"p50": 0.05, "quiet_p99": None, "response_p50": 0.3, "failed_rate": 0.05}
     info = RUN | {"response_p50": 0.1}
-    found = {each.metric: each.margin for each in checks_of("t", info, (), [info] * 20, margins)}
-    assert (found["quiet_p50"], found["response_p50"], found["failed_rate"]) == (0.05, 0.3, 0.05)
-    assert "quiet_p99" not in found
+    margin_by_metric = {check.metric: check.margin for check in checks_of("t", info, (), [info] * 20, margins)}
+    assert (margin_by_metric["quiet_p50"], margin_by_metric["response_p50"], margin_by_metric["failed_rate"]) == (
+        0.05,
+        0.3,
+        0.05,
+    )
+    assert "quiet_p99" not in margin_by_metric
 
 
 @pytest.mark.parametrize("value", [0, -0.1, True, "10", "ten%", float("nan"), [0.1]])

@@ -1,4 +1,4 @@
-"""Locations that suites hand on to later runs: not those of a proxy."""
+"""Locations that suites hand on to later runs, and their absence behind a proxy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ IRELAND = "52.218.0.1"
 
 
 def locate() -> LocatedServers:
-    """Locate a server without asking anybody, by what its operator publishes."""
+    """Locate a server by the data that its operator publishes, without a request."""
     return locate_servers({IRELAND: NameSeen([IRELAND])})
 
 

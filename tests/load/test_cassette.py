@@ -1,4 +1,4 @@
-"""Cassettes are recorded on an account, replayed without one, free of secrets, and never count as a measurement.
+"""Cassettes: recorded on an account, replayed without one, free of secrets, and never a measurement.
 
 The account is a real SDK's, whose requests reach the emulator through its proxy, under the provider's real names.
 """
@@ -19,7 +19,7 @@ from pytest_cloudbench.emulators import EmulatorService, start_emulator
 from pytest_cloudbench.load.cassette.cassette import check_options
 from pytest_cloudbench.load.cassette.scrubbing import scrub_text, select_headers
 from pytest_cloudbench.model import UsageError
-from tests.fleet.harness import Ended, Lab, lab_in
+from tests.fleet.harness import FinishedRun, Lab, lab_in
 
 STORY = """
     from pytest_cloudbench.model import CloudError
@@ -47,19 +47,19 @@ def emulator() -> Iterator[EmulatorService]:
         yield running
 
 
-def record(lab: Lab, emulator: EmulatorService, *more: str) -> Ended:
-    own = emulator.endpoint
+def record(lab: Lab, emulator: EmulatorService, *more: str) -> FinishedRun:
+    endpoint = emulator.endpoint
     env = {
-        "HTTPS_PROXY": own.proxy, "REQUESTS_CA_BUNDLE": own.ca_file,
-        "CLOUDBENCH_DROPBOX_ACCESS_TOKEN": own.credentials["access_token"],
-        "CI": "true",  # where pytest shows all of a difference: two long bodies took minutes
+        "HTTPS_PROXY": endpoint.proxy, "REQUESTS_CA_BUNDLE": endpoint.ca_file,
+        "CLOUDBENCH_DROPBOX_ACCESS_TOKEN": endpoint.credentials["access_token"],
+        "CI": "true",  # pytest then shows whole differences, and two long bodies took minutes
     }  # fmt: skip
     options = ("--provider", "dropbox", "--cloudbench-yes", "-ocloudbench_cassette=record tape.json")
     return lab.run(*options, *more, env=env)
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory, emulator: EmulatorService) -> Ended:
+def recording(tmp_path_factory: pytest.TempPathFactory, emulator: EmulatorService) -> FinishedRun:
     """One recording for all tests."""
     with lab_in(tmp_path_factory.mktemp("recorded")) as lab_of_folder:
         run = record(lab_of_folder.write(STORY), emulator)
@@ -68,16 +68,16 @@ def recorded(tmp_path_factory: pytest.TempPathFactory, emulator: EmulatorService
 
 
 @pytest.fixture
-def tape(lab: Lab, recorded: Ended) -> Path:
-    return Path(shutil.copy(recorded.folder / "tape.json", lab.folder))
+def tape(lab: Lab, recording: FinishedRun) -> Path:
+    return Path(shutil.copy(recording.folder / "tape.json", lab.folder))
 
 
-def replay(lab: Lab, *more: str) -> Ended:
+def replay(lab: Lab, *more: str) -> FinishedRun:
     return lab.run("--provider", "dropbox", "-ocloudbench_cassette=replay tape.json", *more, env=NOT_THERE)
 
 
 def test_recording_is_replayed_without_account_or_network(
-    lab: Lab, emulator: EmulatorService, recorded: Ended, tape: Path
+    lab: Lab, emulator: EmulatorService, recording: FinishedRun, tape: Path
 ) -> None:
     before = emulator.control(get="stats")["stats"]
     replayed = replay(lab)
@@ -88,7 +88,7 @@ def test_recording_is_replayed_without_account_or_network(
     assert (info["ok"], info["lost"]) == (6, 0)
     assert "replayed from a cassette: nothing was measured" in info["doubts"]
     assert "***" not in replayed.text, "a made-up credential is not a word, which would be hidden"
-    assert "recorded into a cassette" in " ".join(recorded.info("test_story[dropbox]")["doubts"])
+    assert "recorded into a cassette" in " ".join(recording.info("test_story[dropbox]")["doubts"])
 
 
 def test_replay_fails_on_a_request_that_was_not_recorded(lab: Lab, tape: Path) -> None:
@@ -211,8 +211,8 @@ def test_scrub_text_removes_values_with_secret_names(text: str, scrubbed: str) -
 
 
 def test_select_headers_keeps_only_headers_read_by_drivers() -> None:
-    read = {"x-ms-error-code": ["BlobNotFound"], "content-md5": "Zm9v", "x-goog-hash": ["md5=Zm9v"], "etag": '"1"'}
-    assert select_headers(read) == read
+    headers = {"x-ms-error-code": ["BlobNotFound"], "content-md5": "Zm9v", "x-goog-hash": ["md5=Zm9v"], "etag": '"1"'}
+    assert select_headers(headers) == headers
     assert select_headers({"X-Auth-Token": ["abc"], "X-Subject-Token": "abc"}) == {
         "X-Auth-Token": ["scrubbed"], "X-Subject-Token": "scrubbed",
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Every driver whose requests Python sends: a cassette replays what it recorded, when no service runs any more."""
+"""Every driver whose requests Python sends. A cassette replays its calls when no service runs any more."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ ACCOUNTS = {
     "swift": "local:swift",
     "tahoe": "local:tahoe",
 }
-"""Driver to what stands in for its provider."""
+"""The stand-in for the provider of each driver."""
 SLOW = ("azure", "swift", "tahoe")
 FOLDER = "/cloudbench-cassette"
 
 
-def story(driver: Any) -> list[str]:
+def run_story(driver: Any) -> list[str]:
     """Run some calls. Return the result of each, or the message of its refusal."""
     results: list[str] = []
 
@@ -78,11 +78,11 @@ def spec_of(scheme: str) -> ProviderSpec:
 )
 def test_driver_calls_are_replayed_without_the_service(scheme: str, tmp_path: Path) -> None:
     tape = str(tmp_path / "tape.json")
-    recorded = {"run_id": "r", "seed": "s", "provider": scheme}
+    session_facts = {"run_id": "r", "seed": "s", "provider": scheme}
     try:
         with providers.provided(ACCOUNTS[scheme]) as provider:
-            with closing(Cassette("record", tape, recorded)) as cassette:
-                steps = story(cassette.serialize_calls(provider.driver))
+            with closing(Cassette("record", tape, session_facts)) as cassette:
+                steps = run_story(cassette.serialize_calls(provider.driver))
             endpoint = provider.endpoint
             assert endpoint is not None
     except (SpecError, ResultsError) as error:
@@ -91,22 +91,24 @@ def test_driver_calls_are_replayed_without_the_service(scheme: str, tmp_path: Pa
         if not isinstance(missing, SpecError):
             raise
         pytest.skip(str(missing))
-    refused = [
+    refusals = [
         result for result in steps if "Entry(" not in result and result != "None" and not result.startswith("b'")
     ]
-    assert len(refused) == 1, steps
-    assert "not_found" in refused[0]
-    kind: Any = drivers.driver_class(scheme)
-    public = {name for fields in kind.credential_sets for name in fields.public}
+    assert len(refusals) == 1, steps
+    assert "not_found" in refusals[0]
+    driver_class: Any = drivers.driver_class(scheme)
+    public = {name for fields in driver_class.credential_sets for name in fields.public}
     secrets = [value for name, value in endpoint.credentials.items() if name not in public and len(value) > 20]
     assert not [value for value in secrets if value in Path(tape).read_text()]
-    with closing(Cassette("replay", tape, recorded)) as cassette:
-        made_up = credentials.load(credentials.ProviderAccount.named(scheme))
-        assert made_up, "for those without an account"
-        caps = {"cap": made_up["cap"]} if "cap" in made_up else {}  # instead of the file, which went with its grid
+    with closing(Cassette("replay", tape, session_facts)) as cassette:
+        made_up_credentials = credentials.load(credentials.ProviderAccount.named(scheme))
+        assert made_up_credentials, "for those without an account"
+        caps = (
+            {"cap": made_up_credentials["cap"]} if "cap" in made_up_credentials else {}
+        )  # instead of the file, which went with its grid
         endpoint = replace(endpoint, ca_file="", credentials={**endpoint.credentials, **caps})
         with closing(drivers.connect(spec_of(scheme), endpoint, {})) as driver:
-            assert story(cassette.serialize_calls(driver)) == steps
+            assert run_story(cassette.serialize_calls(driver)) == steps
 
 
 @pytest.mark.parametrize("scheme", ["mega", "opendal:s3", "rclone:x:y", "s3+fast://b", "sftp://h/p"])
@@ -125,7 +127,7 @@ def open_at(mode: str, tape: Path, *specs: str) -> Cassette:
     return open_cassette(option, RunFacts("r", "s", 1.0, None, None, 0.2, "results", "here"))
 
 
-class _Zipping(BaseHTTPRequestHandler):
+class _GzipHandler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers.get("content-length") or 0))
         body = gzip.compress(b'{"access_token": "in-the-answer"}')
@@ -140,8 +142,8 @@ class _Zipping(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def zipping() -> Iterator[str]:
-    with HTTPServer(("127.0.0.1", 0), _Zipping) as server:
+def gzip_url() -> Iterator[str]:
+    with HTTPServer(("127.0.0.1", 0), _GzipHandler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}/"
@@ -158,15 +160,15 @@ def post(mode: str, tape: Path, url: str, body: Any) -> str:
 
 @pytest.mark.parametrize("make_body", [BytesIO, bytes, bytes.decode], ids=["file", "bytes", "text"])
 def test_bodies_of_every_type_are_scrubbed_and_limited(
-    zipping: str, tmp_path: Path, make_body: Callable[[bytes], Any]
+    gzip_url: str, tmp_path: Path, make_body: Callable[[bytes], Any]
 ) -> None:
     tape = tmp_path / "tape.json"
-    answer = post("record", tape, zipping, make_body(b"client_secret=in-the-body"))
+    answer = post("record", tape, gzip_url, make_body(b"client_secret=in-the-body"))
     assert answer == '{"access_token": "in-the-answer"}'
     text = tape.read_text()
     assert "in-the-body" not in text
     assert "in-the-answer" not in text
-    assert post("replay", tape, zipping, make_body(b"client_secret=another")) == '{"access_token": "scrubbed"}'
+    assert post("replay", tape, gzip_url, make_body(b"client_secret=another")) == '{"access_token": "scrubbed"}'
     with pytest.raises(ResultsError, match="a body of 65,537 bytes is above 65,536"):
-        post("record", tape, zipping, make_body(b"x" * 65_537))
+        post("record", tape, gzip_url, make_body(b"x" * 65_537))
     assert tape.read_text() == text

@@ -1,4 +1,4 @@
-"""The controller's half of a comparison of two sides stops at an answer or at the end of its time."""
+"""The controller's half of a comparison of two sides, which stops at an answer or at the end of its time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytest_cloudbench.load.versus.contest import Contests, Rules
 from pytest_cloudbench.report import versus
 
 NODE = "t.py::test_it[a-vs-b]"
-Shown = Mapping[str, Any]
+BlockInfo = Mapping[str, Any]
 
 
 class RecordedEntries:
@@ -50,7 +50,7 @@ def subject(turn: Turn, label: str = "") -> Subject:
 
 def run(
     rules: Rules,
-    show_block: Callable[[Turn], Shown | None],
+    show_block: Callable[[Turn], BlockInfo | None],
     *,
     block_s: float = 5.0,
     max_blocks: int = 400,
@@ -71,10 +71,10 @@ def run(
     pytest.fail("it does not end")
 
 
-def times(seed: int, ratio: float) -> Callable[[Turn], Shown]:
+def times(seed: int, ratio: float) -> Callable[[Turn], BlockInfo]:
     random = Random(seed)
 
-    def show_block(turn: Turn) -> Shown:
+    def show_block(turn: Turn) -> BlockInfo:
         warm = 5.0 if turn.pair == 0 else 1.0  # a warm-up that counted would spoil everything
         level = 0.1 * warm * (ratio if turn.side == "B" else 1.0) * (1 + random.gauss(0, 0.02))
         return {"response_p50": level, "quiet_s": [level] * 50}
@@ -108,7 +108,7 @@ OSLO = {
 def test_comparison_shows_server_location_of_each_side(located: str) -> None:
     show_times = times(1, 1.1)
 
-    def show_block(turn: Turn) -> Shown:
+    def show_block(turn: Turn) -> BlockInfo:
         return {**show_times(turn), **({"location": OSLO} if turn.side in located else {})}
 
     info, *_ = run(Rules(60, ("quiet_p50",)), show_block)
@@ -141,13 +141,13 @@ def test_comparison_stops_when_no_further_pair_fits_into_its_time() -> None:
 
 
 def test_incomplete_blocks_are_left_out_and_doubts_are_counted() -> None:
-    calm = times(3, 1.1)
+    show_times = times(3, 1.1)
 
-    def show_block(turn: Turn) -> Shown:
+    def show_block(turn: Turn) -> BlockInfo:
         doubts = ["engine saturated (lateness p99 300 ms is over 200 ms)"] if turn.number % 2 else []
         if turn.pair == 3 and turn.side == "A":
             return {"ops": 60, "response_p50": 50.0, "doubts": ["40 of 100 operations were not tried"]}
-        return {**calm(turn), "doubts": doubts}
+        return {**show_times(turn), "doubts": doubts}
 
     info, _, doubts, _, _ = run(Rules(60, ("response_p50",)), show_block)
     summary = info["versus"]
@@ -190,7 +190,11 @@ def test_a_test_that_measures_nothing_ends_at_once() -> None:
 
 
 def judge_contest(
-    show_block: Callable[[Turn], Shown], margins: Mapping[str, float | None], *, minutes: float = 60, label: str = ""
+    show_block: Callable[[Turn], BlockInfo],
+    margins: Mapping[str, float | None],
+    *,
+    minutes: float = 60,
+    label: str = "",
 ) -> tuple[GatedPairs, dict[str, Any]]:
     """Return the gate's answer about a test with blocks from ``show_block``, and its entry."""
     entries, clock = RecordedEntries(), Clock()
@@ -252,11 +256,11 @@ def test_undecided_comparison_is_inconclusive_and_names_the_pairs_needed() -> No
 
 
 def test_metric_that_does_not_decide_can_break_a_comparison_but_not_delay_it() -> None:
-    same = times(5, 1.0)
+    show_times = times(5, 1.0)
 
-    def show_block(turn: Turn) -> Shown:
+    def show_block(turn: Turn) -> BlockInfo:
         requests = 3.0 if turn.side == "B" else 2.0
-        return {**same(turn), "quiet_s": [], "requests_per_op": requests}
+        return {**show_times(turn), "quiet_s": [], "requests_per_op": requests}
 
     assert judge_contest(show_block, {})[0].lines[0].startswith("gate broken: B is worse than A: requests_per_op +50 %")
     gated, _ = judge_contest(show_block, {"requests_per_op": None})
@@ -264,10 +268,10 @@ def test_metric_that_does_not_decide_can_break_a_comparison_but_not_delay_it() -
 
 
 def test_a_rate_is_judged_by_points() -> None:
-    same = times(6, 1.0)
+    show_times = times(6, 1.0)
 
-    def show_block(turn: Turn) -> Shown:
-        return {**same(turn), "failed_rate": 0.05 if turn.side == "B" else 0.0}
+    def show_block(turn: Turn) -> BlockInfo:
+        return {**show_times(turn), "failed_rate": 0.05 if turn.side == "B" else 0.0}
 
     gated, _ = judge_contest(show_block, {})
     assert "failed_rate +5.0 points" in gated.lines[0]
@@ -276,7 +280,7 @@ def test_a_rate_is_judged_by_points() -> None:
 
 
 def test_metric_with_higher_is_better() -> None:
-    def show_block(ratio: float) -> Callable[[Turn], Shown]:
+    def show_block(ratio: float) -> Callable[[Turn], BlockInfo]:
         level, same = times(7, ratio), times(8, 1.0)
         return lambda turn: {**same(turn), "throughput": level(turn)["response_p50"]}
 

@@ -1,4 +1,4 @@
-"""The waits of threads for a CPU are compared with Linux's counts, and with processes that take the CPU away."""
+"""Waits of threads for a CPU, compared with Linux's counts and with processes that take the CPU away."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ for line in sys.stdin:
 """
 
 
-def linux_says_ns(pid: int | None = None) -> int:
-    """Return how long the threads of a process, or this thread, have waited."""
+def read_linux_wait_ns(pid: int | None = None) -> int:
+    """Return the time that the threads of a process, or this thread, have waited."""
     if pid is None:
         paths = [f"/proc/self/task/{threading.get_native_id()}/schedstat"]
     else:
@@ -77,7 +77,7 @@ def test_a_reading_is_not_changed_by_another_thread_that_reads_meanwhile(
     pread = library._pread
 
     def pread_and_switch(*arguments: object) -> int:
-        """Let another thread read as soon as this one has, as the interpreter may after any call."""
+        """Let another thread read directly after this one, as the interpreter may after any call."""
         read_bytes: int = pread(*arguments)
         if not is_switched.is_set():
             is_switched.set()
@@ -98,7 +98,7 @@ def work(work_s: float) -> None:
         pass
 
 
-def now_ns(read: Callable[[], int | None]) -> int:
+def read_known_ns(read: Callable[[], int | None]) -> int:
     waited_ns = read()
     assert waited_ns is not None
     return waited_ns
@@ -106,7 +106,7 @@ def now_ns(read: Callable[[], int | None]) -> int:
 
 @contextmanager
 def start_process(code: str, cpu: int) -> Iterator[subprocess.Popen[str]]:
-    """A process that has said that it runs on one CPU."""
+    """Start a process on one CPU, and yield it once it has printed that it runs."""
     command = [sys.executable, "-c", code, str(cpu)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -119,11 +119,11 @@ def start_process(code: str, cpu: int) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.fixture
 def cpu() -> Iterator[int]:
-    """This thread, and what it starts, runs on one CPU."""
+    """The one CPU on which this thread, and what it starts, runs."""
     former = os.sched_getaffinity(0)
-    chosen = max(former)
-    os.sched_setaffinity(0, {chosen})
-    yield chosen
+    chosen_cpu = max(former)
+    os.sched_setaffinity(0, {chosen_cpu})
+    yield chosen_cpu
     os.sched_setaffinity(0, former)
 
 
@@ -142,13 +142,13 @@ def competition(cpu: int, processes: int = 2) -> Iterator[None]:
 def test_a_thread_has_waited_as_long_as_linux_says(cpu: int, processes: int) -> None:
     read = find_thread_wait()
     with competition(cpu, processes):
-        outer_ns = linux_says_ns()
-        before_ns = now_ns(read)
-        inner_ns = linux_says_ns()
+        outer_ns = read_linux_wait_ns()
+        before_ns = read_known_ns(read)
+        inner_ns = read_linux_wait_ns()
         work(0.05)
-        inner_ns = linux_says_ns() - inner_ns
-        waited_ns = now_ns(read) - before_ns
-        outer_ns = linux_says_ns() - outer_ns
+        inner_ns = read_linux_wait_ns() - inner_ns
+        waited_ns = read_known_ns(read) - before_ns
+        outer_ns = read_linux_wait_ns() - outer_ns
     assert inner_ns <= waited_ns <= outer_ns
 
 
@@ -156,9 +156,9 @@ def test_a_thread_waits_while_others_have_its_cpu_and_hardly_without_them(cpu: i
     read = find_thread_wait()
 
     def wait_share(work_s: float) -> float:
-        before_ns = now_ns(read)
+        before_ns = read_known_ns(read)
         work(work_s)
-        waited_s = (now_ns(read) - before_ns) / 1e9
+        waited_s = (read_known_ns(read) - before_ns) / 1e9
         return waited_s / (waited_s + work_s)
 
     assert min(wait_share(0.001) for _ in range(50)) < 0.05, "whatever else this machine does"
@@ -167,29 +167,29 @@ def test_a_thread_waits_while_others_have_its_cpu_and_hardly_without_them(cpu: i
 
 
 def test_a_thread_that_sleeps_waits_for_no_cpu(cpu: int) -> None:
-    """It blocks until another process, on the same CPU, has said something after much work."""
+    """It blocks until another process, on the same CPU, has printed a line after much work."""
     read = find_thread_wait()
     with start_process(SERVICE, cpu) as service:
         assert service.stdin is not None
         assert service.stdout is not None
-        before_ns = now_ns(read)
+        before_ns = read_known_ns(read)
         print("work 0.3", file=service.stdin, flush=True)
         service.stdout.readline()
-        assert now_ns(read) - before_ns < 0.15e9
+        assert read_known_ns(read) - before_ns < 0.15e9
 
 
 def test_each_thread_gets_its_own_wait(cpu: int) -> None:
     read, waits_ns = find_thread_wait(), dict[str, int]()
 
     def busy() -> None:
-        before_ns = now_ns(read)
+        before_ns = read_known_ns(read)
         work(0.05)
-        waits_ns["busy"] = now_ns(read) - before_ns
+        waits_ns["busy"] = read_known_ns(read) - before_ns
 
     def idle() -> None:
-        before_ns = now_ns(read)
+        before_ns = read_known_ns(read)
         worker.join()
-        waits_ns["idle"] = now_ns(read) - before_ns
+        waits_ns["idle"] = read_known_ns(read) - before_ns
 
     with competition(cpu, 3):
         worker, other = threading.Thread(target=busy), threading.Thread(target=idle)
@@ -252,8 +252,8 @@ for limit in (first_free, soft, first_free, soft):
     thread.join()
 print(answers)
 """
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert (ended.stdout.strip(), ended.stderr) == ("[True, False, True, False]", "")
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (finished.stdout.strip(), finished.stderr) == ("[True, False, True, False]", "")
 
 
 # --- other threads and processes ---
@@ -264,12 +264,12 @@ def test_a_service_has_waited_as_long_as_it_says_itself(cpu: int, processes: int
     with competition(cpu, processes), start_process(SERVICE, cpu) as service:
         assert service.stdin is not None
         assert service.stdout is not None
-        outer_ns = linux_says_ns(service.pid)
+        outer_ns = read_linux_wait_ns(service.pid)
         sampler = WaitSampler([service.pid], [])
         print("work 0.2", file=service.stdin, flush=True)
         inner_ns = int(service.stdout.readline())
         series = sampler.stop()
-        outer_ns = linux_says_ns(service.pid) - outer_ns
+        outer_ns = read_linux_wait_ns(service.pid) - outer_ns
     waited_ns = series.waited_ns[-1] - series.waited_ns[0]
     assert inner_ns <= waited_ns <= outer_ns
     assert series.why == ""
@@ -289,22 +289,22 @@ def test_a_service_that_does_nothing_waits_for_nothing_beside_busy_processes(cpu
 
 
 def test_samples_are_taken_while_a_run_lasts_and_at_its_end(cpu: int) -> None:
-    """A wait belongs to the operations of that time."""
+    """Each wait counts for the operations that run at that time."""
     with competition(cpu), start_process(SERVICE, cpu) as service:
         assert service.stdin is not None
         assert service.stdout is not None
         sampler = WaitSampler([service.pid], [])
-        told_ns = []
+        counted_ns = []
         for line in ("work 0.1", "none 0", "work 0.1"):
             print(line, file=service.stdin, flush=True)
-            told_ns.append(int(service.stdout.readline()))
+            counted_ns.append(int(service.stdout.readline()))
         series = sampler.stop()
-    assert series.waited_ns[-1] >= sum(told_ns)
+    assert series.waited_ns[-1] >= sum(counted_ns)
     assert len(set(series.waited_ns)) > 2, "it has risen in steps"
 
 
 def test_sampler_reads_child_processes_and_later_threads() -> None:
-    """A process of its own, found as a descendant."""
+    """The service is a child of the process that the sampler is given."""
     code = """
 import subprocess, sys
 child = subprocess.Popen([sys.executable, "-c", sys.argv[2], sys.argv[1]], stdin=sys.stdin)
@@ -321,10 +321,10 @@ child.wait()
         assert parent.stdout.readline() == "ready\n"
         sampler = WaitSampler([parent.pid], [])
         print("work 0.1", file=parent.stdin, flush=True)
-        told_ns = int(parent.stdout.readline())
+        counted_ns = int(parent.stdout.readline())
         series = sampler.stop()
         parent.stdin.close()
-    assert series.waited_ns[-1] >= told_ns > 0
+    assert series.waited_ns[-1] >= counted_ns > 0
 
 
 def test_ended_service_keeps_its_wait_and_no_descriptor() -> None:
@@ -345,7 +345,7 @@ def test_ended_service_keeps_its_wait_and_no_descriptor() -> None:
 
 
 def state_of(pid: int) -> str:
-    """Returns the letter that Linux gives the state of a process."""
+    """Return the letter that Linux gives the state of a process."""
     return Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0]
 
 
@@ -383,6 +383,6 @@ def test_stop_returns_a_remark_on_unknown_waits(services: list[int], clients: li
 
 
 def test_no_remark_with_a_service_and_a_client_of_this_run() -> None:
-    """The client is a process of this test: what this process itself descends from may have hundreds of threads."""
+    """The client is a process of this test, because an ancestor of this process may have hundreds of threads."""
     with start_process(SERVICE, max(os.sched_getaffinity(0))) as client:
         assert WaitSampler([os.getpid()], [client.pid]).stop().why == ""

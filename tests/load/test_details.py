@@ -13,8 +13,8 @@ from pytest_cloudbench.workload.arrival import FixedInterval, plan
 
 
 @dataclass
-class Talking:
-    """A task that refuses odd numbers, and takes as many requests as the number says."""
+class NumberedTask:
+    """A task that refuses odd numbers, and sends as many requests as its number."""
 
     requests_sent: threading.local
     verb: Verb = Verb.PUT
@@ -33,7 +33,7 @@ class Talking:
 
 
 def run_operations(*, counts: bool) -> list[Op]:
-    task, ops = Talking(threading.local()), list[Op]()
+    task, ops = NumberedTask(threading.local()), list[Op]()
     engine = Engine(task, ops.append, 0, threading.Event(), Budget(), requests=task.count if counts else None)
     engine.run_schedule(plan(FixedInterval(0.001), range(3), 4, "seed"), now_ns())
     return sorted(ops, key=lambda op: (op.sensor, op.seq))

@@ -1,4 +1,4 @@
-"""The engine against drivers whose behaviour is known: they block on signals, count themselves and fail on purpose.
+"""The engine against drivers of known behaviour, which block on signals, count calls and fail on purpose.
 
 No test asserts how fast this machine is. A driver that waits gives up after ``PATIENCE_S``, so that an
 engine which would hang fails instead.
@@ -75,7 +75,7 @@ class Bench:
         self.engine.run_closed(arrival, range(sensors), count, "seed", now_ns(), time_scale)
 
     def run(self, loop: str, sensors: int, count: int, interval_s: float) -> None:
-        """Either loop over the same operations."""
+        """Run either loop over the same operations."""
         if loop == "open":
             self.run_open(plan(FixedInterval(interval_s), range(sensors), count, "seed"))
         else:
@@ -86,16 +86,16 @@ class Bench:
         return {(op.sensor, op.seq): op for op in self.ops}
 
 
-def nothing(sensor: int, seq: int) -> None:
-    """The driver that does nothing."""
+def do_nothing(sensor: int, seq: int) -> None:
+    """Do nothing, as an operation."""
 
 
 def wait_for(signal: threading.Event) -> None:
     assert signal.wait(PATIENCE_S), "the engine hangs: a signal that another operation gives never came"
 
 
-def ends(call: Callable[[], None]) -> None:
-    """Make a call that has to end by itself: it fails instead of hanging."""
+def run_to_end(call: Callable[[], None]) -> None:
+    """Make a call that has to end by itself, and fail instead of hanging."""
     outcome: list[BaseException | None] = []
 
     def body() -> None:
@@ -132,7 +132,7 @@ def test_every_operation_runs_once_and_has_a_complete_record() -> None:
 
 
 def test_an_empty_plan_ends_at_once() -> None:
-    bench = Bench(nothing)
+    bench = Bench(do_nothing)
     assert bench.run_open(plan(TOGETHER, (), 5, "seed")) == {}
     bench.run_closed(ThinkTime(1.0), 0, 5)
     assert bench.ops == []
@@ -210,7 +210,7 @@ def test_the_pool_is_bounded_and_its_bound_is_reached() -> None:
         with lock:
             running -= 1
 
-    # Seven operations meet; hundreds more are due at the same time.
+    # Seven operations meet, and hundreds more are due at the same time.
     bench = Bench(act, max_threads=bound)
     bench.run_open(plan(FixedInterval(0.001), range(bound), 40, "seed"))
     assert len(bench.ops_by_key) == len(bench.ops) == 40 * bound
@@ -221,17 +221,17 @@ def test_when_the_pool_is_full_lateness_grows_and_is_recorded() -> None:
     bench = Bench(lambda sensor, seq: sleep_until_ns(due_ns(0.002)), max_threads=1)
     bench.run_open(plan(TOGETHER, range(20), 1, "seed"))
     ordered = sorted(bench.ops, key=lambda op: op.start_ns)
-    waited = 0
+    waited_ns = 0
     for before, after in itertools.pairwise(ordered):
-        waited += before.service_ns
+        waited_ns += before.service_ns
         assert after.start_ns >= before.end_ns
-        assert after.lateness_ns >= waited
-        assert after.response_ns >= waited + after.service_ns
-    assert waited >= 19 * 2 * MS
+        assert after.lateness_ns >= waited_ns
+        assert after.response_ns >= waited_ns + after.service_ns
+    assert waited_ns >= 19 * 2 * MS
 
 
 def test_start_in_the_past_is_recorded_as_lateness() -> None:
-    bench = Bench(nothing)
+    bench = Bench(do_nothing)
     bench.run_open(plan(TOGETHER, range(3), 1, "seed"), now_ns() - 5_000 * MS)
     assert min(op.lateness_ns for op in bench.ops) >= 5_000 * MS
     assert min(op.response_ns for op in bench.ops) >= 5_000 * MS
@@ -248,7 +248,7 @@ def test_ten_thousand_sensors_need_no_thread_each() -> None:
 
 @pytest.fixture
 def limit_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Makes the system refuse further threads: fifty agents meet a container's limit before our bound."""
+    """A function that makes the system refuse further threads, as a container's limit does for fifty agents."""
     start, start_new_thread = threading.Thread.start, _thread.start_new_thread
 
     def limit(count: int) -> None:
@@ -278,15 +278,15 @@ def test_open_loop_goes_on_when_the_system_has_no_more_threads(
     count: int, limit_threads: Callable[[int], None]
 ) -> None:
     limit_threads(count)
-    bench = Bench(nothing)
-    ends(lambda: bench.run("open", 100, 3, 0.0))
+    bench = Bench(do_nothing)
+    run_to_end(lambda: bench.run("open", 100, 3, 0.0))
     assert len(bench.ops_by_key) == len(bench.ops) == 300
 
 
 def test_run_fails_when_the_system_has_no_thread(limit_threads: Callable[[int], None]) -> None:
     limit_threads(0)
     with pytest.raises(RuntimeError, match="can't start new thread"):
-        ends(lambda: Bench(nothing).run("open", 100, 3, 0.0))
+        run_to_end(lambda: Bench(do_nothing).run("open", 100, 3, 0.0))
 
 
 # --- closed loop ---
@@ -296,15 +296,15 @@ def test_closed_loop_short_of_threads_is_refused_and_keeps_its_records(
     limit_threads: Callable[[int], None],
 ) -> None:
     limit_threads(4)
-    bench = Bench(nothing)
+    bench = Bench(do_nothing)
     with pytest.raises(UsageError, match="a closed loop needs 9 threads here, but the system allows 4"):
-        ends(lambda: bench.run("closed", 9, 2, HOUR_S))
+        run_to_end(lambda: bench.run("closed", 9, 2, HOUR_S))
     assert {seq for _, seq in bench.ops_by_key} <= {0}
     assert {sensor for sensor, _ in bench.ops_by_key} <= set(range(4))
 
 
 def test_a_closed_loop_thinks_after_each_operation_and_has_one_in_flight_per_sensor() -> None:
-    bench, arrival = Bench(nothing), ThinkTime(0.004, first_delay_max_s=0.02)
+    bench, arrival = Bench(do_nothing), ThinkTime(0.004, first_delay_max_s=0.02)
     start_ns = now_ns()
     bench.engine.run_closed(arrival, range(2, 8), 5, "seed", start_ns)
     ops = bench.ops_by_key
@@ -320,19 +320,19 @@ def test_a_closed_loop_thinks_after_each_operation_and_has_one_in_flight_per_sen
 def test_sensors_of_a_closed_loop_do_not_wait_for_each_other() -> None:
     together = threading.Barrier(80)
     bench = Bench(lambda sensor, seq: together.wait(PATIENCE_S) and 0)
-    ends(lambda: bench.run("closed", 80, 2, 0.0))
+    run_to_end(lambda: bench.run("closed", 80, 2, 0.0))
     assert len(bench.ops_by_key) == 160
 
 
 def test_time_scale_shortens_think_time_and_first_delay() -> None:
-    bench = Bench(nothing)
-    ends(lambda: bench.run_closed(ThinkTime(HOUR_S, HOUR_S), 3, 2, time_scale=1e6))
+    bench = Bench(do_nothing)
+    run_to_end(lambda: bench.run_closed(ThinkTime(HOUR_S, HOUR_S), 3, 2, time_scale=1e6))
     ops = bench.ops_by_key
     for sensor in range(3):
         assert ops[sensor, 1].scheduled_ns - ops[sensor, 0].end_ns == round(HOUR_S * 1e9 / 1e6)
 
 
-# --- what goes wrong ---
+# --- failures ---
 
 
 @pytest.mark.parametrize("kind", ErrorKind)
@@ -363,7 +363,7 @@ def test_throttling_is_not_failure() -> None:
 @pytest.mark.parametrize("error", [ZeroDivisionError("a bug"), SystemExit(3), OSError("not mapped")])
 @TOTALS
 def test_driver_bug_ends_the_run_and_keeps_finished_records(error: BaseException, loop: str) -> None:
-    """The second operations of all others are an hour away: the run does not wait for them."""
+    """The second operations of all others are an hour away, and the run does not wait for them."""
     others_done = threading.Event()
 
     def act(sensor: int, seq: int) -> None:
@@ -380,7 +380,7 @@ def test_driver_bug_ends_the_run_and_keeps_finished_records(error: BaseException
 
     bench.engine.record = record
     with pytest.raises(type(error), match=str(error)):
-        ends(lambda: bench.run(loop, 5, 2, HOUR_S))
+        run_to_end(lambda: bench.run(loop, 5, 2, HOUR_S))
     assert sorted(bench.ops_by_key) == [(sensor, 0) for sensor in range(1, 5)]
 
 
@@ -398,7 +398,7 @@ def test_operations_in_flight_at_the_end_are_finished_and_recorded(loop: str) ->
 
     bench = Bench(act)
     with pytest.raises(ZeroDivisionError):
-        ends(lambda: bench.run(loop, 2, 2, HOUR_S))
+        run_to_end(lambda: bench.run(loop, 2, 2, HOUR_S))
     assert sorted(bench.ops_by_key) == [(1, 0)]
 
 
@@ -408,9 +408,9 @@ def test_a_payload_that_cannot_be_made_ends_the_run(loop: str, monkeypatch: pyte
         raise ZeroDivisionError
 
     monkeypatch.setattr(Scripted, "prepare", prepare)
-    bench = Bench(nothing)
+    bench = Bench(do_nothing)
     with pytest.raises(ZeroDivisionError):
-        ends(lambda: bench.run(loop, 5, 5, HOUR_S))
+        run_to_end(lambda: bench.run(loop, 5, 5, HOUR_S))
     assert bench.ops == []
 
 
@@ -419,15 +419,15 @@ def test_records_that_cannot_be_kept_end_the_run(loop: str) -> None:
     def record(op: Op) -> None:
         raise ResultsError("the disk is full")
 
-    bench = Bench(nothing)
+    bench = Bench(do_nothing)
     bench.engine.record = record
     with pytest.raises(ResultsError, match="the disk is full"):
-        ends(lambda: bench.run(loop, 5, 5, HOUR_S))
+        run_to_end(lambda: bench.run(loop, 5, 5, HOUR_S))
 
 
 @TOTALS
 def test_stop_signal_ends_the_run_and_keeps_finished_records(loop: str) -> None:
-    bench = Bench(nothing)
+    bench = Bench(do_nothing)
 
     def record(op: Op) -> None:
         bench.ops.append(op)
@@ -435,12 +435,12 @@ def test_stop_signal_ends_the_run_and_keeps_finished_records(loop: str) -> None:
             bench.stop.set()
 
     bench.engine.record = record
-    ends(lambda: bench.run(loop, 6, 2, HOUR_S))
+    run_to_end(lambda: bench.run(loop, 6, 2, HOUR_S))
     assert sorted(bench.ops_by_key) == [(sensor, 0) for sensor in range(6)]
 
 
 def test_end_time_lets_earlier_operations_finish_and_begins_no_later_one() -> None:
-    """The end is set while the first operations run: those due before it are done, however late it is by then."""
+    """The end is set while the first operations run. Those due before it are done, however late they are."""
     bench = Bench(lambda sensor, seq: None)
     start_ns = now_ns()
 
@@ -469,9 +469,9 @@ def test_closed_loop_with_a_different_count_for_each_sensor() -> None:
 
 @TOTALS
 def test_a_run_that_is_stopped_before_it_starts_does_nothing(loop: str) -> None:
-    bench = Bench(nothing)
+    bench = Bench(do_nothing)
     bench.stop.set()
-    ends(lambda: bench.run(loop, 6, 2, 0.0))
+    run_to_end(lambda: bench.run(loop, 6, 2, 0.0))
     assert bench.ops == []
 
 
@@ -481,7 +481,7 @@ def test_a_run_that_is_stopped_before_it_starts_does_nothing(loop: str) -> None:
 @pytest.mark.usefixtures("ctrl_c")
 @TOTALS
 def test_ctrl_c_ends_the_run_and_keeps_finished_records(loop: str) -> None:
-    bench = Bench(nothing)
+    bench = Bench(do_nothing)
 
     def record(op: Op) -> None:
         bench.ops.append(op)
@@ -516,7 +516,7 @@ def test_switch_interval_is_restored_after_success_and_failure() -> None:
 
 
 class Yielding(int):
-    """A bound that lets other threads run during the comparison: without a lock, all of them would pass."""
+    """A bound that lets other threads run during the comparison. Without a lock, all of them would pass."""
 
     def __le__(self, other: int) -> bool:
         time.sleep(0)
@@ -564,9 +564,9 @@ def test_a_budget_without_bounds_counts_only() -> None:
 )
 @TOTALS
 def test_a_run_ends_before_it_exceeds_its_budget(budget: Budget, line: str, loop: str) -> None:
-    bench = Bench(nothing, budget=Budget(budget.max_ops, budget.max_bytes))
+    bench = Bench(do_nothing, budget=Budget(budget.max_ops, budget.max_bytes))
     with pytest.raises(BudgetError, match=line):
-        ends(lambda: bench.run(loop, 20, 2, 0.0))
+        run_to_end(lambda: bench.run(loop, 20, 2, 0.0))
     assert len(bench.ops) == len(bench.ops_by_key) == 7
 
 
@@ -575,12 +575,12 @@ def test_the_clock_of_operations_is_monotonic_and_in_nanoseconds() -> None:
     assert now_ns() <= now_ns()
 
 
-# --- plans that say what each operation is ---
+# --- plans with a verb and a size for each operation ---
 
 
 @dataclass
 class Replaying(Scripted):
-    """A task that follows a trace: each step keeps the verb and size it is made for."""
+    """A task that follows a trace. Each step keeps its own verb and size."""
 
     def step(self, verb: Verb, size_bytes: int) -> Scripted:
         return Scripted(self.act, verb, size_bytes)
@@ -590,8 +590,8 @@ TRACE = "time,sensor,operation,size\n0,0,put,7\n0,1,stat,0\n0.001,0,get,7\n0.002
 
 
 def test_a_trace_is_recorded_with_the_verb_and_size_of_each_row() -> None:
-    bench = Bench(nothing)
-    bench.engine.task = Replaying(nothing)
+    bench = Bench(do_nothing)
+    bench.engine.task = Replaying(do_nothing)
     ops = bench.run_open(plan(Replay(parse_trace(TRACE)), range(2), 9, "seed"))
     assert {key: (op.verb, op.size_bytes) for key, op in ops.items()} == {
         (0, 0): (Verb.PUT, 7), (1, 0): (Verb.STAT, 0), (0, 1): (Verb.GET, 7), (1, 1): (Verb.PUT, 9),
@@ -600,11 +600,11 @@ def test_a_trace_is_recorded_with_the_verb_and_size_of_each_row() -> None:
 
 
 def test_trace_needs_a_task_with_steps_and_a_plain_plan_does_not() -> None:
-    bench = Bench(nothing)
+    bench = Bench(do_nothing)
     with pytest.raises(UsageError, match="Scripted does not support"):
         bench.run_open(plan(Replay(parse_trace(TRACE)), range(2), 9, "seed"))
     assert bench.ops == []
-    bench.engine.task = Replaying(nothing)
+    bench.engine.task = Replaying(do_nothing)
     assert {op.verb for op in bench.run_open(plan(TOGETHER, range(2), 2, "seed")).values()} == {Verb.PUT}
 
 
@@ -613,10 +613,10 @@ def test_a_step_that_cannot_be_made_ends_the_run() -> None:
         def step(self, verb: Verb, size_bytes: int) -> Scripted:
             raise ZeroDivisionError
 
-    bench = Bench(nothing)
-    bench.engine.task = Broken(nothing)
+    bench = Bench(do_nothing)
+    bench.engine.task = Broken(do_nothing)
     with pytest.raises(ZeroDivisionError):
-        ends(lambda: bench.engine.run_schedule(plan(Replay(parse_trace(TRACE)), range(2), 9, "seed"), now_ns()))
+        run_to_end(lambda: bench.engine.run_schedule(plan(Replay(parse_trace(TRACE)), range(2), 9, "seed"), now_ns()))
 
 
 # --- CPU time ---
@@ -625,7 +625,7 @@ BURNT_S = 0.2
 
 
 def burn(sensor: int, seq: int, which: int) -> None:
-    """One of the operations takes CPU time."""
+    """Take CPU time in one of the operations."""
     end_s = time.thread_time() + BURNT_S
     while seq == which and time.thread_time() < end_s:
         pass

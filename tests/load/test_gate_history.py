@@ -19,7 +19,7 @@ BROKEN: dict[str, Any] = {"outcome": "failed", "gate": {"answer": "broken"}}
 OUTLIER: dict[str, Any] = {"gate": {"answer": "met", "quarantined": ["quiet_p50"]}}
 
 
-def runs_of(storage: Path, test: str, count: int, first: int = 1, **extra: Any) -> None:
+def store_runs(storage: Path, test: str, count: int, first: int = 1, **extra: Any) -> None:
     for number in range(first, first + count):
         store(storage, number, {test: info(start_wall_ms=START_MS + number * DAY_MS, **extra)}, commit="unknown")
 
@@ -32,7 +32,7 @@ def test_runs_are_marked_with_their_use(tmp_path: Path) -> None:
     for number, extra in enumerate(
         [{}, LATE, BROKEN, LATE | BROKEN, OUTLIER, LATE | OUTLIER, LATE | {"outcome": "failed"}]
     ):
-        runs_of(tmp_path, "t.py::test", 1, 1 + number, **extra)
+        store_runs(tmp_path, "t.py::test", 1, 1 + number, **extra)
     former = history(tmp_path).former_runs("t.py::test", info())
     marks = {run["run"]: (bool(run.get(FOLLOWED_ONLY)), bool(run.get(TIMES_DOUBTED))) for run in former.numbers}
     assert marks == {
@@ -46,13 +46,13 @@ def test_runs_are_marked_with_their_use(tmp_path: Path) -> None:
 
 def test_runs_that_are_yet_to_come_are_named(tmp_path: Path) -> None:
     """The clock was ahead when they were measured, or it has gone back since."""
-    runs_of(tmp_path, "t.py::test", 3)
+    store_runs(tmp_path, "t.py::test", 3)
     past = history(tmp_path)
     past.former_runs("t.py::test", info())
     assert past.describe_clock() == ""
     for number in (4, 5):
-        ahead = info(start_wall_ms=32_503_680_000_000 - number)  # the year 3000
-        store(tmp_path, number, {"t.py::test": ahead}, commit="unknown")
+        late_info = info(start_wall_ms=32_503_680_000_000 - number)  # the year 3000
+        store(tmp_path, number, {"t.py::test": late_info}, commit="unknown")
     mixed = history(tmp_path)
     assert len(mixed.former_runs("t.py::test", info()).numbers) == 5
     assert mixed.describe_clock().startswith(
@@ -61,8 +61,8 @@ def test_runs_that_are_yet_to_come_are_named(tmp_path: Path) -> None:
 
 
 def test_late_run_before_an_accepted_one_is_ignored(tmp_path: Path) -> None:
-    runs_of(tmp_path, "t.py::test", 3, **LATE)
-    runs_of(tmp_path, "t.py::test", 3, 4)
+    store_runs(tmp_path, "t.py::test", 3, **LATE)
+    store_runs(tmp_path, "t.py::test", 3, 4)
     run = Index.open(tmp_path).find("4")
     write_acceptance(tmp_path, Accepted(run.place, run.time_ms, until_ms=run.time_ms))
     former = history(tmp_path).former_runs("t.py::test", info())
@@ -83,7 +83,7 @@ def test_late_run_before_an_accepted_one_is_ignored(tmp_path: Path) -> None:
 def test_offered_command_gives_a_test_its_former_runs_in_order(
     tmp_path: Path, old: str, new: str, renamed: tuple[str, str]
 ) -> None:
-    runs_of(tmp_path, old, 4)
+    store_runs(tmp_path, old, 4)
     offer = history(tmp_path).offer_renamed(new, info(), [new])
     assert offer.startswith(
         f"4 runs of {old} had the same conditions; if that was its name: cloudbench baseline rename "
@@ -92,9 +92,9 @@ def test_offered_command_gives_a_test_its_former_runs_in_order(
     words = shlex.split(offer.partition(": ")[2])
     assert words == ["cloudbench", "baseline", "rename", *renamed]
     write_rename(tmp_path, *renamed)
-    runs_of(tmp_path, new, 2, 5)
-    again = history(tmp_path)
-    assert [run["run"][:4] for run in again.former_runs(new, info()).numbers] == [
+    store_runs(tmp_path, new, 2, 5)
+    renamed_history = history(tmp_path)
+    assert [run["run"][:4] for run in renamed_history.former_runs(new, info()).numbers] == [
         "0001",
         "0002",
         "0003",
@@ -102,12 +102,12 @@ def test_offered_command_gives_a_test_its_former_runs_in_order(
         "0005",
         "0006",
     ]
-    assert again.offer_renamed(new, info(), [new]) == ""
+    assert renamed_history.offer_renamed(new, info(), [new]) == ""
 
 
 def test_most_similar_name_is_offered(tmp_path: Path) -> None:
     for number, name in enumerate(("t.py::test_zebra", "t.py::test_upload_small", "t.py::other")):
-        runs_of(tmp_path, name, 1, 1 + number)
+        store_runs(tmp_path, name, 1, 1 + number)
     assert "1 run of t.py::test_upload_small had" in history(tmp_path).offer_renamed(
         "t.py::test_upload_tiny", info(), []
     )
@@ -117,13 +117,13 @@ def test_most_similar_name_is_offered(tmp_path: Path) -> None:
     "extra", [{"size_bytes": 1}, {"provider": "s3"}, {"machine": "another"}, {"outcome": "failed"}]
 )
 def test_runs_that_could_not_be_compared_are_not_offered(tmp_path: Path, extra: dict[str, Any]) -> None:
-    runs_of(tmp_path, "t.py::test_a", 3, **extra)
+    store_runs(tmp_path, "t.py::test_a", 3, **extra)
     assert history(tmp_path).offer_renamed("t.py::test_b", info(), []) == ""
 
 
 @pytest.mark.parametrize("here", [["t.py::test_a"], ["t.py::test_a[other]"]])
 def test_runs_of_a_test_of_this_session_are_not_offered(tmp_path: Path, here: list[str]) -> None:
-    runs_of(tmp_path, "t.py::test_a[x]", 3)
+    store_runs(tmp_path, "t.py::test_a[x]", 3)
     assert history(tmp_path).offer_renamed("t.py::test_b[x]", info(), here) == ""
 
 
@@ -140,5 +140,5 @@ def test_runs_of_a_test_that_was_only_not_selected_are_not_offered(
     tmp_path: Path, source: str, is_offered: bool
 ) -> None:
     (tmp_path / "t.py").write_text(source)
-    runs_of(tmp_path, "t.py::test_a[x]", 3)
+    store_runs(tmp_path, "t.py::test_a[x]", 3)
     assert bool(history(tmp_path).offer_renamed("u.py::test_b[x]", info(), [])) is is_offered

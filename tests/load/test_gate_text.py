@@ -63,18 +63,18 @@ def test_text_without_judgement_has_no_comparison() -> None:
 
 
 def level(now: float, again: tuple[float, ...] = (), odd: tuple[float, ...] = ()) -> Check:
-    """A metric around 1, and runs far away from it, each of which has a name."""
+    """Return a check of a metric around 1, with some runs far away from it. Each run has a name."""
     values = [*(1 + number % 5 / 200 for number in range(20 - len(odd))), *odd]
     baseline = tuple(Reading(value, run=f"{number:04d}") for number, value in enumerate(values))
     return Check("t", "p50", "level", 0.1, baseline, Reading(now), tuple(map(Reading, again)))
 
 
 def rate(now: int, again: tuple[int, ...] = (), before: tuple[int, ...] = (0,) * 20) -> Check:
-    def of(count: int, run: str = "") -> Reading:
+    def make_reading(count: int, run: str = "") -> Reading:
         return Reading(count / 400, count, 400, run=run)
 
-    baseline = tuple(of(count, f"{number:04d}") for number, count in enumerate(before))
-    return Check("t", "failed_rate", "rate", 0.01, baseline, of(now), tuple(map(of, again)))
+    baseline = tuple(make_reading(count, f"{number:04d}") for number, count in enumerate(before))
+    return Check("t", "failed_rate", "rate", 0.01, baseline, make_reading(now), tuple(map(make_reading, again)))
 
 
 def lines(check: Check) -> list[str]:
@@ -138,7 +138,7 @@ def test_text_of_a_fact_has_its_counts() -> None:
 
 
 def open_regression(step: float, now: float) -> Check:
-    """Thirty runs around 1, and thirty that are worse by this share."""
+    """Return a check of thirty runs around 1, and of thirty that are worse by this share."""
     drift = SeriesDrift(log1p(0.1))
     for number in range(60):
         drift.add(log(1 + number % 5 / 200) + log1p(step) * (number >= 30), name=f"{number:04d}")

@@ -55,7 +55,7 @@ asyncio.run(main())
 
 
 class Request:
-    """A task that sends one line over a connection of its own, and keeps what the server says about it."""
+    """A task that sends one line over a connection of its own, and keeps the times that the server returns."""
 
     verb = Verb.PUT
 
@@ -116,7 +116,7 @@ def meet(count: int) -> Callable[[int, int], object]:
     return lambda sensor, seq: barrier.wait()
 
 
-# --- as many as are due ---
+# --- operations that are due together ---
 
 
 @pytest.mark.parametrize(("count", "delay_s"), [(700, 0.3), (60, 0.0), pytest.param(2000, 1.0, marks=pytest.mark.slow)])
@@ -144,7 +144,7 @@ def test_threads_of_one_burst_serve_the_next_one() -> None:
 
     ops, _ = run(Call(act), plan(FixedInterval(0.5, 0.0), range(200), 2, "seed"))
     assert len(ops) == 400
-    assert 200 <= len(threads) <= 264  # those that wait for what is due next are no more than 64
+    assert 200 <= len(threads) <= 264  # at most 64 threads wait for the next operations
 
 
 def test_many_threads_leave_the_interpreter_as_it_was() -> None:
@@ -152,11 +152,11 @@ def test_many_threads_leave_the_interpreter_as_it_was() -> None:
     inside = set[bool]()
     act = meet(150)
 
-    def look(sensor: int, seq: int) -> None:
+    def check_interval(sensor: int, seq: int) -> None:
         act(sensor, seq)
         inside.add(sys.getswitchinterval() > before[0])
 
-    run(Call(look), plan(TOGETHER, range(150), 1, "seed"))
+    run(Call(check_interval), plan(TOGETHER, range(150), 1, "seed"))
     assert inside == {True}
     assert (sys.getswitchinterval(), threading.stack_size()) == before
 

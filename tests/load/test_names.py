@@ -1,4 +1,4 @@
-"""The names of entries are unique, and the same whenever the test is run again."""
+"""Names of entries, which are unique, and the same whenever the test is run again."""
 
 from __future__ import annotations
 

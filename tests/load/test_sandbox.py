@@ -34,7 +34,7 @@ from pytest_cloudbench.workload.payload.contents import Literal
 from tests.drivers.flat import FlatDriver
 
 
-class Throttled:
+class ThrottledDriver:
     """A driver that refuses the first calls of each kind."""
 
     def __init__(self, driver: Any, refusals: int) -> None:
@@ -61,23 +61,23 @@ class Throttled:
 
 def sandbox_on(driver: Any, **limits: Any) -> Sandbox:
     bounds = {"max_ops": None, "max_bytes": None} | limits
-    about = RunFacts("run", "seed", 1.0, max_lateness_s=1.0, results="", host="", **bounds)
-    return Sandbox(Provider("mine:", driver), Agent("main", lambda message: None), about)
+    facts = RunFacts("run", "seed", 1.0, max_lateness_s=1.0, results="", host="", **bounds)
+    return Sandbox(Provider("mine:", driver), Agent("main", lambda message: None), facts)
 
 
 @pytest.mark.parametrize("refusals", [0, 1, 59])
 def test_throttled_calls_are_retried(tmp_path: Path, refusals: int) -> None:
-    driver = Throttled(FlatDriver(tmp_path), refusals)
-    patient = sandbox_on(driver).driver
-    assert patient.put("/a", Literal(b"abc")).size_bytes == 3
+    driver = ThrottledDriver(FlatDriver(tmp_path), refusals)
+    sandbox_driver = sandbox_on(driver).driver
+    assert sandbox_driver.put("/a", Literal(b"abc")).size_bytes == 3
     assert driver.calls == refusals + 1
     driver.calls = 0
-    assert b"".join(patient.get("/a", 1)) == b"bc"
+    assert b"".join(sandbox_driver.get("/a", 1)) == b"bc"
     assert driver.calls == refusals + 1
 
 
-class Preparing(FlatDriver):
-    """Must have prepared a folder before it is used."""
+class PreparingDriver(FlatDriver):
+    """A driver that has to prepare a folder before the folder is used."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -89,14 +89,14 @@ class Preparing(FlatDriver):
 
 def test_driver_prepares_each_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOUDBENCH_JOURNAL", str(tmp_path / "journal.jsonl"))
-    driver = Preparing(tmp_path)
+    driver = PreparingDriver(tmp_path)
     sandbox = sandbox_on(driver)
     assert [sandbox.folder(), sandbox.folder()] == driver.prepared
     assert len(set(driver.prepared)) == 2
 
 
 def test_throttling_without_end_is_an_error(tmp_path: Path) -> None:
-    driver = Throttled(FlatDriver(tmp_path), 10_000)
+    driver = ThrottledDriver(FlatDriver(tmp_path), 10_000)
     with pytest.raises(CloudError) as caught:
         sandbox_on(driver).driver.put("/a", Literal(b"abc"))
     assert caught.value.kind is ErrorKind.THROTTLED

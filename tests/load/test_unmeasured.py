@@ -13,7 +13,7 @@ from pytest_cloudbench.model import CloudError, ErrorKind
 
 
 class Clock:
-    """Passes while somebody waits."""
+    """A clock that advances while somebody waits."""
 
     def __init__(self) -> None:
         self.now_s, self.tries = 0.0, 0
@@ -26,8 +26,8 @@ class Clock:
         return False
 
 
-class Absent:
-    """A provider where nothing listens. Each try takes ``each_s``."""
+class AbsentProvider:
+    """A provider at whose address nothing listens. Each try takes ``each_s``."""
 
     spec, is_kept, has_services, has_answered = "s3://mistyped", True, False, False
 
@@ -40,10 +40,12 @@ class Absent:
         raise CloudError(self.kind, "put", folder, detail="connection refused")
 
 
-def prepare(monkeypatch: pytest.MonkeyPatch, kind: ErrorKind, each_s: float) -> tuple[Clock, Absent, Unmeasured]:
+def prepare(
+    monkeypatch: pytest.MonkeyPatch, kind: ErrorKind, each_s: float
+) -> tuple[Clock, AbsentProvider, Unmeasured]:
     clock = Clock()
     monkeypatch.setattr(unmeasured, "time", clock)
-    provider: Any = Absent(clock, kind, each_s)
+    provider: Any = AbsentProvider(clock, kind, each_s)
     agent: Any = SimpleNamespace(stop=clock)
     run_facts: Any = SimpleNamespace(owner="me", time_scale=1.0)
     return clock, provider, Unmeasured(agent, provider, run_facts)
@@ -52,10 +54,10 @@ def prepare(monkeypatch: pytest.MonkeyPatch, kind: ErrorKind, each_s: float) -> 
 @pytest.mark.parametrize(
     ("kind", "each_s", "has_answered", "tries", "waited_s"),
     [
-        (ErrorKind.NETWORK, 0.0, False, 6, 5.0),  # a mistyped name is told of soon
+        (ErrorKind.NETWORK, 0.0, False, 6, 5.0),  # a mistyped name is reported soon
         (ErrorKind.NETWORK, 0.0, True, 61, 60.0),  # an outage between two experiments is waited out
-        (ErrorKind.NETWORK, 100.0, False, 1, 100.0),  # packets that are dropped: one try says it
-        (ErrorKind.AUTH, 0.0, True, 1, 0.0),  # what does not pass is not waited for
+        (ErrorKind.NETWORK, 100.0, False, 1, 100.0),  # packets are dropped, so one try is enough
+        (ErrorKind.AUTH, 0.0, True, 1, 0.0),  # an error that does not pass is not waited for
     ],
 )
 def test_wait_is_short_for_a_provider_that_never_answered(

@@ -1,4 +1,4 @@
-"""What is measured of an access line is what it is: by a clock that is set, a listener, and a link of namespaces."""
+"""Measurements of access lines with a known delay and rate: a set clock, a listener, and a link of namespaces."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MB = 1_000_000
 
 
 class SetLine:
-    """A line with a latency for each file and a rate, in a time of its own."""
+    """A simulated line with a rate, a latency for each file, and its own clock."""
 
     def __init__(self, latency_s: float, bytes_per_s: float) -> None:
         self._latency_s, self._bytes_per_s = latency_s, bytes_per_s
@@ -35,38 +35,38 @@ class SetLine:
 @pytest.mark.parametrize("bytes_per_s", [0.1 * MB, MB, 20 * MB])
 def test_the_rate_is_never_above_the_truth_and_near_it(bytes_per_s: float) -> None:
     line = SetLine(0.05, bytes_per_s)
-    carried = measure_transfer(line.move, 10.0, 256 << 20, line.clock)
-    assert 0.6 * bytes_per_s < carried.bytes_per_s < bytes_per_s
-    assert carried.moved_bytes == sum(line.sizes)
-    assert carried.took_s == pytest.approx(line.time_ns / 1e9)
-    assert carried.took_s <= 10.5
+    transfer = measure_transfer(line.move, 10.0, 256 << 20, line.clock)
+    assert 0.6 * bytes_per_s < transfer.bytes_per_s < bytes_per_s
+    assert transfer.moved_bytes == sum(line.sizes)
+    assert transfer.took_s == pytest.approx(line.time_ns / 1e9)
+    assert transfer.took_s <= 10.5
 
 
 def test_a_line_quicker_than_its_files_are_large_is_not_called_quicker_than_it_is() -> None:
     line = SetLine(0.05, 400 * MB)
-    carried = measure_transfer(line.move, 10.0, 256 << 20, line.clock)
-    assert carried.bytes_per_s < 400 * MB
+    transfer = measure_transfer(line.move, 10.0, 256 << 20, line.clock)
+    assert transfer.bytes_per_s < 400 * MB
     assert max(line.sizes) == 16 << 20
 
 
 @pytest.mark.parametrize(
-    ("bytes_per_s", "most_s", "most_bytes", "ended_by"),
+    ("bytes_per_s", "max_s", "max_bytes", "ended_by"),
     [(100 * MB, 60.0, 4 << 20, "bytes"), (0.05 * MB, 3.0, 64 << 20, "seconds"), (MB, 9.0, 1000, "bytes")],
 )
 def test_the_bound_that_was_reached_is_named(
-    bytes_per_s: float, most_s: float, most_bytes: int, ended_by: str
+    bytes_per_s: float, max_s: float, max_bytes: int, ended_by: str
 ) -> None:  # fmt: skip
     line = SetLine(0.01, bytes_per_s)
-    carried = measure_transfer(line.move, most_s, most_bytes, line.clock)
-    assert carried.ended_by == ended_by
-    assert carried.moved_bytes <= most_bytes
+    transfer = measure_transfer(line.move, max_s, max_bytes, line.clock)
+    assert transfer.ended_by == ended_by
+    assert transfer.moved_bytes <= max_bytes
 
 
 def test_a_line_too_slow_for_the_first_file_moves_no_second() -> None:
     line = SetLine(0.0, 1000.0)
-    carried = measure_transfer(line.move, 5.0, 64 << 20, line.clock)
-    assert (len(line.sizes), carried.ended_by) == (1, "seconds")
-    assert carried.bytes_per_s == pytest.approx(1000.0)
+    transfer = measure_transfer(line.move, 5.0, 64 << 20, line.clock)
+    assert (len(line.sizes), transfer.ended_by) == (1, "seconds")
+    assert transfer.bytes_per_s == pytest.approx(1000.0)
 
 
 def test_each_round_trip_is_a_connect() -> None:
@@ -124,13 +124,15 @@ def test_delay_and_rate_of_a_link_are_found_again() -> None:
         sink: Any = link.popen("server", [sys.executable, "-c", _SINK, address], stdout=subprocess.PIPE, text=True)
         try:
             port = sink.stdout.readline().strip()
-            ended = link.run("client", [sys.executable, "-c", _CLIENT, address, port], capture_output=True, text=True)
+            finished = link.run(
+                "client", [sys.executable, "-c", _CLIENT, address, port], capture_output=True, text=True
+            )
         finally:
             sink.kill()
             sink.wait()
             sink.stdout.close()
-        assert ended.returncode == 0, ended.stderr
-        shortest_s, median_s, bytes_per_s, ended_by = json.loads(ended.stdout)
+        assert finished.returncode == 0, finished.stderr
+        shortest_s, median_s, bytes_per_s, ended_by = json.loads(finished.stdout)
     assert 0.030 <= shortest_s < 0.040
     assert median_s >= shortest_s
     assert 0.6 * 2 * MB < bytes_per_s <= 2 * MB

@@ -1,4 +1,4 @@
-"""Captures from disk, tshark for the few packets that need it, and ``cloudbench analyze`` for people."""
+"""Captures from disk, the few packets that need tshark, and the output of ``cloudbench analyze``."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def test_names_in_quic_hellos() -> None:
 @needs_tshark
 @pytest.mark.parametrize("file", ["tls13.pcapng", "tls12.pcapng", "upload-ipv4.pcapng"])
 def test_pyshark_reads_the_same_names(file: str) -> None:
-    found = analyze((FOLDER / file).read_bytes())
-    ours = [(str(each.flow.client), each.flow.client_port, each.sni) for each in found.facts if each.sni]
-    assert ours == dissect.read_hellos(FOLDER / file, quic=False)
+    analysis = analyze((FOLDER / file).read_bytes())
+    names = [(str(facts.flow.client), facts.flow.client_port, facts.sni) for facts in analysis.facts if facts.sni]
+    assert names == dissect.read_hellos(FOLDER / file, quic=False)
 
 
 @needs_tshark
@@ -56,11 +56,11 @@ def test_missing_tshark_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: pyt
 def test_gzip_files_are_read_like_plain_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plain, packed = FOLDER / "loss-up.pcapng", tmp_path / "packed.gz"
     packed.write_bytes(gzip.compress(plain.read_bytes()))
-    told = []
+    outputs = []
     for path in (plain, packed):
         assert cli.main(["analyze", str(path), "--json"]) == 0
-        told.append(json.loads(capsys.readouterr().out) | {"file": ""})
-    assert told[0] == told[1]
+        outputs.append(json.loads(capsys.readouterr().out) | {"file": ""})
+    assert outputs[0] == outputs[1]
     packed.write_bytes(packed.read_bytes()[:-20])
     assert cli.main(["analyze", str(packed)]) == 4
     assert "the gzip data is damaged or truncated" in capsys.readouterr().err
@@ -69,9 +69,9 @@ def test_gzip_files_are_read_like_plain_ones(tmp_path: Path, capsys: pytest.Capt
 def test_standard_input_is_analyzed(capsys: pytest.CaptureFixture[str]) -> None:
     data = (FOLDER / "loss-up.pcapng").read_bytes()
     command = [sys.executable, "-m", "pytest_cloudbench.commands.cli", "analyze", "-", "--json"]
-    done = subprocess.run(command, input=data, capture_output=True, timeout=HANG_S, check=False)
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert json.loads(done.stdout)["packets"] == analyze(data).records
+    finished = subprocess.run(command, input=data, capture_output=True, timeout=HANG_S, check=False)
+    assert (finished.returncode, finished.stderr) == (0, b"")
+    assert json.loads(finished.stdout)["packets"] == analyze(data).records
     assert cli.main(["analyze", "-", "--dissect"]) == 4
     assert "expected a file's name" in capsys.readouterr().err
 
@@ -103,10 +103,10 @@ def test_bad_input_gives_one_line(
     Path("empty").touch()
     Path("good").write_bytes((FOLDER / "canary.pcapng").read_bytes())
     assert cli.main(["analyze", *arguments]) == 4
-    said = capsys.readouterr()
-    assert message in said.err
-    assert said.err.count("\n") == 1
-    assert not said.out
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+    assert not captured.out
 
 
 def test_the_largest_flows_are_shown(
@@ -123,11 +123,11 @@ def test_the_largest_flows_are_shown(
     assert "89 B" in text
     assert "30 B" not in text
     assert cli.main(["analyze", str(path), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told == analyze(path.read_bytes(), source=str(path)).as_dict() | {
-        "notes": [], "roles": told["roles"], "flows": told["flows"],
+    output = json.loads(capsys.readouterr().out)
+    assert output == analyze(path.read_bytes(), source=str(path)).as_dict() | {
+        "notes": [], "roles": output["roles"], "flows": output["flows"],
     }  # fmt: skip
-    assert [flow["payload_up_bytes"] for flow in told["flows"]] == [port % 90 for port in ports]
+    assert [flow["payload_up_bytes"] for flow in output["flows"]] == [port % 90 for port in ports]
 
 
 def test_text_output_shows_flows_and_totals(

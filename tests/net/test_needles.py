@@ -1,4 +1,4 @@
-"""A needle is found through every encoding that clients use, and not where it is not."""
+"""Needles are found through every encoding that clients use, and only where they are."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOISE = Random(5).randbytes(5000)
 
 
 def pack_zstd(data: bytes) -> bytes:
-    """Pack a frame with a checksum. The library is imported here: only these tests need it."""
+    """Pack a frame with a checksum. The library is imported here because only these tests need it."""
     library = import_module("zstandard")
     packed: bytes = library.ZstdCompressor(write_checksum=True).compress(data)
     return packed
@@ -112,8 +112,8 @@ def test_random_bytes_with_the_beginnings_of_all_formats_show_nothing() -> None:
 
 
 def test_a_stream_that_was_cut_is_searched_as_far_as_it_goes() -> None:
-    whole = gzip.compress(NEEDLE.data + NOISE)
-    assert find_needles(whole[:-600], [NEEDLE])
+    packed = gzip.compress(NEEDLE.data + NOISE)
+    assert find_needles(packed[:-600], [NEEDLE])
 
 
 def test_random_content_is_readable_through_deflate_without_a_header() -> None:

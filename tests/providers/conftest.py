@@ -1,4 +1,4 @@
-"""What the tests of providers share: two drivers that only they have, here and in projects of their own."""
+"""Fixtures of the provider tests: two drivers of their own, in this process and in generated projects."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ drivers._DRIVERS = {**drivers._DRIVERS, "mirror": "mirror:Mirror", "tiny": "tiny
 
 
 @pytest.fixture(autouse=True)
-def registered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """This process knows both drivers, and no one's credentials."""
+def registered_drivers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Both drivers in this process's registry, and no credentials."""
     ours = {"mirror": "tests.providers.mirror:Mirror", "tiny": "tests.providers.tiny:Tiny"}
     monkeypatch.setattr(drivers, "_DRIVERS", {**drivers._DRIVERS, **ours})
     monkeypatch.setattr(
@@ -39,13 +39,13 @@ def lab(tmp_path: Path, ctrl_c: None) -> Iterator[Lab]:
     for name in ("mirror.py", "tiny.py"):
         shutil.copy(HERE / name, folder)
     (folder / "tiny.toml").write_text(recipe(folder / "tiny.py"))
-    with lab_in(folder) as made:
+    with lab_in(folder) as new_lab:
         (folder / "conftest.py").write_text(REGISTER)
-        yield made
+        yield new_lab
 
 
 def recipe(program: Path = HERE / "tiny.py", ready: str = 'ready = "serves {folder}"') -> str:
-    """How to start the real server, as TOML."""
+    """Return the recipe of the real server, as TOML."""
     return f"""
 name = "tiny server"
 driver = "tiny"

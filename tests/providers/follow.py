@@ -1,9 +1,9 @@
-"""A pytest plugin that follows a provider's spec: through which modules it passes until a driver is connected.
+"""A pytest plugin that follows a provider's spec through all modules until a driver is connected.
 
-It watches every call of every thread in this process and in xdist's workers. Where a function of the package is handed
-the value (as a text, in a spec, in what agents are told, or in a message's payload), it writes down who called whom: a
-line of ``follow-PID.txt`` is "TIME CALLER CALLEE", by modules, and "driver" is the driver that is asked to connect, or
-to be made of connected children.
+It watches every call of every thread in this process and in xdist's workers. If a function of the package gets the
+value (as a text, in a spec, in the data for agents, or in a message's payload), the plugin writes a line "TIME CALLER
+CALLEE" to ``follow-PID.txt``. Caller and callee are modules, or "driver" for the driver that connects or is composed of
+connected children.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ __all__: list[str] = []
 PACKAGE = "pytest_cloudbench."
 WANTED = set(os.environ["FOLLOWED"].split("|"))
 DRIVER = os.environ["FOLLOWED_DRIVER"]
-INTO = Path(os.environ["FOLLOWED_INTO"])  # now: the environment is closed while a driver connects
+INTO = Path(os.environ["FOLLOWED_INTO"])  # read here, since the environment is closed while a driver connects
 SEEN: set[tuple[str, str]] = set()
 
 
-def is_it(value: Any) -> bool:
-    """Whether it is the value, or holds it where somebody who follows it would look."""
+def holds_spec(value: Any) -> bool:
+    """Return whether a value is the spec, or an object of the package that holds it."""
     if isinstance(value, str):
         return value in WANTED
-    held = {"ProviderSpec": "text", "Provided": "spec", "Ask": "payload"}.get(type(value).__name__)
-    return held is not None and is_it(getattr(value, held, None))  # not yet there while it is made
+    field = {"ProviderSpec": "text", "Provided": "spec", "Ask": "payload"}.get(type(value).__name__)
+    return field is not None and holds_spec(getattr(value, field, None))  # the field is missing during construction
 
 
 def caller_of(frame: FrameType) -> str:
-    """The module of the package that called it, through whatever is between; "-" where none did."""
+    """Return the nearest module of the package among the callers of a frame, or "-" if there is none."""
     outer = frame.f_back
     while outer is not None:
         module = str(outer.f_globals.get("__name__", ""))
@@ -55,8 +55,8 @@ def watch(frame: FrameType, event: str, argument: Any) -> None:
     is_driver = module == DRIVER and code.co_name in ("connect", "compose")
     if not is_driver and (not module.startswith(PACKAGE) or code.co_name == "__init__"):
         return  # a constructor does not pass the value on
-    handed = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    if any(is_it(frame.f_locals.get(each)) for each in handed):
+    parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    if any(holds_spec(frame.f_locals.get(parameter)) for parameter in parameters):
         edge = (caller_of(frame), "driver" if is_driver else module.removeprefix(PACKAGE))
         if is_driver or (edge not in SEEN and edge[0] != edge[1]):
             SEEN.add(edge)
@@ -68,19 +68,19 @@ def write(caller: str, callee: str) -> None:
         file.write(f"{time.monotonic_ns()} {caller} {callee}\n")
 
 
-def watched(start: Callable[..., int]) -> Callable[..., int]:
-    """Threads that execnet starts without ``threading``."""
+def watch_threads(start: Callable[..., int]) -> Callable[..., int]:
+    """Return a function that starts watched threads, for those that execnet starts without ``threading``."""
 
-    def start_watched(function: Callable[..., Any], *rest: Any) -> int:
-        def run(*arguments: Any, **named: Any) -> Any:
+    def start_watched(function: Callable[..., Any], *start_arguments: Any) -> int:
+        def run(*arguments: Any, **keywords: Any) -> Any:
             sys.setprofile(watch)
-            return function(*arguments, **named)
+            return function(*arguments, **keywords)
 
-        return start(run, *rest)
+        return start(run, *start_arguments)
 
     return start_watched
 
 
-_thread.start_new_thread = watched(_thread.start_new_thread)
+_thread.start_new_thread = watch_threads(_thread.start_new_thread)
 threading.setprofile(watch)
 sys.setprofile(watch)

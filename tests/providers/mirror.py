@@ -13,7 +13,7 @@ __all__ = ["Mirror"]
 
 
 @contextmanager
-def missing_is_fine() -> Iterator[None]:
+def ignore_missing() -> Iterator[None]:
     try:
         yield
     except CloudError as error:
@@ -58,7 +58,7 @@ class Mirror:
     def delete(self, path: str) -> None:
         self.children[0].delete(path)
         for child in self.children[1:]:
-            with missing_is_fine():
+            with ignore_missing():
                 child.delete(path)
 
     def mkdir(self, path: str) -> None:

@@ -1,4 +1,4 @@
-"""Where credentials come from, in which order, and that they never show."""
+"""Credentials: their sources, the order of these, and their secrecy."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class Ring(keyring.backend.KeyringBackend):
         self.entries: dict[str, str] = {}
         self.error: Exception | None = None
         self.gate: threading.Event | None = None
-        self.asked = 0
+        self.lookups = 0
 
     def get_password(self, service: str, username: str) -> str | None:
         assert service == KEYRING_SERVICE
-        self.asked += 1
+        self.lookups += 1
         if self.gate is not None:
             self.gate.wait()
         if self.error is not None:
@@ -64,9 +64,9 @@ def ring(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Ring]:
         monkeypatch.delenv(environment_name("dropbox", field), raising=False)
     monkeypatch.setattr(credentials, "credentials_path", lambda: tmp_path / "credentials.toml")
     before = keyring.get_keyring()
-    made = Ring()
-    keyring.set_keyring(made)
-    yield made
+    new_ring = Ring()
+    keyring.set_keyring(new_ring)
+    yield new_ring
     keyring.set_keyring(before)
 
 
@@ -115,7 +115,7 @@ def test_the_second_account_has_names_of_its_own(ring: Ring, file: Any, monkeypa
 
 def test_driver_without_credentials_needs_none(ring: Ring) -> None:
     assert load(ProviderAccount.named("folder")) == {}
-    assert ring.asked == 0
+    assert ring.lookups == 0
 
 
 def test_precedence(monkeypatch: pytest.MonkeyPatch, ring: Ring, file: Any) -> None:
@@ -123,14 +123,14 @@ def test_precedence(monkeypatch: pytest.MonkeyPatch, ring: Ring, file: Any) -> N
     assert load(ProviderAccount.named("dropbox")) == {"access_token": "from-file"}
     ring.entries["dropbox.access_token"] = "from-keyring"
     assert load(ProviderAccount.named("dropbox")) == {"access_token": "from-keyring"}
-    asked = ring.asked
+    former_lookups = ring.lookups
     monkeypatch.setenv(PREFIX + "ACCESS_TOKEN", " from-environment\n")
     assert load(ProviderAccount.named("dropbox")) == {"access_token": "from-environment"}
     monkeypatch.setenv("MY_TOKEN", "from-option")
     assert load(ProviderAccount.of(bind(ProviderSpec.parse("dropbox?token_env=MY_TOKEN")))) == {
         "access_token": "from-option"
     }
-    assert ring.asked == asked
+    assert ring.lookups == former_lookups
 
 
 def test_option_that_names_nothing_is_not_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,10 +141,10 @@ def test_option_that_names_nothing_is_not_ignored(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("secret", [None, "s"])
 def test_refresh_token_with_its_app(monkeypatch: pytest.MonkeyPatch, secret: str | None) -> None:
-    given = {"refresh_token": "r", "app_key": "k"} | ({"app_secret": secret} if secret else {})
-    for field, value in given.items():
+    fields = {"refresh_token": "r", "app_key": "k"} | ({"app_secret": secret} if secret else {})
+    for field, value in fields.items():
         monkeypatch.setenv(PREFIX + field.upper(), value)
-    assert load(ProviderAccount.named("dropbox")) == given
+    assert load(ProviderAccount.named("dropbox")) == fields
 
 
 def test_incomplete_credentials_are_not_completed_from_the_keyring(monkeypatch: pytest.MonkeyPatch, ring: Ring) -> None:
@@ -163,13 +163,13 @@ def test_credentials_come_from_the_file_without_a_keyring(ring: Ring, file: Any,
     ring.error = error
     file('[dropbox]\naccess_token = "from-file"\n')
     assert load(ProviderAccount.named("dropbox")) == {"access_token": "from-file"}
-    assert ring.asked == 1
+    assert ring.lookups == 1
 
 
 def test_file_of_killed_process_does_not_block_storing(file: Any) -> None:
     path = file("")
-    left = path.with_name(f"{path.name}.{os.getpid()}.new")
-    left.touch()
+    leftover = path.with_name(f"{path.name}.{os.getpid()}.new")
+    leftover.touch()
     assert credentials.store(ProviderAccount.named("dropbox"), {"access_token": "stored"}) == str(path)
     assert load(ProviderAccount.named("dropbox")) == {"access_token": "stored"}
 
@@ -182,7 +182,7 @@ def test_keyring_that_waits_for_its_user_is_left(ring: Ring, file: Any, monkeypa
         assert load(ProviderAccount.named("dropbox")) == {"access_token": "from-file"}
     finally:
         ring.gate.set()
-    assert ring.asked == 1
+    assert ring.lookups == 1
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows keeps permissions elsewhere than in the mode")
@@ -195,7 +195,7 @@ def test_file_that_others_can_read_is_refused(file: Any, mode: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("[dropbox]\naccess_token = very-secret\n", "is not TOML (line 2"),
         ("[dropbox", "is not TOML ("),
@@ -205,10 +205,10 @@ def test_file_that_others_can_read_is_refused(file: Any, mode: int) -> None:
         ("[dropbox]\nrefresh_token = 'very-secret'\n", "has refresh_token only"),
     ],
 )
-def test_file_with_a_mistake(file: Any, text: str, said: str) -> None:
+def test_file_with_a_mistake(file: Any, text: str, expected: str) -> None:
     path = file(text)
     message = refusal()
-    assert said in message
+    assert expected in message
     assert str(path) in message
     assert "very-secret" not in message
 
@@ -220,9 +220,9 @@ def test_file_that_is_a_folder(tmp_path: Path) -> None:
 
 def test_secrets_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PREFIX + "ACCESS_TOKEN", "very-secret")
-    found = load(ProviderAccount.named("dropbox"))
-    assert isinstance(found, Secrets)
-    assert repr(found) == str(found) == f"{found}" == "Secrets(access_token=***)"
+    loaded = load(ProviderAccount.named("dropbox"))
+    assert isinstance(loaded, Secrets)
+    assert repr(loaded) == str(loaded) == f"{loaded}" == "Secrets(access_token=***)"
 
 
 def test_path_is_in_the_users_config_folder() -> None:
@@ -240,16 +240,16 @@ def test_nothing_heavy_is_imported_for_the_environment() -> None:
 
 
 def test_reader_during_store_sees_former_or_new_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also in the moment before the file is replaced."""
+    """This includes the moment before the file is replaced."""
     credentials.store(ProviderAccount.named("dropbox"), {"access_token": "former"})
-    found: list[str] = []
+    tokens: list[str] = []
 
     def replace(path: Path, tables: Mapping[str, Any]) -> None:
-        found.append(load(ProviderAccount.named("dropbox"))["access_token"])
+        tokens.append(load(ProviderAccount.named("dropbox"))["access_token"])
         real(path, tables)
-        found.append(load(ProviderAccount.named("dropbox"))["access_token"])
+        tokens.append(load(ProviderAccount.named("dropbox"))["access_token"])
 
     real = credentials._write
     monkeypatch.setattr(credentials, "_write", replace)
     credentials.store(ProviderAccount.named("dropbox"), {"access_token": "new"})
-    assert found == ["former", "new"]
+    assert tokens == ["former", "new"]

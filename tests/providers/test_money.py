@@ -1,4 +1,4 @@
-"""Real accounts: what a run will cost, the bound on it, and that nothing is written before the user agreed."""
+"""Costs of runs on real accounts: the estimate, the bound, and the user's consent before anything is written."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from .tiny import server_for
 PRICE = Price("a page", "2026-01-01", {"put": 0.01, "list": 0.1, "get": 0.001}, down_gb=2.0)
 
 
-def asked(operation: Verb = Verb.PUT, ops: int = 100, size_bytes: int = 0, prepared: int = 0) -> Start:
+def make_start(operation: Verb = Verb.PUT, ops: int = 100, size_bytes: int = 0, prepared: int = 0) -> Start:
     subject = Subject("run", "node", "name", "name", "test", {}, "folder", "acme", None, True, {}, "none")
     return Start(subject, LoadShape(ops, size_bytes, prepared, operation=operation), EntryOptions(), 12.0)
 
 
 def test_an_estimate_is_requests_and_bytes_that_leave() -> None:
-    assert estimate_usd(PRICE, load_work(asked().load), {}) == pytest.approx(100 * 0.01 + 0.1)
-    assert estimate_usd(PRICE, load_work(asked().load), {Verb.PUT: 3}) == pytest.approx(300 * 0.01 + 0.1)
-    down = asked(Verb.GET, ops=50, size_bytes=5_000_000_000, prepared=10)
+    assert estimate_usd(PRICE, load_work(make_start().load), {}) == pytest.approx(100 * 0.01 + 0.1)
+    assert estimate_usd(PRICE, load_work(make_start().load), {Verb.PUT: 3}) == pytest.approx(300 * 0.01 + 0.1)
+    down = make_start(Verb.GET, ops=50, size_bytes=5_000_000_000, prepared=10)
     assert estimate_usd(PRICE, load_work(down.load), {}) == pytest.approx(50 * 0.001 + 10 * 0.01 + 0.1 + 5 * 2.0)
-    assert estimate_usd(PRICE, load_work(asked(Verb.DELETE).load), {}) == pytest.approx(0.1), (
+    assert estimate_usd(PRICE, load_work(make_start(Verb.DELETE).load), {}) == pytest.approx(0.1), (
         "what has no price costs nothing"
     )
 
@@ -50,30 +50,32 @@ def test_shipped_prices_have_a_source_and_a_date() -> None:
         assert price.source
         assert price.date
     # The example of Google's own page: 10,000 of class A, 50,000 of class B and 1 GB are $0.05, $0.02 and $0.12.
-    known: Any = price_of("gcs")
-    assert 10_000 * known.requests["put"] == pytest.approx(0.05)
-    assert 50_000 * known.requests["get"] == pytest.approx(0.02)
-    assert known.down_gb == 0.12
+    gcs_price: Any = price_of("gcs")
+    assert 10_000 * gcs_price.requests["put"] == pytest.approx(0.05)
+    assert 50_000 * gcs_price.requests["get"] == pytest.approx(0.02)
+    assert gcs_price.down_gb == 0.12
     assert price_of("nobody") is None
 
 
 def test_the_bound_is_on_the_whole_session(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_cloudbench.load.conductor.costs.price_of", lambda scheme: PRICE)
     spending = Spending(2.5, True, lambda: None)
-    assert spending.begin(asked(), [("acme", {})]).endswith(
+    assert spending.begin(make_start(), [("acme", {})]).endswith(
         "at least 12 s, about $1.10 without storage (prices of 2026-01-01)"
     )
-    spending.begin(asked(), [("acme", {})])
+    spending.begin(make_start(), [("acme", {})])
     with pytest.raises(UsageError, match=r"costs about \$1\.10, after \$2\.20 for those before: not started"):
-        spending.begin(asked(), [("acme", {})])
-    spending.begin(asked(ops=10), [("acme", {})])
+        spending.begin(make_start(), [("acme", {})])
+    spending.begin(make_start(ops=10), [("acme", {})])
 
 
 def test_equal_children_are_an_account_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_cloudbench.load.conductor.costs.price_of", lambda spec: PRICE)
     accounts = Providers("x").accounts("mirror:s3://one,s3://two,dropbox,dropbox")
     assert [spec for spec, _ in accounts] == ["s3://one", "s3://two", "dropbox", "dropbox"]
-    one, four = (Spending(None, True, lambda: None).begin(asked(), each) for each in (accounts[:1], accounts))
+    one, four = (
+        Spending(None, True, lambda: None).begin(make_start(), charged) for charged in (accounts[:1], accounts)
+    )
     assert "about $1.10 without storage" in one
     assert "about $4.40 without storage" in four
     with pytest.raises(UsageError, match=r"^s3, dropbox: a real account is used only if you agree"):
@@ -81,11 +83,11 @@ def test_equal_children_are_an_account_each(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_an_unknown_price_is_no_price_of_zero() -> None:
-    assert Spending(None, True, lambda: None).begin(asked(), [("nobody", {})]).endswith("price unknown")
+    assert Spending(None, True, lambda: None).begin(make_start(), [("nobody", {})]).endswith("price unknown")
     with pytest.raises(UsageError, match="the price of nobody is unknown"):
-        Spending(1.0, True, lambda: None).begin(asked(), [("nobody", {})])
+        Spending(1.0, True, lambda: None).begin(make_start(), [("nobody", {})])
     assert "no price per request (a subscription)" in Spending(0.0, True, lambda: None).begin(
-        asked(), [("dropbox", {})]
+        make_start(), [("dropbox", {})]
     )
 
 
@@ -109,20 +111,22 @@ def test_a_price_is_that_of_the_providers_own_hosts(spec: str, is_known: bool) -
 
 def test_the_price_of_another_service_of_the_same_api_is_unknown() -> None:
     other: list[tuple[str, dict[Verb, int]]] = [("s3://b?endpoint=http://127.0.0.1:1", {})]
-    assert Spending(None, True, lambda: None).begin(asked(), other).endswith("price unknown")
+    assert Spending(None, True, lambda: None).begin(make_start(), other).endswith("price unknown")
     with pytest.raises(UsageError, match=r"the price of s3 at 127\.0\.0\.1 is unknown"):
-        Spending(1.0, True, lambda: None).begin(asked(), other)
+        Spending(1.0, True, lambda: None).begin(make_start(), other)
 
 
 @pytest.mark.parametrize(
-    ("usd", "told"),
+    ("usd", "amount"),
     [(0.0, "$0.00"), (0.000005, "$0.0000050"), (0.0123, "$0.012"), (0.5, "$0.50"), (1234.567, "$1234.57")],
 )
-def test_small_amount_is_shown_with_significant_digits(monkeypatch: pytest.MonkeyPatch, usd: float, told: str) -> None:
+def test_small_amount_is_shown_with_significant_digits(
+    monkeypatch: pytest.MonkeyPatch, usd: float, amount: str
+) -> None:
     price = Price("a page", "2026-01-01", {"put": usd})
     monkeypatch.setattr("pytest_cloudbench.load.conductor.costs.price_of", lambda spec: price)
-    line = Spending(None, True, lambda: None).begin(asked(ops=1), [("acme", {})])
-    assert f"about {told} without storage" in line
+    line = Spending(None, True, lambda: None).begin(make_start(ops=1), [("acme", {})])
+    assert f"about {amount} without storage" in line
 
 
 def test_a_user_is_asked_once_for_each_provider() -> None:
@@ -134,12 +138,12 @@ def test_a_user_is_asked_once_for_each_provider() -> None:
 
     spending = Spending(None, False, lambda: ask)
     spending.check(["acme"])
-    spending.begin(asked(), [("dropbox", {})])
-    spending.begin(asked(), [("dropbox", {})])
+    spending.begin(make_start(), [("dropbox", {})])
+    spending.begin(make_start(), [("dropbox", {})])
     assert len(questions) == 1
     assert "about 100 operations, 0 bytes up, at least 12 s" in questions[0]
     with pytest.raises(UsageError, match="you did not agree; nothing was written"):
-        Spending(None, False, lambda: lambda question: False).begin(asked(), [("dropbox", {})])
+        Spending(None, False, lambda: lambda question: False).begin(make_start(), [("dropbox", {})])
 
 
 # --- a whole run on an account ---
@@ -191,25 +195,25 @@ def test_a_terminal_is_asked(lab: Lab, account: tuple[str, Path], answer: str, p
     if not pid:
         os.chdir(lab.folder)
         os.execve(argv[0], argv, environment | PASSWORD)
-    shown = bytearray()
+    output = bytearray()
 
-    def read() -> None:
+    def read_terminal() -> None:
         try:
             while data := os.read(master, 4096):
-                shown.extend(data)
+                output.extend(data)
         except OSError:  # the end of a terminal whose program has ended
             pass
 
-    reader = threading.Thread(target=read, daemon=True)
+    reader = threading.Thread(target=read_terminal, daemon=True)
     reader.start()
-    assert wait_for(lambda: b"Go on? [y/N]" in shown, HANG_S, poll_s=0.05), shown.decode()
+    assert wait_for(lambda: b"Go on? [y/N]" in output, HANG_S, poll_s=0.05), output.decode()
     assert not [path for path in folder.rglob("*") if path.is_file()], "not before the answer"
     os.write(master, f"{answer}\n".encode())
     _, status = os.waitpid(pid, 0)
     reader.join(HANG_S)
     os.close(master)
-    assert (os.waitstatus_to_exitcode(status) == 0) == passes, shown.decode()
-    assert passes or b"you did not agree" in shown
+    assert (os.waitstatus_to_exitcode(status) == 0) == passes, output.decode()
+    assert passes or b"you did not agree" in output
 
 
 def test_service_started_by_the_run_costs_nothing(lab: Lab) -> None:

@@ -1,4 +1,4 @@
-"""The user's own servers on this machine are nobody's account, and specs show no secret in the ids of tests."""
+"""The user's own servers on this machine, which count as no account, and specs in test ids, which show no secret."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_only_a_server_on_this_machine_may_want_no_credentials(monkeypatch: pyte
 
 @pytest.fixture
 def open_server(tmp_path: Path) -> Iterator[str]:
-    """A WebDAV server that wants no login: its address."""
+    """The spec of a WebDAV server that needs no login."""
     from cheroot.wsgi import Server
     from wsgidav.wsgidav_app import WsgiDAVApp
 
@@ -91,7 +91,7 @@ def open_server(tmp_path: Path) -> Iterator[str]:
 
 
 def test_a_run_on_an_own_server_asks_nobody(lab: Lab, open_server: str) -> None:
-    """No --cloudbench-yes and no credentials, and the folder is removed as on an account."""
+    """The run needs no --cloudbench-yes and no credentials, and its folder is removed as on an account."""
     run = lab.write(SMALL).run("--provider", open_server)
     assert run.status == 0, run.text
     assert f"{open_server}: about 12 operations, 600 bytes up" in run.text
@@ -99,7 +99,7 @@ def test_a_run_on_an_own_server_asks_nobody(lab: Lab, open_server: str) -> None:
 
 @pytest.fixture
 def open_bucket(tmp_path: Path) -> Iterator[str]:
-    """An S3 server that wants no credentials: the rest of a spec after its scheme."""
+    """The spec, without its scheme, of a bucket on an S3 server that needs no credentials."""
     program = shutil.which("rclone", path=Path(sys.executable).parent)
     if program is None:
         pytest.skip("rclone is not installed: it comes with the extra rclone")
@@ -107,7 +107,7 @@ def open_bucket(tmp_path: Path) -> Iterator[str]:
     command = [program, "serve", "s3", "--config", "", "--addr", "127.0.0.1:0", str(tmp_path / "files")]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
         assert server.stderr is not None
-        address = next(found[1] for line in server.stderr if (found := re.search(r"(http://127\.0\.0\.1:\d+)", line)))
+        address = next(match[1] for line in server.stderr if (match := re.search(r"(http://127\.0\.0\.1:\d+)", line)))
         yield f"bench?endpoint={address}"
         server.terminate()
 

@@ -1,4 +1,4 @@
-"""What a spec says of the service that stands in for a provider: its profile, its driver, the driver's parameters."""
+"""The service that stands in for a provider in a spec: its profile, its driver, and the driver's parameters."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_profile_is_of_an_api_and_other_parameters_are_the_drivers(spec: str) 
 
 
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "message"),
     [
         ("emulated:dropbox?profile=nothing", "expected one of"),
         ("emulated:ideal?profile=dropbox", "expected one of ideal, got 'dropbox'"),
@@ -48,10 +48,10 @@ def test_a_profile_is_of_an_api_and_other_parameters_are_the_drivers(spec: str) 
         ("served:x", "expected served:RECIPE.toml"),
     ],
 )
-def test_impossible_spec_is_refused_in_one_line(spec: str, told: str) -> None:
-    with pytest.raises(UsageError, match=told) as refused:
+def test_impossible_spec_is_refused_in_one_line(spec: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
         providers.resolve(spec)
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_parameter_that_the_driver_does_not_know_is_refused() -> None:

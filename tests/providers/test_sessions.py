@@ -1,4 +1,4 @@
-"""Sessions on providers that are made of others, and on a real server: they belong to the run, and end with it."""
+"""Sessions on providers made of others and on a real server, whose services belong to the run and end with it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.fleet.harness import Lab, Running
+from tests.fleet.harness import Lab, RunningSession
 from tests.limits import HANG_S
 from tests.runs import SPREAD, Spread
 
@@ -68,8 +68,8 @@ def test_a_child_dies_and_is_named(lab: Lab, spread: Spread) -> None:
     assert run.leftovers == []
     assert "Traceback" not in run.text
     assert "INTERNALERROR" not in run.text
-    said = re.escape(f"of {TWO}) died (killed by signal 9)")
-    assert re.search(rf"the emulator of emulated:ideal \(child [12] {said}", run.text), run.text
+    reason = re.escape(f"of {TWO}) died (killed by signal 9)")
+    assert re.search(rf"the emulator of emulated:ideal \(child [12] {reason}", run.text), run.text
     info = run.info(f"test_long[{TWO}]")
     assert any("died (killed by signal 9)" in doubt for doubt in info["doubts"]), info["doubts"]
     assert info["ok"] >= 20
@@ -91,8 +91,8 @@ def test_a_part_that_is_kept_makes_all_of_it_kept(lab: Lab) -> None:
 SERVED = "served:tiny.toml"
 
 
-def server(running: Running) -> psutil.Process:
-    """The real server's process."""
+def find_server(running: RunningSession) -> psutil.Process:
+    """Return the real server's process."""
     log = running.wait_for("server's log", lambda: next(running.folder.rglob("server-*.log"), None))
     pid = running.wait_for("server", lambda: re.search(r"process (\d+) serves", Path(log).read_text()))
     return psutil.Process(int(pid[1]))
@@ -100,9 +100,9 @@ def server(running: Running) -> psutil.Process:
 
 def folder_of(lab: Lab) -> Path:
     (log,) = lab.folder.rglob("server-*.log")
-    found = re.search(r"serves (\S+)", log.read_text())
-    assert found is not None
-    return Path(found[1])
+    match = re.search(r"serves (\S+)", log.read_text())
+    assert match is not None
+    return Path(match[1])
 
 
 @pytest.mark.slow
@@ -123,7 +123,7 @@ def test_a_real_server_belongs_to_the_run(lab: Lab, spread: Spread) -> None:
 def test_a_real_server_dies_and_is_named(lab: Lab) -> None:
     running = lab.write(LONG).start("--provider", SERVED, "-n", "2")
     running.wait_for_records("gw0", "test_long", 20)
-    server(running).kill()
+    find_server(running).kill()
     run = running.end()
     assert run.status == 1, run.text
     assert run.leftovers == []
@@ -135,7 +135,7 @@ def test_a_real_server_dies_and_is_named(lab: Lab) -> None:
 def test_a_real_server_ends_with_a_run_that_is_killed(lab: Lab) -> None:
     running = lab.write(LONG).start("--provider", SERVED)
     running.wait_for_records("main", "test_long", 20)
-    process = server(running)
+    process = find_server(running)
     guard = process.parent()
     os.kill(running.process.pid, signal.SIGKILL)
     psutil.wait_procs([process, *([guard] if guard else [])], timeout=HANG_S)

@@ -1,4 +1,4 @@
-"""What a spec means: trees of providers, what is wrong with one in one line, and what is known of it."""
+"""Specs: trees of providers, one-line errors of wrong specs, and the known facts of a provider."""
 
 from __future__ import annotations
 
@@ -92,8 +92,8 @@ def test_parentheses_mean_nothing_to_a_driver_that_takes_no_children(text: str) 
 NAMES = st.sampled_from(["a", "folder:/x", "b?k=v", "c?k=v,w", "m:a,b"])
 
 
-@given(st.recursive(NAMES, lambda inner: st.lists(inner, min_size=1, max_size=3).map(lambda all_: "m:" + ",".join(
-    f"({each})" for each in all_)), max_leaves=8))  # fmt: skip
+@given(st.recursive(NAMES, lambda inner: st.lists(inner, min_size=1, max_size=3).map(lambda specs: "m:" + ",".join(
+    f"({spec})" for spec in specs)), max_leaves=8))  # fmt: skip
 def test_children_in_parentheses_keep_their_text(text: str) -> None:
     spec = ProviderSpec.parse(f"m:({text}),({text})?own=1")
     assert [child.text for child in spec.children()] == [text, text]
@@ -102,15 +102,15 @@ def test_children_in_parentheses_keep_their_text(text: str) -> None:
 
 @given(st.text(alphabet="m:(),?ab=1 ", max_size=25))
 def test_any_text_has_children_or_a_spec_error(text: str) -> None:
-    found: object
+    outcome: object
     try:
-        found = ProviderSpec.parse(text).children()
+        outcome = ProviderSpec.parse(text).children()
     except SpecError as error:
-        found = "\n" not in str(error)
-    assert found
+        outcome = "\n" not in str(error)
+    assert outcome
 
 
-# --- what there is ---
+# --- wrong specs and checks ---
 
 
 BAD: dict[str, tuple[str, str]] = {
@@ -189,15 +189,15 @@ def test_equal_children_without_a_service_are_two_accounts(monkeypatch: pytest.M
     monkeypatch.setenv("CLOUDBENCH_DROPBOX_ACCESS_TOKEN", "token-of-one")
     monkeypatch.setenv("CLOUDBENCH_DROPBOX_2_ACCESS_TOKEN", "token-of-two")
     monkeypatch.setenv("MINE", "token-of-mine")
-    found = Providers("x").provide("", "mirror:dropbox,(dropbox?token_env=MINE),dropbox")
-    driver: Any = connect(found)
+    provided = Providers("x").provide("", "mirror:dropbox,(dropbox?token_env=MINE),dropbox")
+    driver: Any = connect(provided)
     tokens = [child._client._oauth2_access_token for child in driver.children]
     assert tokens == ["token-of-one", "token-of-mine", "token-of-two"]
-    assert (found.emulated, found.is_kept, found.has_services, found.digest) == ("none", True, False, None)
+    assert (provided.emulated, provided.is_kept, provided.has_services, provided.digest) == ("none", True, False, None)
     driver.close()
 
 
-# --- what is told to agents ---
+# --- data for agents ---
 
 
 TWO = "mirror:emulated:ideal,emulated:ideal"
@@ -207,21 +207,21 @@ DEEP = "mirror:emulated:ideal,(mirror:emulated:ideal,emulated:dropbox)"
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Providers]:
     """One run with real services, shared by all tests that do not end one."""
-    made = Providers("seed", logs=tmp_path_factory.mktemp("logs"))
-    yield made
-    made.close()
+    new_run = Providers("seed", logs=tmp_path_factory.mktemp("logs"))
+    yield new_run
+    new_run.close()
 
 
 def test_tree_is_plain_data_and_each_child_is_its_own_account(run: Providers) -> None:
-    found = run.provide("gw0", DEEP)
-    assert Provided.from_plain(json.loads(json.dumps(found.plain()))) == found
-    assert run.provide("gw1", DEEP) is found, "found out once"
-    assert (found.emulated, found.is_kept, found.has_services, found.profile) == ("all", False, True, None)
-    assert [child.profile for child in found.children] == ["ideal", None]
-    inner = found.children[1].children
-    endpoints = [each.endpoint for each in (found.children[0], *inner)]
-    assert len({each.url for each in endpoints if each}) == 3
-    assert len({each.credentials["access_token"] for each in endpoints if each}) == 3
+    provided = run.provide("gw0", DEEP)
+    assert Provided.from_plain(json.loads(json.dumps(provided.plain()))) == provided
+    assert run.provide("gw1", DEEP) is provided, "found out once"
+    assert (provided.emulated, provided.is_kept, provided.has_services, provided.profile) == ("all", False, True, None)
+    assert [child.profile for child in provided.children] == ["ideal", None]
+    inner = provided.children[1].children
+    endpoints = [child.endpoint for child in (provided.children[0], *inner)]
+    assert len({endpoint.url for endpoint in endpoints if endpoint}) == 3
+    assert len({endpoint.credentials["access_token"] for endpoint in endpoints if endpoint}) == 3
 
 
 def test_equal_children_store_separate_files(run: Providers, content: Content) -> None:
@@ -262,8 +262,8 @@ def test_digests_tell_trees_apart(run: Providers, tmp_path: Path) -> None:
 def test_tree_combines_emulated_and_kept_state_of_its_children(
     run: Providers, tmp_path: Path, text: str, emulated: str, is_kept: bool
 ) -> None:
-    found = run.provide("", text.format(tmp_path))
-    assert (found.emulated, found.is_kept) == (emulated, is_kept)
+    provided = run.provide("", text.format(tmp_path))
+    assert (provided.emulated, provided.is_kept) == (emulated, is_kept)
 
 
 def server_pids(logs: Path) -> list[int]:
@@ -304,12 +304,12 @@ def test_dead_server_is_named(files: Path) -> None:
 
 def test_a_file_names_children(files: Path) -> None:
     (files / "two.toml").write_text("children = ['emulated:ideal', 'folder:x']\n")
-    spelled, named = (
+    spelled_out, from_file = (
         providers.resolve(text) for text in ("mirror:emulated:ideal,folder:x?note=1", "mirror:two.toml?note=1")
     )
-    assert [leaf.spec for leaf in named.leaves()] == [leaf.spec for leaf in spelled.leaves()]
-    assert named.bound.spec.params == {"note": "1"}
-    absolute = named.absolute()
+    assert [leaf.spec for leaf in from_file.leaves()] == [leaf.spec for leaf in spelled_out.leaves()]
+    assert from_file.bound.spec.params == {"note": "1"}
+    absolute = from_file.absolute()
     assert absolute == f"mirror:(emulated:ideal),(folder:{files}/x)?note=1"
     assert providers.resolve(absolute).absolute() == absolute
 
@@ -330,16 +330,16 @@ def test_a_child_may_be_a_file_of_its_own(files: Path) -> None:
 
 
 def test_folder_of_killed_run_on_a_tree_is_removed_with_new_services(files: Path, content: Content) -> None:
-    """As ``cloudbench clean`` does it: the emulated part is gone, and a new one is started."""
+    """As with ``cloudbench clean``, the old services are gone, and new ones are started."""
     (files / "kept").mkdir()
-    place = providers.resolve("mirror:folder:kept,served:tiny.toml").absolute()
+    spec = providers.resolve("mirror:folder:kept,served:tiny.toml").absolute()
     with opened("folder:kept") as driver:
-        journal.claim_folder(driver, place, "/cloudbench-one", "nobody")
+        journal.claim_folder(driver, spec, "/cloudbench-one", "nobody")
         driver.put("/cloudbench-one/exp/a.bin", content)
-    (left,), problems = journal.pending_folders()
-    assert (left.provider, problems) == (place, [])
-    with opened(left.provider) as driver:
-        assert journal.remove_folder(driver, left) == ""
+    (note,), problems = journal.pending_folders()
+    assert (note.provider, problems) == (spec, [])
+    with opened(note.provider) as driver:
+        assert journal.remove_folder(driver, note) == ""
     assert list((files / "kept").iterdir()) == []
     assert journal.pending_folders() == ([], [])
 

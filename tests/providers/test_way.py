@@ -1,4 +1,4 @@
-"""The way of ``--provider``, followed: few modules up to the driver, and each thing is loaded in one place."""
+"""The way of ``--provider`` to the driver, through few modules, and the few callers of the functions that load."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ SMALL = """
 """
 
 
-def passed(folder: Path) -> set[str]:
-    """The modules that the value passed through until the last agent had connected.
+def find_modules(folder: Path) -> set[str]:
+    """Return the modules that the value passed through until the last agent had connected.
 
-    These are the modules that pass it on towards the driver; those that only read it do not count. Agents hand messages
+    These are the modules that pass it on towards the driver. Those that only read it do not count. Agents hand messages
     to their session through a channel, which no call shows.
     """
     lines = [line.split() for path in folder.glob("follow-*.txt") for line in path.read_text().splitlines()]
@@ -34,10 +34,10 @@ def passed(folder: Path) -> set[str]:
     assert connected, f"no driver was connected: {rows}"
     edges = {(caller, callee) for at_ns, caller, callee in rows if at_ns <= connected[-1]}
     edges.add(("fleet.agent", "fleet.session"))
-    on_it: set[str] = {"driver"}
-    while more := {caller for caller, callee in edges if callee in on_it} - on_it:
-        on_it |= more
-    return on_it - {"driver", "-", "plugin.options"}
+    modules: set[str] = {"driver"}
+    while more := {caller for caller, callee in edges if callee in modules} - modules:
+        modules |= more
+    return modules - {"driver", "-", "plugin.options"}
 
 
 def check_way(modules: set[str]) -> None:
@@ -48,17 +48,17 @@ def check_way(modules: set[str]) -> None:
 
 
 def follow(lab: Lab, spec: str, driver: str, *args: str) -> set[str]:
-    """The modules on the way of ``spec``: of ``--provider``, if the arguments give no other one."""
+    """Return the modules on the way of ``spec``, which is the ``--provider`` unless the arguments give another."""
     has_service = spec.startswith(("emulated:", "served:"))
-    followed = f"{spec}|{driver.rpartition('.')[2]}" if has_service else spec  # with what the driver reads then
+    followed = f"{spec}|{driver.rpartition('.')[2]}" if has_service else spec  # and the driver's spec
     env = {
         "FOLLOWED": followed, "FOLLOWED_DRIVER": driver, "FOLLOWED_INTO": str(lab.folder),
         "PYTHONPATH": os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])),
     }  # fmt: skip
-    given = args if "--provider" in args else ("--provider", spec, *args)
-    run = lab.write(SMALL).run("-p", "follow", *given, env=env)
+    options = args if "--provider" in args else ("--provider", spec, *args)
+    run = lab.write(SMALL).run("-p", "follow", *options, env=env)
     assert run.status == 0, run.text
-    return passed(lab.folder)
+    return find_modules(lab.folder)
 
 
 DRIVERS = {
@@ -66,14 +66,14 @@ DRIVERS = {
     "emulated:ideal": "pytest_cloudbench.drivers.dropbox",
     "served:tiny.toml": "tiny",
 }
-"""Of a real account, of an emulator, and of a real server."""
+"""The drivers of a folder, of an emulator, and of a real server."""
 
 
 TREES = {
     "mirror:folder:one,folder:two": "mirror",
     "raid:array.toml": "pytest_cloudbench.raid.driver",
 }
-"""Made of others, which are named in the spec or in a file."""
+"""The drivers of providers made of others, which the spec or a file names."""
 
 SPREAD = pytest.mark.parametrize("spread", [[], ["-n", "1"]], ids=["alone", "n1"])
 
@@ -112,7 +112,7 @@ def test_the_way_to_each_of_two_sides_is_as_short(lab: Lab, spec: str, spread: l
 
 
 def test_a_seventh_module_is_found(lab: Lab) -> None:
-    """The same walk with further modules added, each of which only passes the value on."""
+    """The way has further modules here, each of which only passes the value on."""
     rooms = """
 import sys
 import types
@@ -130,7 +130,7 @@ for number in range(6):
         check_way(modules)
 
 
-# --- each is loaded in one place ---
+# --- loading functions ---
 
 LOADERS = {
     ("providers.credentials", "load"): {"providers.renewal"},
@@ -141,11 +141,14 @@ LOADERS = {
     ("drivers", "bind"): {"load.cassette.cassette", "providers", "providers.credentials", "providers.for_agents"},
     ("drivers", "connect"): set(),
 }
-"""Who may call what. An emulator's own process reads its profile again, and the class that starts it checks it."""
+"""The modules that may call each function.
+
+An emulator's own process reads its profile again, and the class that starts it checks it.
+"""
 
 
 def calls(module: str, source: str) -> Iterator[tuple[str, str]]:
-    """(module below the package, function) of every call by an imported name."""
+    """Yield (module below the package, function) of every call by an imported name."""
     names: dict[str, str] = {}
     tree = ast.parse(source)
     for node in ast.walk(tree):
@@ -154,19 +157,19 @@ def calls(module: str, source: str) -> Iterator[tuple[str, str]]:
             names |= {alias.asname or alias.name: f"{base}.{alias.name}".lstrip(".") for alias in node.names}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            head, _, rest = ast.unparse(node.func).partition(".")
+            head, _, tail = ast.unparse(node.func).partition(".")
             if head in names:
-                target = f"{names[head]}.{rest}".rstrip(".")
+                target = f"{names[head]}.{tail}".rstrip(".")
                 yield target.rpartition(".")[0], target.rpartition(".")[2]
 
 
 def loaders(sources: dict[str, str]) -> dict[tuple[str, str], set[str]]:
-    found: dict[tuple[str, str], set[str]] = {loader: set() for loader in LOADERS}
+    callers: dict[tuple[str, str], set[str]] = {loader: set() for loader in LOADERS}
     for module, source in sources.items():
         for call in calls(module, source):
-            if call in found:
-                found[call].add(module)
-    return found
+            if call in callers:
+                callers[call].add(module)
+    return callers
 
 
 def sources() -> dict[str, str]:
@@ -196,7 +199,7 @@ def test_another_place_is_found(snippet: str) -> None:
 
 
 def test_an_agent_imports_no_service() -> None:
-    """Fifty agents connect; only the controller imports what starts services."""
+    """Fifty agents connect, but only the controller imports modules that start services."""
     code = """
 import sys
 from pytest_cloudbench.providers.for_agents import Provided

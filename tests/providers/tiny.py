@@ -17,8 +17,8 @@ from urllib.parse import quote, unquote, urlsplit
 __all__ = ["serve", "server_for"]
 
 
-def made(port: int, folder: Path, secret: str) -> ThreadingHTTPServer:
-    """A server of the folder's files."""
+def make_server(port: int, folder: Path, secret: str) -> ThreadingHTTPServer:
+    """Make a server of the folder's files."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -35,8 +35,8 @@ def made(port: int, folder: Path, secret: str) -> ThreadingHTTPServer:
         def do_GET(self) -> None:
             path = self._path()
             if path.is_dir():
-                found = [each for each in path.rglob("*") if each.is_file()]
-                rows = [[f"/{each.relative_to(folder)}", each.stat().st_size] for each in found]
+                files = [file for file in path.rglob("*") if file.is_file()]
+                rows = [[f"/{file.relative_to(folder)}", file.stat().st_size] for file in files]
                 return self._say(200, json.dumps(rows).encode())
             return self._say(200, path.read_bytes()) if path.exists() else self._say(404)
 
@@ -65,15 +65,15 @@ def made(port: int, folder: Path, secret: str) -> ThreadingHTTPServer:
 
 
 def serve(port: int, folder: Path, secret: str) -> None:
-    server = made(port, folder, secret)
+    server = make_server(port, folder, secret)
     print(f"process {os.getpid()} serves {folder}", flush=True)
     server.serve_forever()
 
 
 @contextmanager
 def server_for(folder: Path, secret: str) -> Iterator[ThreadingHTTPServer]:
-    """The same in this process, as somebody's account."""
-    server = made(0, folder, secret)
+    """Run the server in this process, as somebody's account."""
+    server = make_server(0, folder, secret)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
@@ -115,9 +115,9 @@ else:
         def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> Tiny:
             if endpoint is None and not spec.target:
                 raise SpecError(f"provider {spec.text!r}: expected tiny:HOST:PORT")
-            given = endpoint.credentials if endpoint else credentials
-            found = usable_credentials(spec.scheme, cls.credential_sets, given)
-            return cls(urlsplit(endpoint.url).netloc if endpoint else spec.target, found["password"])
+            available = endpoint.credentials if endpoint else credentials
+            usable = usable_credentials(spec.scheme, cls.credential_sets, available)
+            return cls(urlsplit(endpoint.url).netloc if endpoint else spec.target, usable["password"])
 
         def _ask(self, verb: str, path: str, body: bytes | None = None) -> bytes:
             try:

@@ -29,7 +29,7 @@ class Child:
         root.mkdir(parents=True, exist_ok=True)
         self._folder = FolderDriver.connect(ProviderSpec.parse(f"folder:{root}"), None, {})
         self.fails: dict[str, ErrorKind] = {}
-        self.fails_when = threading.Event()  # until then, what is to fail waits
+        self.fails_when = threading.Event()  # a call that is to fail waits for this event
         self.fails_when.set()
         self.frozen: set[str] = set()
         self.fails_late: dict[str, ErrorKind] = {}  # once, after it was frozen
@@ -81,7 +81,7 @@ class Child:
 
     @property
     def packages(self) -> dict[str, Path]:
-        """Its files by name, without those that a killed process had not finished writing."""
+        """Return its files by name, without those that a killed process had not finished."""
         return {path.name: path for path in self.root.rglob("*") if PACKAGE.fullmatch(path.name)}
 
 
@@ -102,14 +102,14 @@ class ArrayFolder:
             for name, value in values.items()
         ]
         self.file.write_text("\n".join(lines) + "\n", "utf-8")
-        if values["key"] == "array.key":  # one for all: each secret makes what cleans errors slower
+        if values["key"] == "array.key":  # the same for all arrays: each secret slows error cleaning
             (folder / "array.key").write_text("5e" * 32)
             (folder / "array.key").chmod(0o600)
         self.children: list[Any] = []
 
     @contextmanager
     def opened(self, **policies: Any) -> Iterator[RaidDriver]:
-        """The array's driver, with new children over the same folders."""
+        """Yield the array's driver, with new children over the same folders."""
         self.children = [Child(self.folder / str(number)) for number in range(self.k + self.m)]
         driver = RaidDriver(open_array(config.load(self.file), self.children, **policies))
         try:
@@ -125,7 +125,7 @@ class ArrayFolder:
             path.unlink()
 
     def lose_child(self, number: int) -> None:
-        """Delete everything that a child holds."""
+        """Delete all files of a child."""
         for path in (self.folder / str(number)).rglob("*"):
             if path.is_file():
                 path.unlink()

@@ -1,7 +1,7 @@
 """A process that is killed while it writes: ``python -m tests.raid.killed_writer FOLDER STEP``.
 
-It overwrites ``/a`` and ends, as if killed, once that many packages are with children; with as many steps as there are
-packages, or more, when the write is done.
+It overwrites ``/a``, and ends as if killed once ``STEP`` packages are with children. With more steps than packages, it
+ends when the write is done.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["NEW", "OLD", "PACKAGES"]
 OLD = random.Random(1).randbytes(MIB + 1)
 NEW = random.Random(2).randbytes(2 * MIB + 1)
 PACKAGES = 9
-"""Three segments for three children each."""
+"""The packages of three segments, each for three children."""
 
 
 def main(folder: Path, last_put: int) -> None:
@@ -36,7 +36,7 @@ def main(folder: Path, last_put: int) -> None:
 
     array_folder = ArrayFolder(folder)
     with array_folder.opened() as driver:
-        driver.stat("/a")  # what the first operation starts has been started
+        driver.stat("/a")  # so that all that the first operation starts is running
         for child in array_folder.children:
             child.after_put = count
         if last_put == 0:

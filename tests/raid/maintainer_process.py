@@ -1,6 +1,6 @@
-"""Writes, deletes and maintains until it is killed: ``python -m tests.raid.maintainer_process FOLDER ROUND``.
+"""A process that writes and maintains until it is killed: ``python -m tests.raid.maintainer_process FOLDER ROUND``.
 
-Each step is a line before it begins (``put PATH NUMBER SIZE``, ``delete PATH``, ``maintain WHAT``), and one at its end.
+It prints a line before each step (``put PATH NUMBER SIZE``, ``delete PATH``, ``maintain WHAT``), and one at its end.
 The third child is a folder, or the service whose endpoint is in ``endpoint.json``.
 """
 
@@ -30,7 +30,7 @@ __all__ = ["opened_worker"]
 
 @contextmanager
 def opened_worker(array_folder: ArrayFolder, k: int = 2) -> Iterator[RaidDriver]:
-    """The array's driver, which places new objects so that any ``k`` children are enough."""
+    """Yield the array's driver, which places new objects so that any ``k`` children are enough."""
     children: list[Any] = [Child(array_folder.folder / str(number)) for number in range(3)]
     endpoint_path = array_folder.folder / "endpoint.json"
     if endpoint_path.exists():
@@ -44,13 +44,13 @@ def opened_worker(array_folder: ArrayFolder, k: int = 2) -> Iterator[RaidDriver]
         driver.close()
 
 
-def _maintain(driver: RaidDriver, what: str, rng: random.Random) -> None:
+def _maintain(driver: RaidDriver, task: str, rng: random.Random) -> None:
     array = driver.array
-    if what == "repair":  # of some packages that one child lost
+    if task == "repair":  # some packages of one child
         _lose_packages(driver, 2, lambda: rng.random() < 0.5)
         survey_array(array, deep=True)
         repair_array(array)
-    elif what == "replace":  # by an empty one
+    elif task == "replace":  # one child by an empty one
         _lose_packages(driver, 2, lambda: True)
         note_all_missing(array, 2)
         repair_array(array)
@@ -80,9 +80,9 @@ def main(folder: Path, round_: int) -> None:
             elif kind < 0.65:
                 delete(driver, path)
             else:
-                what = rng.choice(["repair", "replace", "rebalance"])
-                print("maintain", what, flush=True)
-                _maintain(driver, what, rng)
+                task = rng.choice(["repair", "replace", "rebalance"])
+                print("maintain", task, flush=True)
+                _maintain(driver, task, rng)
                 print("done", flush=True)
 
 

@@ -1,7 +1,7 @@
-"""Whatever happens in whatever order, an array holds all acknowledged objects, and nothing else is ever read.
+"""Arrays under random events. An array holds all acknowledged objects, and nothing else is ever read.
 
-Children fail and come back, lose what they have, flip bits; the process restarts, with its metadata or without; and in
-between objects are written, deleted and read. Never more than m children are in trouble at a time.
+Children fail and come back, lose packages and flip bits. The process restarts, with its metadata or without it. In
+between, objects are written, deleted and read. Never more than m children are in trouble at a time.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ class Array(RuleBasedStateMachine):
             assert self.read_all() == self.expected
 
     def end_faults(self) -> None:
-        """No child is faulty any more, and nothing is left to be rebuilt."""
+        """End all faults of children, and wait until nothing is left to be rebuilt."""
         for child in self.array_folder.children:
             child.fails = {}
         assert self.driver.settle(HANG_S)
         self.troubled = set()
 
     def mend(self) -> None:
-        """Reading does not need the lost packages, and a scrub finds those that reading did not."""
+        """Read without the lost packages, then find the rest of them by a scrub and rebuild them."""
         assert self.read_all() == self.expected
         survey_array(self.driver.array, deep=True)
         repair_array(self.driver.array)
@@ -84,7 +84,7 @@ class Array(RuleBasedStateMachine):
 
     @rule(path=PATHS, size=SIZES)
     def put(self, path: str, size: int) -> None:
-        """Acknowledged or not, an object is entirely the old one or entirely the new one."""
+        """Write an object. Acknowledged or not, it is entirely the old one or entirely the new one."""
         self.number += 1
         content = random.Random(self.number).randbytes(size)
         try:
@@ -122,7 +122,7 @@ class Array(RuleBasedStateMachine):
 
     @rule(child=CHILDREN)
     def lose(self, child: int) -> None:
-        """All packages of a child are lost, and rebuilt."""
+        """Lose all packages of a child, and rebuild them."""
         self.end_faults()
         self.array_folder.lose_child(child)
         self.mend()
@@ -151,8 +151,8 @@ class Array(RuleBasedStateMachine):
     @invariant()
     def lists_what_was_acknowledged(self) -> None:
         if self.driver is not None:
-            listed = {entry.path: entry.size_bytes for entry in self.driver.list("/")}
-            assert listed == {path: len(content) for path, content in self.expected.items()}
+            sizes_bytes = {entry.path: entry.size_bytes for entry in self.driver.list("/")}
+            assert sizes_bytes == {path: len(content) for path, content in self.expected.items()}
 
 
 def run(examples: int, steps: int) -> None:

@@ -1,4 +1,4 @@
-"""The file of an array: an error is one line that names the key, and only its owner can read the array's key."""
+"""The file of an array. An error is one line that names the setting, and only its owner can read the array's key."""
 
 from __future__ import annotations
 
@@ -129,11 +129,11 @@ def test_a_shipped_array_is_loaded_by_its_name(name: str) -> None:
 
 def test_a_key_is_created_once_and_readable_by_its_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "keys" / "array.key"
-    array_folder = config.load_master_key(str(path))
-    assert config.load_master_key(str(path)).fingerprint == array_folder.fingerprint
+    key = config.load_master_key(str(path))
+    assert config.load_master_key(str(path)).fingerprint == key.fingerprint
     assert len(bytes.fromhex(path.read_text())) == 32
     assert sys.platform == "win32" or path.stat().st_mode & 0o777 == 0o600
-    assert [each.name for each in path.parent.iterdir()] == ["array.key"]
+    assert [entry.name for entry in path.parent.iterdir()] == ["array.key"]
 
 
 def test_a_new_key_and_its_name_are_on_the_disk_before_it_is_used(

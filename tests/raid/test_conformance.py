@@ -1,4 +1,4 @@
-"""The shipped conformance suite on an array of folders: a driver like any other, which leaves nothing behind."""
+"""The shipped conformance suite on an array of folders, which is a driver like any other and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.provider_folders import make_folders
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Lab]:
-    with lab_in(tmp_path) as made:
-        yield made
+    with lab_in(tmp_path) as new_lab:
+        yield new_lab
 
 
 @pytest.mark.slow

@@ -92,7 +92,7 @@ def test_a_frozen_child_delays_a_read_only_by_the_patience(make_array: MakeArray
 
 
 def test_a_read_waits_for_a_late_child_that_it_needs(make_array: MakeArray) -> None:
-    """There is no other child to ask: the late answer is used."""
+    """No other child can be asked, so the late answer is used."""
     array_folder = make_array(2, 0, patience_s=0.001)
     with array_folder.opened() as driver:
         driver.put("/a", Literal(b"content"))
@@ -106,7 +106,7 @@ def test_a_read_waits_for_a_late_child_that_it_needs(make_array: MakeArray) -> N
 
 
 class First(FixedHedge):
-    """Asks one child before the others."""
+    """A hedge that asks one child before the others."""
 
     first = 0
 
@@ -120,7 +120,7 @@ def test_a_damaged_share_is_located_and_rebuilt(make_array: MakeArray, child: in
     with array_folder.opened(hedge=hedge) as driver:
         driver.put("/a", Literal(b"content"))
         (package,) = array_folder.children[child].packages.values()
-        written = package.read_bytes()
+        original = package.read_bytes()
         flip_bit(package, -1)
         type(hedge).first = child
         for other in {0, 1, 2} - {child}:
@@ -134,7 +134,7 @@ def test_a_damaged_share_is_located_and_rebuilt(make_array: MakeArray, child: in
         assert costs is not None
         assert (costs.damaged, costs.failed, costs.missing) == (1, 0, 0)
         assert driver.settle(10)
-        assert package.read_bytes()[-8:] == written[-8:]
+        assert package.read_bytes()[-8:] == original[-8:]
         assert driver.ledger.totals()["mend"].mended == 1
 
 
@@ -375,7 +375,7 @@ def test_a_package_stored_by_a_failed_put_is_deleted_with_its_object(make_array:
 def test_a_child_with_a_full_queue_is_skipped_and_rebuilt_later(
     make_array: MakeArray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Packages for a frozen child do not fill the memory: they are noted, and rebuilt later."""
+    """Packages for a frozen child do not fill the memory. They are noted, and rebuilt later."""
     monkeypatch.setattr("pytest_cloudbench.raid.transfers._MOST_QUEUED_BYTES", 10_000)
     array_folder = make_array(2, 1, durability="k+0")
     with array_folder.opened() as driver:
@@ -390,7 +390,7 @@ def test_a_child_with_a_full_queue_is_skipped_and_rebuilt_later(
 
 
 def test_an_ended_transfer_keeps_no_package_in_memory(make_array: MakeArray, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither the frames of a failed child's error nor an idle thread may keep packages: 64 would be 256 MiB."""
+    """Neither the frames of a child's error nor an idle thread may keep packages, since 64 of them are 256 MiB."""
     array_folder = make_array(2, 1, durability="k+0")
     packages: list[weakref.ref[Content]] = []
     put = Child.put
@@ -487,14 +487,14 @@ def interrupt_write(array_folder: ArrayFolder, path: str, content: bytes) -> Non
         before = [{name: file.read_bytes() for name, file in child.packages.items()} for child in array_folder.children]
         driver.put(path, Literal(content))
         assert driver.settle(10)
-        (begun,) = array_folder.children[0].packages.keys() - before[0].keys()
-        first_package = array_folder.children[0].packages[begun].read_bytes()
+        (begun_name,) = array_folder.children[0].packages.keys() - before[0].keys()
+        first_package = array_folder.children[0].packages[begun_name].read_bytes()
         for child, packages in zip(array_folder.children, before, strict=True):
             for file in child.packages.values():
                 file.unlink()
             for name, data in packages.items():
                 (child.root / "cloudraid" / name).write_bytes(data)
-        (array_folder.children[0].root / "cloudraid" / begun).write_bytes(first_package)
+        (array_folder.children[0].root / "cloudraid" / begun_name).write_bytes(first_package)
     array_folder.lose_metadata()
 
 
@@ -537,7 +537,7 @@ def test_another_key_opens_no_packages(make_array: MakeArray) -> None:
 
 
 def test_a_stale_child_does_not_restore_an_old_version(make_array: MakeArray) -> None:
-    """A child is reset to an older state: neither reads nor recovery take that for the newest."""
+    """A child is reset to an older state, which neither reads nor recovery take for the newest."""
     array_folder = make_array(1, 1, mends=False)
     with array_folder.opened() as driver:
         driver.put("/a", Literal(b"old"))

@@ -1,6 +1,6 @@
-"""A child whose server is stopped, as a real process: what waits for it, for how long, and what is left afterwards.
+"""A child whose server, a real process, is stopped: which operations wait for it, for how long, and what is left.
 
-While the server is stopped, nothing that is called here may wait for it: its driver would wait for an hour.
+While the server is stopped, no call here may wait for it, because its driver would wait for an hour.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def server() -> Iterator[EmulatorService]:
 
 
 @contextmanager
-def opened(array_folder: ArrayFolder, server: EmulatorService, timeout_s: float) -> Iterator[RaidDriver]:
-    """An array of folders, and the server as its last child."""
+def open_with_server(array_folder: ArrayFolder, server: EmulatorService, timeout_s: float) -> Iterator[RaidDriver]:
+    """Yield the driver of an array of folders, with the server as its last child."""
     folders = [f"folder:{array_folder.folder}/{number}" for number in range(array_folder.k + array_folder.m - 1)]
     children = [drivers.connect(ProviderSpec.parse(spec)) for spec in folders]
     remote = ProviderSpec.parse(f"{server.endpoint.api}?timeout_s={timeout_s:g}")
@@ -60,7 +60,7 @@ def test_operations_do_not_wait_for_a_stopped_server_which_catches_up_later(
     make_array: MakeArray, server: EmulatorService
 ) -> None:
     array_folder = make_array(2, 1, durability="k+0", patience_s=0.1)
-    with opened(array_folder, server, 3600) as driver:
+    with open_with_server(array_folder, server, 3600) as driver:
         for name in ("/a", "/b"):
             driver.put(name, Literal(b"content"))
         assert driver.settle(HANG_S)
@@ -79,12 +79,12 @@ def test_a_write_to_all_children_fails_when_the_driver_of_a_stopped_one_gives_up
     make_array: MakeArray, server: EmulatorService
 ) -> None:
     array_folder = make_array(2, 1, patience_s=0.1)
-    with opened(array_folder, server, 1) as driver:
+    with open_with_server(array_folder, server, 1) as driver:
         driver.put("/a", Literal(b"content"))
         os.kill(server.child.pid, signal.SIGSTOP)
-        with pytest.raises(CloudError) as refused:
+        with pytest.raises(CloudError) as caught:
             driver.put("/a", Literal(b"never written"))
-        assert refused.value.kind is ErrorKind.NETWORK
+        assert caught.value.kind is ErrorKind.NETWORK
         state = survey_array(driver.array)
         assert [bool(child.unreachable) for child in state.children] == [False, False, True]
         assert b"".join(driver.get("/a")) == b"content"
@@ -95,7 +95,7 @@ def test_a_write_to_all_children_fails_when_the_driver_of_a_stopped_one_gives_up
 @pytest.mark.slow
 def test_a_scrub_ends_when_a_server_is_stopped_meanwhile(make_array: MakeArray, server: EmulatorService) -> None:
     array_folder = make_array(2, 1, patience_s=0.1)
-    with opened(array_folder, server, 1) as driver:
+    with open_with_server(array_folder, server, 1) as driver:
         for number in range(6):
             driver.put(f"/{number}", Literal(b"content"))
 

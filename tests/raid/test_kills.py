@@ -24,7 +24,7 @@ from tests.limits import HANG_S
 from .harness import ArrayFolder
 from .killed_writer import NEW, OLD, PACKAGES
 from .maintainer_process import opened_worker
-from .writer_process import content_of as written
+from .writer_process import content_of as written_content
 
 ROOT = Path(__file__).resolve().parents[2]
 ROUNDS = 12
@@ -36,7 +36,7 @@ def read_content(driver: RaidDriver) -> bytes:
 
 
 def expected_packages(driver: RaidDriver, array_folder: ArrayFolder) -> list[set[str]]:
-    """Return the names that each child is to hold: the packages of the current version, and no others."""
+    """Return the names of the current version's packages for each child."""
     row = driver.array.metadata.find("/a")
     assert row is not None
     return [
@@ -57,8 +57,8 @@ def test_a_kill_leaves_the_old_object_or_the_new_one(
         driver.put("/a", Literal(OLD))
         before = [set(child.packages) for child in array_folder.children]
     command = [sys.executable, "-m", "tests.raid.killed_writer", str(array_folder.folder), str(step)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANG_S, check=False)
-    assert done.returncode == 9, done.stdout + done.stderr
+    finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANG_S, check=False)
+    assert finished.returncode == 9, finished.stdout + finished.stderr
     if loses_metadata:
         array_folder.lose_metadata()
     with array_folder.opened() as driver:
@@ -76,8 +76,8 @@ def test_a_kill_leaves_the_old_object_or_the_new_one(
             assert (packages == before) == (objects == OLD)
 
 
-def killed_after(folder: Path, round_: int, lines: int, program: str = "writer_process") -> list[list[str]]:
-    """Return the words of each line of an endlessly writing process that was killed soon after this many lines."""
+def run_until_killed(folder: Path, round_: int, lines: int, program: str = "writer_process") -> list[list[str]]:
+    """Run an endless writer, kill it soon after this many lines, and return the words of each line."""
     command = [sys.executable, "-m", f"tests.raid.{program}", str(folder), str(round_)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -94,19 +94,19 @@ def test_kills_at_any_time_lose_nothing_that_was_acknowledged(
 ) -> None:
     array_folder, rng, expected = make_array(), random.Random(5), dict[str, bytes]()
     for round_ in range(15):
-        begun: list[str] = []
-        for words in killed_after(array_folder.folder, round_, rng.randrange(1, 30)):
+        operation: list[str] = []
+        for words in run_until_killed(array_folder.folder, round_, rng.randrange(1, 30)):
             if words[0] in ("put", "delete"):
-                begun = words
+                operation = words
                 continue
             if words[0] == "done":
-                expected = apply_operation(begun, round_, expected)
-            begun = []
+                expected = apply_operation(operation, round_, expected)
+            operation = []
         if loses_metadata:
             array_folder.lose_metadata()
         with array_folder.opened() as driver:
             objects = {entry.path: b"".join(driver.get(entry.path)) for entry in driver.list("/")}
-            assert objects in (expected, apply_operation(begun, round_, expected)), (round_, begun)
+            assert objects in (expected, apply_operation(operation, round_, expected)), (round_, operation)
             expected = objects
             if loses_metadata:  # a kill may leave too few packages of a version, which is then unknown
                 discard_incomplete_versions(driver.array)
@@ -126,16 +126,16 @@ def test_kills_during_writes_and_maintenance_lose_nothing_and_leave_nothing(
         if service is not None:
             (array_folder.folder / "endpoint.json").write_text(json.dumps(service.endpoint.plain()), "utf-8")
         for round_ in range(ROUNDS):
-            begun: list[str] = []
-            for words in killed_after(array_folder.folder, round_, rng.randrange(1, 40), "maintainer_process"):
+            operation: list[str] = []
+            for words in run_until_killed(array_folder.folder, round_, rng.randrange(1, 40), "maintainer_process"):
                 if words[0] == "done":
-                    expected = apply_operation(begun, round_, expected)
-                begun = words if words[0] in ("put", "delete") else []
+                    expected = apply_operation(operation, round_, expected)
+                operation = words if words[0] in ("put", "delete") else []
             if loses_metadata:
                 array_folder.lose_metadata()
             with opened_worker(array_folder) as driver:
                 objects = read_all(driver)
-                assert objects in (expected, apply_operation(begun, round_, expected)), (round_, begun)
+                assert objects in (expected, apply_operation(operation, round_, expected)), (round_, operation)
                 expected = objects
                 if loses_metadata:
                     discard_incomplete_versions(driver.array)
@@ -165,10 +165,14 @@ def read_all(driver: RaidDriver, without: int | None = None) -> dict[str, bytes]
     return objects
 
 
-def apply_operation(begun: list[str], round_: int, objects: dict[str, bytes]) -> dict[str, bytes]:
+def apply_operation(operation: list[str], round_: int, objects: dict[str, bytes]) -> dict[str, bytes]:
     """Return the objects after an operation that had begun, or the same objects if none had."""
-    if not begun:
+    if not operation:
         return objects
-    path = begun[1]
+    path = operation[1]
     others = {name: content for name, content in objects.items() if name != path}
-    return others if begun[0] == "delete" else {**others, path: written(round_, int(begun[2]), int(begun[3]))}
+    return (
+        others
+        if operation[0] == "delete"
+        else {**others, path: written_content(round_, int(operation[2]), int(operation[3]))}
+    )

@@ -158,8 +158,8 @@ def test_a_repair_rebuilds_identical_shares(make_array: MakeArray) -> None:
     array_folder.lose_child(1)
     with opened_array(array_folder) as array:
         survey_array(array)
-        done = repair_array(array)
-        assert (done.mended, done.is_complete) == (5, True)
+        repair = repair_array(array)
+        assert (repair.mended, repair.is_complete) == (5, True)
         assert survey_array(array, deep=True).is_healthy
     after = {name: path.read_bytes()[-100:] for name, path in Child(array_folder.folder / "1").packages.items()}
     assert after.keys() == before.keys()
@@ -175,10 +175,10 @@ def test_a_repair_skips_a_refusing_child_and_reports_it(make_array: MakeArray) -
     with opened_array(array_folder) as array:
         survey_array(array)
         array_folder.children[1].fails = {"put": ErrorKind.QUOTA}
-        done = repair_array(array)
-        assert done.mended == 5
-        assert list(done.left.values()) == [5]
-        assert "quota" in next(iter(done.reasons.values()))
+        repair = repair_array(array)
+        assert repair.mended == 5
+        assert list(repair.left.values()) == [5]
+        assert "quota" in next(iter(repair.reasons.values()))
         assert array_folder.children[1].called_verbs.count("put") == 1, "it is left alone after the first refusal"
         array_folder.children[1].fails.clear()
         assert repair_array(array).is_complete
@@ -196,9 +196,9 @@ def test_a_repair_reports_lost_objects_and_rebuilds_the_others(make_array: MakeA
             array_folder.children[child].packages[name].unlink()
         state = survey_array(array)
         assert (state.unreadable, state.unreadable_paths) == (1, ["/a"])
-        done = repair_array(array)
-        assert done.lost_paths == ["/a"]
-        assert not done.is_complete
+        repair = repair_array(array)
+        assert repair.lost_paths == ["/a"]
+        assert not repair.is_complete
     content = read_others(array_folder, "/a")
     assert content == {path: FILES[path] for path in FILES if path != "/a"}
 
@@ -214,19 +214,19 @@ def read_others(array_folder: ArrayFolder, lost: str) -> dict[str, bytes]:
 
 
 class _Killed(BaseException):
-    """The process ends here, without any notice."""
+    """A sudden end of the process."""
 
 
 DEAD = json.dumps([platform.node(), "another boot", "", 1, 1])
-"""A process that no longer exists, as the metadata describes it."""
+"""The metadata's description of a process that no longer exists."""
 
 
 @contextmanager
 def killed_at(step: int, array_folder: ArrayFolder, **policies: Any) -> Iterator[tuple[Array, list[str]]]:
-    """An array that stops after this many steps, and the steps that were taken."""
+    """Yield an array that stops after this many steps, and the list of its steps."""
     steps: list[str] = []
 
-    def counting(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    def count_calls(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def wrapper(*args: Any, **options: Any) -> Any:
             if len(steps) >= step:
                 raise _Killed
@@ -239,7 +239,7 @@ def killed_at(step: int, array_folder: ArrayFolder, **policies: Any) -> Iterator
         patch.setattr(driver_module, "owner_text", lambda: DEAD)
         with opened_array(array_folder, **policies) as array:
             for name in ("put_package", "get_package", "delete_packages"):
-                patch.setattr(array.children, name, counting(name, getattr(array.children, name)))
+                patch.setattr(array.children, name, count_calls(name, getattr(array.children, name)))
             for name in (
                 "note_transfer_end",
                 "note_missing",
@@ -248,7 +248,7 @@ def killed_at(step: int, array_folder: ArrayFolder, **policies: Any) -> Iterator
                 "commit_write",
                 "abandon_write",
             ):
-                patch.setattr(array.metadata, name, counting(name, getattr(array.metadata, name)))
+                patch.setattr(array.metadata, name, count_calls(name, getattr(array.metadata, name)))
             with suppress(_Killed):
                 yield array, steps
 
@@ -287,7 +287,7 @@ def test_a_repair_killed_at_any_step_is_continued(make_array: MakeArray) -> None
 
 
 class _FixedPlacement:
-    """A placement with the same counts for every segment, any one share of which is enough."""
+    """A placement with the same counts for every segment, where any one share is enough."""
 
     def __init__(self, *counts: int) -> None:
         self.counts = counts
@@ -313,7 +313,7 @@ def test_a_rebalance_killed_at_any_step_loses_nothing(make_array: MakeArray) -> 
             break
         assert read_all(array_folder) == SMALL, step
         with opened_array(array_folder) as array:
-            assert repair_array(array).is_complete  # it deletes what the dead process had begun
+            assert repair_array(array).is_complete  # it deletes the packages of the dead process
             state = survey_array(array, deep=True)
             assert state.is_healthy, (step, state)
             assert sum(child.strange for child in state.children) == 0
@@ -334,8 +334,8 @@ def test_a_rebalance_moves_only_misplaced_objects(make_array: MakeArray) -> None
     with opened_array(array_folder, placement=_FixedPlacement(0, 1, 1, 1)) as array:
         assert rebalance_array(array, dry_run=True).moved == 3
         assert rebalance_array(array, dry_run=True).moved == 3, "nothing was moved"
-        done = rebalance_array(array)
-        assert (done.objects, done.moved, done.moved_bytes) == (3, 3, sum(map(len, FILES.values())))
+        rebalance = rebalance_array(array)
+        assert (rebalance.objects, rebalance.moved, rebalance.moved_bytes) == (3, 3, sum(map(len, FILES.values())))
         assert rebalance_array(array).moved == 0
         repair_array(array)
         assert not array_folder.children[0].packages
@@ -348,25 +348,25 @@ def test_a_write_during_a_rebalance_wins(make_array: MakeArray) -> None:
     with opened_array(array_folder, placement=_FixedPlacement(0, 1, 1)) as array:
         is_first = [True]
 
-        def meanwhile() -> None:
+        def write_newer() -> None:
             if is_first[0]:
                 is_first[0] = False
                 write_object(array, "/a", Literal(b"newer"), Costs())
 
-        array_folder.children[1].after_put = meanwhile
-        done = rebalance_array(array)
-        assert (done.moved, done.overtaken) == (1, 1)
+        array_folder.children[1].after_put = write_newer
+        rebalance = rebalance_array(array)
+        assert (rebalance.moved, rebalance.overtaken) == (1, 1)
         assert read_without_upkeep(array) == SMALL | {"/a": b"newer"}
 
 
 def test_a_copy_is_older_than_a_write_that_began_before_it(make_array: MakeArray) -> None:
     array_folder = write_small_files(make_array(2, 1))
     with opened_array(array_folder, placement=_FixedPlacement(0, 1, 1)) as array:
-        began = array.metadata.begin_write(b"v" * 16, "/a", 1)
+        generation = array.metadata.begin_write(b"v" * 16, "/a", 1)
         assert rebalance_array(array).moved == 2
         copy = array.metadata.find("/a")
         assert copy is not None
-        assert copy.generation < began, "a copy is as old as its original"
+        assert copy.generation < generation, "a copy is as old as its original"
 
 
 def test_a_replaced_child_gets_the_packages_of_the_old_one(make_array: MakeArray) -> None:
@@ -389,11 +389,11 @@ def read_without_upkeep(array: Array) -> dict[str, bytes]:
 
 def test_an_export_writes_plain_files(make_array: MakeArray, tmp_path: Path) -> None:
     with opened_array(write_files(make_array(2, 1))) as array:
-        done = export_objects(array, tmp_path / "out")
-    assert (done.objects, done.failed) == (3, {})
-    written = {f"/{path.relative_to(tmp_path / 'out').as_posix()}": path.read_bytes()
+        export = export_objects(array, tmp_path / "out")
+    assert (export.objects, export.failed) == (3, {})
+    exported = {f"/{path.relative_to(tmp_path / 'out').as_posix()}": path.read_bytes()
                for path in (tmp_path / "out").rglob("*") if path.is_file()}  # fmt: skip
-    assert written == FILES
+    assert exported == FILES
 
 
 def test_an_export_needs_only_the_key_and_k_children(make_array: MakeArray, tmp_path: Path) -> None:
@@ -401,8 +401,8 @@ def test_an_export_needs_only_the_key_and_k_children(make_array: MakeArray, tmp_
     array_folder.lose_metadata()
     array_folder.lose_child(1)
     with opened_array(array_folder) as array:
-        done = export_objects(array, tmp_path / "out.tar")
-    assert (done.objects, done.failed) == (3, {})
+        export = export_objects(array, tmp_path / "out.tar")
+    assert (export.objects, export.failed) == (3, {})
     with tarfile.open(tmp_path / "out.tar") as archive:
         members = {f"/{member.name}": archive.extractfile(member) for member in archive}
         assert {path: file.read() for path, file in members.items() if file} == FILES
@@ -416,8 +416,8 @@ def test_an_unreadable_object_is_reported_and_leaves_no_file(make_array: MakeArr
         for child in (0, 1):
             name = array.package_names(row.version, child, row.segments)[0]  # of the last segment
             array_folder.children[child].packages[name].unlink()
-        done = export_objects(array, tmp_path / "out")
-        assert list(done.failed) == ["/folder/c"]
+        export = export_objects(array, tmp_path / "out")
+        assert list(export.failed) == ["/folder/c"]
         assert {path.name for path in (tmp_path / "out").rglob("*") if path.is_file()} == {"a", "b"}
         assert list(export_objects(array, tmp_path / "out.tar").failed) == ["/folder/c"]
     with tarfile.open(tmp_path / "out.tar") as archive:
@@ -435,14 +435,14 @@ def test_a_file_and_a_folder_of_one_name_need_an_archive(make_array: MakeArray, 
 
 
 def test_an_impossible_file_name_does_not_end_an_export(make_array: MakeArray, tmp_path: Path) -> None:
-    array_folder, long = make_array(2, 1), f"/{'n' * 300}"
+    array_folder, long_path = make_array(2, 1), f"/{'n' * 300}"
     with array_folder.opened() as driver:
-        for path in ("/a", long, "/z"):
+        for path in ("/a", long_path, "/z"):
             driver.put(path, Literal(path.encode()))
         with pytest.raises(CloudError, match="a NUL in a name"):
             driver.put("/b\0c", Literal(b""))
     with opened_array(array_folder) as array:
-        done = export_objects(array, tmp_path / "out")
-        assert done.objects == 2
-        assert done.failed == {long: "this system does not allow such a long name; export to a .tar"}
+        export = export_objects(array, tmp_path / "out")
+        assert export.objects == 2
+        assert export.failed == {long_path: "this system does not allow such a long name; export to a .tar"}
         assert export_objects(array, tmp_path / "out.tar").objects == 3

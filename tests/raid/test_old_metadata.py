@@ -1,4 +1,4 @@
-"""Metadata that is an old copy, damaged or locked: the children know more, and nothing acknowledged is lost."""
+"""Metadata that is an old copy, damaged or locked. The children know more, and nothing acknowledged is lost."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pytest_cloudbench.workload.payload.contents import Literal
 from tests.limits import HANG_S
 
 from .harness import ArrayFolder
-from .test_kills import apply_operation, killed_after
+from .test_kills import apply_operation, run_until_killed
 
 MakeArray = Callable[..., ArrayFolder]
 pytestmark = pytest.mark.filterwarnings("ignore:.*was older than what the children hold")
@@ -96,9 +96,9 @@ def test_after_a_restored_backup_no_generation_is_used_twice(make_array: MakeArr
     restore_metadata(array_folder, copy)
     with array_folder.opened() as driver:
         write_all(driver, a="new")
-        again = driver.array.metadata.find("/a")
-        assert again is not None
-        assert again.generation > row.generation
+        new_row = driver.array.metadata.find("/a")
+        assert new_row is not None
+        assert new_row.generation > row.generation
 
 
 def test_a_write_acknowledged_after_a_backup_is_kept(make_array: MakeArray, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +125,7 @@ def test_a_copy_without_the_write_ahead_log_counts_as_old(make_array: MakeArray)
         write_all(driver, a="1")
     with array_folder.opened() as driver:
         write_all(driver, a="2", b="1")
-        shutil.copy(array_folder.metadata, array_folder.folder / "backup")  # while the log holds what is newer
+        shutil.copy(array_folder.metadata, array_folder.folder / "backup")  # while the log holds the newer transactions
         write_all(driver, c="1")
     restore_metadata(array_folder, array_folder.folder / "backup")
     with array_folder.opened() as driver:
@@ -198,9 +198,9 @@ def test_objects_unreadable_after_metadata_loss_are_reported(make_array: MakeArr
         assert_healthy(driver)
 
 
-@pytest.mark.parametrize("left", [0, 1, 2])
-def test_an_object_half_deleted_after_a_backup_is_reported(make_array: MakeArray, left: int) -> None:
-    """As many of its three packages are left as a process that was killed while it deleted them may leave."""
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_an_object_half_deleted_after_a_backup_is_reported(make_array: MakeArray, count: int) -> None:
+    """A process that was killed while it deleted the object's three packages may have left some of them."""
     array_folder = make_array()
     with array_folder.opened() as driver:
         write_all(driver, deleted="1", kept="1")
@@ -212,7 +212,7 @@ def test_an_object_half_deleted_after_a_backup_is_reported(make_array: MakeArray
             for number, child in enumerate(array_folder.children)
             for name in driver.array.package_names(row.version, number, row.segments)
         ]
-        contents = {path: path.read_bytes() for path in packages[:left]}
+        contents = {path: path.read_bytes() for path in packages[:count]}
         driver.delete("/deleted")
         assert driver.settle(HANG_S)
     for path, data in contents.items():
@@ -220,13 +220,13 @@ def test_an_object_half_deleted_after_a_backup_is_reported(make_array: MakeArray
     restore_metadata(array_folder, copy)
     for _ in range(2):
         with array_folder.opened() as driver:
-            is_readable = left == 2
+            is_readable = count == 2
             assert contents_of(driver) == {"kept": "1", **({"deleted": "1"} if is_readable else {})}
-            assert survey_array(driver.array).unknown_paths == ["/deleted"] * (left == 1)
+            assert survey_array(driver.array).unknown_paths == ["/deleted"] * (count == 1)
             assert all(path.exists() for path in contents), "what is left is not deleted unasked"
     with array_folder.opened() as driver:
         assert set(contents_of(driver)) >= {"kept"}
-        assert discard_incomplete_versions(driver.array) == (left == 1)
+        assert discard_incomplete_versions(driver.array) == (count == 1)
         assert_healthy(driver)
 
 
@@ -235,15 +235,15 @@ def test_backups_and_kills_at_any_time_lose_nothing(make_array: MakeArray) -> No
     """An object that was overwritten and deleted may come back, if the kill came before its packages were deleted."""
     array_folder, rng, expected = make_array(), random.Random(7), dict[str, bytes]()
     for round_ in range(12):
-        begun: list[str] = []
+        operation: list[str] = []
         deleted = set[str]()
         if array_folder.metadata.exists():
             back_up_metadata(array_folder)
-        for words in killed_after(array_folder.folder, round_, rng.randrange(1, 30)):
+        for words in run_until_killed(array_folder.folder, round_, rng.randrange(1, 30)):
             if words[0] == "done":
-                expected = apply_operation(begun, round_, expected)
-                deleted |= {begun[1]} if begun[0] == "delete" else set()
-            begun = words if words[0] in ("put", "delete") else []
+                expected = apply_operation(operation, round_, expected)
+                deleted |= {operation[1]} if operation[0] == "delete" else set()
+            operation = words if words[0] in ("put", "delete") else []
         if (array_folder.folder / "backup").exists() and rng.random() < 0.7:
             restore_metadata(array_folder, array_folder.folder / "backup")
         with array_folder.opened() as driver:
@@ -251,7 +251,7 @@ def test_backups_and_kills_at_any_time_lose_nothing(make_array: MakeArray) -> No
             without_resurrected = {
                 path: content for path, content in objects.items() if path in expected or path not in deleted
             }
-            assert without_resurrected in (expected, apply_operation(begun, round_, expected)), (round_, begun)
+            assert without_resurrected in (expected, apply_operation(operation, round_, expected)), (round_, operation)
             expected = objects
             discard_incomplete_versions(driver.array)
             assert_healthy(driver)
@@ -264,7 +264,7 @@ def test_writes_with_outdated_children_fail(make_array: MakeArray) -> None:
     array_folder = make_array()
     with array_folder.opened() as driver:
         write_all(driver, before="1")
-        old = array_folder.children
+        old_children = array_folder.children
         text = array_folder.file.read_text("utf-8")
         array_folder.file.write_text(
             text.replace(f"folder:{array_folder.folder}/0", f"folder:{array_folder.folder}/new"), "utf-8"
@@ -280,7 +280,7 @@ def test_writes_with_outdated_children_fail(make_array: MakeArray) -> None:
                     operation()
             assert contents_of(driver) == {"before": "1"}, "reading harms nobody"
             assert_healthy(other)
-        assert not old[0].fails
+        assert not old_children[0].fails
 
 
 # --- the key ---
@@ -345,11 +345,11 @@ def test_a_timeout_names_the_process_that_holds_the_lock(
                 os.waitpid(process.pid, os.WUNTRACED)
                 driver.array.metadata._db.execute("PRAGMA busy_timeout = 100")
                 assert contents_of(driver) == {"a": "1"}, "readers do not wait"
-                with pytest.raises(CloudError) as refused:
+                with pytest.raises(CloudError) as caught:
                     driver.put("/b", Literal(b"1"))
-                assert f"process {process.pid} (" in refused.value.detail
-                assert "which is stopped" in refused.value.detail
-                assert "\n" not in str(refused.value)
+                assert f"process {process.pid} (" in caught.value.detail
+                assert "which is stopped" in caught.value.detail
+                assert "\n" not in str(caught.value)
             finally:
                 os.kill(process.pid, signal.SIGCONT)
         write_all(driver, b="1")
@@ -424,8 +424,8 @@ def test_a_write_discarded_by_another_process_fails(make_array: MakeArray) -> No
     array_folder = make_array()
     with array_folder.opened() as driver:
         write_all(driver, a="1")
-        mine = driver.array.metadata
-        array_folder.children[0].after_put = lambda: mine._db.execute("DELETE FROM writes")
+        metadata = driver.array.metadata
+        array_folder.children[0].after_put = lambda: metadata._db.execute("DELETE FROM writes")
         with pytest.raises(CloudError, match="another process has discarded this write"):
             driver.put("/a", Literal(b"2"))
         array_folder.children[0].after_put = None

@@ -1,4 +1,4 @@
-"""A power cut undoes the newest transactions that were not synced: whatever it undoes, nothing acknowledged is lost.
+"""Power cuts that undo the newest transactions, which were not synced. Nothing acknowledged is lost.
 
 SQLite itself tells which transactions it syncs. A cut leaves the write-ahead log as it was after the last of these, or
 after any later one, while the children keep what they have acknowledged.
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*was older than what the childr
 
 @dataclass(frozen=True)
 class Moment:
-    """All files at one moment, and the objects of which one set must be there after a power cut at this moment."""
+    """All files at one moment, and the sets of objects that a power cut at this moment may leave."""
 
     packages: Mapping[Path, bytes]
     database: bytes
@@ -57,7 +57,7 @@ class Moment:
 
 
 class Recorder:
-    """Records a moment after each change of a child, and the sizes of the log that a power cut may leave."""
+    """A recorder of a moment after each change of a child, and of the log's sizes that a power cut may leave."""
 
     def __init__(self, array_folder: ArrayFolder) -> None:
         self._array_folder, self._lock = array_folder, threading.RLock()
@@ -65,7 +65,7 @@ class Recorder:
         self.begin_log()
 
     def begin_log(self) -> None:
-        """Note that the log is empty: all before is in the database itself, and synced."""
+        """Note that the log is empty, because all earlier transactions are synced into the database itself."""
         self._log_sizes = [0]
 
     def record_transaction(self, original: Any) -> Any:
@@ -93,7 +93,7 @@ class Recorder:
         return change
 
     def record_moment(self) -> None:
-        """Record what is on the disk now."""
+        """Record the present state of the disk."""
         folder, metadata = self._array_folder.folder, self._array_folder.metadata
         children = (folder / str(number) for number in range(self._array_folder.k + self._array_folder.m))
         packages = {path: path.read_bytes() for child in children for path in child.rglob("*") if path.is_file()}
@@ -104,13 +104,13 @@ class Recorder:
 
 SMALL = ("put /a", "put /b", "put /a", "put /a", "delete /b", "put /c", "put /b", "delete /c", "put /a")
 LARGE = ("put-2 /a", "put /b", "put-2 /a", "delete /b", "put-3 /b")
-"""Of two or three segments: only the packages of the last one tell what they belong to."""
+"""Objects of two or three segments. Only the packages of the last segment name their object."""
 
 
 def write_and_delete(
     driver: RaidDriver, recorder: Recorder, operations: Sequence[str], objects: dict[str, bytes]
 ) -> dict[str, bytes]:
-    """Do all operations, and let background work end after each. Returns the objects that are there then."""
+    """Do all operations, and let background work end after each. Return the objects that remain."""
     for number, operation in enumerate(operations):
         verb, path = operation.split()
         verb, _, segments = verb.partition("-")
@@ -129,7 +129,7 @@ def write_and_delete(
 
 
 def wait_for_other_children(original: Any, children: int) -> Any:
-    """Return a ``note_deleted`` before which all children have deleted their packages: the worst moment for a cut."""
+    """Return a ``note_deleted`` that waits until all children have deleted packages, the worst moment for a cut."""
     barrier = threading.Barrier(children, timeout=HANG_S)
 
     @wraps(original)
@@ -140,7 +140,7 @@ def wait_for_other_children(original: Any, children: int) -> Any:
     return note_deleted
 
 
-def recorded_moments(array_folder: ArrayFolder, operations: Sequence[str]) -> Sequence[Moment]:
+def record_moments(array_folder: ArrayFolder, operations: Sequence[str]) -> Sequence[Moment]:
     """Return the moments of writes, deletions and moves."""
     recorder, objects = Recorder(array_folder), dict[str, bytes]()
     with pytest.MonkeyPatch.context() as patch:
@@ -168,10 +168,10 @@ def contents_of(driver: RaidDriver) -> Objects:
 def test_a_power_cut_at_any_moment_loses_nothing_that_was_acknowledged_and_leaves_nothing(
     make_array: MakeArray, operations: Sequence[str]
 ) -> None:
-    """What an incomplete version left on the children goes with the versions that are to be discarded."""
+    """The packages of an incomplete version are removed when incomplete versions are discarded."""
     array_folder = make_array()
-    moments = recorded_moments(array_folder, operations)
-    undoing = 0
+    moments = record_moments(array_folder, operations)
+    undoing_cuts = 0
     for number, moment in enumerate(moments):
         for log_size in dict.fromkeys(moment.log_sizes):
             moment.restore(array_folder, log_size)
@@ -186,15 +186,15 @@ def test_a_power_cut_at_any_moment_loses_nothing_that_was_acknowledged_and_leave
                 survey = survey_array(driver.array, deep=True)
                 assert not survey.unreadable
                 assert [child.strange for child in survey.children] == [0, 0, 0], (number, log_size)
-            undoing += log_size < len(moment.log)
-    assert undoing > len(moments) / 3, "few cuts undid anything"
+            undoing_cuts += log_size < len(moment.log)
+    assert undoing_cuts > len(moments) / 3, "few cuts undid anything"
 
 
-def overwritten(array_folder: ArrayFolder, fails: int) -> Sequence[Moment]:
+def overwrite_with_failure(array_folder: ArrayFolder, fails: int) -> Sequence[Moment]:
     """Overwrite an object while one child fails, and return two moments after that.
 
-    The first one is that of a power cut which undid all of the write's transactions, the second one of all but the
-    first. No child has deleted anything yet.
+    At the first one, a power cut has undone all of the write's transactions, at the second one all but the first. No
+    child has deleted anything yet.
     """
     with array_folder.opened() as driver:
         driver.put("/a", Literal(b"old"))
@@ -219,7 +219,7 @@ def test_parts_missing_on_a_silent_child_after_an_undone_write_are_rebuilt(
     make_array: MakeArray, number: int, fails: int
 ) -> None:
     array_folder = make_array(2, 1, durability="k+0")
-    moment = overwritten(array_folder, fails)[number]
+    moment = overwrite_with_failure(array_folder, fails)[number]
     moment.restore(array_folder, len(moment.log))
     with array_folder.opened() as driver:
         array_folder.children[fails].fails = {"list": ErrorKind.NETWORK}
@@ -235,9 +235,9 @@ def test_parts_missing_on_a_silent_child_after_an_undone_write_are_rebuilt(
 def test_an_old_object_is_not_read_while_silent_children_may_have_an_acknowledged_one(
     make_array: MakeArray, number: int, silent: tuple[int, ...]
 ) -> None:
-    """Three of the four have it. Any two are enough to read the old one, but not the new one."""
+    """Three of the four children have the new object. Any two are enough to read the old one, but not the new one."""
     array_folder = make_array(2, 2, durability="k+1")
-    moment = overwritten(array_folder, 3)[number]
+    moment = overwrite_with_failure(array_folder, 3)[number]
     moment.restore(array_folder, len(moment.log))
     with array_folder.opened() as driver:
         for child in silent:

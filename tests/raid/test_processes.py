@@ -1,4 +1,4 @@
-"""Several processes share an array: each reads what others wrote, and finishes what others left unfinished."""
+"""Several processes that share an array. Each reads what others wrote, and finishes what others left unfinished."""
 
 from __future__ import annotations
 
@@ -78,59 +78,59 @@ def test_a_package_that_arrives_during_another_process_s_deletion_stays_noted(ma
     array_folder = make_array()
     with ExitStack() as stack:
         one = prepare_array(stack.enter_context(array_folder.opened()).array, "prepare", "/")
-        mine = array_folder.children
+        first_children = array_folder.children
         other = stack.enter_context(array_folder.opened()).array
-        mine[0].fails, mine[2].frozen = {"put": ErrorKind.SERVER}, {"put"}
-        mine[0].fails_when = mine[2].has_frozen  # otherwise it might never be written to
+        first_children[0].fails, first_children[2].frozen = {"put": ErrorKind.SERVER}, {"put"}
+        first_children[0].fails_when = first_children[2].has_frozen  # otherwise it might never be written to
         with pytest.raises(CloudError):
             write_object(one, "/a", Literal(b"content"), Costs())
         assert wait_for(lambda: one.pending.count == 1, HANG_S, poll_s=0.01), "the second child has its own"
 
-        def has_arrived(path: str) -> None:
-            mine[2].thawed.set()
+        def fail_after_arrival(path: str) -> None:
+            first_children[2].thawed.set()
             assert wait_for(lambda: one.pending.count == 0, HANG_S, poll_s=0.01)
             raise CloudError(ErrorKind.NOT_FOUND, "delete", path, detail="as it was when it was looked for")
 
-        array_folder.children[2].delete = has_arrived
+        array_folder.children[2].delete = fail_after_arrival
         delete_leftovers(other, other.metadata.garbage(), Costs())
         assert [package.child for package in other.metadata.garbage()] == [2]
         delete_leftovers(one, other.metadata.garbage(), Costs())
-        assert [len(child.packages) for child in mine] == [0, 0, 0]
+        assert [len(child.packages) for child in first_children] == [0, 0, 0]
 
 
 def test_a_package_stored_by_a_failed_put_is_deleted_after_another_process_found_nothing(make_array: MakeArray) -> None:
     array_folder = make_array(2, 1, durability="k+0")
     with ExitStack() as stack:
         one = stack.enter_context(array_folder.opened())
-        mine = array_folder.children
+        first_children = array_folder.children
         other = stack.enter_context(array_folder.opened()).array  # without upkeep, which would make the package, too
-        mine[2].frozen, mine[2].after_put = {"put"}, fail_after_storing
+        first_children[2].frozen, first_children[2].after_put = {"put"}, fail_after_storing
         one.put("/a", Literal(b"content"))
         row = other.metadata.find("/a")
         assert row is not None
         delete_leftovers(other, other.metadata.remove_object(row, 3), Costs())
         assert other.metadata.garbage() == [], "it is not there yet"
-        mine[2].thawed.set()
+        first_children[2].thawed.set()
         assert one.settle(HANG_S)
-        assert [len(child.packages) for child in mine] == [0, 0, 0]
+        assert [len(child.packages) for child in first_children] == [0, 0, 0]
 
 
 def test_a_reader_gets_one_version_or_an_error_during_overwrites(make_array: MakeArray) -> None:
     array_folder = make_array()
     versions = [RandomContent(f"version {number}", 2 * MIB + 7) for number in range(6)]
-    complete = {version.read(0, 2 * MIB + 7) for version in versions}
+    complete_contents = {version.read(0, 2 * MIB + 7) for version in versions}
     with array_folder.opened() as driver:
         driver.put("/a", versions[0])
         with ThreadPoolExecutor(4) as pool:
             writing = pool.submit(lambda: [driver.put("/a", version) for version in versions[1:]])
-            read = 0
-            while not writing.done() or not read:
+            reads = 0
+            while not writing.done() or not reads:
                 try:
                     content = read_content(driver, "/a")
                 except CloudError:
                     continue  # it was replaced after some of it had been read
-                assert content in complete
-                read += 1
+                assert content in complete_contents
+                reads += 1
             writing.result()
         assert read_content(driver, "/a") == versions[-1].read(0, 2 * MIB + 7)
 

@@ -1,6 +1,6 @@
 """A process that writes and deletes objects until it is killed: ``python -m tests.raid.writer_process FOLDER ROUND``.
 
-Each operation is a line before it begins (``put PATH NUMBER SIZE`` or ``delete PATH``), and one when it is done.
+It prints a line before each operation (``put PATH NUMBER SIZE`` or ``delete PATH``), and one when it is done.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ SIZES = (10, 5000, MIB, 3 * MIB + 5)
 
 
 def content_of(round_: int, number: int, size: int) -> bytes:
-    """The content of a round's object with this number."""
+    """Return the content of a round's object with this number."""
     return random.Random(f"{round_} {number}").randbytes(size)
 
 
 def put(driver: RaidDriver, path: str, round_: int, number: int, size: int) -> None:
-    """Write an object, and say so before and after."""
+    """Write an object, and print a line before and after."""
     print("put", path, number, size, flush=True)
     driver.put(path, Literal(content_of(round_, number, size)))
     print("done", flush=True)
 
 
 def delete(driver: RaidDriver, path: str) -> None:
-    """Delete an object, and say so before, and what came of it after."""
+    """Delete an object, and print a line before, and the result after."""
     print("delete", path, flush=True)
     try:
         driver.delete(path)

@@ -1,4 +1,4 @@
-"""Stored runs for tests of what reads them: files as a session leaves them, with records of operations."""
+"""Stored runs for tests of their readers: files as a session writes them, with the records of their operations."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def entry(
     params: Mapping[str, Any] | None = None,
     **changes: Any,
 ) -> dict[str, Any]:
-    """An entry of one run, with a file of its records."""
+    """Return an entry of a run, and write the file of its records."""
     table = OpTable.of(ops)
     summary = summarize(table, None)
     name = f"run/{len(list(folder.glob('run/*')))}.parquet"
@@ -72,7 +72,7 @@ def entry(
 
 
 def store(path: Path, entries: Sequence[Entry]) -> Path:
-    """Write a run as pytest-benchmark does."""
+    """Write a run's file as pytest-benchmark writes it."""
     document = {
         "machine_info": {"system": "Linux"}, "benchmarks": list(entries), "datetime": "2026-11-22T13:57:20+00:00",
         "commit_info": {"id": "4303970fed5c47bb3e97dab7f82876247d95af28", "branch": "main", "dirty": True},
@@ -83,7 +83,7 @@ def store(path: Path, entries: Sequence[Entry]) -> Path:
 
 
 def path_points(path: str) -> list[tuple[float, float]]:
-    """Returns the points of a drawn line: a beginning, and differences."""
+    """Return the points of a drawn line, whose path has a start and then differences."""
     x, y, points = 0.0, 0.0, list[tuple[float, float]]()
     for command, text in re.findall(r"([Mlhv])([^Mlhv]*)", path):
         numbers = [float(number) for number in re.findall(r"-?[\d.]+", text)]

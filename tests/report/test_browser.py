@@ -1,4 +1,4 @@
-"""A page in a real browser: nothing in its console, nothing wider than the window, nothing that axe finds serious."""
+"""A page in a real browser has no console messages, fits the window, and has no serious violation found by axe."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pytest_cloudbench.judge.records import OpTable
 from tests.network_guard import with_index
 from tests.report.stored import HOSTILE, entry, operations, store
 from tests.report.test_hosts import host, operations_from_two_hosts
-from tests.report.test_sides import compared
+from tests.report.test_sides import comparison_info
 from tests.results.stored_runs import DAY_MS, START_MS, info
 from tests.results.stored_runs import store as store_run
 
@@ -43,7 +43,7 @@ QUIET = (
 
 
 class Browser:
-    """A headless Chromium, by the WebDriver protocol."""
+    """A headless Chromium that is controlled by the WebDriver protocol."""
 
     def __init__(self, port: int, profile: Path) -> None:
         self._port, self._session = port, ""
@@ -86,12 +86,12 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     try:
         assert driver.stdout is not None
         port = next(
-            int(found[1]) for line in driver.stdout if (found := re.search(r"successfully on port (\d+)", line))
+            int(match[1]) for line in driver.stdout if (match := re.search(r"successfully on port (\d+)", line))
         )
-        opened = Browser(port, tmp_path_factory.mktemp("profile"))
-        yield opened
+        session = Browser(port, tmp_path_factory.mktemp("profile"))
+        yield session
         with contextlib.suppress(AssertionError):
-            opened.do("DELETE", "")
+            session.do("DELETE", "")
     finally:
         driver.kill()
         driver.communicate()
@@ -123,11 +123,11 @@ def page(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Browser:
     entries.append(entry(folder, "test_it.py::test_hosts", "folder:/far", ops, hosts=[host("oslo"), host(HOSTILE)],
                          by_host=figures_by_host(OpTable.of(ops, {0: "oslo", 1: HOSTILE}), None)))  # fmt: skip
     store(folder / "0001_r.json", entries)
-    sides = store_run(folder / "sides", 1, {f"test_it.py::test_two[{HOSTILE}]": compared()})
+    sides = store_run(folder / "sides", 1, {f"test_it.py::test_two[{HOSTILE}]": comparison_info()})
     for number in range(1, 13):
-        told = info(quiet_p50=0.1 * (1 + number // 7), quiet_ops=300, start_wall_ms=START_MS + number * DAY_MS,
+        stored_info = info(quiet_p50=0.1 * (1 + number // 7), quiet_ops=300, start_wall_ms=START_MS + number * DAY_MS,
                     run_id=str(number), doubts=["late"] * (number == 3))  # fmt: skip
-        store_run(folder / "results", number, {f"test_it.py::test_{HOSTILE}": told}, commit=HOSTILE)
+        store_run(folder / "results", number, {f"test_it.py::test_{HOSTILE}": stored_info}, commit=HOSTILE)
     page = ["0001_r.json", str(sides), "last", "--storage", "results", "-o", "page.html"]
     with contextlib.chdir(folder):
         assert main(["report", *page]) == 0
@@ -195,17 +195,17 @@ def test_numbers_become_a_table_and_a_file(page: Browser, title: str) -> None:
     page_text = Path(page.run("return decodeURIComponent(location.pathname)")).read_text(encoding="utf-8")
     name = open_numbers(page, title)
     figure = page_text[page_text.index(f'<figure id="{name}"') :]
-    told = re.search(r'<pre tabindex="0">(.*?)</pre>', figure, re.DOTALL)
-    assert told is not None
+    match = re.search(r'<pre tabindex="0">(.*?)</pre>', figure, re.DOTALL)
+    assert match is not None
     link = page.run("return document.querySelector(`#${arguments[0]} a[download]`).getAttribute('href')", name)
-    assert unquote(link.partition(",")[2]) == unescape(told[1])
+    assert unquote(link.partition(",")[2]) == unescape(match[1])
     assert page.run("return document.querySelector(`#${arguments[0]} a`).download", name) == f"{name}.csv"
     rows = page.run("""return [...document.querySelectorAll(`#${arguments[0]} tr`)].map(
         row => [...row.children].map(cell => cell.textContent))""", name)  # fmt: skip
-    wanted = list(csv.reader(io.StringIO(unescape(told[1]))))
-    assert rows[0] == wanted[0]
-    assert len(rows) == len(wanted) > 3
-    for row, numbers in zip(rows[1:], wanted[1:], strict=True):
+    csv_rows = list(csv.reader(io.StringIO(unescape(match[1]))))
+    assert rows[0] == csv_rows[0]
+    assert len(rows) == len(csv_rows) > 3
+    for row, numbers in zip(rows[1:], csv_rows[1:], strict=True):
         for cell, number in zip(row, numbers, strict=True):
             try:
                 assert float(cell) == pytest.approx(float(number), rel=5e-4)

@@ -1,4 +1,4 @@
-"""The JSON and the text of an analysis, whatever is in its texts."""
+"""The JSON and the text of an analysis, with any names and comments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables in terminals of any width: no line is broken by the terminal, and nothing is lost."""
+"""Tables fit terminals of any width, and keep all their content."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ PATHS = [["client", "file"], ["/" + "a" * 300, "12 %"], ["b", "/" + "/".join("cd
 def test_lines_fit_and_keep_all_content(rows: list[list[str]], width: int) -> None:
     lines = fit_to_width(rows, width)
     assert max(map(len, lines)) <= width
-    shown = "".join(lines)
+    text = "".join(lines)
     for row in rows:
         for cell in row:
             for word in cell.split():
-                assert all(shown.count(letter) >= word.count(letter) for letter in word), word
-                assert len(word) > 24 or word in shown, word
+                assert all(text.count(letter) >= word.count(letter) for letter in word), word
+                assert len(word) > 24 or word in text, word
 
 
 def test_fitting_table_has_one_line_per_row() -> None:

@@ -1,4 +1,4 @@
-"""Several providers in one table, line by line and at the widths that terminals have."""
+"""A table of several providers, line by line and at the usual widths of terminals."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Finding:
     spread: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 
-def found(provider: str, p50_s: float | None, **changes: Any) -> Finding:
+def make_finding(provider: str, p50_s: float | None, **changes: Any) -> Finding:
     info = {
         "emulated": False, "time_scale": 1.0, "operation": "put", "threads": None, "ops": 500, "ok": 500, "lost": 0,
         "loss_rate": 0.0, "ok_rate": 1.0, "throttled": 0, "failed": 0, "corrupt": 0, "response_p50": p50_s,
@@ -43,12 +43,12 @@ def found(provider: str, p50_s: float | None, **changes: Any) -> Finding:
 
 
 def rows(lines: Sequence[str]) -> dict[str, list[str]]:
-    """The cells of each provider's row."""
+    """Return the cells of each provider's row."""
     return {line.split()[0]: line.replace(" %", "%").split()[1:] for line in lines if line.startswith("  ")}
 
 
 def test_best_value_is_marked() -> None:
-    assert render_comparison([found("folder:/x", 0.3), found("dropbox", 0.1)], 80) == [
+    assert render_comparison([make_finding("folder:/x", 0.3), make_finding("dropbox", 0.1)], 80) == [
         "",
         "provider     loss rate   p50 ms",
         "-" * 31,
@@ -64,52 +64,56 @@ def test_best_value_is_marked() -> None:
 
 
 def test_close_values_are_not_marked() -> None:
-    lines = render_comparison([found("folder:/x", 0.1), found("dropbox", 0.11)], 80)
+    lines = render_comparison([make_finding("folder:/x", 0.1), make_finding("dropbox", 0.11)], 80)
     assert "  no difference found: loss rate" in lines
     assert "  differs by less than 25 %: p50 ms" in lines
     assert not [line for line in lines if "*" in line or "~" in line]
 
 
 def test_doubted_provider_is_not_compared() -> None:
-    findings = [found("a", 0.01, doubts=["gw1 was lost"]), found("b", 0.1), found("c", 0.4)]
-    shown = rows(render_comparison(findings, 80))
-    assert [shown[name][1] for name in ("a?", "b", "c")] == ["10", "100*", "400"]
+    findings = [make_finding("a", 0.01, doubts=["gw1 was lost"]), make_finding("b", 0.1), make_finding("c", 0.4)]
+    cells = rows(render_comparison(findings, 80))
+    assert [cells[name][1] for name in ("a?", "b", "c")] == ["10", "100*", "400"]
     alone = render_comparison(findings[:2], 80)
     assert not [line for line in alone if line.endswith("*")], "a single value is not a comparison"
     assert "  not judged: loss rate, p50 ms (all others have doubts)" in alone
 
 
 def test_provider_with_fewer_successes_is_not_quicker() -> None:
-    lines = render_comparison([found("a", 0.01, ok_rate=0.5, lost=250, ok=250, loss_rate=0.5), found("b", 0.1)], 80)
+    lines = render_comparison(
+        [make_finding("a", 0.01, ok_rate=0.5, lost=250, ok=250, loss_rate=0.5), make_finding("b", 0.1)], 80
+    )
     assert "  not judged: p50 ms (the others completed fewer operations)" in lines
 
 
 def test_scaled_times_are_not_compared() -> None:
-    lines = render_comparison([found("a", 0.01, time_scale=10.0), found("b", 0.1, time_scale=10.0)], 80)
+    lines = render_comparison([make_finding("a", 0.01, time_scale=10.0), make_finding("b", 0.1, time_scale=10.0)], 80)
     assert "  not judged: p50 ms (the time scale distorts times)" in lines
 
 
 def test_mix_of_emulated_and_real_has_a_note() -> None:
-    mixed = render_comparison([found("emulated:ideal", 0.1, emulated=True), found("dropbox", 0.4)], 200)
+    mixed = render_comparison([make_finding("emulated:ideal", 0.1, emulated=True), make_finding("dropbox", 0.4)], 200)
     assert mixed[-2] == (
         "note: emulated (client and loopback): emulated:ideal; not emulated: dropbox. "
         "A difference between these kinds is not one between services"
     )
-    emulated = render_comparison([found(name, 0.1, emulated=True) for name in ("emulated:a", "emulated:b")], 200)
+    emulated = render_comparison([make_finding(name, 0.1, emulated=True) for name in ("emulated:a", "emulated:b")], 200)
     assert emulated[-2] == "note: all are emulated: this compares profiles, clients and loopback, not services"
 
 
 def test_single_provider_has_no_comparison() -> None:
-    assert render_comparison([found("dropbox", 0.1)], 80) == []
+    assert render_comparison([make_finding("dropbox", 0.1)], 80) == []
     assert render_comparison([], 80) == []
-    other = Finding("folder:/x", found("x", 0.1).info, experiment="other")
-    assert render_comparison([found("dropbox", 0.1), other], 80) == []
-    assert compared_experiments([found("a", 0.1), found("b", 0.1), other]) == {f"{TEST}[50-1s]"}
+    other = Finding("folder:/x", make_finding("x", 0.1).info, experiment="other")
+    assert render_comparison([make_finding("dropbox", 0.1), other], 80) == []
+    assert compared_experiments([make_finding("a", 0.1), make_finding("b", 0.1), other]) == {f"{TEST}[50-1s]"}
 
 
 def test_repeated_runs_give_the_spread() -> None:
-    """Their medians are shown, and a tenth tells them apart."""
-    findings = [found(name, p50_s + step / 1000) for step in range(5) for name, p50_s in (("a", 0.1), ("b", 0.12))]
+    """Medians of the runs are compared, and a tenth is then a difference."""
+    findings = [
+        make_finding(name, p50_s + step / 1000) for step in range(5) for name, p50_s in (("a", 0.1), ("b", 0.12))
+    ]
     assert rows(render_comparison(findings, 80))["a"] == ["0.00%", "102*"]
     assert rows(render_comparison(findings[:8], 80))["a"] == ["0.00%", "102"], "four are too few"
 
@@ -117,7 +121,7 @@ def test_repeated_runs_give_the_spread() -> None:
 def test_repeats_of_a_bench_file_give_the_spread() -> None:
     labels = ["upload", *(f"upload-{number}" for number in range(2, 6))]
     findings = [
-        replace(found(name, p50_s), experiment=f"{TEST}#{label}")
+        replace(make_finding(name, p50_s), experiment=f"{TEST}#{label}")
         for label in labels
         for name, p50_s in (("a", 0.1), ("b", 0.12))
     ]
@@ -128,18 +132,19 @@ def test_repeats_of_a_bench_file_give_the_spread() -> None:
 
 
 def test_conclusion_shows_its_metrics() -> None:
-    def concluded(provider: str, ready_s: float) -> Finding:
-        info = {**found(provider, 0.1).info, "readiness_p50": ready_s, "files": 5, "knee_threads": 5}
+    def make_conclusion(provider: str, ready_s: float) -> Finding:
+        info = {**make_finding(provider, 0.1).info, "readiness_p50": ready_s, "files": 5, "knee_threads": 5}
         columns = ("files", "readiness_p50", "knee_threads")
         return Finding(provider, info, columns, f"{TEST}[1MB]#knee", spread={"readiness_p50": [ready_s] * 5})
 
-    lines = render_comparison([concluded("a", 0.2), concluded("b", 0.6)], 80)
+    lines = render_comparison([make_conclusion("a", 0.2), make_conclusion("b", 0.6)], 80)
     assert lines[1].split("  ")[0] == "provider"
     assert rows(lines)["a"] == ["200*", "5"]
     assert "test_worst_case[1MB] knee" in lines
     assert "  not judged: knee threads (one value each)" in lines
     few = [
-        replace(concluded(name, ready_s), spread={"readiness_p50": [1.0] * 4}) for name, ready_s in (("a", 1), ("b", 2))
+        replace(make_conclusion(name, ready_s), spread={"readiness_p50": [1.0] * 4})
+        for name, ready_s in (("a", 1), ("b", 2))
     ]
     assert "  not judged: readiness p50 ms (too few repeats: 25 operations, or 5 rounds or" in render_comparison(
         few, 80
@@ -150,7 +155,7 @@ def test_conclusion_shows_its_metrics() -> None:
 def test_six_providers_fit_the_terminal(width: int) -> None:
     specs = [f"folder:/mnt/{'long/' * number}storage" for number in range(7)] + ["emulated:dropbox?profile=ideal"]
     wide = {"response_p99": 123.456, "throughput": 1e9, "threads": 4, "requests_per_op": 1.0, "throttled": 100_000}
-    lines = render_comparison([found(spec, 0.1 * number, **wide) for number, spec in enumerate(specs, 1)], width)
+    lines = render_comparison([make_finding(spec, 0.1 * number, **wide) for number, spec in enumerate(specs, 1)], width)
     assert max(map(len, lines)) <= width
     names = [line.split()[0] for line in lines if line.startswith("  ") and ":" in line.split()[0]]
     assert len(set(names)) == len(specs), "short names stay as they are"
@@ -160,17 +165,17 @@ def test_six_providers_fit_the_terminal(width: int) -> None:
     ("specs", "shown"),
     [
         (
-            [f"emulated:{each}?profile=ideal" for each in ("onedrive", "gdrive", "box")],
+            [f"emulated:{name}?profile=ideal" for name in ("onedrive", "gdrive", "box")],
             ["emulated:onedrive?prof..", "emulated:gdrive?profil..", "emulated:box?profile=i.."],
         ),
         (
-            [f"s3://bucket?endpoint=http://{each}.example.org:9000" for each in ("old", "new")],
+            [f"s3://bucket?endpoint=http://{name}.example.org:9000" for name in ("old", "new")],
             ["s3:..ld.example.org:9000", "s3:..ew.example.org:9000"],
         ),
     ],
 )
 def test_long_names_are_cut_at_their_equal_parts(specs: list[str], shown: list[str]) -> None:
-    lines = render_comparison([found(spec, 0.1 * number) for number, spec in enumerate(specs, 1)], 80)
+    lines = render_comparison([make_finding(spec, 0.1 * number) for number, spec in enumerate(specs, 1)], 80)
     assert [line.split()[0] for line in lines if line.startswith("  ") and ":" in line.split()[0]] == shown
 
 
@@ -190,7 +195,7 @@ def test_experiments_without_values_have_no_table() -> None:
 def test_quoted_texts_are_not_compared() -> None:
     extra = "SkyDrive about 150 kB"
     findings = [
-        replace(found(name, None, login_kb=kb, imc_2013=extra, published={"login_traffic": extra}),
+        replace(make_finding(name, None, login_kb=kb, imc_2013=extra, published={"login_traffic": extra}),
                 columns=("login_kb", "imc_2013"))
         for name, kb in (("a", 2.9), ("b", 3.1))
     ]  # fmt: skip
@@ -203,7 +208,9 @@ def test_quoted_texts_are_not_compared() -> None:
 def test_long_texts_are_wrapped_and_empty_columns_left_out() -> None:
     reason = "it sends its requests to a server whose certificate was revoked by CRL or by OCSP, and asks neither"
     findings = [
-        replace(found(name, None, answer=answer, how=how, advertised="-"), columns=("answer", "how", "advertised"))
+        replace(
+            make_finding(name, None, answer=answer, how=how, advertised="-"), columns=("answer", "how", "advertised")
+        )
         for name, answer, how in (("a", "no", reason), ("b", "unknown", "it makes no connections"))
     ]
     lines = [line.rstrip() for line in render_comparison(findings, 60)]
@@ -217,14 +224,14 @@ def test_long_texts_are_wrapped_and_empty_columns_left_out() -> None:
 
 
 def by_host(p50_s: Mapping[str, float], agents: Sequence[int] = (2, 2), provider: str = "dropbox") -> Finding:
-    """An experiment that several hosts measured, by their medians."""
+    """Return a finding that several hosts measured, with their medians."""
     hosts = {}
     for name, value in p50_s.items():
-        whole = found(provider, value, throughput=1e6 * value)
-        spread = {**whole.spread, "throughput": [1e6 * value] * 10}
-        hosts[name] = {key: whole.info[key] for key in ("ok_rate", "response_p50", "throughput")} | {"spread": spread}
+        finding = make_finding(provider, value, throughput=1e6 * value)
+        spread = {**finding.spread, "throughput": [1e6 * value] * 10}
+        hosts[name] = {key: finding.info[key] for key in ("ok_rate", "response_p50", "throughput")} | {"spread": spread}
     rows = [{"name": name, "agents": count} for name, count in zip(p50_s, agents, strict=True)]
-    return found(provider, 0.2, threads=4, throughput=9e6, hosts=rows, by_host=hosts)
+    return make_finding(provider, 0.2, threads=4, throughput=9e6, hosts=rows, by_host=hosts)
 
 
 def test_best_host_is_marked_and_all_hosts_are_not_compared_with_it() -> None:
@@ -260,7 +267,7 @@ def test_hosts_that_reach_the_provider_by_another_way_are_not_compared_by_times(
 
 
 def test_experiment_on_one_machine_has_no_table_of_hosts() -> None:
-    assert render_hosts([found("dropbox", 0.1)], 80) == []
+    assert render_hosts([make_finding("dropbox", 0.1)], 80) == []
 
 
 def test_best_provider_is_marked_over_all_hosts_and_from_each() -> None:
@@ -277,7 +284,7 @@ def test_best_provider_is_marked_over_all_hosts_and_from_each() -> None:
 
 @pytest.mark.parametrize("stored", [3, {"oslo": 3}, {"oslo": {"response_p50": "x", "spread": 4}, "lima": None}])
 def test_hosts_of_strangers_do_no_harm(stored: object) -> None:
-    finding = found("dropbox", 0.1, hosts={"name": 3}, by_host=stored)
+    finding = make_finding("dropbox", 0.1, hosts={"name": 3}, by_host=stored)
     assert not any("x" in line.split() for line in render_hosts([finding], 80))
 
 
@@ -291,7 +298,7 @@ OSLO = {
 
 
 def test_comparison_shows_distance_of_servers() -> None:
-    lines = render_comparison([found("folder:/x", 0.3), found("dropbox", 0.1, location=OSLO)], 80)
+    lines = render_comparison([make_finding("folder:/x", 0.3), make_finding("dropbox", 0.1, location=OSLO)], 80)
     assert lines[1].split() == ["provider", "km", "away", "loss", "rate", "p50", "ms"]
     assert rows(lines)["dropbox"][0] == "390-450"
     assert rows(lines)["folder:/x"][0] == "-"
@@ -302,5 +309,5 @@ def test_comparison_shows_distance_of_servers() -> None:
 
 @pytest.mark.parametrize("location", [None, "Oslo", {}, {"place": 7}, {**OSLO, "nearest_km": "far"}])
 def test_a_distance_that_is_not_known_has_no_column(location: object) -> None:
-    lines = render_comparison([found("folder:/x", 0.3), found("dropbox", 0.1, location=location)], 80)
+    lines = render_comparison([make_finding("folder:/x", 0.3), make_finding("dropbox", 0.1, location=location)], 80)
     assert "km away" not in lines[1]

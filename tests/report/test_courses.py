@@ -1,4 +1,4 @@
-"""Figures over time: traffic and CPU of clients beside published values, and the text if there is no figure."""
+"""Figures over time: traffic and CPU of clients beside published values, or the reason for a missing figure."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ CPU = {"source": "UDS", "uds_cpu_share": 0.54, "uds_cpu_share_batched": 0.12, "u
 BOX = "savingbox?over=reference"
 
 
-def place_of(drawing: str, style: str) -> list[list[tuple[float, float]]]:
-    """Returns the points of the lines of a style."""
+def line_points(drawing: str, style: str) -> list[list[tuple[float, float]]]:
+    """Return the points of the lines of a style."""
     paths = re.findall(rf'<path d="([^"]+)" class="line {style}"', drawing)
-    return [path_points(path) for path in paths if not path.endswith("h20")]  # those of the legend
+    return [path_points(path) for path in paths if not path.endswith("h20")]  # the lines of the legend
 
 
-def rules_of(figure: Figure) -> dict[str, float]:
-    """Returns where the lines across the plane are, by their labels."""
+def rule_heights(figure: Figure) -> dict[str, float]:
+    """Return the heights of the lines across the plane, by their labels."""
     rules = re.findall(r'<path d="M\S+ (\S+?)H\S+" class="rule"/><text[^>]*>([^<]+)<', figure.draw(WIDTH).to_svg())
     return {label: float(y) for y, label in rules}
 
@@ -47,11 +47,11 @@ def test_download_traffic_is_cumulated_with_published_rule(tmp_path: Path) -> No
     ]  # fmt: skip
     assert f"reference: 10 after 3 s. {BOX}: 1.2 after 4 s." in figure.description
     assert figure.notes == ["Published: UDS"]
-    (alone,) = place_of(figure.draw(WIDTH).to_svg(), "s0")
-    (left, bottom), *_, (end, top) = alone
-    assert left == 62
+    (alone,) = line_points(figure.draw(WIDTH).to_svg(), "s0")
+    (left_x, bottom), *_, (end, top) = alone
+    assert left_x == 62
     assert end == pytest.approx(62 + (WIDTH - 14 - 62) * 3 / 4)
-    rules = rules_of(figure)
+    rules = rule_heights(figure)
     assert set(rules) == {"client alone: 15", "with UDS: 1.24"}
     for label, value in (("client alone: 15", 15), ("with UDS: 1.24", 1.24)):
         assert rules[label] == pytest.approx(bottom + (top - bottom) * value / 10, abs=0.2)
@@ -67,11 +67,11 @@ def test_cpu_time_of_client_uds_and_uds_plus(tmp_path: Path) -> None:
         entry(tmp_path, test, f"{BOX}&ranges=compare", cpu_shares=[0.1, 0.2], cpu_shares_at_s=[1, 2], published=CPU),
         entry(tmp_path, test, BOX, cpu_shares=[0.02, 0.04], cpu_shares_at_s=[1.0, 2.0], published=CPU),
     )), "cpu-shares-over-time")  # fmt: skip
-    assert list(rules_of(figure)) == ["client alone: 54 %", "with UDS: 12 %", "with UDS+: 7 %"]
+    assert list(rule_heights(figure)) == ["client alone: 54 %", "with UDS: 12 %", "with UDS+: 7 %"]
     assert "reference: 55 % on average" in figure.description
     assert f"{BOX}: 3 % on average" in figure.description
     assert [list(row) for row in figure.rows[:2]] == [["reference", 1.0, 0.5], ["reference", 2.2, 0.6]]
-    assert len(place_of(figure.draw(WIDTH).to_svg(), "s2")) == 1
+    assert len(line_points(figure.draw(WIDTH).to_svg(), "s2")) == 1
 
 
 def test_long_log_is_drawn_from_means_of_parts(tmp_path: Path) -> None:
@@ -112,11 +112,11 @@ def test_start_traffic_has_published_ring(tmp_path: Path) -> None:
     ring = re.search(r'<circle cx="(\S+)" cy="(\S+)" r="4.5" class="published" data-tip="published, the largest start: '
                      r'421 kB after 91.8 s"/>', drawing)  # fmt: skip
     assert ring is not None
-    (line,) = place_of(drawing, "s0")
-    (left, bottom), (first, up), *_, (end, _) = line
-    assert float(ring[1]) == pytest.approx(left + (end - left) * 91.8 / 120, abs=0.2)
+    (line,) = line_points(drawing, "s0")
+    (left_x, bottom), (first, up), *_, (end, _) = line
+    assert float(ring[1]) == pytest.approx(left_x + (end - left_x) * 91.8 / 120, abs=0.2)
     assert float(ring[2]) == pytest.approx(bottom - (bottom - up) * 421_470 / 40_000, abs=1.5)
-    assert first == pytest.approx(left + (end - left) * 5 / 120, abs=0.2)
+    assert first == pytest.approx(left_x + (end - left_x) * 5 / 120, abs=0.2)
     assert [figure.rows[index][1:] for index in (0, 1, -2, -1)] == [
         [0.0, 0.0], [5.0, 40_000.0], [120.0, 42_000.0], [91.8, 421_470.0]
     ]  # fmt: skip
@@ -124,9 +124,9 @@ def test_start_traffic_has_published_ring(tmp_path: Path) -> None:
 
 
 def test_idle_client_without_published_value_is_drawn(tmp_path: Path) -> None:
-    found = entry(tmp_path, "suites/idle/test_idle.py::test_idle", "reference", interval_s=2.0, interval_bytes=[0, 300],
-                  published={"idle_traffic": "in words"})  # fmt: skip
-    figure = only_figure(families.draw_figures(gather_entries(tmp_path, found)), "interval-bytes-over-time")
+    idle_entry = entry(tmp_path, "suites/idle/test_idle.py::test_idle", "reference", interval_s=2.0,
+                       interval_bytes=[0, 300], published={"idle_traffic": "in words"})  # fmt: skip
+    figure = only_figure(families.draw_figures(gather_entries(tmp_path, idle_entry)), "interval-bytes-over-time")
     assert [list(row) for row in figure.rows] == [["reference", 0, 0], ["reference", 2, 0], ["reference", 4, 300]]
     assert "published" not in texts(figure)
     assert figure.notes == []
@@ -147,7 +147,7 @@ def test_byte_counter_threshold_has_published_mark(tmp_path: Path) -> None:
         assert [(row[1], row[2]) for row in figure.rows] == [(20, values[0]), (100, values[1])]
         drawing = figure.draw(WIDTH).to_svg()
         (rule,) = re.findall(r'<path d="M(\S+) \S+" class="rule"/>', drawing)
-        (line,) = place_of(drawing, "s0")
+        (line,) = line_points(drawing, "s0")
         assert line[0][0] < line[1][0] < float(rule) <= WIDTH - 14, "250 KB is right of what was measured"
         assert "published: 250" in texts(figure)
         assert BOX not in figure.description, "what the paper found best is not this client's"

@@ -1,4 +1,4 @@
-"""Histories on a page: the runs, their changes and the page's own run in place, and the text if there is no history."""
+"""Histories on a page: runs, changes and the page's own run at their positions, or the reason for no history."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ TEST = "test_it.py::test_put[emulated:dropbox]"
 RUNS, CHANGED_AT = 30, 20
 
 
-def stored(storage: Path, number: int, quiet_p50: float | None, fullname: str = TEST, **given: Any) -> Path:
-    """Store the run of a day; the same fraction of operations failed in each."""
-    told = info(
+def store_run(storage: Path, number: int, quiet_p50: float | None, fullname: str = TEST, **changes: Any) -> Path:
+    """Store the run of one day. The same fraction of operations fails in each run."""
+    run_info = info(
         quiet_p50=quiet_p50, quiet_ops=300, run_id=f"run-{number}", start_wall_ms=START_MS + number * DAY_MS,
-        failed_rate=0.02, failed=6, **given,
+        failed_rate=0.02, failed=6, **changes,
     )  # fmt: skip
-    return store(storage, number, {fullname: told}, commit=f"c{number:03}")
+    return store(storage, number, {fullname: run_info}, commit=f"c{number:03}")
 
 
-def slower_from(storage: Path, change: float) -> list[Path]:
-    """Thirty runs of which the last ten are slower. Two have doubts and are outliers."""
+def store_slower_runs(storage: Path, change: float) -> list[Path]:
+    """Store thirty runs, the last ten of them slower. Two runs have doubts and are outliers."""
     rng = random.Random(1)
     paths = []
     for number in range(1, RUNS + 1):
         level = 0.1 * exp(rng.gauss(0, 0.02)) * (1 + change * (number > CHANGED_AT))
         is_doubted = number in (5, 25)
-        paths.append(stored(storage, number, 0.3 if is_doubted else level, doubts=["late"] * is_doubted))
+        paths.append(store_run(storage, number, 0.3 if is_doubted else level, doubts=["late"] * is_doubted))
     return paths
 
 
@@ -47,14 +47,14 @@ def history_of(storage: Path, *runs: Path, last: int = 100) -> Figure | str | No
     return over_runs(gather_runs(runs).measurements, EarlierRuns(Index.open(storage), {}, last))
 
 
-def drawn(figure: Figure | str | None) -> Figure:
+def require_figure(figure: Figure | str | None) -> Figure:
     assert isinstance(figure, Figure)
     return figure
 
 
 def test_figure_draws_change_at_the_run_found_by_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    paths = slower_from(tmp_path, 0.2)
-    figure = drawn(history_of(tmp_path, paths[27]))
+    paths = store_slower_runs(tmp_path, 0.2)
+    figure = require_figure(history_of(tmp_path, paths[27]))
     assert main(["history", TEST, "--metric", "quiet_p50", "--storage", str(tmp_path)]) == 0
     (change,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("change: ")]
     assert f"quiet p50: {change.removeprefix('change: ')}" in figure.description
@@ -73,41 +73,43 @@ def test_figure_draws_change_at_the_run_found_by_history(tmp_path: Path, capsys:
 
 
 def test_run_that_only_the_gate_failed_is_drawn(tmp_path: Path) -> None:
-    """The runs after the change are those that the gate called broken."""
+    """The gate called all runs after the change broken."""
     rng = random.Random(1)
     for number in range(1, RUNS + 1):
         is_broken = number > CHANGED_AT
         lines: dict[str, Any] = {"outcome": "failed", "gate": {"answer": "broken"}} if is_broken else {}
-        path = stored(tmp_path, number, 0.1 * exp(rng.gauss(0, 0.02)) * (1 + 0.2 * is_broken), **lines)
-    figure = drawn(history_of(tmp_path, path))
+        path = store_run(tmp_path, number, 0.1 * exp(rng.gauss(0, 0.02)) * (1 + 0.2 * is_broken), **lines)
+    figure = require_figure(history_of(tmp_path, path))
     assert "since 0021_run" in figure.description
     assert "not count" not in figure.description
 
 
 def test_runs_changes_and_page_band_have_their_positions(tmp_path: Path) -> None:
-    paths = slower_from(tmp_path, 0.2)
-    figure = drawn(history_of(tmp_path, paths[27]))
+    paths = store_slower_runs(tmp_path, 0.2)
+    figure = require_figure(history_of(tmp_path, paths[27]))
     values = [float(row[3]) for row in figure.rows]
     drawing = figure.draw(WIDTH).to_svg()
 
-    def x(place: float) -> float:
-        return 66 + (place + 0.5) / RUNS * (WIDTH - 14 - 66)
+    def x(position: float) -> float:
+        return 66 + (position + 0.5) / RUNS * (WIDTH - 14 - 66)
 
     (path,) = re.findall(r'<path d="([^"]+)" class="points"', drawing)
-    points = [(float(at), float(y)) for at, y in re.findall(r"M(\S+) (\S+?)h0", path)]
-    counted = [place for place in range(RUNS) if place not in (4, 24)]
-    assert [at for at, _ in points] == [pytest.approx(x(place), abs=0.06) for place in counted]
+    points = [(float(point_x), float(point_y)) for point_x, point_y in re.findall(r"M(\S+) (\S+?)h0", path)]
+    counted = [position for position in range(RUNS) if position not in (4, 24)]
+    assert [point_x for point_x, _ in points] == [pytest.approx(x(position), abs=0.06) for position in counted]
     lowest, highest = (edge(points, key=lambda point: point[1]) for edge in (max, min))  # y grows downwards
-    low, high = (values[counted[points.index(each)]] for each in (lowest, highest))
-    assert (low, high) == pytest.approx((min(values), max(values[place] for place in counted)), rel=0.01)
+    low, high = (values[counted[points.index(point)]] for point in (lowest, highest))
+    assert (low, high) == pytest.approx((min(values), max(values[position] for position in counted)), rel=0.01)
 
     def y(value: float) -> float:
         return lowest[1] + (value - low) / (high - low) * (highest[1] - lowest[1])
 
-    assert [at for _, at in points] == [pytest.approx(y(values[place]), abs=0.2) for place in counted]
+    assert [point_y for _, point_y in points] == [pytest.approx(y(values[position]), abs=0.2) for position in counted]
     lines = [path_points(path) for path in re.findall(r'd="([^"]+)" class="line s0 ', drawing)]
     levels = [(*start, end[0]) for start, end in lines if start[0] + 20 != pytest.approx(end[0])]  # without the legend
-    before, after = (sorted(values[place] for place in counted if (place < CHANGED_AT) == early) for early in (1, 0))
+    before, after = (
+        sorted(values[position] for position in counted if (position < CHANGED_AT) == early) for early in (1, 0)
+    )
     assert levels == [
         pytest.approx((x(-0.5), y(before[9]), x(19.5)), abs=0.2),
         pytest.approx((x(19.5), y(after[4]), x(29.5)), abs=0.2),
@@ -123,8 +125,8 @@ def test_runs_changes_and_page_band_have_their_positions(tmp_path: Path) -> None
 
 
 def test_steady_runs_have_no_change(tmp_path: Path) -> None:
-    paths = slower_from(tmp_path, 0.0)
-    figure = drawn(history_of(tmp_path, *paths))
+    paths = store_slower_runs(tmp_path, 0.0)
+    figure = require_figure(history_of(tmp_path, *paths))
     assert "No change found." in figure.description
     drawing = figure.draw(WIDTH).to_svg()
     assert "c021" not in drawing
@@ -132,31 +134,31 @@ def test_steady_runs_have_no_change(tmp_path: Path) -> None:
 
 
 def test_history_has_at_most_the_last_runs(tmp_path: Path) -> None:
-    paths = slower_from(tmp_path, 0.2)
-    figure = drawn(history_of(tmp_path, paths[-1], last=7))
+    paths = store_slower_runs(tmp_path, 0.2)
+    figure = require_figure(history_of(tmp_path, paths[-1], last=7))
     assert [row[0] for row in figure.rows] == [f"{number:04}_run" for number in range(24, 31)]
     assert "No change can be found yet" in figure.description
 
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_too_few_runs_are_explained(tmp_path: Path, count: int) -> None:
-    paths = [stored(tmp_path, number, 0.1 + number / 100) for number in range(1, count + 1)]
+    paths = [store_run(tmp_path, number, 0.1 + number / 100) for number in range(1, count + 1)]
     for number in range(4, 12):
-        stored(tmp_path, number, 0.1 + number / 100, provider="emulated:ideal")  # other conditions
+        store_run(tmp_path, number, 0.1 + number / 100, provider="emulated:ideal")  # other conditions
     reason = history_of(tmp_path, paths[0])
     assert reason == f"emulated:dropbox: no history is drawn: 4 runs under these conditions are needed, found {count}"
 
 
 def test_runs_under_other_conditions_are_left_out(tmp_path: Path) -> None:
-    paths = [stored(tmp_path, number, 0.1 + number / 100) for number in range(1, 5)]
-    stored(tmp_path, 5, 0.9, agents=50)
-    figure = drawn(history_of(tmp_path, paths[1]))
+    paths = [store_run(tmp_path, number, 0.1 + number / 100) for number in range(1, 5)]
+    store_run(tmp_path, 5, 0.9, agents=50)
+    figure = require_figure(history_of(tmp_path, paths[1]))
     assert [row[3] for row in figure.rows] == pytest.approx([0.11, 0.12, 0.13, 0.14])
     assert "1 run under other conditions is left out" in figure.description
 
 
 def test_constant_metric_is_described_in_one_line(tmp_path: Path) -> None:
-    paths = [stored(tmp_path, number, None, requests_per_op=1.0) for number in range(1, 6)]
+    paths = [store_run(tmp_path, number, None, requests_per_op=1.0) for number in range(1, 6)]
     description = history_of(tmp_path, paths[4])
     assert isinstance(description, str)
     assert description.startswith("test_put, emulated:dropbox: no history is drawn. ")
@@ -165,8 +167,8 @@ def test_constant_metric_is_described_in_one_line(tmp_path: Path) -> None:
 
 def test_unknown_value_is_a_gap_and_a_dash(tmp_path: Path) -> None:
     levels = [0.1, 0.2, None, 0.1, 0.2, 0.1]
-    paths = [stored(tmp_path, number, level) for number, level in enumerate(levels, 1)]
-    figure = drawn(history_of(tmp_path, paths[5]))
+    paths = [store_run(tmp_path, number, level) for number, level in enumerate(levels, 1)]
+    figure = require_figure(history_of(tmp_path, paths[5]))
     assert [row[3] for row in figure.rows] == levels
     assert figure.rows[2][-1] == "held no number for quiet_p50"
     (path,) = re.findall(r'<path d="([^"]+)" class="points"', figure.draw(WIDTH).to_svg())
@@ -175,9 +177,9 @@ def test_unknown_value_is_a_gap_and_a_dash(tmp_path: Path) -> None:
 
 def test_unstored_run_is_placed_by_its_time(tmp_path: Path) -> None:
     for number in (1, 2, 3, 5, 6):
-        stored(tmp_path / "results", number, 0.1 + number / 100)
-    elsewhere = stored(tmp_path / "elsewhere", 4, 0.5, doubts=["late"])
-    figure = drawn(history_of(tmp_path / "results", elsewhere))
+        store_run(tmp_path / "results", number, 0.1 + number / 100)
+    elsewhere = store_run(tmp_path / "elsewhere", 4, 0.5, doubts=["late"])
+    figure = require_figure(history_of(tmp_path / "results", elsewhere))
     assert [row[3] for row in figure.rows] == pytest.approx([0.11, 0.12, 0.13, 0.5, 0.15, 0.16])
     assert figure.rows[3][-1] == "this page; had doubts"
 
@@ -193,10 +195,10 @@ def test_page_of_one_run_has_its_history(tmp_path: Path, monkeypatch: pytest.Mon
     page = Page((tmp_path / "page.html").read_text(encoding="utf-8"))
     assert "<script>alert" not in page.text
     assert page.tags.count("script") == 1
-    assert "History: emulated:dropbox" in page.said
-    assert "6 runs under the conditions of this one. 3 of them do not count" in page.said
-    assert "0006_r6" in page.said
-    assert "0005_r5" in page.said  # in the numbers, although the page is about another run
+    assert "History: emulated:dropbox" in page.plain_text
+    assert "6 runs under the conditions of this one. 3 of them do not count" in page.plain_text
+    assert "0006_r6" in page.plain_text
+    assert "0005_r5" in page.plain_text  # in the numbers, although the page is about another run
     lone = tmp_path / "results" / MACHINE / "0001_r1.json"
     assert main(["report", str(lone), "--storage", str(tmp_path), "-o", "none.html"]) == 0
     assert "found 1" not in (tmp_path / "none.html").read_text()
@@ -204,10 +206,10 @@ def test_page_of_one_run_has_its_history(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_broken_run_is_marked_and_margin_is_a_band(tmp_path: Path) -> None:
-    paths = [stored(tmp_path, number, 0.1 + number * 1e-4) for number in range(1, 13)]
+    paths = [store_run(tmp_path, number, 0.1 + number * 1e-4) for number in range(1, 13)]
     gate = {"answer": "broken", "lines": ["gate broken: quiet_p50: +90 %"]}
-    paths.append(stored(tmp_path, 13, 0.19, outcome="failed", gate=gate))
-    figure = drawn(history_of(tmp_path, paths[-1]))
+    paths.append(store_run(tmp_path, 13, 0.19, outcome="failed", gate=gate))
+    figure = require_figure(history_of(tmp_path, paths[-1]))
     (row,) = [row for row in figure.rows if "broken, said the gate" in str(row[-1])]
     assert (row[0], row[-1]) == ("0013_run", "this page; broken, said the gate")
     drawing = figure.draw(WIDTH).to_svg()
@@ -219,8 +221,8 @@ def test_broken_run_is_marked_and_margin_is_a_band(tmp_path: Path) -> None:
 
 
 def test_deleted_run_has_no_gate_answer(tmp_path: Path) -> None:
-    paths = slower_from(tmp_path, 0.2)
+    paths = store_slower_runs(tmp_path, 0.2)
     earlier = EarlierRuns(Index.open(tmp_path), {})
-    (place,) = [place for place in earlier.runs if "0025" in place]
+    (run_path,) = [run_path for run_path in earlier.runs if "0025" in run_path]
     paths[24].unlink()
-    assert earlier.gate_answer(place, TEST) == ""
+    assert earlier.gate_answer(run_path, TEST) == ""

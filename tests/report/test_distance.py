@@ -1,4 +1,4 @@
-"""Distances of measured from published values have the same words in the terminal, the command and the report."""
+"""Differences from published values have the same words on the terminal, in the command and in the report."""
 
 from __future__ import annotations
 
@@ -68,5 +68,5 @@ def test_report_shows_distance_and_allowed_range(tmp_path: Path) -> None:
     one = entry(tmp_path, TEST, "emulated:a", params={"sensors": 10, "interval_s": 1}, loss_rate=0.06,
                 published={"loss_rate": 0.0, "source": "thesis"}, expectations=[CLAIM], statuses=["met"])  # fmt: skip
     page = make_page(tmp_path, store(tmp_path / "0001_r.json", [one]))
-    assert "what measured published apart allowed" in page.said
-    assert "loss rate 6.00 % 0.00 % +6.00 points at most 16 %" in page.said
+    assert "what measured published apart allowed" in page.plain_text
+    assert "loss rate 6.00 % 0.00 % +6.00 points at most 16 %" in page.plain_text

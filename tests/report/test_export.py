@@ -1,4 +1,4 @@
-"""Runs for other programs: their own readers accept them, and no unknown number becomes a known one."""
+"""Exports of runs are accepted by the readers of other programs, and have no values for unknown numbers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def export_text(form: str, *runs: StoredRun, metrics: tuple[str, ...] = (), doub
     return FORMATS[form](choose_numbers(runs, metrics, doubted=doubted))
 
 
-# --- what is chosen ---
+# --- choice of numbers ---
 
 
 def test_unknown_numbers_are_counted_and_left_out() -> None:
@@ -179,7 +179,10 @@ def test_bencher_gets_the_chosen_metric_with_unit_and_direction() -> None:
 
 
 def test_bencher_ignores_doubted_numbers() -> None:
-    """Bencher's suffix says so and is cut off; its names have at most 1,024 bytes, or 64 for what is measured."""
+    """Bencher removes the suffix that marks a doubted number.
+
+    Its names of benchmarks have at most 1,024 bytes, and its names of measures at most 64.
+    """
     names = json.loads(
         export_text("bencher", a_run(("a", info(doubts=["late"], emulated=False))), metrics=("loss_rate",))
     )

@@ -1,4 +1,4 @@
-"""Figures of kinds of experiments: what is drawn, beside which published value, and what is left out."""
+"""Figures of each kind of experiment: their values, the published values beside them, and omitted values."""
 
 from __future__ import annotations
 

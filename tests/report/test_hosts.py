@@ -1,4 +1,4 @@
-"""What several hosts measured, after the run: on a page, on the terminal, in a summary, a history and exports."""
+"""Results of several hosts after the run: on a page, on the terminal, in a summary, a history and exports."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ HOSTS = {0: "oslo", 1: "lima"}
 
 
 def operations_from_two_hosts(count: int = 120) -> list[Op]:
-    """Operations of which the nearer host's take 10 ms, and the other's 90 ms, and fail a tenth of the time."""
+    """Return operations of two hosts.
+
+    Those of the nearer host take 10 ms. Those of the other host take 90 ms, and a tenth of them fail.
+    """
     ops = []
     for number in range(2 * count):
         agent, due_ns = number % 2, 10**12 + number * 20 * MS
@@ -67,9 +70,9 @@ def page(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Page:
     return make_page(tmp_path_factory.mktemp("page"), run)
 
 
-def measured(run: Path) -> Measurement:
-    (only,) = gather_runs([run]).measurements
-    return only
+def read_measurement(run: Path) -> Measurement:
+    (measurement,) = gather_runs([run]).measurements
+    return measurement
 
 
 def test_figures_of_a_host_are_of_its_own_operations() -> None:
@@ -96,7 +99,7 @@ def test_records_of_several_logs_are_split_by_host_without_reading_others() -> N
 
 
 def test_figure_shows_each_host(run: Path) -> None:
-    figure = from_hosts(measured(run))
+    figure = from_hosts(read_measurement(run))
     assert figure is not None
     assert [list(row) for row in figure.rows] == [
         ["oslo", 120, 0, 0, 0, 0, 0.01, 0.01], ["lima", 120, 0, 12, 0, 0, 0.09, 0.09]
@@ -105,13 +108,13 @@ def test_figure_shows_each_host(run: Path) -> None:
     texts = re.findall(r"<text[^>]*>([^<]*)</text>", drawing)
     assert {"oslo", "lima", "0 %", "10 %"} <= {*texts}
     assert "lima: median 90 ms" in drawing
-    above = [float(y) for y in re.findall(r'<text x="[\d.]+" y="([\d.]+)"[^>]*>(?:0 %|10 %)<', drawing)]
-    assert above == sorted(above), "hosts are drawn in the order of their table"
+    label_heights = [float(y) for y in re.findall(r'<text x="[\d.]+" y="([\d.]+)"[^>]*>(?:0 %|10 %)<', drawing)]
+    assert label_heights == sorted(label_heights), "hosts are drawn in the order of their table"
 
 
 def test_an_experiment_of_one_machine_has_no_figure_of_hosts(tmp_path: Path) -> None:
     one = store(tmp_path / "0001_run.json", [entry(tmp_path, TEST, "dropbox", operations_from_two_hosts())])
-    assert from_hosts(measured(one)) is None
+    assert from_hosts(read_measurement(one)) is None
     page = make_page(tmp_path, one)
     assert "Hosts side by side" not in page.words
     assert "From each host" not in page.words
@@ -147,7 +150,7 @@ def test_hosts_of_strangers_do_no_harm_to_a_page(tmp_path: Path) -> None:
 
 
 def cells(text: str, row: str) -> Sequence[str]:
-    """The last cells of the row that has a text."""
+    """Return the last cells of the row that contains a text."""
     (line,) = [line for line in text.splitlines() if row in line]
     return line.replace("|", " ").split()[-8:]
 

@@ -1,4 +1,4 @@
-"""Progress of a run on a terminal: its numbers are right, and it never disturbs other output."""
+"""Progress of a run on a terminal has the right numbers and never disturbs other output."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_counts_of_all_agents_and_rate_of_last_ten_seconds(meter: Meter, clock: 
 
 
 def test_percentile_weighs_samples_by_operations(meter: Meter, clock: Clock) -> None:
-    """A fast agent reports 2 of 990, a slow one all of its 10: 1 % of the operations took a second."""
+    """A fast agent reports 2 of its 990 operations, a slow one all of its 10, so 1 % of operations took a second."""
     clock.now += SECOND
     meter.add_totals("gw0", 990, 0, 0, [0.01, 0.02])
     meter.add_totals("gw1", 10, 0, 0, [1.0] * 10)
@@ -114,13 +114,13 @@ def test_median_and_lateness_are_of_the_last_seconds(meter: Meter, clock: Clock)
 def test_follower_receives_runs_and_new_operations(meter: Meter, clock: Clock) -> None:
     class Follower:
         def __init__(self) -> None:
-            self.lines, self.told = list[tuple[str, str, int]](), list[AgentReport]()
+            self.lines, self.reports = list[tuple[str, str, int]](), list[AgentReport]()
 
         def begin(self, nodeid: str, line: str, start_ns: int) -> None:
             self.lines.append((nodeid, line, start_ns))
 
         def take(self, heard: AgentReport) -> None:
-            self.told.append(heard)
+            self.reports.append(heard)
 
     meter.follower = follower = Follower()
     meter.begin_run("t", 9, 7)
@@ -130,7 +130,7 @@ def test_follower_receives_runs_and_new_operations(meter: Meter, clock: Clock) -
     meter.end_run()
     meter.add_totals("gw0", 16, 2, 2, [])
     assert follower.lines == [("t", "run 1", 7), ("t", "upload", 8)]
-    assert follower.told == [
+    assert follower.reports == [
         AgentReport("gw0", clock.now, 7, 2, 1, 0, [0.1], 7.0),
         AgentReport("gw0", clock.now, 4, 0, 1, 3, [0.1, 0.2], 2.0, 0.01),
     ]
@@ -215,12 +215,12 @@ def test_terminal_shows_experiments_and_running_figures() -> None:
 
 @pytest.mark.parametrize(("width", "height"), [(20, 40), (40, 12), (79, 8), (200, 6), (5, 3), (1, 1)])
 def test_lines_fit_and_keep_running_experiment_visible(width: int, height: int) -> None:
-    shown = render_lines(overview(40, before=40), width, height)
-    assert len(shown) <= height
-    assert max(map(len, shown)) <= width
+    lines = render_lines(overview(40, before=40), width, height)
+    assert len(lines) <= height
+    assert max(map(len, lines)) <= width
     if width >= 40 and height >= 8:
-        assert any("running  test_it" in line for line in shown)
-        assert any(re.search(r"\.\.\. \d+ more", line) for line in shown)
+        assert any("running  test_it" in line for line in lines)
+        assert any(re.search(r"\.\.\. \d+ more", line) for line in lines)
 
 
 def test_control_characters_in_names_are_replaced() -> None:
@@ -249,11 +249,11 @@ def test_progress_is_printed_periodically_until_closed(monkeypatch: pytest.Monke
             enough.set()
 
     rows = tuple(ExperimentRow(f"a.py::{name}", "waiting") for name in ("test_a", "test_it"))
-    spoken = PeriodicProgress(
+    progress = PeriodicProgress(
         say, lambda: Overview(rows, Progress("a.py::test_it", 1, 0, 0, 2, 1, 0.5, of_agents=1), 0.5)
     )
     assert enough.wait(HANG_S)
-    spoken.close()
+    progress.close()
     assert printed[0] == (
         "cloudbench: test_it (2 of 2): 1/2 ops in 0 s  last 0 s: -/s, p50 -, p99 -  "
         "0 throttled  0 failed  late -  1 agent"
@@ -272,7 +272,7 @@ def test_slow(experiment, payloads):
 _OFTEN = "import pytest_cloudbench.report.live\npytest_cloudbench.report.live.SAY_EVERY_S = 0.5\n"
 
 
-def pytest_in(folder: Path, *args: str) -> list[str]:
+def pytest_command(folder: Path, *args: str) -> list[str]:
     (folder / "test_slow.py").write_text(textwrap.dedent(_SLOW))
     (folder / "conftest.py").write_text(_OFTEN)
     (folder / "objects").mkdir(exist_ok=True)
@@ -282,7 +282,7 @@ def pytest_in(folder: Path, *args: str) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("agents", [ALONE, FLEET])
 def test_long_run_without_terminal_prints_progress(agents: list[str], tmp_path: Path) -> None:
-    done = subprocess.run(pytest_in(tmp_path, *agents), cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(pytest_command(tmp_path, *agents), cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     printed = [line for line in done.stdout.splitlines() if line.startswith("cloudbench: test_slow")]
     assert len(printed) >= 2
@@ -300,14 +300,14 @@ def test_long_run_without_terminal_prints_progress(agents: list[str], tmp_path: 
 
 @pytest.mark.slow
 def test_quiet_run_prints_no_progress(tmp_path: Path) -> None:
-    done = subprocess.run(pytest_in(tmp_path, "-q"), cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(pytest_command(tmp_path, "-q"), cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "ops in" not in done.stdout
 
 
-def on_terminal(folder: Path, *args: str, rows: int = 40, columns: int = 160, **environ: str) -> str:
-    """What a run writes to a terminal of this size: in a session of its own whose terminal is ours, as a user's is."""
-    shell = pytest_in(folder, *args)
+def run_on_terminal(folder: Path, *args: str, rows: int = 40, columns: int = 160, **environ: str) -> str:
+    """Return the output of a run on a pseudo-terminal of this size, in a session of its own as for a user."""
+    shell = pytest_command(folder, *args)
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(folder)
@@ -315,7 +315,7 @@ def on_terminal(folder: Path, *args: str, rows: int = 40, columns: int = 160, **
         os.environ |= {"TERM": "xterm", **environ}
         fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         os.execv(shell[0], shell)
-    shown = bytearray()
+    output = bytearray()
     while True:
         try:
             part = os.read(terminal, 65536)
@@ -323,10 +323,10 @@ def on_terminal(folder: Path, *args: str, rows: int = 40, columns: int = 160, **
             break
         if not part:
             break
-        shown += part
+        output += part
     _, status = os.waitpid(pid, 0)
     os.close(terminal)
-    text = shown.decode(errors="replace")
+    text = output.decode(errors="replace")
     assert os.waitstatus_to_exitcode(status) == 0, text
     return text
 
@@ -337,7 +337,7 @@ ON_TERMINAL = pytest.mark.skipif(os.name == "nt", reason="needs a pseudo-termina
 @pytest.mark.slow
 @ON_TERMINAL
 def test_terminal_lines_are_redrawn_and_cleared(tmp_path: Path) -> None:
-    text = on_terminal(tmp_path, "-n", "2", "--color=yes")
+    text = run_on_terminal(tmp_path, "-n", "2", "--color=yes")
     assert re.search(
         r"━.*\r\n    \d+/40 ops in \d s(, \d+ s left)?  last \d s: [\d.]+/s, p50 [\d.]+ ms, p99 [\d.]+ ms  "
         r"0 throttled  0 failed  late [\d.]+ ms  2 agents",
@@ -354,16 +354,16 @@ def test_terminal_lines_are_redrawn_and_cleared(tmp_path: Path) -> None:
 @ON_TERMINAL
 @pytest.mark.slow
 def test_printing_tests_leave_one_line(tmp_path: Path) -> None:
-    text = on_terminal(tmp_path, "-s", rows=24, columns=60, NO_COLOR="1")
+    text = run_on_terminal(tmp_path, "-s", rows=24, columns=60, NO_COLOR="1")
     assert "printed by the test\r\n" in text
     assert "experiments done" not in text
-    drawn = re.findall(r"━[^\r\n\x1b]*", text)
-    assert drawn
-    assert max(map(len, drawn)) <= 60
+    bars = re.findall(r"━[^\r\n\x1b]*", text)
+    assert bars
+    assert max(map(len, bars)) <= 60
     assert not re.search(r"\x1b\[[\d;]*m", text), "no colour"
 
 
 @ON_TERMINAL
 @pytest.mark.slow
 def test_quiet_run_draws_nothing(tmp_path: Path) -> None:
-    assert "━" not in on_terminal(tmp_path, "-q")
+    assert "━" not in run_on_terminal(tmp_path, "-q")

@@ -1,4 +1,4 @@
-"""The live page in a browser: headless Chromium, driven over WebDriver by nothing but HTTP."""
+"""The live page in a headless Chromium, which is controlled by HTTP requests of WebDriver."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ Send = Callable[..., Any]
 
 @pytest.fixture
 def browser(tmp_path: Path) -> Iterator[Send]:
-    """Sends one command to a browser of its own, and returns its value."""
+    """A function that sends a command to the test's own browser and returns its value."""
     log = tmp_path / "chromedriver.txt"
     driver = subprocess.Popen(["chromedriver", "--port=0", f"--log-path={log}"], stdout=subprocess.PIPE, text=True)
     assert driver.stdout is not None
     try:
-        told = next(line for line in driver.stdout if "successfully on port " in line)
-        port = told.rpartition("on port ")[2].strip().rstrip(".")
+        line = next(line for line in driver.stdout if "successfully on port " in line)
+        port = line.rpartition("on port ")[2].strip().rstrip(".")
 
         def send(path: str, body: object = None, method: str | None = None) -> Any:
             data = None if body is None else json.dumps(body).encode()
@@ -42,8 +42,8 @@ def browser(tmp_path: Path) -> Iterator[Send]:
             with urllib.request.urlopen(request, timeout=HANG_S) as answer:
                 return json.load(answer)["value"]
 
-        wanted = {"goog:chromeOptions": {"args": ARGUMENTS}, "goog:loggingPrefs": {"browser": "ALL"}}
-        number = send("", {"capabilities": {"alwaysMatch": wanted}})["sessionId"]
+        capabilities = {"goog:chromeOptions": {"args": ARGUMENTS}, "goog:loggingPrefs": {"browser": "ALL"}}
+        number = send("", {"capabilities": {"alwaysMatch": capabilities}})["sessionId"]
         yield lambda path, body=None: send(f"/{number}{path}", body)
         send(f"/{number}", method="DELETE")
     finally:
@@ -60,32 +60,32 @@ def test_live_page_on_a_phone_updates_and_keeps_focus(browser: Send) -> None:
     meter.add_totals("gw0", 70, 5, 0, [0.1, 0.2])
     page = LivePage(0, meter.overview, digests)
 
-    def seen(script: str) -> Any:
+    def evaluate(script: str) -> Any:
         return browser("/execute/sync", {"script": f"return {script}", "args": []})
 
-    def becomes(script: str) -> bool:
-        return wait_for(lambda: bool(seen(script)), HANG_S, poll_s=0.2)
+    def becomes_true(script: str) -> bool:
+        return wait_for(lambda: bool(evaluate(script)), HANG_S, poll_s=0.2)
 
     try:
         size = {"width": 360, "height": 800, "deviceScaleFactor": 1, "mobile": True}
         browser("/goog/cdp/execute", {"cmd": "Emulation.setDeviceMetricsOverride", "params": size})
         browser("/url", {"url": page.address})
-        assert seen("document.documentElement.scrollWidth <= 360")
-        assert seen("document.querySelectorAll('figure svg[role=img][aria-labelledby]').length") == 2
-        assert seen("getComputedStyle(document.querySelector('#p-throttled rect')).fill") == "rgb(217, 146, 26)"
-        seen("(document.querySelector('#over-time details').open = true, "
+        assert evaluate("document.documentElement.scrollWidth <= 360")
+        assert evaluate("document.querySelectorAll('figure svg[role=img][aria-labelledby]').length") == 2
+        assert evaluate("getComputedStyle(document.querySelector('#p-throttled rect')).fill") == "rgb(217, 146, 26)"
+        evaluate("(document.querySelector('#over-time details').open = true, "
              "document.querySelector('#over-time summary').focus())")  # fmt: skip
         meter.add_totals("gw0", 77, 5, 0, [0.1])
-        assert becomes("document.querySelector('main').innerText.includes('77/1,000 ops')")
-        assert becomes("document.querySelector('#over-time p').textContent.includes('72 succeeded, 5 throttled')")
-        assert seen("document.activeElement === document.querySelector('#over-time summary')")
-        assert seen("document.querySelector('#over-time details').open")
-        seen("document.getElementById('pause').click()")
-        assert seen("document.getElementById('pause').getAttribute('aria-pressed')") == "true"
+        assert becomes_true("document.querySelector('main').innerText.includes('77/1,000 ops')")
+        assert becomes_true("document.querySelector('#over-time p').textContent.includes('72 succeeded, 5 throttled')")
+        assert evaluate("document.activeElement === document.querySelector('#over-time summary')")
+        assert evaluate("document.querySelector('#over-time details').open")
+        evaluate("document.getElementById('pause').click()")
+        assert evaluate("document.getElementById('pause').getAttribute('aria-pressed')") == "true"
         meter.add_totals("gw0", 88, 5, 0, [0.1])
-        seen("document.getElementById('pause').click()")
-        assert becomes("document.querySelector('main').innerText.includes('88/1,000 ops')")
+        evaluate("document.getElementById('pause').click()")
+        assert becomes_true("document.querySelector('main').innerText.includes('88/1,000 ops')")
         assert browser("/se/log", {"type": "browser"}) == [], "no error on the console"
     finally:
         page.close()
-    assert becomes("document.getElementById('state').textContent.startsWith('no answer: the run has ended')")
+    assert becomes_true("document.getElementById('state').textContent.startsWith('no answer: the run has ended')")

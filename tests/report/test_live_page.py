@@ -1,4 +1,4 @@
-"""The page of the live view: what it answers and to whom, over real HTTP, and what it shows."""
+"""The page of the live view: its content, its answers over real HTTP, and the requests that it refuses."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SECOND = 1_000_000_000
 
 
 def measure_two_experiments(*, seconds: int = 60) -> LiveDigests:
-    """Digests of one agent's reports on two experiments, once a second. Nothing ended from 20 to 30 s."""
+    """Return digests of one agent's reports on two experiments, once a second. Nothing ends from 20 to 30 s."""
     digests = LiveDigests()
     for nodeid, line in (("a.py::test_a", "run 1"), (HOSTILE, "upload"), (HOSTILE, HOSTILE)):
         digests.begin(nodeid, line, 0)
@@ -46,22 +46,22 @@ def measure_two_experiments(*, seconds: int = 60) -> LiveDigests:
 
 @pytest.fixture(scope="module")
 def live_page() -> Iterator[LivePage]:
-    made = LivePage(0, lambda: OVERVIEW, measure_two_experiments())
-    yield made
-    made.close()
+    page = LivePage(0, lambda: OVERVIEW, measure_two_experiments())
+    yield page
+    page.close()
 
 
 def request(
     live_page: LivePage, path: str | None = None, method: str = "GET", *, host: str | None = None
 ) -> tuple[int, http.client.HTTPMessage, str]:
     """Return the response to one request, by default to the printed address."""
-    _, _, rest = live_page.address.partition("//")
-    place, _, own = rest.partition("/")
-    connection = http.client.HTTPConnection(place, timeout=HANG_S)
+    _, _, location = live_page.address.partition("//")
+    netloc, _, token_path = location.partition("/")
+    connection = http.client.HTTPConnection(netloc, timeout=HANG_S)
     try:
-        connection.putrequest(method, f"/{own}" if path is None else path, skip_host=True)
-        for each in (place,) if host is None else filter(None, host.split("|")):
-            connection.putheader("Host", each)
+        connection.putrequest(method, f"/{token_path}" if path is None else path, skip_host=True)
+        for name in (netloc,) if host is None else filter(None, host.split("|")):
+            connection.putheader("Host", name)
         connection.endheaders()
         answer = connection.getresponse()
         return answer.status, answer.headers, answer.read().decode()
@@ -102,15 +102,15 @@ def test_unknown_addresses_are_not_found(live_page: LivePage, path: str) -> None
 
 
 def test_incomplete_or_longer_address_is_not_found(live_page: LivePage) -> None:
-    own = own_path(live_page)
+    base = own_path(live_page)
     others = ("x", "?a", "0/", "4/", "01/", "1", "1/x", "1/1/", "/", "-1/", "now/", "999999999/")
-    for path in (own[:-1], own[:-3] + "/", own.upper(), *(own + each for each in others)):
+    for path in (base[:-1], base[:-3] + "/", base.upper(), *(base + ending for ending in others)):
         assert request(live_page, path)[0] == 404, path
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1", "", "localhost:1", "127.0.0.1:80|evil.example"])
 def test_wrong_host_is_rejected(live_page: LivePage, host: str) -> None:
-    """Otherwise a foreign page, after resolving its own name to this machine, could read the answers."""
+    """Without this check, a foreign page could resolve its own name to this machine and read the answers."""
     status, _, text = request(live_page, host=host)
     assert status == 403
     assert "test_a" not in text
@@ -155,12 +155,12 @@ def test_names_are_escaped(live_page: LivePage) -> None:
 
 
 def parse_page(text: str) -> ElementTree.Element:
-    """HTML that we make is XML but for some attributes without quotes."""
+    """Parse our HTML, which is XML except for some attributes without quotes."""
     return ElementTree.fromstring(f"<main>{text}</main>".replace("<span class=of>", "<span>").replace("class=soft", ""))
 
 
 def texts(root: ElementTree.Element, path: str) -> list[str]:
-    return ["".join(each.itertext()) for each in root.findall(path)]
+    return ["".join(element.itertext()) for element in root.findall(path)]
 
 
 def test_running_experiment_has_figures_and_all_are_listed(live_page: LivePage) -> None:
@@ -169,30 +169,36 @@ def test_running_experiment_has_figures_and_all_are_listed(live_page: LivePage) 
     assert bar is not None
     assert (bar.get("value"), bar.get("max")) == ("40", "100")
     assert texts(root, ".//ul[@class='now']/li")[2:] == ["2 throttled", "1 failed", "late 2.0 ms", "2 agents"]
-    assert [each.strip() for each in texts(root, ".//ol/li")][::2] == ["passed a.py::test_a 5 s", "waiting b"]
-    assert [each.get("href") for each in root.findall(".//ol/li/a")] == ["1/", "2/"]
+    assert [element.strip() for element in texts(root, ".//ol/li")][::2] == ["passed a.py::test_a 5 s", "waiting b"]
+    assert [element.get("href") for element in root.findall(".//ol/li/a")] == ["1/", "2/"]
 
 
 def test_live_figures_equal_report_figures(live_page: LivePage) -> None:
     root = parse_page(request(live_page, own_path(live_page, "figures"))[2])
-    assert [each.get("id") for each in root.findall(".//figure")] == ["response-times", "over-time"]
+    assert [element.get("id") for element in root.findall(".//figure")] == ["response-times", "over-time"]
     drawings = root.findall(".//svg")
-    assert [each.get("role") for each in drawings] == ["img"] * 2
+    assert [element.get("role") for element in drawings] == ["img"] * 2
     times, course = drawings
     axes = texts(times, "text")
     assert {"response time", "answered within", "90 %"} <= set(axes)
     assert "upload" in axes, "a line for each run"
     assert len(times.findall("path[@class='line s1']")) == 2, "the line, and its mark in the legend"
-    about_times, said = texts(root, ".//figcaption/p")
+    about_times, about_course = texts(root, ".//figcaption/p")
     assert "A sample of 200 of 1,000 operations." in about_times
-    assert "500 succeeded, 100 throttled, 50 failed" in said
-    assert "Once nothing ended although operations waited" in said
-    styles = {each.get("class") for each in course.iter("rect")}
+    assert "500 succeeded, 100 throttled, 50 failed" in about_course
+    assert "Once nothing ended although operations waited" in about_course
+    styles = {element.get("class") for element in course.iter("rect")}
     assert {"silence", "o-ok", "o-throttled", "o-failed"} <= styles
     assert "operations ended per second" in texts(course, "text")
-    frozen = [each for each in course.iter("rect") if each.get("class") == "silence" and "data-tip" in each.attrib]
-    covered = [(float(each.get("y", 0)), float(each.get("y", 0)) + float(each.get("height", 0))) for each in frozen]
-    legend = [float(each.get("y", 0)) for each in course.iter("text") if each.text in ("throttled", "nothing ended")]
+    frozen = [
+        element for element in course.iter("rect") if element.get("class") == "silence" and "data-tip" in element.attrib
+    ]
+    covered = [
+        (float(element.get("y", 0)), float(element.get("y", 0)) + float(element.get("height", 0))) for element in frozen
+    ]
+    legend = [
+        float(element.get("y", 0)) for element in course.iter("text") if element.text in ("throttled", "nothing ended")
+    ]
     assert len(frozen) == len(legend) == 2
     assert not [y for y in legend for top, bottom in covered if top < y < bottom], "a freeze hides no legend"
     assert len(root.findall(".//details")) == 2, "the numbers of both"
@@ -215,27 +221,27 @@ def test_page_has_no_inline_styles(live_page: LivePage) -> None:
 
 
 def test_page_before_the_first_and_after_the_last_run() -> None:
-    made = LivePage(0, lambda: Overview((), None, 0.0), LiveDigests())
+    page = LivePage(0, lambda: Overview((), None, 0.0), LiveDigests())
     try:
-        assert "No run is in progress." in request(made)[2]
-        assert "<figure" not in request(made)[2]
+        assert "No run is in progress." in request(page)[2]
+        assert "<figure" not in request(page)[2]
     finally:
-        made.close()
-    made = LivePage(0, lambda: Overview(ROWS[:1], None, 9.0), measure_two_experiments())
+        page.close()
+    page = LivePage(0, lambda: Overview(ROWS[:1], None, 9.0), measure_two_experiments())
     try:
-        assert "No run is in progress." in request(made)[2]
-        assert request(made)[2].count("<figure") == 2, "of the one that ran last"
+        assert "No run is in progress." in request(page)[2]
+        assert request(page)[2].count("<figure") == 2, "of the one that ran last"
     finally:
-        made.close()
+        page.close()
 
 
 def test_figures_are_cached_until_there_are_reports() -> None:
     meter, digests = Meter(), LiveDigests()
     meter.follower = digests
-    made = LivePage(0, meter.overview, digests)
+    page = LivePage(0, meter.overview, digests)
 
     def count_drawn() -> str:
-        return str(re.findall(r'data-drawn="(\d+)"', request(made, own_path(made, "now"))[2])[0])
+        return str(re.findall(r'data-drawn="(\d+)"', request(page, own_path(page, "now"))[2])[0])
 
     try:
         meter.begin_run("a.py::test_a", 100, 0)
@@ -243,12 +249,12 @@ def test_figures_are_cached_until_there_are_reports() -> None:
         assert [count_drawn(), count_drawn()] == ["1", "1"]
         meter.add_totals("gw0", 60, 10, 0, [0.1])
         assert wait_for(lambda: count_drawn() == "2", HANG_S, poll_s=0.2)
-        assert "50 succeeded, 10 throttled" in request(made, own_path(made, "figures"))[2]
+        assert "50 succeeded, 10 throttled" in request(page, own_path(page, "figures"))[2]
         assert count_drawn() == "2"
     finally:
-        made.close()
+        page.close()
     with pytest.raises(OSError):
-        request(made)
+        request(page)
 
 
 # --- a whole run ---
@@ -271,17 +277,17 @@ def test_run_prints_its_address_and_serves_it(spread: Spread, tmp_path_factory: 
         running = lab.write(_BODY).start(*FOLDER, *spread, "--cloudbench-live", "0")
         address = running.wait_for("address", lambda: re.search(r"live view at http://(\S+?)(/\S+/)", running.text()))
 
-        def got(what: str, part: str) -> str:
+        def fetch_with(name: str, part: str) -> str:
             connection = http.client.HTTPConnection(address[1], timeout=HANG_S)
-            connection.request("GET", f"{address[2]}{what}")
+            connection.request("GET", f"{address[2]}{name}")
             text = connection.getresponse().read().decode()
             connection.close()
             return text if part in text else ""
 
-        now = running.wait_for("progress", lambda: got("now", "/120 ops in"))
-        assert "0 of 2 experiments done, 1 running, 1 waiting" in now
+        progress = running.wait_for("progress", lambda: fetch_with("now", "/120 ops in"))
+        assert "0 of 2 experiments done, 1 running, 1 waiting" in progress
         assert "by the time at which they ended" in running.wait_for(
-            "figures", lambda: got("figures", 'id="over-time"')
+            "figures", lambda: fetch_with("figures", 'id="over-time"')
         )
         run = running.end()
     assert run.status == 0, run.text

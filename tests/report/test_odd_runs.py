@@ -1,4 +1,4 @@
-"""Stored runs in which somebody, or another program, has changed a value: commands read them, whatever it is."""
+"""Commands read stored runs in which somebody, or another program, has replaced a value by any other."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def entries(folder: Path) -> list[dict[str, Any]]:
-    """Entries of a load, of one with a gate's answer, and of two sides."""
+    """Return entries of a load, of a load with a gate's answer, and of two sides."""
     sides = {
              "A": "emulated:ideal", "B": "emulated:dropbox", "deciding": ["response_p50"], "stopped": "pairs",
              "minutes": 1.0, "pairs": 9, "emulated": {"A": True, "B": True},
@@ -48,16 +48,19 @@ def entries(folder: Path) -> list[dict[str, Any]]:
     ]
 
 
-def ways(told: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+def value_paths(extra_info: dict[str, Any]) -> Iterator[tuple[str, ...]]:
     """Yield the paths of values to replace: the keys of an entry, and of its nested values."""
-    for name, value in told.items():
+    for name, value in extra_info.items():
         yield (name,)
         yield from ((name, inner) for inner in (value if isinstance(value, dict) else ()))
 
 
 def alter_entry(original: dict[str, Any], odd: Any) -> Iterator[dict[str, Any]]:
-    """Copies of an entry, each with one odd value. Without a known schema, a whole file would be left out."""
-    for number, (*parents, last) in enumerate(ways(original["extra_info"])):
+    """Yield copies of an entry, each with one odd value.
+
+    The schema stays, since commands leave out a whole file of an unknown schema.
+    """
+    for number, (*parents, last) in enumerate(value_paths(original["extra_info"])):
         altered = copy.deepcopy(original)
         parent = altered["extra_info"]
         for name in parents:
@@ -77,10 +80,10 @@ def run_all(capfd: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD.keys())
 def test_odd_values_of_entries_raise_no_traceback(odd: Any, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    made = [each for original in entries(folder) for each in alter_entry(original, odd)]
-    made += [{**entries(folder)[0], name: odd} for name in ("params", "stats", "group", "name")]
+    odd_entries = [odd_entry for original in entries(folder) for odd_entry in alter_entry(original, odd)]
+    odd_entries += [{**entries(folder)[0], name: odd} for name in ("params", "stats", "group", "name")]
     for number in (1, 2):
-        store(folder / f"{number:04}_run.json", made)
+        store(folder / f"{number:04}_run.json", odd_entries)
     run_all(capfd)
     assert "test_more" in Path("page.html").read_text(encoding="utf-8")
 
@@ -90,17 +93,17 @@ def test_odd_values_of_entries_raise_no_traceback(odd: Any, folder: Path, capfd:
 def test_odd_values_around_entries_raise_no_traceback(
     odd: Any, folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    ways: list[tuple[Any, ...]] = [
+    paths: list[tuple[Any, ...]] = [
         ("benchmarks",), ("commit_info",), ("datetime",), ("machine_info",), ("version",), ("commit_info", "id"),
         ("commit_info", "branch"), ("benchmarks", 0), ("benchmarks", 0, "extra_info"), ("benchmarks", 0, "fullname"),
         ("benchmarks", 0, "extra_info", "schema"),
     ]  # fmt: skip
-    for number, (*above, last) in enumerate(ways, 2):
+    for number, (*parents, last) in enumerate(paths, 2):
         path = store(folder / f"{number:04}_run.json", entries(folder))
-        document = place = json.loads(path.read_text())
-        for name in above:
-            place = place[name]
-        place[last] = odd
+        document = parent = json.loads(path.read_text())
+        for name in parents:
+            parent = parent[name]
+        parent[last] = odd
         path.write_text(json.dumps(document))
     store(folder / "0001_run.json", entries(folder))
     run_all(capfd)

@@ -27,7 +27,7 @@ def entry_with_gate(tmp_path: Path, gate: Any, **changes: Any) -> Page:
 
 
 def rows(page: Page) -> list[list[str]]:
-    """The table of answers, cell by cell."""
+    """Return the cells of the table of answers, row by row."""
     part = page.text[page.text.index('id="good-and-bad"') : page.text.index('id="beside"')]
     sources = re.findall(r"<tr>(.*?)</tr>", part, re.DOTALL)
     cells = [
@@ -46,10 +46,10 @@ def test_gate_answers_are_shown_with_their_lines(
 ) -> None:
     page = entry_with_gate(tmp_path, {"answer": answer, "lines": [line]}, outcome=outcome)
     assert rows(page) == [[mark, "iot: worst case, 1, emulated:a", line]]
-    assert NOTHING not in page.said
-    assert page.said.count(line) == 2, "and beside the experiment"
-    assert f"{int(answer == 'broken')} \u2717 broken" in page.said
-    assert ("1 ? inconclusive" in page.said) == (answer == "inconclusive")
+    assert NOTHING not in page.plain_text
+    assert page.plain_text.count(line) == 2, "and beside the experiment"
+    assert f"{int(answer == 'broken')} \u2717 broken" in page.plain_text
+    assert ("1 ? inconclusive" in page.plain_text) == (answer == "inconclusive")
 
 
 def test_worst_claims_come_first(tmp_path: Path) -> None:
@@ -59,12 +59,12 @@ def test_worst_claims_come_first(tmp_path: Path) -> None:
         expectations=["ok_rate >= 0.9", unmet], expectations_unmet=[unmet], statuses=["met", "broken"],
     )  # fmt: skip
     assert [row[0] for row in rows(page)] == ["\u2717 broken", "? inconclusive", "\u2713 met"]
-    assert "Inconclusive is not good" in page.said
+    assert "Inconclusive is not good" in page.plain_text
 
 
 @pytest.mark.parametrize("gate", [None, [], "broken", {"answer": ["broken"]}, {"answer": "odd", "lines": ["x"]}])
 def test_invalid_gate_answer_is_ignored(tmp_path: Path, gate: Any) -> None:
-    assert NOTHING in entry_with_gate(tmp_path, gate).said
+    assert NOTHING in entry_with_gate(tmp_path, gate).plain_text
 
 
 def test_gate_answer_without_lines_is_shown(tmp_path: Path) -> None:

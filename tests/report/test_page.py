@@ -1,4 +1,4 @@
-"""A page of stored runs: what it shows, what it leaves out with a line, and that nothing can be smuggled into it."""
+"""A page of stored runs: its content, one line for each omission, and no markup from names."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ VOID = {"meta", "br", "input", "link", "img", "hr"}
 
 
 class Page(HTMLParser):
-    """A page parsed into elements. A wrongly closed tag fails the test."""
+    """A page that is parsed into elements. A wrongly closed tag fails the test."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -39,14 +39,14 @@ class Page(HTMLParser):
         assert self.open == []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = {name: value or "" for name, value in attrs}
+        attributes = {name: value or "" for name, value in attrs}
         self.tags.append(tag)
-        assert not any(name.startswith("on") for name in found), found
+        assert not any(name.startswith("on") for name in attributes), attributes
         if tag not in VOID:
             self.open.append(tag)
-        self.ids += [found["id"]] if "id" in found else []
-        self.links += [found["href"]] if "href" in found else []
-        self.named += found.get("aria-labelledby", "").split()
+        self.ids += [attributes["id"]] if "id" in attributes else []
+        self.links += [attributes["href"]] if "href" in attributes else []
+        self.named += attributes.get("aria-labelledby", "").split()
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
@@ -60,7 +60,7 @@ class Page(HTMLParser):
             self.words.append(data)
 
     @property
-    def said(self) -> str:
+    def plain_text(self) -> str:
         return " ".join(" ".join(self.words).split())
 
 
@@ -72,7 +72,7 @@ def make_page(tmp_path: Path, *runs: Path) -> Page:
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
-    """Two providers, one of which throttles and freezes, and malicious names."""
+    """A page of two providers with malicious names. One of the providers throttles and freezes."""
     folder = tmp_path_factory.mktemp("stored")
     broken = "loss_rate <= 0.01 (a source, 2026): broken, measured 0.1"
     entries = [
@@ -108,12 +108,12 @@ def test_links_have_targets_and_ids_are_unique(page: Page) -> None:
 
 def test_sections_are_in_order(page: Page) -> None:
     order = ["What was measured on what", "What is good and bad", "Providers side by side", "iot: worst case"]
-    places = [page.said.rindex(each) for each in order]
-    assert places == sorted(places)
-    assert "Some of it is emulated" in page.said
-    assert "engine saturated" in page.said
-    assert "\u2717 broken" in page.said
-    assert "1 \u2713 met" in page.said
+    positions = [page.plain_text.rindex(title) for title in order]
+    assert positions == sorted(positions)
+    assert "Some of it is emulated" in page.plain_text
+    assert "engine saturated" in page.plain_text
+    assert "\u2717 broken" in page.plain_text
+    assert "1 \u2713 met" in page.plain_text
 
 
 def test_hostile_names_are_escaped(page: Page) -> None:
@@ -121,20 +121,20 @@ def test_hostile_names_are_escaped(page: Page) -> None:
     assert "<script>alert" not in page.text
     assert "\u202e" not in page.text
     assert "\x1b" not in page.text
-    assert "<script>alert(1)</script>" in page.said
+    assert "<script>alert(1)</script>" in page.plain_text
 
 
 def test_throttling_and_freeze_are_drawn_and_described(page: Page) -> None:
     assert 'class="o-throttled"' in page.text
     assert 'class="silence"' in page.text
-    assert "360 succeeded, 40 throttled" in page.said
-    assert "Once nothing ended although operations waited; the longest lasted 2" in page.said
-    assert "No time in which nothing ended although operations waited" in page.said  # of the others
+    assert "360 succeeded, 40 throttled" in page.plain_text
+    assert "Once nothing ended although operations waited; the longest lasted 2" in page.plain_text
+    assert "No time in which nothing ended although operations waited" in page.plain_text  # of the others
 
 
 def test_missing_values_are_explained_and_not_zero(page: Page) -> None:
-    assert "not drawn" in page.said
-    assert "gone.parquet: cannot be read: No such file" in page.said
+    assert "not drawn" in page.plain_text
+    assert "gone.parquet: cannot be read: No such file" in page.plain_text
     row = next(cell for cell in re.findall(r"<tr>.*?</tr>", page.text) if '"row">3<' in cell and "ideal" in cell)
     row = re.sub(r' (class|data-label)="[^"]*"', "", row)
     assert "<td>-<" in row
@@ -142,7 +142,7 @@ def test_missing_values_are_explained_and_not_zero(page: Page) -> None:
 
 
 def csv_files(page: Page) -> list[str]:
-    """Return the numbers of the page's figures, of which its script makes files."""
+    """Return the numbers of the page's figures as CSV, which its script offers as files."""
     return [unescape(text) for text in re.findall(r'<pre tabindex="0">(.*?)</pre>', page.text, re.DOTALL)]
 
 
@@ -181,8 +181,8 @@ def test_unusable_files_are_one_line_each(tmp_path: Path, capsys: pytest.Capture
         "0002_torn.json", "0003_newer.json", "0004_other.json", "0005_odd.json"
     ]  # fmt: skip
     page = Page((tmp_path / "page.html").read_text())
-    assert "Left out" in page.said
-    assert page.said.count("0002_torn.json") == 1
+    assert "Left out" in page.plain_text
+    assert page.plain_text.count("0002_torn.json") == 1
 
 
 def test_runs_are_selected_as_in_other_commands(
@@ -193,14 +193,14 @@ def test_runs_are_selected_as_in_other_commands(
         (tmp_path / "results" / "machine").mkdir(parents=True, exist_ok=True)
         store(tmp_path / "results" / "machine" / f"000{number}_{name}.json", [output])
     monkeypatch.chdir(tmp_path)
-    for names, told_of in (
+    for names, expected in (
         (["last"], ["0002_after"]), (["1"], ["0001_before"]), (["0001", "0002_af"], ["0001_before", "0002_after"]),
         (["last", "2", "results/machine/0002_after.json"], ["0002_after"]),
     ):  # fmt: skip
         assert main(["report", *names, "-o", "page.html"]) == 0
-        assert f" {len(told_of)} run" in capsys.readouterr().out
-        pages = Page((tmp_path / "page.html").read_text()).said
-        assert [name for name in ("0001_before", "0002_after") if name in pages] == told_of
+        assert f" {len(expected)} run" in capsys.readouterr().out
+        pages = Page((tmp_path / "page.html").read_text()).plain_text
+        assert [name for name in ("0001_before", "0002_after") if name in pages] == expected
     assert main(["report", "3", "--storage", "results", "-o", "none.html"]) == 4
     assert "run 3: there is no such run in results; the last one is 0002_after" in capsys.readouterr().err
     assert not (tmp_path / "none.html").exists()
@@ -222,8 +222,8 @@ def test_records_are_found_in_default_folders(tmp_path: Path) -> None:
     stored_entry = entry(tmp_path / "results" / "Linux", TEST, "emulated:a", list(operations(60, 30)))
     (tmp_path / ".benchmarks" / "Linux").mkdir(parents=True)
     page = make_page(tmp_path, store(tmp_path / ".benchmarks" / "Linux" / "0001_r.json", [stored_entry]))
-    assert "60 succeeded" in page.said
-    assert "not drawn" not in page.said
+    assert "60 succeeded" in page.plain_text
+    assert "not drawn" not in page.plain_text
 
 
 def test_equal_test_names_have_distinct_chapters_and_rows(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_equal_test_names_have_distinct_chapters_and_rows(tmp_path: Path) -> Non
     page = make_page(tmp_path, store(tmp_path / "0001_r.json", entries))
     assert ">one: put</h2>" in page.text
     assert ">two: put</h2>" in page.text
-    assert "check read after write" in page.said
+    assert "check read after write" in page.plain_text
     assert '<th scope="row"></th>' not in page.text
 
 
@@ -262,7 +262,7 @@ def test_page_of_half_a_million_operations_is_small(tmp_path: Path) -> None:
             tmp_path, TEST, "emulated:a", params={"sensors": number}, ops=(), ops_file=f"run/same-{number}.parquet",
         ))  # fmt: skip
     page = make_page(tmp_path, store(tmp_path / "0001_r.json", entries))
-    assert page.said.count("24,500 succeeded, 500 throttled") >= 20, "all of them are drawn"
+    assert page.plain_text.count("24,500 succeeded, 500 throttled") >= 20, "all of them are drawn"
     assert len(page.text.encode()) < 5_000_000
 
 
@@ -306,19 +306,19 @@ def test_session_writes_its_page(tmp_path: Path) -> None:
         return Page((tmp_path / "pages" / "one.html").read_text(encoding="utf-8"))
 
     page = session()
-    assert "40 operations" in page.said
-    assert "40 succeeded" in page.said
+    assert "40 operations" in page.plain_text
+    assert "40 succeeded" in page.plain_text
     assert [path.name for path in (tmp_path / "pages").iterdir()] == ["one.html"]
-    assert "4 runs under these conditions are needed, found 1" in page.said
+    assert "4 runs under these conditions are needed, found 1" in page.plain_text
     (stored,) = tmp_path.glob("results/*/0001_*.json")
     for number in (2, 3, 4):  # as if it had been run on the days before
         run = json.loads(stored.read_text())
-        (told,) = (each["extra_info"] for each in run["benchmarks"])
-        told |= {"run_id": f"r{number}", "start_wall_ms": told["start_wall_ms"] - number * 86_400_000}
+        (extra_info,) = (benchmark["extra_info"] for benchmark in run["benchmarks"])
+        extra_info |= {"run_id": f"r{number}", "start_wall_ms": extra_info["start_wall_ms"] - number * 86_400_000}
         stored.with_name(f"000{number}_before.json").write_text(json.dumps(run))
     page = session()
-    assert "5 runs under the conditions of this one" in page.said
-    assert page.said.count("this page") == 1 + 1  # in the legend, and in the numbers
+    assert "5 runs under the conditions of this one" in page.plain_text
+    assert page.plain_text.count("this page") == 1 + 1  # in the legend, and in the numbers
 
 
 def test_text_as_metric_is_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -326,7 +326,7 @@ def test_text_as_metric_is_unknown(tmp_path: Path, capsys: pytest.CaptureFixture
         entry(tmp_path, TEST, "emulated:ideal", (), {"sensors": 3}, response_p50="fast", loss_rate=[1], files={})
     ]
     path = store(tmp_path / "0001_r.json", entries)
-    assert "fast" not in make_page(tmp_path, path).said
+    assert "fast" not in make_page(tmp_path, path).plain_text
     (tmp_path / "0002_torn.json").write_text("{")
     make_page(tmp_path, path, tmp_path / "0002_torn.json")
     assert "1 experiment of 1 run," in capsys.readouterr().out.splitlines()[-1]
@@ -340,8 +340,8 @@ def test_kinds_of_operations_of_a_mixed_load_have_a_table(tmp_path: Path) -> Non
     }  # fmt: skip
     one = entry(tmp_path, TEST, "emulated:ideal", (), {"sensors": 50}, by_operation=kinds)
     page = make_page(tmp_path, store(tmp_path / "0001_r.json", [one]))
-    assert "experiment provider operation ops throttled failed corrupt p50 ms p95 ms p99 ms" in page.said
-    assert "emulated:ideal put 1,600 400 8 0 12.3 500 1,900" in page.said
+    assert "experiment provider operation ops throttled failed corrupt p50 ms p95 ms p99 ms" in page.plain_text
+    assert "emulated:ideal put 1,600 400 8 0 12.3 500 1,900" in page.plain_text
     assert "<script>alert(1)" not in page.text
 
 
@@ -349,9 +349,9 @@ def test_captions_have_the_percentiles_of_the_table(tmp_path: Path) -> None:
     exact = {"response_p50": 0.03369, "response_p90": 0.0365, "response_p95": 0.0371, "response_p99": 0.0372}
     one = entry(tmp_path, TEST, "emulated:ideal", list(operations(400, 30)), {"sensors": 50}, **exact)
     page = make_page(tmp_path, store(tmp_path / "0001_r.json", [one]))
-    assert "emulated:ideal: p50 33.7 ms, p95 37.1 ms, p99 37.2 ms" in page.said
-    assert re.search(r"p50 ms p95 ms p99 ms", page.said)
-    assert re.search(r"33\.7 37\.1 37\.2", page.said)
+    assert "emulated:ideal: p50 33.7 ms, p95 37.1 ms, p99 37.2 ms" in page.plain_text
+    assert re.search(r"p50 ms p95 ms p99 ms", page.plain_text)
+    assert re.search(r"33\.7 37\.1 37\.2", page.plain_text)
     (shares,) = (text for text in csv_files(page) if text.startswith("share,"))
     medians = [float(line.split(",")[1]) for line in shares.splitlines()[1:]]
     assert medians == sorted(medians)
@@ -361,12 +361,12 @@ def test_run_without_p95_is_readable(tmp_path: Path) -> None:
     one = entry(tmp_path, TEST, "emulated:ideal", list(operations(400, 30)), {"sensors": 50})
     del one["extra_info"]["response_p95"]
     page = make_page(tmp_path, store(tmp_path / "0001_r.json", [one]))
-    assert "p50 ms p99 ms" in page.said
-    assert re.search(r"p50 [0-9.]+ ms, p95 [0-9.]+ ms, p99 [0-9.]+ ms", page.said)
+    assert "p50 ms p99 ms" in page.plain_text
+    assert re.search(r"p50 [0-9.]+ ms, p95 [0-9.]+ ms, p99 [0-9.]+ ms", page.plain_text)
 
 
 def test_page_of_many_runs_is_small(tmp_path: Path) -> None:
-    """Its size grows with runs x experiments: a page of 24 runs and 20 experiments has 16 times as many."""
+    """Its size grows with runs times experiments. A page of 24 runs and 20 experiments has 16 times as many."""
     runs = []
     for run in range(6):
         entries = [

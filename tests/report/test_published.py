@@ -1,4 +1,4 @@
-"""A run beside a paper's table: the same rows, the same unit, and no number where there is none."""
+"""A run beside a paper's table has the same rows and units, and no number where it measured none."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_cloudbench.results.published import add_measured, load_table, table_
 
 ROOT = Path(__file__).parents[2]
 ENTRIES = [ROOT / "src/pytest_cloudbench/lab/sync/transfers.py", ROOT / "suites/updates/test_updates.py"]
-"""Where a suite's numbers are made, if not in the suite's own file."""
+"""Files that compute numbers of suites, besides the suites' own files."""
 TEST = "suites/iot/test_iot.py::test_table_4_2[30-1s-x]"
 ROW = {"sensors": 30, "interval_s": 1, "first_delay_max_s": 0}
 
@@ -24,7 +24,7 @@ def entry(fullname: str = TEST, params: Any = ROW, **info: Any) -> dict[str, Any
     return {"fullname": fullname, "params": params, "extra_info": {"provider": "mine", **info}}
 
 
-def shown(name: str, *run: dict[str, Any]) -> list[str]:
+def show_table(name: str, *run: dict[str, Any]) -> list[str]:
     table = load_table(name)
     add_measured(table, run)
     return [" ".join(line.split()) for line in render_table(table)]
@@ -40,13 +40,13 @@ def test_every_table_can_be_shown_and_is_listed() -> None:
 
 
 def test_published_value_has_the_papers_unit() -> None:
-    assert "30 1 0 55.33 %" in shown("thesis-2014-table-4.2")
-    assert "polling interval idle Google Drive s 40" in shown("imc-2013-quoted")
-    assert "Chunking Dropbox yes" in shown("imc-2013-table-1")
+    assert "30 1 0 55.33 %" in show_table("thesis-2014-table-4.2")
+    assert "polling interval idle Google Drive s 40" in show_table("imc-2013-quoted")
+    assert "Chunking Dropbox yes" in show_table("imc-2013-table-1")
 
 
 def test_measured_run_is_shown_with_difference() -> None:
-    lines = shown("thesis-2014-table-4.2", entry(loss_rate=0.58, emulated=True))
+    lines = show_table("thesis-2014-table-4.2", entry(loss_rate=0.58, emulated=True))
     assert "sensors interval_s first_delay_max_s published mine difference" in lines
     assert "30 1 0 55.33 % 58.00 % +2.67 points" in lines
     assert "30 10 0 17.33 % - -" in lines
@@ -61,17 +61,17 @@ def test_ratios_are_of_times_and_not_to_zero() -> None:
     assert " ".join(render_table(table)[5].split()).endswith(
         f"{row.value:g} mine".replace("mine", f"{2 * row.value:g} 2.00 x")
     )
-    zero = shown("thesis-2014-table-4.2", entry(params={**ROW, "sensors": 10}, loss_rate=0.06))
+    zero = show_table("thesis-2014-table-4.2", entry(params={**ROW, "sensors": 10}, loss_rate=0.06))
     assert "10 1 0 0.00 % 6.00 % +6.00 points" in zero
 
 
 @pytest.mark.parametrize("value", [None, float("nan"), float("inf"), "much"])
 def test_unknown_measured_value_is_a_dash(value: Any) -> None:
-    assert "30 1 0 55.33 % - -" in shown("thesis-2014-table-4.2", entry(loss_rate=value))
+    assert "30 1 0 55.33 % - -" in show_table("thesis-2014-table-4.2", entry(loss_rate=value))
 
 
 def test_doubts_are_marked_and_listed() -> None:
-    lines = shown("thesis-2014-table-4.2", entry(loss_rate=0.5, doubts=["gw3 was lost"]), entry(loss_rate=0.6))
+    lines = show_table("thesis-2014-table-4.2", entry(loss_rate=0.5, doubts=["gw3 was lost"]), entry(loss_rate=0.6))
     assert "30 1 0 55.33 % 50.00 %?; 60.00 % -5.33 points; +4.67 points" in lines
     assert "? gw3 was lost" in lines
 
@@ -98,7 +98,7 @@ def test_unpublished_provider_is_shown_with_all_services() -> None:
 
 
 def test_share_just_below_one_is_not_rounded_to_one() -> None:
-    lines = shown("thesis-2014-table-4.2", entry(loss_rate=0.99998))
+    lines = show_table("thesis-2014-table-4.2", entry(loss_rate=0.99998))
     assert "30 1 0 55.33 % 99.998 % +44.67 points" in lines
 
 
@@ -146,7 +146,7 @@ FIVE_MIB = 5 * 1024 * 1024
     ],
 )  # fmt: skip
 def test_quoted_value_is_shown_with_measured_one(table: str, run: dict[str, Any], lines: list[str]) -> None:
-    table_lines = shown(table, run)
+    table_lines = show_table(table, run)
     assert [line for line in lines if line not in table_lines] == []
     assert bool(lines) == any("mine" in line for line in table_lines)
 
@@ -154,9 +154,9 @@ def test_quoted_value_is_shown_with_measured_one(table: str, run: dict[str, Any]
 def test_rows_refer_to_existing_tests_and_numbers() -> None:
     unmatched = set()
     for row in (row for name in table_names() for row in load_table(name).rows):
-        about = row.entry["extra_info"]
-        reference = about.get(
-            "beside", {"test": row.entry["fullname"], "metric": about["stats_metric"], "run": row.params}
+        extra_info = row.entry["extra_info"]
+        reference = extra_info.get(
+            "beside", {"test": row.entry["fullname"], "metric": extra_info["stats_metric"], "run": row.params}
         )
         if reference["metric"] == "value":
             unmatched.add(row.params["quantity"])

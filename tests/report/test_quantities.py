@@ -1,4 +1,4 @@
-"""One rounding and one format of numbers, wherever people read them."""
+"""Numbers have the same rounding and format in all texts for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The line that each experiment gets when its test ends, in every way to run pytest."""
+"""The line of each experiment that is printed when its test ends, with various options of pytest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures of a long series, a search and delays, and the text if one cannot be drawn."""
+"""Figures of a long series, a search and delays, or the reason for a missing figure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def texts(figure: Figure) -> list[str]:
     return re.findall(r"<text[^>]*>([^<]*)</text>", figure.draw(WIDTH).to_svg())
 
 
-def said_of(page: Path) -> str:
+def page_text(page: Path) -> str:
     return " ".join(re.sub(r"<[^>]+>", " ", page.read_text(encoding="utf-8")).split())
 
 
@@ -34,16 +34,16 @@ def state_file(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
     path.write_text("".join(f"{json.dumps(line)}\n" for line in [{"schema": 1}, *lines]))
 
 
-def a_round(number: int, at_s: float, ok: int, doubts: tuple[str, ...] = ()) -> dict[str, Any]:
+def make_round(number: int, at_s: float, ok: int, doubts: tuple[str, ...] = ()) -> dict[str, Any]:
     writes = {"tried": 100, "ok": ok, "errors": {}}
     return {"round": number, "began_s": at_s, "ended_s": at_s + 60, "writes": writes, "doubts": list(doubts)}
 
 
 def test_series_shows_bad_hour_stop_and_doubt(tmp_path: Path) -> None:
     state_file(tmp_path / "series" / "s.jsonl", [
-        {"session": {"at_s": 1000}}, a_round(0, 1000, 100), a_round(1, 4600, 40),
-        {"session": {"at_s": 11_860}}, a_round(2, 11_860, 100, ("late",)),
-        {"session": {"at_s": 90_000}}, a_round(3, 90_000, 0),  # after the entry was made
+        {"session": {"at_s": 1000}}, make_round(0, 1000, 100), make_round(1, 4600, 40),
+        {"session": {"at_s": 11_860}}, make_round(2, 11_860, 100, ("late",)),
+        {"session": {"at_s": 90_000}}, make_round(3, 90_000, 0),  # after the entry was made
     ])  # fmt: skip
     gathered = gather_runs([store(tmp_path / "0001_r.json", [
         entry(tmp_path, SERIES, "emulated:a", rounds=3, availability=0.8, state_file="s.jsonl"),
@@ -74,24 +74,26 @@ def test_series_shows_bad_hour_stop_and_doubt(tmp_path: Path) -> None:
 def test_series_without_state_file_is_explained(tmp_path: Path, state: str | None, why: str) -> None:
     run = store(tmp_path / "0001_r.json", [entry(tmp_path, SERIES, "a", rounds=3, state_file=state)])
     assert main(["report", str(run), "-o", str(tmp_path / "page.html")]) == 0
-    reason = said_of(tmp_path / "page.html")
+    reason = page_text(tmp_path / "page.html")
     assert "a: not drawn, " in reason
     assert why in reason
     assert "Writes completed over time" not in reason
 
 
 def test_hash_calls_are_drawn_by_size(tmp_path: Path) -> None:
-    def calls(number: int, at_s: float, **told: tuple[int, float]) -> dict[str, Any]:
-        made = {size[1:]: {"answered": answered, "total_s": total_s} for size, (answered, total_s) in told.items()}
-        return {**a_round(number, at_s, 100), "hash": made}
+    def calls(number: int, at_s: float, **sizes: tuple[int, float]) -> dict[str, Any]:
+        hash_calls = {
+            size[1:]: {"answered": answered, "total_s": total_s} for size, (answered, total_s) in sizes.items()
+        }
+        return {**make_round(number, at_s, 100), "hash": hash_calls}
 
     state_file(tmp_path / "series" / "s.jsonl", [
         {"session": {"at_s": 1000}}, calls(0, 1000, _100=(10, 2.0), _10=(4, 0.4)), calls(1, 4600, _10=(0, 0.0)),
         {"session": {"at_s": 90_000}}, calls(2, 90_000, _100=(10, 3.0), _10=(4, 0.6)),
     ])  # fmt: skip
     run = store(tmp_path / "0001_r.json", [entry(tmp_path, SERIES, "emulated:a", rounds=3, state_file="s.jsonl")])
-    drawn = families.draw_figures(gather_runs([run]).measurements)
-    figure = next(figure for figure in drawn if figure.name == "hash-calls-over-time")
+    figures = families.draw_figures(gather_runs([run]).measurements)
+    figure = next(figure for figure in figures if figure.name == "hash-calls-over-time")
     assert [(row[0], row[3], row[4]) for row in figure.rows] == [
         (10, 4, pytest.approx(0.1)), (10, 0, None), (10, 4, pytest.approx(0.15)),
         (100, 10, pytest.approx(0.2)), (100, 0, None), (100, 10, pytest.approx(0.3)),
@@ -107,13 +109,14 @@ def test_hash_calls_are_drawn_by_size(tmp_path: Path) -> None:
 SEARCH = "suites/capacity/test_capacity.py::test_rate"
 
 
-def a_probe(level: float, passed: bool | None, doubts: tuple[str, ...] = (), **changes: Any) -> dict[str, Any]:
+def make_probe(level: float, passed: bool | None, doubts: tuple[str, ...] = (), **changes: Any) -> dict[str, Any]:
     return {"level": level, "passed": passed, "loss_rate": 0.0, "response_p99": 0.2, "doubts": list(doubts), **changes}
 
 
 def test_search_shows_probes_and_interval(tmp_path: Path) -> None:
     probes = [
-        a_probe(16.0, True), a_probe(32.0, None, ("late",), response_p99=None), a_probe(32.0, False, loss_rate=0.25),
+        make_probe(16.0, True), make_probe(32.0, None, ("late",), response_p99=None),
+        make_probe(32.0, False, loss_rate=0.25),
     ]  # fmt: skip
     limit: dict[str, Any] = {"passes_at": 16.0, "fails_at": 32.0, "low": 16.0, "high": 32.0}
     gathered = gather_runs([store(tmp_path / "0001_r.json", [
@@ -141,7 +144,7 @@ def test_search_shows_probes_and_interval(tmp_path: Path) -> None:
     ],
 )
 def test_search_describes_missing_bound(tmp_path: Path, limit: Mapping[str, Any], sentence: str) -> None:
-    about = {"capacity_sensors": None, "probes": [a_probe(4.0, None)], **limit}
+    about = {"capacity_sensors": None, "probes": [make_probe(4.0, None)], **limit}
     gathered = gather_runs([store(tmp_path / "0001_r.json", [entry(tmp_path, SEARCH, "a", **about)])])
     [figure] = families.draw_figures(gathered.measurements)
     assert sentence in figure.description
@@ -150,15 +153,15 @@ def test_search_describes_missing_bound(tmp_path: Path, limit: Mapping[str, Any]
 
 
 @pytest.mark.parametrize(
-    "probes", [None, [], ["16"], [a_probe(0.0, True)], [{"level": 4}], [a_probe(4.0, None) | {"passed": 1}]]
+    "probes", [None, [], ["16"], [make_probe(0.0, True)], [{"level": 4}], [make_probe(4.0, None) | {"passed": 1}]]
 )
 def test_undrawable_search_is_explained(tmp_path: Path, probes: Any) -> None:
     gathered = gather_runs(
         [store(tmp_path / "0001_r.json", [entry(tmp_path, SEARCH, "a", capacity_per_s=4.0, probes=probes)])]
     )
     assert families.draw_figures(gathered.measurements) == []
-    [why] = families.explain_undrawn(gathered.measurements)
-    assert why.startswith("a: not drawn, ")
+    [reason] = families.explain_undrawn(gathered.measurements)
+    assert reason.startswith("a: not drawn, ")
 
 
 # --- delays of single changes ---
@@ -167,15 +170,15 @@ DELAYS = "suites/updates/test_updates.py::test_delays"
 
 
 def test_delays_have_published_medians(tmp_path: Path) -> None:
-    theirs = {"source": "UDS, Figures 8 and 9", "start_up_p50_7200_rpm_s": 0.2, "sync_delay_1_to_4_s": 1 / 3}
+    published = {"source": "UDS, Figures 8 and 9", "start_up_p50_7200_rpm_s": 0.2, "sync_delay_1_to_4_s": 1 / 3}
     gathered = gather_runs([store(tmp_path / "0001_r.json", [
         entry(tmp_path, DELAYS, "", client="syncthing", start_ups_s=[0.4, 0.1, 0.2], sync_delays_s=[3, 1, 2],
-              published=theirs),
+              published=published),
         entry(tmp_path, DELAYS, "", client="reference", start_ups_s=[0.5, 0.5]),
         entry(tmp_path, DELAYS, "", client="odd", start_ups_s=["soon"], sync_delays_s=[0]),
     ])])  # fmt: skip
-    drawn = {figure.title: figure for figure in families.draw_figures(gathered.measurements)}
-    figure = drawn["Delays of single changes: syncthing"]
+    figures = {figure.title: figure for figure in families.draw_figures(gathered.measurements)}
+    figure = figures["Delays of single changes: syncthing"]
     assert [list(row) for row in figure.rows] == [
         ["start-up", 1, 0.1, 1 / 3], ["start-up", 2, 0.2, 2 / 3], ["start-up", 3, 0.4, 1.0],
         ["sync delay", 1, 1.0, 1 / 3], ["sync delay", 2, 2.0, 2 / 3], ["sync delay", 3, 3.0, 1.0],
@@ -185,7 +188,7 @@ def test_delays_have_published_medians(tmp_path: Path) -> None:
     assert "start-up: 200 ms; sync delay: 2 s" in figure.description
     assert "UDS, Figures 8 and 9" in figure.notes[0]
     assert 'data-tip="half within 2 s"' in figure.draw(WIDTH).to_svg()
-    assert "published" not in texts(drawn["Delays of single changes: reference"])
+    assert "published" not in texts(figures["Delays of single changes: reference"])
     assert families.explain_undrawn(gathered.measurements) == [
         "odd: not drawn, the entry's delays are not a list of positive numbers"
     ]

@@ -1,4 +1,4 @@
-"""Two sides that were measured in turns, after the run: on a page, and as ``cloudbench show`` prints them."""
+"""Two sides that were measured in turns, as a page and ``cloudbench show`` present them after the run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def difference(
             "margin": 0.1, "answer": answer, "needed": None, "why": "", **changes}  # fmt: skip
 
 
-def compared(**changes: Any) -> dict[str, Any]:
+def comparison_info(**changes: Any) -> dict[str, Any]:
     """Return the extra_info of an entry of two sides."""
     comparison = {
         "A": "s3://old", "B": f"s3://{HOSTILE}", "setup": None, "deciding": ["quiet_p50"], "pairs": 31, "minutes": 6.4,
@@ -49,49 +49,49 @@ def compared(**changes: Any) -> dict[str, Any]:
 
 
 def test_unbounded_interval_is_a_dash() -> None:
-    comparison = compared()["versus"]
+    comparison = comparison_info()["versus"]
     comparison["differences"] = {"quiet_p99": difference(0.05, -0.9999, None, "inconclusive")}
     assert versus.comparison_cells(comparison)[0][3] == "+5.0 % [-, -]"
 
 
 def measurement(tmp_path: Path, **changes: Any) -> Measurement:
-    (measurement,) = gather_runs([store(tmp_path, 1, {f"{TEST}[a-vs-b]": compared(**changes)})]).measurements
+    (measurement,) = gather_runs([store(tmp_path, 1, {f"{TEST}[a-vs-b]": comparison_info(**changes)})]).measurements
     return measurement
 
 
 @pytest.fixture
 def page(tmp_path: Path) -> Page:
-    return make_page(tmp_path, store(tmp_path, 1, {f"{TEST}[a-vs-b]": compared()}))
+    return make_page(tmp_path, store(tmp_path, 1, {f"{TEST}[a-vs-b]": comparison_info()}))
 
 
 def test_page_shows_sides_answers_intervals_and_gate(page: Page) -> None:
-    for said in (
+    for text in (
         f"\u2717 broken put, s3://old versus s3://{HOSTILE.encode('unicode_escape').decode()[:20]}", LINE,
         "quiet_p50: A better, +9.7 % [+1.3, +18.8]", "quiet p50 71.2 ms 78.4 ms +9.7 % [+1.3, +18.8] A better",
         "no difference above 0.5 points", "31 pairs of blocks, 200 operations a block, in 6.4 minutes: decided",
         "about 160 pairs (32 minutes) would find a difference of 25 %", "drifted by +30%", "12,800",
     ):  # fmt: skip
-        assert said in page.said, said
+        assert text in page.plain_text, text
     for wrong in ("Nothing was", "{'", "None", "nan", "ops files", "ran on more than one provider"):
-        assert wrong not in page.said, wrong
+        assert wrong not in page.plain_text, wrong
     assert page.tags.count("script") == 1
 
 
 def test_differing_versions_and_profiles_name_their_side(page: Page) -> None:
-    assert "ideal (A)" in page.said
-    assert "boto3 1.0 (A), 1.1 (B) 1" in page.said
-    assert "x 7 1" in page.said
+    assert "ideal (A)" in page.plain_text
+    assert "boto3 1.0 (A), 1.1 (B) 1" in page.plain_text
+    assert "x 7 1" in page.plain_text
 
 
 def test_emulated_and_real_sides_are_labelled(tmp_path: Path) -> None:
     note = "A is emulated, B is real: their difference is not one between services"
-    comparison = compared()["versus"] | {"emulated": {"A": True, "B": False}}
-    path = store(tmp_path, 1, {f"{TEST}[a-vs-b]": compared(emulated="some", notes=[note], versus=comparison)})
+    comparison = comparison_info()["versus"] | {"emulated": {"A": True, "B": False}}
+    path = store(tmp_path, 1, {f"{TEST}[a-vs-b]": comparison_info(emulated="some", notes=[note], versus=comparison)})
     page = make_page(tmp_path, path)
-    assert "Some of it is emulated." in page.said
-    assert "All of it" not in page.said
-    assert "A emulated, B real ideal (A)" in page.said
-    assert page.said.count(note) == 2, "among the notes, and beside the comparison"
+    assert "Some of it is emulated." in page.plain_text
+    assert "All of it" not in page.plain_text
+    assert "A emulated, B real ideal (A)" in page.plain_text
+    assert page.plain_text.count(note) == 2, "among the notes, and beside the comparison"
     (row,) = Index.open(tmp_path).runs()
     assert row.emulated == "some"
 
@@ -105,15 +105,15 @@ def test_figure_positions_changes_intervals_and_margins(tmp_path: Path) -> None:
         ["quiet_p99", 0.0712, 0.0784, 0.051, -0.402, None, 0.25, "fraction, B / A - 1", 31, "inconclusive"],
     ]
     drawing = figure.draw(WIDTH).to_svg()
-    left, right = WIDTH * 0.42, WIDTH - 14.0
+    left_x, right_x = WIDTH * 0.42, WIDTH - 14.0
     reach = 0.402 * 1.05
 
     def x(value: float) -> float:
-        return left + (value + reach) / (2 * reach) * (right - left)
+        return left_x + (value + reach) / (2 * reach) * (right_x - left_x)
 
     spans = re.findall(r'<path d="M([\d.]+) [\d.]+H([\d.]+)[^"]*" class="whisker s0"', drawing)
-    assert [float(end) for each in spans[:2] for end in each] == pytest.approx(
-        [x(0.013), x(0.188), x(-0.402), right], abs=0.1
+    assert [float(end) for span in spans[:2] for end in span] == pytest.approx(
+        [x(0.013), x(0.188), x(-0.402), right_x], abs=0.1
     )
     bands = re.findall(r'<rect x="([\d.]+)" y="[\d.]+" width="([\d.]+)" height="[\d.]+" class="band"', drawing)
     assert tuple(map(float, bands[1])) == pytest.approx((x(-0.1), x(0.1) - x(-0.1)), abs=0.1)  # the first explains it
@@ -123,7 +123,7 @@ def test_figure_positions_changes_intervals_and_margins(tmp_path: Path) -> None:
 
 
 def test_large_changes_have_a_logarithmic_axis(tmp_path: Path) -> None:
-    comparison = compared()["versus"]
+    comparison = comparison_info()["versus"]
     comparison["differences"] = {
         "quiet_p50": difference(-0.5, -0.9, -0.2, "B better"), "throughput": difference(1.0, 0.5, 19.0, "B better"),
     }  # fmt: skip
@@ -145,32 +145,32 @@ ODD: list[Any] = [
 @pytest.mark.parametrize("comparison", ODD)
 def test_comparison_of_unknown_form_is_explained(tmp_path: Path, comparison: Any) -> None:
     assert between_sides(measurement(tmp_path, versus=comparison)) is None
-    page = make_page(tmp_path, store(tmp_path, 1, {f"{TEST}[a-vs-b]": compared(versus=comparison)}))
+    page = make_page(tmp_path, store(tmp_path, 1, {f"{TEST}[a-vs-b]": comparison_info(versus=comparison)}))
     assert "measured in turns" in page.text
-    lines = versus.render_stored(TEST, compared(versus=comparison), 80)
+    lines = versus.render_stored(TEST, comparison_info(versus=comparison), 80)
     assert TEST in lines
     assert any(LINE[:20] in line for line in lines)
 
 
 def test_page_with_comparison_and_usual_experiment(tmp_path: Path) -> None:
     usual = entry(tmp_path, TEST, "folder:/x")["extra_info"]
-    page = make_page(tmp_path, store(tmp_path, 1, {f"{TEST}[a-vs-b]": compared(), f"{TEST}[folder:/x]": usual}))
-    assert "No experiment ran on more than one provider." in page.said
-    assert "A better" in page.said
+    page = make_page(tmp_path, store(tmp_path, 1, {f"{TEST}[a-vs-b]": comparison_info(), f"{TEST}[folder:/x]": usual}))
+    assert "No experiment ran on more than one provider." in page.plain_text
+    assert "A better" in page.plain_text
 
 
 def test_show_prints_the_terminals_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    stored_info = compared(provider="a versus b")
+    stored_info = comparison_info(provider="a versus b")
     stored_info["versus"]["B"] = "s3://new"
     store(tmp_path, 1, {f"{TEST}[a-vs-b]": stored_info})
     assert cli.main(["show", "1", "--storage", str(tmp_path)]) == 0
-    shown = capsys.readouterr().out.splitlines()
+    output = capsys.readouterr().out.splitlines()
 
     class Finding:
         nodeid, info = f"{TEST}[a-vs-b]", stored_info
 
     lines = [line for line in versus.render([Finding()], 100) if line]
-    first = shown.index(lines[0])
-    assert shown[first : first + len(lines)] == lines
-    assert " ".join("".join(shown[first + len(lines) :]).split()) == f"{LINE} outcome: failed"
-    assert not any(line.startswith("entry") for line in shown)
+    first = output.index(lines[0])
+    assert output[first : first + len(lines)] == lines
+    assert " ".join("".join(output[first + len(lines) :]).split()) == f"{LINE} outcome: failed"
+    assert not any(line.startswith("entry") for line in output)

@@ -1,4 +1,4 @@
-"""A run as Markdown: what is broken comes first, what is unknown is a dash, and no name becomes markup."""
+"""A run as Markdown: broken experiments come first, unknown values are dashes, and no name becomes markup."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ def info(**changes: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def shown(*entries: tuple[str, dict[str, Any]], **options: Any) -> list[str]:
+def summary_lines(*entries: tuple[str, dict[str, Any]], **options: Any) -> list[str]:
     return render_summary([StoredRun("r1", None, "", "", entries)], **options).splitlines()
 
 
 def cells(line: str) -> list[str]:
-    """A row's cells as GitHub tells them apart: at bars without a backslash."""
+    """Return the cells of a row, which GitHub separates at bars without a backslash."""
     return [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
 
 
 def test_broken_experiment_comes_first_with_reason() -> None:
-    lines = shown(
+    lines = summary_lines(
         ("t::fine", info()), ("t::bad", info(verdict="broken", expectations_unmet=["loss_rate <= 0: broken"]))
     )
     assert "**2 experiments: 1 broken, 1 met**" in lines
@@ -43,14 +43,16 @@ def test_broken_experiment_comes_first_with_reason() -> None:
 
 
 def test_doubts_are_marked_and_listed() -> None:
-    lines = shown(("t", info(doubts=["engine saturated"], verdict="inconclusive", emulated=False)))
+    lines = summary_lines(("t", info(doubts=["engine saturated"], verdict="inconclusive", emulated=False)))
     assert any("⚠️ inconclusive | `t` **?** |" in line for line in lines)
     assert lines[lines.index("### Doubts: these numbers may be wrong") + 2] == "- `t`: engine saturated"
     assert not [line for line in lines if "emulated" in line.lower().replace("emulated:ideal", "")]
 
 
 def test_metrics_select_the_columns() -> None:
-    head = next(line for line in shown(("t", info()), metrics=["response_p99", "throughput"]) if line.startswith("| v"))
+    head = next(
+        line for line in summary_lines(("t", info()), metrics=["response_p99", "throughput"]) if line.startswith("| v")
+    )
     assert cells(head) == ["verdict", "experiment", "provider", "p99 ms", "throughput MB/s"]
 
 
@@ -61,19 +63,19 @@ def test_metrics_select_the_columns() -> None:
 )  # fmt: skip
 def test_gate_answer_changes_the_verdict(verdict: str, answer: Any, shown_verdict: str) -> None:
     gate = {"answer": answer, "lines": ["gate: response_p50 is 30 % slower"]}
-    lines = shown(("t", info(verdict=verdict, gate=gate, expectations_unmet=[])))
+    lines = summary_lines(("t", info(verdict=verdict, gate=gate, expectations_unmet=[])))
     assert any(line.startswith(f"| {shown_verdict} | `t` |") for line in lines)
     assert ("- `t`: gate: response_p50 is 30 % slower" in lines) == (answer in ("broken", "inconclusive"))
 
 
 def test_empty_session_is_reported() -> None:
-    assert "**no experiment was measured**" in shown(remark="pytest: 1 failed")
-    assert "<br>pytest: 1 failed" in shown(remark="pytest: 1 failed")
+    assert "**no experiment was measured**" in summary_lines(remark="pytest: 1 failed")
+    assert "<br>pytest: 1 failed" in summary_lines(remark="pytest: 1 failed")
 
 
 def test_older_run_shows_unmet_expectations() -> None:
     old = {key: value for key, value in info(expectations_unmet=["x: broken"]).items() if key != "verdict"}
-    lines = shown(("t", old))
+    lines = summary_lines(("t", old))
     assert "**1 experiment: 1 of a version that stored no verdict**" in lines
     assert lines[lines.index("### Not met") + 2] == "- `t`: x: broken"
 
@@ -89,8 +91,10 @@ def test_texts_have_no_markup(text: str) -> None:
     hostile = info(
         provider=text, doubts=[text], notes=[text], expectations_unmet=[text], verdict="broken", machine=text
     )
-    lines = shown((text, hostile), remark=text)
-    plain = shown(("t", info(provider="p", doubts=["d"], notes=["n"], expectations_unmet=["u"], verdict="broken")))
+    lines = summary_lines((text, hostile), remark=text)
+    plain = summary_lines(
+        ("t", info(provider="p", doubts=["d"], notes=["n"], expectations_unmet=["u"], verdict="broken"))
+    )
     assert [line[:3] for line in lines if line[:1] == "#"] == [line[:3] for line in plain if line[:1] == "#"]
     (head, row) = (cells(line) for line in lines if line.startswith("| "))
     assert len(row) == len(head)
@@ -106,14 +110,14 @@ def test_summary_stays_below_githubs_limit() -> None:
     long = "x" * 5000
     entries = [(f"{at}{long}", info(doubts=[long], notes=[f"{at}{long}"], verdict="broken", expectations_unmet=[long]))
                for at in range(2000)]  # fmt: skip
-    text = "\n".join(shown(*entries))
+    text = "\n".join(summary_lines(*entries))
     assert len(text.encode()) < 1024 * 1024
     assert "1500 more experiments are left out here, and are in the stored run." in text
     assert text.count("\n- and 1800 more") == 3
 
 
-def compared(**changes: Any) -> dict[str, Any]:
-    """The entry of two sides, as it is stored."""
+def comparison_info(**changes: Any) -> dict[str, Any]:
+    """Return the stored extra_info of an entry of two sides."""
     difference = {"a": 0.07, "b": 0.14, "is_points": False, "change": 1.0, "low": 0.8, "high": 1.2, "pairs": 4,
                   "margin": 0.1, "answer": "A better", "needed": None, "why": ""}  # fmt: skip
     rate = {**difference, "a": 0.0, "b": 0.0, "is_points": True, "change": 0.0, "low": -0.001, "high": 0.001,
@@ -127,14 +131,14 @@ def compared(**changes: Any) -> dict[str, Any]:
 
 def test_kinds_of_operations_of_a_mixed_load_have_a_table() -> None:
     figures = {"ops": 1600, "throttled_rate": 0.25, "failed_rate": 0.005, "corrupt_rate": 0.0, "response_p50": 0.0123}
-    lines = shown(("t::one", info(by_operation={"get|put": figures})), ("t::two", info()))
+    lines = summary_lines(("t::one", info(by_operation={"get|put": figures})), ("t::two", info()))
     (row,) = [line for line in lines if "1,600" in line]
     assert cells(lines[lines.index(row) - 2])[:3] == ["experiment", "operation", "ops"]
     assert cells(row) == ["`t::one`", "get&#124;put", "1,600", "400", "8", "0", "12.3", "-", "-"]
 
 
 def test_comparisons_have_their_own_table() -> None:
-    lines = shown(("t::one", info()), ("t::two", compared()))
+    lines = summary_lines(("t::one", info()), ("t::two", comparison_info()))
     assert "**2 experiments: 1 met, 1 without an expectation**" in lines
     head, _, first, second = lines[lines.index("### A versus B") + 2 :][:4]
     assert cells(head) == ["verdict", "experiment", "metric", "A", "B", "B against A", "answer"]
@@ -147,7 +151,7 @@ def test_comparisons_have_their_own_table() -> None:
 
 def test_broken_comparison_comes_first_with_its_line() -> None:
     gate = {"answer": "broken", "lines": ["gate broken: B is worse than A: quiet_p50 +100 %"]}
-    lines = shown(("t::fine", compared()), ("t::bad", compared(gate=gate)))
+    lines = summary_lines(("t::fine", comparison_info()), ("t::bad", comparison_info(gate=gate)))
     assert "**2 experiments: 1 broken, 1 without an expectation**" in lines
     rows = [cells(line) for line in lines if line.startswith("| ❌")]
     assert [row[1].partition(" ")[0] for row in rows] == ["`t::bad`:"]
@@ -157,5 +161,5 @@ def test_broken_comparison_comes_first_with_its_line() -> None:
 
 @pytest.mark.parametrize("comparison", [{}, {"differences": 1}, {"differences": {"x": {}}, "deciding": []}])
 def test_comparison_of_unknown_form_is_shown_as_unknown(comparison: dict[str, Any]) -> None:
-    (row,) = [cells(line) for line in shown(("t::odd", compared(versus=comparison))) if "t::odd" in line]
+    (row,) = [cells(line) for line in summary_lines(("t::odd", comparison_info(versus=comparison))) if "t::odd" in line]
     assert row[2:] == ["-"] * 5

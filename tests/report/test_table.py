@@ -1,4 +1,4 @@
-"""The table as people see it, line by line."""
+"""The table on the terminal, line by line."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ PUTS = {"ops": 1600, "throttled_rate": 0.25, "failed_rate": 0.005, "corrupt_rate
 
 
 def test_kinds_of_operations_of_a_mixed_load_have_a_table() -> None:
-    shown = lines(Finding(info(by_operation={"put": PUTS, "get": {"ops": 3, "response_p50": None}})))
-    assert shown[5:10] == [
+    output = lines(Finding(info(by_operation={"put": PUTS, "get": {"ops": 3, "response_p50": None}})))
+    assert output[5:10] == [
         "",
         "operation    ops  throttled  failed  corrupt  p50 ms  p95 ms  p99 ms",
         "--------------------------------------------------------------------",
@@ -97,9 +97,9 @@ def test_kinds_of_operations_of_a_mixed_load_have_a_table() -> None:
 
 def test_kinds_of_operations_of_several_mixed_loads_name_their_experiments() -> None:
     first = Finding(info(by_operation={"put": PUTS}), nodeid=f"{TEST}[9-1s]")
-    shown = lines(first, Finding(info(by_operation={"put": PUTS})), Finding(info(), nodeid=f"{TEST}[7-1s]"))
-    head = next(number for number, line in enumerate(shown) if line.startswith("experiment  operation"))
-    assert [line.split()[:2] for line in shown[head + 2 : head + 5]] == [["9-1s", "put"], ["50-1s", "put"], []]
+    output = lines(first, Finding(info(by_operation={"put": PUTS})), Finding(info(), nodeid=f"{TEST}[7-1s]"))
+    head = next(number for number, line in enumerate(output) if line.startswith("experiment  operation"))
+    assert [line.split()[:2] for line in output[head + 2 : head + 5]] == [["9-1s", "put"], ["50-1s", "put"], []]
 
 
 @pytest.mark.parametrize("stored", [None, [], {"put": 1}, "put"])
@@ -117,7 +117,7 @@ def test_unknown_is_a_dash_and_zero_is_zero() -> None:
 
 
 def columns(*findings: Finding) -> list[dict[str, str]]:
-    """The rows of the only table, by column title; two spaces separate columns."""
+    """Return the rows of the only table, by column title. Two spaces separate columns."""
     title, _, *body = (re.split(" {2,}", line.strip()) for line in lines(*findings)[2 : 4 + len(findings)])
     return [dict(zip(title, row, strict=True)) for row in body]
 
@@ -203,7 +203,7 @@ def test_provider_without_digests_has_a_note() -> None:
 
 @pytest.mark.parametrize("published", [{}, {"loss_rate": 0.5}])
 def test_big_run_fits_into_120_columns(published: dict[str, Any]) -> None:
-    """A table that is broken by the terminal cannot be read."""
+    """A table whose lines the terminal breaks cannot be read."""
     finding = Finding(info(files=100_000, sensors=10_000, lost=99_999, throttled=99_999, published=published))
     assert max(map(len, lines(finding, width=120)[2:5])) <= 120
     flawless = Finding(info(files=100_000, sensors=10_000, failed=0, corrupt=0, silently_lost=0, published=published))
@@ -225,8 +225,8 @@ def test_big_run_fits_into_120_columns(published: dict[str, Any]) -> None:
     ],
 )
 def test_negligible_starvation_is_omitted(shares: tuple[float | None, ...], remark: str) -> None:
-    shown = [Finding(info(starved_share=share), f"{TEST}[{n}-1s]") for n, share in enumerate(shares)]
-    wide, narrow = lines(*shown), lines(*shown, width=100)
+    findings = [Finding(info(starved_share=share), f"{TEST}[{n}-1s]") for n, share in enumerate(shares)]
+    wide, narrow = lines(*findings), lines(*findings, width=100)
     assert wide[2].endswith("late p99  starved")
     assert not any("omitted" in line for line in wide)
     omitted = [line for line in narrow if line.startswith("  columns omitted: ")]
@@ -250,10 +250,10 @@ def test_starvation_is_omitted_before_faults() -> None:
 
 
 def test_omitted_columns_are_listed_with_their_content() -> None:
-    every = {"files": 100_000, "sensors": 10_000, "published": {"source": "a paper"}}
-    some = [Finding(info(**every, silently_lost=0, corrupt=None, failed=known)) for known in (0, None)]
-    told = "  columns omitted: silent (0 in all rows); corrupt, published (unknown in all rows); failed (0 or unknown)"
-    assert told in lines(*some, width=40)
+    fields = {"files": 100_000, "sensors": 10_000, "published": {"source": "a paper"}}
+    findings = [Finding(info(**fields, silently_lost=0, corrupt=None, failed=failed)) for failed in (0, None)]
+    line = "  columns omitted: silent (0 in all rows); corrupt, published (unknown in all rows); failed (0 or unknown)"
+    assert line in lines(*findings, width=40)
 
 
 @pytest.mark.parametrize("key", ["files", "threads", "sensors", "interval_s", "lost", "silently_lost"])
@@ -303,10 +303,10 @@ def test_provider_messages_are_wrapped_below_the_table() -> None:
     assert "  50-1s: throttled 62 x: 429 too_many_write_operations" in lines(Finding(info(error_details=details)))
     texts = [{"detail": "503 " + "word " * 38, "count": 3}, {"detail": "500", "count": 1}]
     long = {"server": {"count": 4, "said": texts}}
-    drawn = lines(Finding(info(error_details=long)), width=60)
-    words = drawn[drawn.index(next(line for line in drawn if "server 4 x, 3 of them: 503" in line)) :]
+    output = lines(Finding(info(error_details=long)), width=60)
+    words = output[output.index(next(line for line in output if "server 4 x, 3 of them: 503" in line)) :]
     assert words[1].startswith("    word word")
-    assert max(map(len, drawn)) <= 60
+    assert max(map(len, output)) <= 60
     assert "server" not in "\n".join(render([Finding(info(error_details=long))], 60, -1))
 
 

@@ -1,4 +1,4 @@
-"""Stored runs as pytest-benchmark writes them, made from plain values, for tests of what reads them."""
+"""Stored runs as pytest-benchmark writes them, made from plain values, for tests that read them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ START_MS = 1_790_000_000_000
 DAY_MS = 86_400_000
 
 
-def info(**given: Any) -> dict[str, Any]:
-    """An entry's extra_info of schema 2, with what is given over it."""
+def info(**overrides: Any) -> dict[str, Any]:
+    """Return an entry's extra_info of schema 2. Keyword arguments replace its values."""
     return {
         "schema": 2, "outcome": "passed", "machine": "Linux x86_64, 2 x A CPU, CPython 3.11", "agents": 2,
         "missing_agents": {}, "provider": "emulated:dropbox", "profile": "dropbox", "profile_digest": "8c0e4c4d50d0",
@@ -21,13 +21,13 @@ def info(**given: Any) -> dict[str, Any]:
         "threads": None, "arrival": "FixedInterval(interval_s=1.0)", "loop": "open", "size_bytes": 5120,
         "payload": "RandomPayload", "doubts": [], "notes": [], "failed": 0, "throttled": 0, "failed_rate": 0.0,
         "response_p50": 0.1, "response_p99": 0.2, "throughput": 1e6, "first_byte_p50": None,
-        "ops_file": "20261122T071148Z-ec62/it.parquet", **given,
+        "ops_file": "20261122T071148Z-ec62/it.parquet", **overrides,
     }  # fmt: skip
 
 
 def document(entries: dict[str, dict[str, Any]], *, commit: str = "abc", branch: str = "main") -> dict[str, Any]:
-    """A whole file's content; ``entries`` are extra_info by full name."""
-    listed = [
+    """Return the content of a run's file. ``entries`` has each entry's extra_info by its full name."""
+    benchmarks = [
         {"fullname": name, "name": name.partition("::")[2], "params": {"provider": "emulated:dropbox"}, "group": None,
          "options": {}, "param": None, "extra_info": extra,
          "stats": {"min": 0.1, "max": 0.1, "mean": 0.1, "stddev": 0, "rounds": 1, "median": 0.1, "iqr": 0, "q1": 0.1,
@@ -37,20 +37,22 @@ def document(entries: dict[str, dict[str, Any]], *, commit: str = "abc", branch:
     ]  # fmt: skip
     return {
         "machine_info": {"node": "x"}, "commit_info": {"id": commit, "branch": branch, "dirty": False},
-        "benchmarks": listed, "datetime": "2026-11-22T07:11:54.405735+00:00", "version": "5.1.0",
+        "benchmarks": benchmarks, "datetime": "2026-11-22T07:11:54.405735+00:00", "version": "5.1.0",
     }  # fmt: skip
 
 
-def store(storage: Path, number: int, entries: dict[str, dict[str, Any]], *, name: str = "run", **told: str) -> Path:
-    """Write a run's file where pytest-benchmark would."""
+def store(
+    storage: Path, number: int, entries: dict[str, dict[str, Any]], *, name: str = "run", **commit_info: str
+) -> Path:
+    """Write a run's file to the path that pytest-benchmark would choose."""
     path = storage / MACHINE / f"{number:04}_{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document(entries, **told)), encoding="utf-8")
+    path.write_text(json.dumps(document(entries, **commit_info)), encoding="utf-8")
     return path
 
 
-def store_series(storage: Path, values: list[float], fullname: str = "test_it.py::test_put", **given: Any) -> None:
-    """Write a run a day, with these values of ``response_p50``."""
+def store_series(storage: Path, values: list[float], fullname: str = "test_it.py::test_put", **overrides: Any) -> None:
+    """Write one run a day, with these values of ``response_p50``."""
     for number, value in enumerate(values, 1):
-        told = info(response_p50=value, start_wall_ms=START_MS + number * DAY_MS, **given)
-        store(storage, number, {fullname: told}, commit=f"c{number:03}")
+        entry = info(response_p50=value, start_wall_ms=START_MS + number * DAY_MS, **overrides)
+        store(storage, number, {fullname: entry}, commit=f"c{number:03}")

@@ -1,4 +1,4 @@
-"""What the user decided about baselines: what is written down is read again, and nothing else is."""
+"""The user's decisions about baselines are read back as they were written, and malformed files are ignored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The adapter to pytest-benchmark: the private names that we use exist, and our entries are ordinary ones."""
+"""The adapter to pytest-benchmark: the private names that it uses exist, and its entries are ordinary ones."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ ENTRY: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def _no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a worker pytest-benchmark switches itself off, also in the runs that these tests start."""
+    """An environment that does not look like a worker's, in which pytest-benchmark would switch itself off."""
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
 
 
 @pytest.fixture
 def config(pytester: pytest.Pytester) -> pytest.Config:
-    return configured(pytester)
+    return configure(pytester)
 
 
-def configured(pytester: pytest.Pytester, *options: str) -> pytest.Config:
-    """A configured run of both plugins which keeps its files in ``store``."""
+def configure(pytester: pytest.Pytester, *options: str) -> pytest.Config:
+    """Configure a run of both plugins that keeps its files in ``store``."""
     return pytester.parseconfigure("-p", "no:cacheprovider", "--benchmark-storage=store", *options)
 
 
@@ -47,11 +47,11 @@ def session_of(config: pytest.Config) -> Any:
     return config._benchmarksession  # type: ignore[attr-defined]  # the private name that these tests are about
 
 
-def stored(pytester: pytest.Pytester) -> list[Path]:
+def list_stored(pytester: pytest.Pytester) -> list[Path]:
     return sorted((pytester.path / "store").rglob("*"))
 
 
-# --- the private names: if one of these fails, a release of pytest-benchmark has moved what we rely on ---
+# --- the private names: a failure means that a release of pytest-benchmark has changed them ---
 
 
 def test_the_session_has_every_name_that_the_adapter_uses(config: pytest.Config) -> None:
@@ -118,7 +118,7 @@ def test_an_entry_is_an_ordinary_one(config: pytest.Config) -> None:
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data_s=st.lists(st.floats(0, 1e6), min_size=1, max_size=30))
 def test_statistics_are_pytest_benchmarks_own(config: pytest.Config, data_s: list[float]) -> None:
-    """Ours come from an array; the stock class sorts lists."""
+    """The adapter computes statistics from an array. The stock class sorts a list."""
     from pytest_benchmark.stats import Stats
 
     benchmarks.add_entry(config, **{**ENTRY, "data_s": data_s})
@@ -135,14 +135,14 @@ def test_an_entry_without_a_round_is_refused(config: pytest.Config) -> None:
 
 
 def test_entries_of_stock_benchmarks_travel_as_plain_data(pytester: pytest.Pytester) -> None:
-    sender = configured(pytester)
+    sender = configure(pytester)
     benchmarks.add_entry(sender, **ENTRY, group="g", iterations=7, options={"min_rounds": 5})
     (former,) = [entry.as_dict() for entry in session_of(sender).benchmarks]
-    taken = json.loads(json.dumps(benchmarks.take_entries(sender)))
+    entries = json.loads(json.dumps(benchmarks.take_entries(sender)))
     assert session_of(sender).benchmarks == []
-    receiver = configured(pytester)
-    for each in taken:
-        benchmarks.add_entry(receiver, **each)
+    receiver = configure(pytester)
+    for entry in entries:
+        benchmarks.add_entry(receiver, **entry)
     assert [entry.as_dict() for entry in session_of(receiver).benchmarks] == [former]
 
 
@@ -186,7 +186,7 @@ def test_a_run_is_saved_under_its_name_and_only_once(pytester: pytest.Pytester, 
     benchmarks.save_entries(config, "r1")
     session_of(config).handle_saving()
     assert benchmarks.storage_folder(config) == pytester.path / "store"
-    (path,) = [each for each in stored(pytester) if each.is_file()]
+    (path,) = [path for path in list_stored(pytester) if path.is_file()]
     assert path.name == "0001_r1.json"
     (entry,) = json.loads(path.read_text())["benchmarks"]
     assert entry["extra_info"] == ENTRY["extra_info"]
@@ -194,10 +194,10 @@ def test_a_run_is_saved_under_its_name_and_only_once(pytester: pytest.Pytester, 
 
 
 def test_name_given_by_the_user_replaces_the_default_name(pytester: pytest.Pytester) -> None:
-    config = configured(pytester, "--benchmark-save=mine", "--benchmark-json=out.json")
+    config = configure(pytester, "--benchmark-save=mine", "--benchmark-json=out.json")
     benchmarks.add_entry(config, **ENTRY)
     benchmarks.save_entries(config, "r1")
-    assert [each.name for each in stored(pytester) if each.is_file()] == ["0001_mine.json"]
+    assert [path.name for path in list_stored(pytester) if path.is_file()] == ["0001_mine.json"]
     assert json.loads((pytester.path / "out.json").read_text())["benchmarks"][0]["stats"]["data"] == ENTRY["data_s"]
 
 
@@ -208,18 +208,18 @@ def test_nothing_is_saved_without_entries_or_a_wish(
     for _ in range(entries):
         benchmarks.add_entry(config, **ENTRY)
     benchmarks.save_entries(config, name)
-    assert not [each for each in stored(pytester) if each.is_file()]
+    assert not [path for path in list_stored(pytester) if path.is_file()]
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, as Linux has it")
 def test_full_disk_is_reported_in_one_line(pytester: pytest.Pytester) -> None:
-    config = configured(pytester, "--benchmark-json=/dev/full")
+    config = configure(pytester, "--benchmark-json=/dev/full")
     benchmarks.add_entry(config, **ENTRY)
     with pytest.raises(ResultsError) as caught:
         benchmarks.save_entries(config, None)
     store = pytester.path / "store"
-    told = "cannot save the entries: No space left on device; free some space, or choose another place"
-    assert str(caught.value) == f"{store}: {told}"
+    message = "cannot save the entries: No space left on device; free some space, or choose another place"
+    assert str(caught.value) == f"{store}: {message}"
     session_of(config).handle_saving()  # pytest-benchmark's own attempt at the end of the run: nothing is left to do
 
 
@@ -230,21 +230,21 @@ def test_a_torn_file_is_not_left_for_the_next_run_to_stumble_over(
     benchmarks.save_entries(config, "good")
     session = session_of(config)
 
-    def torn_save(document: Any, name: str) -> None:
+    def fail_to_save(document: Any, name: str) -> None:
         session.storage.get(f"0002_{name}.json").write_text('{"benchmarks": [')
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(session.storage, "save", torn_save)
+    monkeypatch.setattr(session.storage, "save", fail_to_save)
     with pytest.raises(ResultsError, match="No space left on device"):
         benchmarks.save_entries(config, "torn")
-    assert [each.name for each in stored(pytester) if each.is_file()] == ["0001_good.json"]
+    assert [path.name for path in list_stored(pytester) if path.is_file()] == ["0001_good.json"]
 
 
 # --- the compared run ---
 
 
-def saved_run(pytester: pytest.Pytester, name: str, loss_rate: float, *fullnames: str) -> None:
-    config = configured(pytester)
+def save_run(pytester: pytest.Pytester, name: str, loss_rate: float, *fullnames: str) -> None:
+    config = configure(pytester)
     for fullname in fullnames:
         benchmarks.add_entry(config, **{**ENTRY, "fullname": fullname, "extra_info": {"loss_rate": loss_rate}})
     benchmarks.save_entries(config, name)
@@ -262,26 +262,28 @@ def saved_run(pytester: pytest.Pytester, name: str, loss_rate: float, *fullnames
 def test_gates_see_the_runs_asked_for_or_all(
     pytester: pytest.Pytester, option: tuple[str, ...], first: list[Any], both: list[Any]
 ) -> None:
-    saved_run(pytester, "one", 0.1, "first", "both")
-    saved_run(pytester, "two", 0.2, "both")
-    runs = benchmarks.stored_runs(configured(pytester, *option))
-    found = {name: [(each.run, each.info["loss_rate"]) for each in runs.entries_of(name)] for name in ("first", "both")}
-    assert found == {"first": first, "both": both}
+    save_run(pytester, "one", 0.1, "first", "both")
+    save_run(pytester, "two", 0.2, "both")
+    runs = benchmarks.stored_runs(configure(pytester, *option))
+    loss_rates = {
+        name: [(entry.run, entry.info["loss_rate"]) for entry in runs.entries_of(name)] for name in ("first", "both")
+    }
+    assert loss_rates == {"first": first, "both": both}
 
 
 @pytest.mark.slow
 def test_only_the_latest_of_very_many_runs_are_read(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(1, 6):
-        saved_run(pytester, "many", number / 10, "it")
-    machine = session_of(configured(pytester)).machine_id
-    put_bad(pytester.path / "store" / machine / "0006_bad.json", "huge")
-    size_bytes = stored(pytester)[0].stat().st_size
+        save_run(pytester, "many", number / 10, "it")
+    machine = session_of(configure(pytester)).machine_id
+    write_bad_run(pytester.path / "store" / machine / "0006_bad.json", "huge")
+    size_bytes = list_stored(pytester)[0].stat().st_size
     monkeypatch.setattr(benchmarks, "_READ_BYTES", size_bytes * 3 // 2)
-    runs = benchmarks.stored_runs(configured(pytester))
-    assert [each.info["loss_rate"] for each in runs.entries_of("it")] == [0.4, 0.5]
+    runs = benchmarks.stored_runs(configure(pytester))
+    assert [entry.info["loss_rate"] for entry in runs.entries_of("it")] == [0.4, 0.5]
     assert runs.unreadable == ["0006_bad.json"]
-    named = benchmarks.stored_runs(configured(pytester, "--benchmark-compare=0001"))
-    assert [each.info["loss_rate"] for each in named.entries_of("it")] == [0.1]
+    compared_runs = benchmarks.stored_runs(configure(pytester, "--benchmark-compare=0001"))
+    assert [entry.info["loss_rate"] for entry in compared_runs.entries_of("it")] == [0.1]
 
 
 def test_the_first_run_has_nothing_to_compare_with(config: pytest.Config) -> None:
@@ -300,57 +302,60 @@ BAD = {
 }
 
 
-def put_bad(place: Path, kind: str) -> str:
-    """Puts something else where a stored run is expected. Returns the message about it."""
-    place.parent.mkdir(parents=True, exist_ok=True)
+def write_bad_run(path: Path, kind: str) -> str:
+    """Write something other than a run to the path of a stored run. Return the message about it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     if kind == "folder":
-        place.mkdir()
+        path.mkdir()
         return "expected a file"
     if kind == "fifo":
-        os.mkfifo(place)
+        os.mkfifo(path)
         return "expected a file"
     if kind == "huge":
-        with place.open("wb") as file:
+        with path.open("wb") as file:
             file.truncate(10**12)
         return "is larger than"
     if kind == "binary":
-        place.write_bytes(b"\xff\xfe\x00")
+        path.write_bytes(b"\xff\xfe\x00")
         return "is not JSON"
-    text, said = BAD[kind]
-    place.write_text(text)
-    return said
+    text, message = BAD[kind]
+    path.write_text(text)
+    return message
 
 
-def naming(pytester: pytest.Pytester, named: str) -> pytest.Config:
-    """A run with ``--benchmark-compare``; pytest-benchmark's own warnings about it would be errors in this checkout."""
-    config = configured(pytester)
-    session_of(config).compare = named
+def configure_comparison(pytester: pytest.Pytester, name: str) -> pytest.Config:
+    """Configure a run with ``--benchmark-compare``.
+
+    The option itself would bring warnings of pytest-benchmark, which are errors in this checkout.
+    """
+    config = configure(pytester)
+    session_of(config).compare = name
     return config
 
 
 @pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("kind", [*BAD, "folder", "fifo", "huge", "binary"])
 def test_named_file_that_is_not_a_run_is_refused_in_one_line(pytester: pytest.Pytester, kind: str) -> None:
-    saved_run(pytester, "good", 0.1, "it")
-    machine = session_of(configured(pytester)).machine_id
-    said = put_bad(pytester.path / "store" / machine / "0002_bad.json", kind)
-    with pytest.raises(UsageError, match=rf"^--benchmark-compare=0002: .*0002_bad.json.*{said}") as caught:
-        benchmarks.stored_runs(naming(pytester, "0002"))
+    save_run(pytester, "good", 0.1, "it")
+    machine = session_of(configure(pytester)).machine_id
+    message = write_bad_run(pytester.path / "store" / machine / "0002_bad.json", kind)
+    with pytest.raises(UsageError, match=rf"^--benchmark-compare=0002: .*0002_bad.json.*{message}") as caught:
+        benchmarks.stored_runs(configure_comparison(pytester, "0002"))
     assert "\n" not in str(caught.value)
-    unnamed = benchmarks.stored_runs(configured(pytester))
-    assert [each.info["loss_rate"] for each in unnamed.entries_of("it")] == [0.1]
-    assert unnamed.unreadable == ["0002_bad.json"]
+    all_runs = benchmarks.stored_runs(configure(pytester))
+    assert [entry.info["loss_rate"] for entry in all_runs.entries_of("it")] == [0.1]
+    assert all_runs.unreadable == ["0002_bad.json"]
 
 
-@pytest.mark.parametrize("named", ["0007", "nothing", "a/b/c", "/no/such/file.json"])
-def test_missing_named_run_is_refused_in_one_line(pytester: pytest.Pytester, named: str) -> None:
-    saved_run(pytester, "good", 0.1, "it")
-    with pytest.raises(UsageError, match=f"^--benchmark-compare={named}: ") as caught:
-        benchmarks.stored_runs(naming(pytester, named))
+@pytest.mark.parametrize("name", ["0007", "nothing", "a/b/c", "/no/such/file.json"])
+def test_missing_named_run_is_refused_in_one_line(pytester: pytest.Pytester, name: str) -> None:
+    save_run(pytester, "good", 0.1, "it")
+    with pytest.raises(UsageError, match=f"^--benchmark-compare={name}: ") as caught:
+        benchmarks.stored_runs(configure_comparison(pytester, name))
     assert "\n" not in str(caught.value)
 
 
-# --- through the whole of pytest-benchmark ---
+# --- whole runs of pytest-benchmark ---
 
 CONFTEST = f"""
 from pytest_cloudbench.results import benchmarks
@@ -377,15 +382,15 @@ def test_pytest_benchmark_saves_prints_and_compares_our_entries(
     result = pytester.runpytest_subprocess(*options, "--benchmark-compare", "--benchmark-compare-fail=mean:1%")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["*Name (time in ms)*", "test_it?5-a?0?? (0001_*)*", "test_it?5-a?0?? (NOW)*"])
-    assert len([each for each in stored(pytester) if each.suffix == ".json"]) == 2
+    assert len([path for path in list_stored(pytester) if path.suffix == ".json"]) == 2
 
 
 def test_sessions_that_save_under_one_name_at_the_same_time_lose_nothing(pytester: pytest.Pytester) -> None:
     """pytest-benchmark looks for the next number and then writes: the second of two would take the same one."""
-    configs = [configured(pytester, "--benchmark-save=nightly") for _ in range(4)]
+    configs = [configure(pytester, "--benchmark-save=nightly") for _ in range(4)]
     for config in configs:
         benchmarks.add_entry(config, **ENTRY)
     with ThreadPoolExecutor(len(configs)) as pool:
         assert list(pool.map(lambda config: benchmarks.save_entries(config, None), configs)) == [True] * len(configs)
-    names = [path.name for path in stored(pytester) if path.is_file()]
+    names = [path.name for path in list_stored(pytester) if path.is_file()]
     assert names == [f"000{number}_nightly.json" for number in range(1, len(configs) + 1)]

@@ -1,4 +1,4 @@
-"""Archives of stored runs that somebody, or a broken download, has changed."""
+"""Archives of stored runs that were changed by somebody or by a broken download."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def storage(tmp_path: Path) -> Path:
 def run(storage: Path, capfd: pytest.CaptureFixture[str]) -> Any:
     def run(*argv: str, status: int = 0) -> tuple[str, str]:
         assert cli.main([*argv, "--storage", str(storage)]) == status, capfd.readouterr()
-        found = capfd.readouterr()
-        return found.out, found.err
+        output = capfd.readouterr()
+        return output.out, output.err
 
     return run
 
 
-def flipped(data: bytes, start: int, end: int) -> bytes:
+def flip_bytes(data: bytes, start: int, end: int) -> bytes:
     return data[:start] + bytes(byte ^ 0x55 for byte in data[start:end]) + data[end:]
 
 
@@ -46,15 +46,15 @@ def archive_of(content: bytes, method: int = zipfile.ZIP_DEFLATED, name: str = "
 
 RUN = json.dumps(list(range(2000))).encode()
 DAMAGED = {
-    "LZMA, damaged": flipped(archive_of(RUN, zipfile.ZIP_LZMA), 80, 140),
+    "LZMA, damaged": flip_bytes(archive_of(RUN, zipfile.ZIP_LZMA), 80, 140),
     "LZMA": archive_of(RUN, zipfile.ZIP_LZMA),
-    "bzip2, damaged": flipped(archive_of(RUN, zipfile.ZIP_BZIP2), 80, 140),
-    "deflated, damaged": flipped(archive_of(RUN), 80, 140),
-    "stored, damaged": flipped(archive_of(RUN, zipfile.ZIP_STORED), 80, 140),
+    "bzip2, damaged": flip_bytes(archive_of(RUN, zipfile.ZIP_BZIP2), 80, 140),
+    "deflated, damaged": flip_bytes(archive_of(RUN), 80, 140),
+    "stored, damaged": flip_bytes(archive_of(RUN, zipfile.ZIP_STORED), 80, 140),
     "a name of no UTF-8": archive_of(RUN, name="\u00e9").replace("\u00e9".encode(), b"\xff\xfe"),
     "the end is gone": archive_of(RUN)[:-30],
     "the beginning is gone": archive_of(RUN)[100:],
-    "its list, damaged": flipped(archive_of(RUN), len(archive_of(RUN)) - 60, len(archive_of(RUN)) - 40),
+    "its list, damaged": flip_bytes(archive_of(RUN), len(archive_of(RUN)) - 60, len(archive_of(RUN)) - 40),
     "a bomb": archive_of(b"[" + b" " * (8 << 20) + b"]", count=4),
     "empty": b"",
     "a run": RUN,
@@ -76,13 +76,13 @@ def test_damaged_archive_is_refused_in_one_line_and_changes_nothing(
 
 def test_any_flipped_byte_of_an_archive_is_no_traceback(storage: Path, tmp_path: Path, capfd: Any) -> None:
     store_series(storage, [0.1, 0.2])
-    bundle, there = tmp_path / "runs.zip", str(tmp_path / "there")
+    bundle, other_storage = tmp_path / "runs.zip", str(tmp_path / "there")
     assert cli.main(["baseline", "export", str(bundle), "--storage", str(storage)]) == 0
-    whole = bundle.read_bytes()
+    data = bundle.read_bytes()
     statuses = set()
-    for place in [*range(0, len(whole), 97), *range(len(whole) - 160, len(whole))]:
-        bundle.write_bytes(flipped(whole, place, place + 1))
-        statuses.add(cli.main(["baseline", "import", str(bundle), "--storage", there]))
+    for offset in [*range(0, len(data), 97), *range(len(data) - 160, len(data))]:
+        bundle.write_bytes(flip_bytes(data, offset, offset + 1))
+        statuses.add(cli.main(["baseline", "import", str(bundle), "--storage", other_storage]))
         assert capfd.readouterr().err.count("\n") <= 2
     assert statuses == {0, 1}
 

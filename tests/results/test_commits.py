@@ -1,4 +1,4 @@
-"""What git says about commits: before the merge base, after it, unknown, and where there is no git at all."""
+"""Answers of git about commits: before the merge base, after it, unknown, and without a repository or git."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pytest_cloudbench.results.commits import Commits
 
 
 def git(folder: Path, *args: str) -> str:
-    own = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
-    who = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
+    config = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+    author = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
     done = subprocess.run(
-        ["git", "-C", str(folder), *who, *args], capture_output=True, text=True, check=True, env=os.environ | own
+        ["git", "-C", str(folder), *author, *args], capture_output=True, text=True, check=True, env=os.environ | config
     )
     return done.stdout.strip()
 
@@ -26,52 +26,52 @@ def commit(folder: Path, text: str) -> str:
 
 
 @pytest.fixture
-def work(tmp_path: Path) -> tuple[Path, dict[str, str]]:
-    """One commit on main, then further commits on main and on a branch."""
+def repository(tmp_path: Path) -> tuple[Path, dict[str, str]]:
+    """A repository's folder and its commits by name: two on main, then two on a branch and one more on main."""
     git(tmp_path, "init", "-q", "-b", "main")
-    made = {"first": commit(tmp_path, "first"), "base": commit(tmp_path, "base")}
+    ids = {"first": commit(tmp_path, "first"), "base": commit(tmp_path, "base")}
     git(tmp_path, "checkout", "-q", "-b", "feature")
-    made |= {"mine": commit(tmp_path, "mine"), "last": commit(tmp_path, "last")}
+    ids |= {"mine": commit(tmp_path, "mine"), "last": commit(tmp_path, "last")}
     git(tmp_path, "checkout", "-q", "main")
-    made["theirs"] = commit(tmp_path, "theirs")
+    ids["theirs"] = commit(tmp_path, "theirs")
     git(tmp_path, "checkout", "-q", "feature")
-    return tmp_path, made
+    return tmp_path, ids
 
 
-def test_commits_up_to_the_merge_base_are_before(work: tuple[Path, dict[str, str]]) -> None:
-    folder, made = work
-    found = Commits(folder)
-    assert (found.head, found.base, found.branch) == (made["last"], made["base"], "main")
-    assert {name: found.is_before(made[name]) for name in made} == {
+def test_commits_up_to_the_merge_base_are_before(repository: tuple[Path, dict[str, str]]) -> None:
+    folder, ids = repository
+    clone = Commits(folder)
+    assert (clone.head, clone.base, clone.branch) == (ids["last"], ids["base"], "main")
+    assert {name: clone.is_before(ids[name]) for name in ids} == {
         "first": True, "base": True, "mine": False, "last": False, "theirs": False,
     }  # fmt: skip
-    assert found.is_before("0" * 40) is None, "this clone does not know it"
-    assert found.is_before("--help") is None
+    assert clone.is_before("0" * 40) is None, "this clone does not know it"
+    assert clone.is_before("--help") is None
 
 
-def test_the_first_suspect_is_the_first_commit_after_the_baseline(work: tuple[Path, dict[str, str]]) -> None:
-    folder, made = work
-    found = Commits(folder)
-    assert found.first_after(made["base"]) == (made["mine"], 2)
-    assert found.first_after(made["last"]) == ("", 0)
-    assert found.first_after("0" * 40) == ("", 0)
+def test_the_first_suspect_is_the_first_commit_after_the_baseline(repository: tuple[Path, dict[str, str]]) -> None:
+    folder, ids = repository
+    clone = Commits(folder)
+    assert clone.first_after(ids["base"]) == (ids["mine"], 2)
+    assert clone.first_after(ids["last"]) == ("", 0)
+    assert clone.first_after("0" * 40) == ("", 0)
 
 
-def test_on_the_default_branch_all_of_its_commits_are_before(work: tuple[Path, dict[str, str]]) -> None:
-    folder, made = work
+def test_on_the_default_branch_all_of_its_commits_are_before(repository: tuple[Path, dict[str, str]]) -> None:
+    folder, ids = repository
     git(folder, "checkout", "-q", "main")
-    found = Commits(folder)
-    assert (found.base, found.is_before(made["theirs"]), found.is_before(made["mine"])) == (made["theirs"], True, False)
+    clone = Commits(folder)
+    assert (clone.base, clone.is_before(ids["theirs"]), clone.is_before(ids["mine"])) == (ids["theirs"], True, False)
 
 
-def test_the_user_may_name_the_default_branch(work: tuple[Path, dict[str, str]]) -> None:
-    folder, made = work
-    assert Commits(folder, "feature").base == made["last"]
+def test_the_user_may_name_the_default_branch(repository: tuple[Path, dict[str, str]]) -> None:
+    folder, ids = repository
+    assert Commits(folder, "feature").base == ids["last"]
 
 
 def test_outside_of_a_repository_nothing_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    found = Commits(tmp_path)
-    assert (found.head, found.base, found.branch, found.is_before("abc")) == ("", "", "", None)
+    clone = Commits(tmp_path)
+    assert (clone.head, clone.base, clone.branch, clone.is_before("abc")) == ("", "", "", None)
     monkeypatch.setenv("PATH", "")
     assert Commits(tmp_path).first_after("abc") == ("", 0)

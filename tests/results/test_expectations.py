@@ -1,4 +1,4 @@
-"""A file of expectations is changed so that its diff shows the change and nothing else."""
+"""Changes of a file of expectations keep all other lines as they are."""
 
 from __future__ import annotations
 

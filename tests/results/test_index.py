@@ -1,4 +1,4 @@
-"""The index of stored runs: it agrees with the files, in any order of events, and survives anything in a folder."""
+"""The index of stored runs agrees with the files after any order of events, and survives any file in the folder."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ FIXTURES = Path(__file__).parents[2] / "fixtures"
 TEST = "test_it.py::test_put"
 
 
-def seen(index: Index) -> Any:
-    """All that an index answers, to compare two."""
+def read_all(index: Index) -> Any:
+    """Return all answers of an index, so that two indexes can be compared."""
     runs = index.runs()
     points = [
         (name, index.series(name, "response_p50"), index.series(name, "failed")) for name in sorted(index.tests())
@@ -63,8 +63,8 @@ def test_why_a_point_may_be_no_baseline(storage: Path) -> None:
     unfit: list[dict[str, Any]] = [
         {"doubts": ["x"]}, {"outcome": "interrupted"}, {"response_p50": None}, {"missing_agents": {"gw0": "gone"}},
     ]  # fmt: skip
-    for number, given in enumerate(unfit, 4):
-        store(storage, number, {TEST: info(start_wall_ms=START_MS * 2 + number, **given)})
+    for number, values in enumerate(unfit, 4):
+        store(storage, number, {TEST: info(start_wall_ms=START_MS * 2 + number, **values)})
     points = Index.open(storage).series(TEST, "response_p50")[3:]
     fits = ["had doubts", "ended in an interruption", "held no number for response_p50", "had doubts"]
     assert [point.fit for point in points] == fits
@@ -78,9 +78,9 @@ OUTLIER: dict[str, Any] = {"gate": {"answer": "met", "quarantined": ["quiet_p50"
 
 def test_a_late_engine_makes_no_baseline_of_a_run_that_is_none_for_another_reason(storage: Path) -> None:
     unfit = [LATE, LATE | BROKEN, LATE | {"outcome": "failed"}, LATE | OUTLIER, OUTLIER]
-    for number, given in enumerate(unfit, 4):
-        store(storage, number, {TEST: info(**{"start_wall_ms": START_MS * 2 + number, **given})})
-    for _ in range(2):  # from the files, and from the index that was made of them
+    for number, values in enumerate(unfit, 4):
+        store(storage, number, {TEST: info(**{"start_wall_ms": START_MS * 2 + number, **values})})
+    for _ in range(2):  # first from the files, then from the index that was written
         points = Index.open(storage).series(TEST, "response_p50")[3:]
         assert [point.fit for point in points] == [
             "had doubts about its times", "failed only at the gate", "did not pass",
@@ -91,8 +91,8 @@ def test_a_late_engine_makes_no_baseline_of_a_run_that_is_none_for_another_reaso
 
 
 def test_accepted_run_supersedes_earlier_ones_and_pardons_gate_failures(storage: Path) -> None:
-    for number, given in enumerate([LATE, OUTLIER, BROKEN, LATE | BROKEN, OUTLIER], 4):
-        store(storage, number, {TEST: info(**{"start_wall_ms": START_MS * 2 + number, **given})})
+    for number, values in enumerate([LATE, OUTLIER, BROKEN, LATE | BROKEN, OUTLIER], 4):
+        store(storage, number, {TEST: info(**{"start_wall_ms": START_MS * 2 + number, **values})})
     accepted = Index.open(storage).find("6")
     assert Index.open(storage).not_passed(accepted.place, []) == []
     assert Index.open(storage).not_passed(Index.open(storage).find("7").place, []) == []
@@ -112,12 +112,12 @@ def test_all_numbers_are_kept_and_nothing_else(storage: Path) -> None:
     (brief,) = index.brief_entries(index.runs()[0].place)
     (entry,) = index.entries(index.runs()[0].place)
     assert entry.info["versions"] == {"pytest-cloudbench": "0.1.0"}
-    lacking = {key for key in entry.info if entry.info[key] is not None and brief.info.get(key) != entry.info[key]}
-    assert lacking == {"versions", "seed", "notes"}
+    missing_keys = {key for key in entry.info if entry.info[key] is not None and brief.info.get(key) != entry.info[key]}
+    assert missing_keys == {"versions", "seed", "notes"}
 
 
 def test_a_comparison_of_two_sides_is_in_no_series_and_stays_one_without_the_file(storage: Path) -> None:
-    """Not even if it is called like a test that measured one side; nor is a block that was recovered."""
+    """A comparison with the name of a test of one side is in no series either. Nor is a recovered block."""
     versus = {"A": "s3://old", "B": "s3://new", "pairs": 12, "differences": {}, "blocks": [{"number": 0}] * 24}
     later = {"start_wall_ms": START_MS * 2}
     store(storage, 4, {TEST: info(versus=versus, **later), "pair": info(versus=versus, **later)})
@@ -140,18 +140,18 @@ def test_a_comparison_of_two_sides_is_in_no_series_and_stays_one_without_the_fil
 def test_a_strange_comparison_is_one_of_nothing(storage: Path, strange: Any) -> None:
     store(storage, 4, {TEST: info(versus=strange)})
     index = Index.open(storage)
-    assert [dict(each.found) for each in index.comparisons()] == [{}]
+    assert [dict(comparison.found) for comparison in index.comparisons()] == [{}]
     assert len(index.series(TEST, "ops")) == 3
 
 
 def test_the_file_is_read_again_and_says_the_same(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = seen(Index.open(storage))
+    answers = read_all(Index.open(storage))
     assert (storage / INDEX_NAME).exists()
-    opened: list[Path] = []
-    monkeypatch.setattr(stored, "read_run", opened.append)
+    read_paths: list[Path] = []
+    monkeypatch.setattr(stored, "read_run", read_paths.append)
     again = Index.open(storage)
-    assert seen(again) == made
-    assert opened == []
+    assert read_all(again) == answers
+    assert read_paths == []
 
 
 def test_index_rereads_only_changed_files(storage: Path) -> None:
@@ -165,9 +165,9 @@ def test_index_rereads_only_changed_files(storage: Path) -> None:
         (0.3, "c003"),
     ]
     assert [run.name for run in index.runs()] == ["0004_run", "0002_run", "0003_run"]
-    shown = seen(index)
+    answers = read_all(index)
     (storage / INDEX_NAME).unlink()
-    assert seen(Index.open(storage)) == shown, "deleting what is derived loses nothing"
+    assert read_all(Index.open(storage)) == answers, "deleting what is derived loses nothing"
 
 
 def test_few_new_runs_are_read_without_writing_many_old_ones_again(tmp_path: Path) -> None:
@@ -200,29 +200,29 @@ def test_unreadable_runs_are_reported_in_one_line_and_left_out(storage: Path, mo
     monkeypatch.setattr(stored, "LARGEST_BYTES", 50_000)
     index = Index.open(storage)
     assert [point.value for point in index.series(TEST, "response_p50")] == [0.1, 0.2, 0.3]
-    told = {line.partition("_")[2].partition(".json: ")[0].rpartition("_")[2]: line for line in index.problems}
-    assert sorted(told) == sorted(
+    problems = {line.partition("_")[2].partition(".json: ")[0].rpartition("_")[2]: line for line in index.problems}
+    assert sorted(problems) == sorted(
         ["torn", "foreign", "empty", "binary", "deep", "run", "fifo", "folder", "huge", "unnamed"]
     ), "one line each; two are called run"
     assert len(index.problems) == 11
     assert all("\n" not in line for line in index.problems)
     assert "has entry schema 99; this version reads 1 to 2" in "".join(index.problems)
-    assert "is larger than 50,000 bytes" in told["huge"]
+    assert "is larger than 50,000 bytes" in problems["huge"]
     assert Index.open(storage).problems == index.problems, "they are told again without being read again"
 
 
 def test_a_torn_file_counts_once_it_is_whole(storage: Path) -> None:
     path = store(storage, 4, {TEST: info(response_p50=0.4, start_wall_ms=START_MS * 2)})
-    whole = path.read_bytes()
-    path.write_bytes(whole[:500])
+    data = path.read_bytes()
+    path.write_bytes(data[:500])
     assert len(Index.open(storage).series(TEST, "failed")) == 3
-    path.write_bytes(whole)
+    path.write_bytes(data)
     assert [point.value for point in Index.open(storage).series(TEST, "response_p50")] == [0.1, 0.2, 0.3, 0.4]
 
 
 @pytest.mark.parametrize("harm", ["torn", "foreign", "other schema", "bad byte", "missing column"])
 def test_a_harmed_index_is_made_again(storage: Path, harm: str) -> None:
-    made = seen(Index.open(storage))
+    answers = read_all(Index.open(storage))
     path = storage / INDEX_NAME
     data = path.read_bytes()
     if harm == "torn":
@@ -236,12 +236,12 @@ def test_a_harmed_index_is_made_again(storage: Path, harm: str) -> None:
         with path.open("wb") as file:
             columns = [parquet.Column(name, parquet.TEXT) for name in ("place", "run")]
             parquet.write(file, columns, [[["x"], ["x"]]], {"cloudbench_index": "5", "files": "{}"})
-    else:  # in the data of a column that opening does not look at
+    else:  # damage in a column that is not read when the index is opened
         broken = bytearray(data)
-        starts = [at for at in range(len(data) - 3) if data[at : at + 3] == b"\x1f\x8b\x08"]
+        starts = [offset for offset in range(len(data) - 3) if data[offset : offset + 3] == b"\x1f\x8b\x08"]
         broken[starts[7] + 15] ^= 0xFF
         path.write_bytes(broken)
-    assert seen(Index.open(storage)) == made
+    assert read_all(Index.open(storage)) == answers
 
 
 def test_writers_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
@@ -259,10 +259,10 @@ def test_writers_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
 
 
 def test_a_storage_that_nobody_may_write_is_read(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: Any) -> None:
+    def refuse(*_: Any) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(opening, "write_whole", refused)
+    monkeypatch.setattr(opening, "write_whole", refuse)
     index = Index.open(storage)
     assert len(index.runs()) == 3
     assert not index.write()
@@ -307,12 +307,12 @@ def test_run_is_found_by_number_name_or_path(storage: Path) -> None:
     third = index.runs()[2]
     for text in ("last", "3", "0003", "0003_run", "0003_run.json", third.place, str(storage / third.place)):
         assert index.find(text) == third, text
-    for text, why in {
+    for text, message in {
         "9": "there is no such run",
         "": "there is no such run",
         "0": "matches 3 runs",
     }.items():
-        with pytest.raises(UsageError, match=why):
+        with pytest.raises(UsageError, match=message):
             index.find(text)
     shutil.copytree(storage / MACHINE, storage / "Linux-CPython-3.12-64bit")
     with pytest.raises(UsageError, match="matches 2 runs"):

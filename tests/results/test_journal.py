@@ -1,4 +1,4 @@
-"""Cleaning up what runs left, while others do the same."""
+"""Removal of the folders of killed runs while other processes remove them, too."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.limits import HANG_S
 fcntl = pytest.importorskip("fcntl")
 
 
-def left(store: Path, monkeypatch: pytest.MonkeyPatch) -> journal.LeftFolder:
-    """What a killed run leaves: files in three folders, and an entry in the journal."""
+def leave_folder(store: Path, monkeypatch: pytest.MonkeyPatch) -> journal.LeftFolder:
+    """Write the folder of a killed run, with files in three folders, and its entry in the journal."""
     monkeypatch.setenv("CLOUDBENCH_JOURNAL", str(store.parent / "journal.jsonl"))
     for name in ("a", "b", "c"):
         (store / "cloudbench-x" / name).mkdir(parents=True)
@@ -29,8 +29,8 @@ def left(store: Path, monkeypatch: pytest.MonkeyPatch) -> journal.LeftFolder:
     return journal.LeftFolder(f"folder:{store}", "/cloudbench-x")
 
 
-class Meanwhile:
-    """A driver for a folder from which another process removes the first entry a moment earlier."""
+class RacingDriver:
+    """A driver whose first deletion comes a moment after another process has removed the same entry."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver, self._is_first = driver, True
@@ -46,9 +46,9 @@ class Meanwhile:
 
 
 def test_folder_removed_by_another_process_counts_as_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = left(tmp_path / "store", monkeypatch)
-    driver = drivers.connect(ProviderSpec.parse(found.provider), None, None)
-    assert journal.remove_folder(Meanwhile(driver), found) == ""  # type: ignore[arg-type]  # it passes the rest on
+    folder = leave_folder(tmp_path / "store", monkeypatch)
+    driver = drivers.connect(ProviderSpec.parse(folder.provider), None, None)
+    assert journal.remove_folder(RacingDriver(driver), folder) == ""  # type: ignore[arg-type]  # forwards the rest
     assert list((tmp_path / "store").iterdir()) == []
     assert journal.pending_folders() == ([], [])
 
@@ -56,14 +56,14 @@ def test_folder_removed_by_another_process_counts_as_removed(tmp_path: Path, mon
 def test_a_second_clean_waits_for_the_first_and_finds_nothing_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = left(tmp_path / "store", monkeypatch)
+    folder = leave_folder(tmp_path / "store", monkeypatch)
     command = [sys.executable, "-m", "pytest_cloudbench.commands.cli", "clean"]
     with journal.wait_to_clean(lambda: pytest.fail("nobody else is at work")):
         second = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ)
         assert second.stdout is not None
         assert second.stdout.readline() == "another `cloudbench clean` is at work: waiting for it\n"
-        driver = drivers.connect(ProviderSpec.parse(found.provider), None, None)
-        assert journal.remove_folder(driver, found) == ""
+        driver = drivers.connect(ProviderSpec.parse(folder.provider), None, None)
+        assert journal.remove_folder(driver, folder) == ""
     out, errors = second.communicate(timeout=HANG_S)
     assert (second.returncode, out, errors) == (0, "0 folders removed\n", "")
 

@@ -1,4 +1,4 @@
-"""Records survive: in a log during the run, in Parquet after it, whatever is killed or full."""
+"""Records survive killed processes and full disks: in a log during the run, and in Parquet after it."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def table_of(records: list[Op]) -> OpTable:
 
 def write_log(path: Path, records: list[Op]) -> Path:
     with OpLog(path, HEADER) as log:
-        for each in records:
-            log.record(each)
+        for record in records:
+            log.record(record)
     assert (log.path, log.notes) == (path, [])
     return path
 
@@ -107,44 +107,46 @@ def test_records_are_the_same_after_log_and_parquet(records: list[Op], tmp_path:
     assert table == table_of(records)
     write_parquet(table, path, {})
     assert read_parquet(path) == table
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["gw0.oplog", "it.parquet"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["gw0.oplog", "it.parquet"]
 
 
 def test_every_digest_that_a_provider_lists_fits_into_a_record(tmp_path: Path) -> None:
     digests = [digest(RandomContent("k", 9), name) for name in DIGESTS]
-    records = [Op(Verb.PUT, 0, 0, 0, 1, 1, 0, 1, 9, Outcome.OK, digest=each) for each in digests]
+    records = [Op(Verb.PUT, 0, 0, 0, 1, 1, 0, 1, 9, Outcome.OK, digest=value) for value in digests]
     assert read_log(write_log(tmp_path / "a.oplog", records)).digest == digests
 
 
 def test_the_log_counts_and_tells_its_progress(tmp_path: Path) -> None:
-    told: list[tuple[int, int, int]] = []
+    reports: list[tuple[int, int, int]] = []
     sample_s: list[float] = []
-    late: list[float | None] = []
-    signal_told = threading.Event()
+    lateness_s: list[float | None] = []
+    all_reported = threading.Event()
 
     def progress(done: int, throttled: int, failed: int, recent_s: list[float], late_s: float | None) -> None:
-        told.append((done, throttled, failed))
+        reports.append((done, throttled, failed))
         sample_s.extend(recent_s)
-        late.append(late_s)
+        lateness_s.append(late_s)
         if done == 4:
-            signal_told.set()
+            all_reported.set()
 
     with OpLog(tmp_path / "a.oplog", HEADER, progress) as log:
         for outcome in (Outcome.OK, Outcome.THROTTLED, Outcome.FAILED, Outcome.OK):
             log.record(Op(Verb.PUT, 0, 0, 0, 1, 1 + 2_000_000, 0, 1 + 5_000_000, 9, outcome, detail="busy"))
-        assert signal_told.wait(HANG_S)
-    assert told[-1] == (4, 1, 1)
+        assert all_reported.wait(HANG_S)
+    assert reports[-1] == (4, 1, 1)
     assert sample_s == [0.005, 0.005]
-    assert max(each for each in late if each is not None) == 0.002, "the detail's text is not an operation"
+    assert max(late_s for late_s in lateness_s if late_s is not None) == 0.002, "the detail's text is not an operation"
 
 
 def test_last_records_are_reported_before_the_log_is_closed(tmp_path: Path) -> None:
-    told: list[tuple[int, list[float]]] = []
-    with OpLog(tmp_path / "a.oplog", HEADER, lambda done, _t, _f, sample_s, _l: told.append((done, sample_s))) as log:
+    reports: list[tuple[int, list[float]]] = []
+    with OpLog(
+        tmp_path / "a.oplog", HEADER, lambda done, _t, _f, sample_s, _l: reports.append((done, sample_s))
+    ) as log:
         log.record(Op(Verb.PUT, 0, 0, 0, 1, 1, 0, 1 + 5_000_000, 9, Outcome.OK))
         log.stop()
-        assert told[-1][0] == 1
-        assert [each for _, sample_s in told for each in sample_s] == [0.005]
+        assert reports[-1][0] == 1
+        assert [response_s for _, sample_s in reports for response_s in sample_s] == [0.005]
 
 
 def test_a_look_at_response_times_is_as_short_at_any_rate(tmp_path: Path) -> None:
@@ -184,16 +186,16 @@ def test_the_first_line_is_readable_json(tmp_path: Path) -> None:
 def test_a_log_torn_anywhere_gives_all_whole_records(records: list[Op], data: st.DataObject, tmp_path: Path) -> None:
     path = tmp_path / "a.oplog"
     path.unlink(missing_ok=True)
-    whole = write_log(path, records).read_bytes()
-    cut = data.draw(st.integers(0, len(whole)))
-    path.write_bytes(whole[:cut])
-    first = whole.index(b"\n") + 1
-    size = (len(whole) - first) // len(records)
+    content = write_log(path, records).read_bytes()
+    cut = data.draw(st.integers(0, len(content)))
+    path.write_bytes(content[:cut])
+    first = content.index(b"\n") + 1
+    size = (len(content) - first) // len(records)
     assert read_log(path) == table_of(records[: max(0, cut - first) // size])
 
 
 def test_log_header_is_written_before_its_first_record(tmp_path: Path) -> None:
-    """Otherwise a log without records could not be told from that of a killed run."""
+    """Without its header, a log without records would look like that of a killed run."""
     with OpLog(tmp_path / "a.oplog", HEADER) as log:
         assert json.loads(log.path.read_bytes()) == {"schema": LOG_SCHEMA, **HEADER}
 
@@ -250,13 +252,13 @@ def test_any_bytes_are_a_log_or_a_results_error(content: bytes, tmp_path: Path) 
 # --- killed in mid-run ---
 
 
-def run_child(code: str, *args: object, under: tuple[str, ...] = (), **environment: str) -> subprocess.Popen[str]:
-    """Run code with what this module imports, in a process of its own."""
+def run_child(code: str, *args: object, wrapper: tuple[str, ...] = (), **environment: str) -> subprocess.Popen[str]:
+    """Start a process that runs the code after a head of imports and a function ``op``."""
     head = "from pathlib import Path\nimport os, sys, threading, time\nfrom pytest_cloudbench.model import *\n"
     head += "from pytest_cloudbench.judge.records import *\nfrom pytest_cloudbench.results.oplog import *\n"
     head += "def op(seq): return Op(Verb.PUT, 1, seq, 2, 3, 4, 0, time.monotonic_ns(), 6, Outcome.OK)\n"
     return subprocess.Popen(
-        [*under, sys.executable, "-c", head + textwrap.dedent(code), *map(str, args)],
+        [*wrapper, sys.executable, "-c", head + textwrap.dedent(code), *map(str, args)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment},
     )  # fmt: skip
 
@@ -288,23 +290,23 @@ def test_a_process_killed_with_sigkill_has_lost_its_last_second_at_most(tmp_path
         child.send_signal(signal.SIGKILL)
         child.communicate()
     assert child.returncode == -signal.SIGKILL
-    kept = read_log(path)
-    assert list(kept.seq) == list(range(len(kept)))
+    table = read_log(path)
+    assert list(table.seq) == list(range(len(table)))
     last = max(recorded)
-    assert recorded[last] - recorded[min(len(kept) - 1, last)] < 1_000_000_000
-    # The same holds for every moment before: what the file did not hold then was less than a second old.
+    assert recorded[last] - recorded[min(len(table) - 1, last)] < 1_000_000_000
+    # At every earlier moment, too, the records that were missing in the file were less than a second old.
     first = path.read_bytes().index(b"\n") + 1
-    record_bytes = (path.stat().st_size - first) // len(kept)
+    record_bytes = (path.stat().st_size - first) // len(table)
     for seq, size in sizes.items():
-        written = max(0, size - first) // record_bytes
-        assert recorded[seq] - recorded[min(written, seq)] < 1_000_000_000
+        count = max(0, size - first) // record_bytes
+        assert recorded[seq] - recorded[min(count, seq)] < 1_000_000_000
 
 
 # --- a full disk ---
 
 
 class FullDisk:
-    """A file that takes ``room`` bytes, the last of them in a short write, and then no more."""
+    """A file that takes ``room`` bytes, the last of them in a short write, and then refuses all others."""
 
     def __init__(self, file: Any, room: int) -> None:
         self.file, self.room = file, room
@@ -312,9 +314,9 @@ class FullDisk:
     def write(self, data: bytes) -> int:
         if not self.room:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        written = self.file.write(bytes(data[: self.room]))
-        self.room -= written
-        return int(written)
+        written_bytes = self.file.write(bytes(data[: self.room]))
+        self.room -= written_bytes
+        return int(written_bytes)
 
     def fileno(self) -> int:
         return int(self.file.fileno())
@@ -334,7 +336,7 @@ def spare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("room", [0, 1, 30, 500, 901])
 def test_a_full_disk_moves_the_log_and_loses_nothing(tmp_path: Path, spare: Path, room: int) -> None:
-    """Wherever the disk is full: in the first line, in a record, between two of them."""
+    """The disk becomes full in the first line, in a record, or between two records."""
     log = OpLog(tmp_path / "gw0.oplog", HEADER)
     log._file = FullDisk(log._file, room)  # type: ignore[assignment]  # has the two methods that the log uses
     with log:
@@ -377,7 +379,7 @@ TAKEN_AWAY: dict[str, tuple[Callable[[Path], Any], bool]] = {
     "folder replaced by a copy": (replace_by_a_copy, False),
     "folder replaced by a file": (replace_by_a_file, False),
 }
-"""How a log's file is taken away, and whether its place can be written again."""
+"""Ways to take a log's file away. The second value says whether its path can be written again afterwards."""
 
 
 @pytest.mark.parametrize("when", ["running", "at the end"])
@@ -385,7 +387,7 @@ TAKEN_AWAY: dict[str, tuple[Callable[[Path], Any], bool]] = {
 def test_a_log_that_is_taken_away_loses_nothing(tmp_path: Path, spare: Path, how: str, when: str) -> None:
     path, flushed, moved = tmp_path / "run" / "gw0.oplog", threading.Event(), list[Path]()
     take_away, is_free = TAKEN_AWAY[how]
-    with OpLog(path, HEADER, lambda *told: flushed.set() if told[0] else None, moved.append) as log:
+    with OpLog(path, HEADER, lambda *progress: flushed.set() if progress[0] else None, moved.append) as log:
         for seq in range(100):
             log.record(op(seq))
         assert flushed.wait(HANG_S)
@@ -405,7 +407,7 @@ def test_a_log_that_is_taken_away_loses_nothing(tmp_path: Path, spare: Path, how
 
 def test_a_log_that_is_taken_away_again_and_again_loses_nothing(tmp_path: Path) -> None:
     path, flushed = tmp_path / "run" / "gw0.oplog", threading.Event()
-    with OpLog(path, HEADER, lambda *told: flushed.set()) as log:
+    with OpLog(path, HEADER, lambda *progress: flushed.set()) as log:
         for seq in range(5):
             log.record(op(seq))
             flushed.clear()
@@ -417,16 +419,16 @@ def test_a_log_that_is_taken_away_again_and_again_loses_nothing(tmp_path: Path) 
 
 @pytest.fixture
 def disks(monkeypatch: pytest.MonkeyPatch) -> list[FullDisk]:
-    """The files of all logs from now on, each on a disk with room for 100 bytes, then for none."""
-    made: list[FullDisk] = []
+    """The files of all logs that a test opens. The first has room for 100 bytes, the others have none."""
+    files: list[FullDisk] = []
     real = OpLog._open
 
-    def opened(path: Path, mode: str = "ab") -> FullDisk:
-        made.append(FullDisk(real(path, mode), 0 if made else 100))
-        return made[-1]
+    def open_limited(path: Path, mode: str = "ab") -> FullDisk:
+        files.append(FullDisk(real(path, mode), 0 if files else 100))
+        return files[-1]
 
-    monkeypatch.setattr(OpLog, "_open", staticmethod(opened))
-    return made
+    monkeypatch.setattr(OpLog, "_open", staticmethod(open_limited))
+    return files
 
 
 def record_until_refused(log: OpLog) -> None:
@@ -468,10 +470,10 @@ def _namespaces() -> bool:
 
 @pytest.mark.skipif(not _namespaces(), reason="needs `unshare -rm`: install util-linux and allow user namespaces")
 def test_a_really_full_disk_moves_the_log_and_loses_nothing(tmp_path: Path) -> None:
-    small, spare = tmp_path / "small", tmp_path / "spare"
-    small.mkdir()
+    small_disk, spare = tmp_path / "small", tmp_path / "spare"
+    small_disk.mkdir()
     spare.mkdir()
-    mount = ("unshare", "-rm", "sh", "-c", f'mount -t tmpfs -o size=64k none {small} && exec "$@"', "-")
+    mount = ("unshare", "-rm", "sh", "-c", f'mount -t tmpfs -o size=64k none {small_disk} && exec "$@"', "-")
     child = run_child(
         """
         with OpLog(Path(sys.argv[1]) / "gw0.oplog", {}) as log:
@@ -485,17 +487,17 @@ def test_a_really_full_disk_moves_the_log_and_loses_nothing(tmp_path: Path) -> N
             print(error)
         print(sorted(os.listdir(sys.argv[1])))
         """,
-        small,
-        under=mount,
+        small_disk,
+        wrapper=mount,
         TMPDIR=str(spare),
     )
     out, err = child.communicate(timeout=HANG_S)
     assert (child.returncode, err) == (0, "")
-    place, note, refused, left = out.splitlines()
-    assert place == str(spare)
-    assert note.startswith(f"{small}/gw0.oplog: No space left on device; the records continue in {spare}/")
-    assert refused.startswith(f"{small}/it.parquet: cannot write the records: ")
-    assert left == "['gw0.oplog']"
+    folder, note, message, names = out.splitlines()
+    assert folder == str(spare)
+    assert note.startswith(f"{small_disk}/gw0.oplog: No space left on device; the records continue in {spare}/")
+    assert message.startswith(f"{small_disk}/it.parquet: cannot write the records: ")
+    assert names == "['gw0.oplog']"
 
 
 def test_unwritable_results_folder_is_reported_before_the_run(tmp_path: Path) -> None:
@@ -565,7 +567,7 @@ def test_a_failed_write_leaves_the_former_file_as_it_was(tmp_path: Path, monkeyp
     monkeypatch.setattr(parquet, "write", fail)
     with pytest.raises(ResultsError, match=r"it\.parquet: cannot write the records: No space left on device; free"):
         write_parquet(table_of([op(2)]), path, {})
-    assert [each.name for each in tmp_path.iterdir()] == ["it.parquet"]
+    assert [item.name for item in tmp_path.iterdir()] == ["it.parquet"]
     assert read_parquet(path) == table_of([op(1)])
 
 

@@ -1,4 +1,4 @@
-"""Our Parquet files: what two other programs read in them, and files that are not ours."""
+"""Our Parquet files as two other programs read them, and Parquet files of other programs."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ Values = dict[tuple[str, int, bool], list[Any]]
 @st.composite
 def tables(draw: st.DrawFn) -> Values:
     rows = draw(st.integers(0, 30))
-    found: Values = {}
+    table: Values = {}
     for index in range(draw(st.integers(1, 4))):
         kind, is_optional = draw(st.sampled_from(list(KINDS))), draw(st.booleans())
         values = st.none() | KINDS[kind] if is_optional else KINDS[kind]
-        found[f"c{index}", kind, is_optional] = draw(st.lists(values, min_size=rows, max_size=rows))
-    return found
+        table[f"c{index}", kind, is_optional] = draw(st.lists(values, min_size=rows, max_size=rows))
+    return table
 
 
-def written(table: Values, metadata: dict[str, str] | None = None) -> bytes:
+def write_table(table: Values, metadata: dict[str, str] | None = None) -> bytes:
     file = io.BytesIO()
     columns = [Column(name, kind, is_optional=is_optional) for name, kind, is_optional in table]
     rows = len(next(iter(table.values())))
@@ -44,7 +44,7 @@ def written(table: Values, metadata: dict[str, str] | None = None) -> bytes:
     return file.getvalue()
 
 
-def plain(table: Values) -> dict[str, list[Any]]:
+def values_by_name(table: Values) -> dict[str, list[Any]]:
     return {name: values for (name, *_), values in table.items()}
 
 
@@ -62,11 +62,11 @@ def test_other_programs_and_we_read_the_same(table: Values) -> None:
     from pyarrow import BufferReader
     from pyarrow import parquet as arrow
 
-    data = written(table, {"key": "ä 'quoted'"})
+    data = write_table(table, {"key": "ä 'quoted'"})
     content = arrow.read_table(BufferReader(data))
-    assert content.to_pydict() == plain(table)
+    assert content.to_pydict() == values_by_name(table)
     assert content.schema.metadata == {b"key": "ä 'quoted'".encode()}
-    assert read(data) == (plain(table), {"key": "ä 'quoted'"})
+    assert read(data) == (values_by_name(table), {"key": "ä 'quoted'"})
 
 
 def test_a_file_of_several_row_groups_is_read_by_sql_and_by_arrow(tmp_path: Path) -> None:
@@ -74,25 +74,25 @@ def test_a_file_of_several_row_groups_is_read_by_sql_and_by_arrow(tmp_path: Path
     from pyarrow import parquet as arrow
 
     path = tmp_path / "large.parquet"
-    path.write_bytes(written(LARGE))
+    path.write_bytes(write_table(LARGE))
     assert arrow.read_metadata(path).num_row_groups == 4
-    assert arrow.read_table(path).to_pydict() == plain(LARGE) == read(path.read_bytes())[0]
-    asked = duckdb.sql(
+    assert arrow.read_table(path).to_pydict() == values_by_name(LARGE) == read(path.read_bytes())[0]
+    sums = duckdb.sql(
         f"""select sum(number), count("some"), count("none"), count(distinct text) from '{path}'"""
     ).fetchall()
-    assert asked == [(4_999_950_000, 33_334, 0, 11)]
+    assert sums == [(4_999_950_000, 33_334, 0, 11)]
 
 
 @settings(deadline=None, max_examples=150)
 @given(st.data())
 def test_damaged_file_is_reported_as_damaged(data: st.DataObject) -> None:
-    """Cut, or with one byte changed: the same content, another one, or NotReadable, and never another error."""
-    whole = written({("a", INT64, False): [1, 2, 3], ("b", TEXT, True): ["x", None, "yz"]}, {"k": "v"})
-    place = data.draw(st.integers(0, len(whole) - 1))
+    """A file that is cut or has one changed byte is read, or raises NotReadable and no other error."""
+    content = write_table({("a", INT64, False): [1, 2, 3], ("b", TEXT, True): ["x", None, "yz"]}, {"k": "v"})
+    offset = data.draw(st.integers(0, len(content) - 1))
     with pytest.raises(NotReadable):
-        read(whole[:place])
-    changed = bytearray(whole)
-    changed[place] = data.draw(st.integers(0, 255))
+        read(content[:offset])
+    changed = bytearray(content)
+    changed[offset] = data.draw(st.integers(0, 255))
     with contextlib.suppress(NotReadable):
         read(bytes(changed))
 
@@ -121,6 +121,6 @@ try:
 except ResultsError as error:
     print(error)
 """
-    told = subprocess.run([sys.executable, "-c", code, fixture], capture_output=True, text=True, check=True).stdout
-    assert told.startswith(f"{fixture}: cannot be read: ")
-    assert told.endswith("pip install pyarrow\n")
+    output = subprocess.run([sys.executable, "-c", code, fixture], capture_output=True, text=True, check=True).stdout
+    assert output.startswith(f"{fixture}: cannot be read: ")
+    assert output.endswith("pip install pyarrow\n")

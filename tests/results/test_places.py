@@ -1,4 +1,4 @@
-"""Commands look where pytest was told to store, in any way that pytest allows; pytest itself confirms it."""
+"""Commands find runs in the folder that pytest is configured to store them in, by any of its ways to configure it."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ def test_pytest_stores_there_and_the_command_finds_it(folder: Path, capfd: pytes
 
 
 def run_pytest(*options: str, cwd: Path) -> str:
-    """Run the experiment below ``cwd`` on a folder there. Returns what pytest printed."""
+    """Run pytest in ``cwd``, with a folder there as the provider. Return its output."""
     (cwd / "f").mkdir(exist_ok=True)
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--provider=folder:f", *options]
-    # pytest-benchmark measures nothing in a process that seems to be a worker, as the test's own may be.
+    # pytest-benchmark measures nothing in a worker, and this test may run in one.
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     done = subprocess.run(command, cwd=cwd, env=env, check=True, capture_output=True, timeout=120, text=True)
     return done.stdout + done.stderr
@@ -84,8 +84,8 @@ def test_experiments_are_stored_in_the_project_from_any_of_its_folders(
 ) -> None:
     (folder / "pytest.ini").write_text("[pytest]\n", "utf-8")
     (inner := folder / "inner").mkdir()
-    for where in (folder, inner):
-        (where / "test_speed.py").write_text(TEST, "utf-8")
+    for directory in (folder, inner):
+        (directory / "test_speed.py").write_text(TEST, "utf-8")
     first = run_pytest("--benchmark-autosave", "test_speed.py", cwd=folder)
     second = run_pytest("--benchmark-autosave", "--benchmark-compare", cwd=inner)
     assert stored_files(folder / "results") == ["0001", "0002"]
@@ -115,8 +115,8 @@ def test_the_last_run_is_the_last_of_all_folders(folder: Path, capfd: pytest.Cap
     run_pytest("--benchmark-autosave", "--benchmark-storage=.benchmarks", "--cloudbench-seed=later", cwd=folder)
     assert stored_files(folder / "results") == stored_files(folder / ".benchmarks") == ["0001"]
     assert cli.main(["baseline", "list"]) == 0
-    listed = [line for line in capfd.readouterr().out.splitlines() if "0001_" in line]
-    assert len(listed) == 2
+    lines = [line for line in capfd.readouterr().out.splitlines() if "0001_" in line]
+    assert len(lines) == 2
     assert cli.main(["show", "last"]) == 0
     (latest,) = (folder / ".benchmarks").rglob("0001_*.json")
     assert latest.name in capfd.readouterr().out
@@ -187,8 +187,8 @@ def test_without_any_configuration_the_usual_folders_are_named(capfd: pytest.Cap
     assert "there are no stored runs in results or .benchmarks" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("place", ["/proc/results", "file/results", "file", "a" * 300])
-def test_a_place_that_cannot_be_written_is_named_with_advice(place: str, folder: Path) -> None:
+@pytest.mark.parametrize("path", ["/proc/results", "file/results", "file", "a" * 300])
+def test_a_place_that_cannot_be_written_is_named_with_advice(path: str, folder: Path) -> None:
     (folder / "file").touch()
     with pytest.raises(ResultsError, match="; choose another place with --cloudbench-results"):
-        make_results_folder(folder / place)
+        make_results_folder(folder / path)

@@ -37,5 +37,5 @@ def test_folder_of_killed_process_is_removed_by_the_next(tmp_path: Path, monkeyp
         assert folder.exists(), "another prefix"
         second = make_private_folder("cloudbench-test-")
     assert not folder.exists()
-    assert all(each.is_dir() for each in (unknown, first, second, other))
-    assert {each.stat().st_mode & 0o777 for each in (first, second, other)} == {0o700}
+    assert all(path.is_dir() for path in (unknown, first, second, other))
+    assert {path.stat().st_mode & 0o777 for path in (first, second, other)} == {0o700}

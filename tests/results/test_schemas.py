@@ -1,13 +1,13 @@
-"""Results of every schema so far stay readable, and say the same as on the day they were made.
+"""Results of every schema so far stay readable, with the same values as on the day they were stored.
 
 When a schema changes, its number goes up, this module's history gets a line, and the new version adds a folder
 ``fixtures/results-schema-N``; the folders before it are never written again.
 
 * 1: one run of 500 uploads against the emulated service, of which 139 were throttled.
 * 2: records have the provider's own words and the number of requests. Of 200 uploads 181 were throttled.
-* 3: records say whether they are of the warm-up, which metrics leave out: 50 of 100 uploads.
-* 4: records say how long each operation's thread waited for a CPU: 60 uploads on a busy machine.
-* 5: records say which host an operation ran on, if agents were on several: 38 uploads of four agents on three hosts.
+* 3: records mark the warm-up, and metrics leave it out: 50 of 100 uploads.
+* 4: records have the time that each operation's thread waited for a CPU: 60 uploads on a busy machine.
+* 5: records name the host of each operation if agents were on several hosts: 38 uploads of four agents on three hosts.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ ONE, TWO, THREE, FOUR, FIVE = (FIXTURES / f"results-schema-{number}" for number 
 @pytest.fixture(scope="module")
 def entry() -> dict[str, Any]:
     """The entry in the JSON of schema 1."""
-    (found,) = json.loads((ONE / "0001_worst-case.json").read_text())["benchmarks"]
-    assert isinstance(found, dict)
-    return found
+    (stored,) = json.loads((ONE / "0001_worst-case.json").read_text())["benchmarks"]
+    assert isinstance(stored, dict)
+    return stored
 
 
 def test_every_schema_has_its_old_files() -> None:
@@ -53,7 +53,7 @@ def test_every_schema_has_its_old_files() -> None:
 
 
 def test_the_records_of_an_old_run_give_the_same_metrics(entry: dict[str, Any]) -> None:
-    """Which file was lost needs the provider's listing; all else follows from the records."""
+    """The loss rate needs the provider's listing. All other metrics follow from the records."""
     summary, info = summarize(read_parquet(ONE / "worst-case.parquet"), None), entry["extra_info"]
     assert summary.ops == info["ops"] == 500
     assert {kind.value: count for kind, count in summary.kinds.items()} == info["errors"] == {"throttled": 139}
@@ -81,9 +81,9 @@ def test_records_of_schema_1_have_neither_words_nor_requests() -> None:
 
 
 def test_records_of_schema_2_have_both() -> None:
-    (found,) = json.loads((TWO / "0001_worst-case.json").read_text())["benchmarks"]
+    (stored,) = json.loads((TWO / "0001_worst-case.json").read_text())["benchmarks"]
     log, parquet = list(read_log(TWO / "gw0.oplog").ops()), read_parquet(TWO / "worst-case.parquet")
-    summary, info = summarize(parquet, None), found["extra_info"]
+    summary, info = summarize(parquet, None), stored["extra_info"]
     assert (len(log), len(parquet)) == (100, 200)
     assert all(op in list(parquet.ops()) for op in log)
     words = {Outcome.OK: "", Outcome.THROTTLED: "429 too_many_write_operations"}
@@ -96,8 +96,8 @@ def test_records_of_schema_2_have_both() -> None:
 
 
 def test_records_of_schema_3_have_a_warm_up_that_metrics_leave_out() -> None:
-    (found,) = json.loads((THREE / "0001_warm-up.json").read_text())["benchmarks"]
-    path, info = THREE / "warm-up.parquet", found["extra_info"]
+    (stored,) = json.loads((THREE / "0001_warm-up.json").read_text())["benchmarks"]
+    path, info = THREE / "warm-up.parquet", stored["extra_info"]
     columns, _ = parquet.read(path.read_bytes())
     table = read_parquet(path)
     first_ns = min(due for due, phase in zip(table.scheduled_ns, columns["phase"], strict=True) if phase == "measured")
@@ -105,7 +105,7 @@ def test_records_of_schema_3_have_a_warm_up_that_metrics_leave_out() -> None:
     assert (len(table), measured.ops, info["ops"], info["warm_up_ops"]) == (100, 50, 50, 50)
     assert Counter(columns["phase"]) == {"warm_up": 50, "measured": 50}
     recomputed = {name: value for name, value in measured.metrics.items() if name in info and "loss_rate" not in name}
-    assert {"response_p50", "ops_per_s", "requests_per_op"} <= recomputed.keys()  # metrics that are newer are not there
+    assert {"response_p50", "ops_per_s", "requests_per_op"} <= recomputed.keys()  # newer metrics are missing
     assert {name: info[name] for name in recomputed} == recomputed
 
 

@@ -16,15 +16,15 @@ SETUP = {"files": 3}
 HEADER = {"key": KEY, "setup": SETUP, "plan": {"rounds": 2}}
 
 
-def session(at_s: float) -> dict[str, Any]:
+def session_line(at_s: float) -> dict[str, Any]:
     return {"session": {"at_s": at_s, "run_id": "r"}}
 
 
-def a_round(number: int, ended_s: float) -> dict[str, Any]:
+def round_line(number: int, ended_s: float) -> dict[str, Any]:
     return {"round": number, "ended_s": ended_s}
 
 
-def made(path: Path, *lines: dict[str, Any]) -> Path:
+def write_series(path: Path, *lines: dict[str, Any]) -> Path:
     file = series.create_series(path, HEADER)
     for line in lines:
         file.add(line)
@@ -33,19 +33,19 @@ def made(path: Path, *lines: dict[str, Any]) -> Path:
 
 
 def test_resumed_series_returns_its_lines_and_continues_counts(tmp_path: Path) -> None:
-    added = [session(100.0), a_round(0, 110.0), a_round(1, 130.0), session(500.0), a_round(2, 507.0)]
-    path = made(tmp_path / "deep" / "a.jsonl", *added)
+    added = [session_line(100.0), round_line(0, 110.0), round_line(1, 130.0), session_line(500.0), round_line(2, 507.0)]
+    path = write_series(tmp_path / "deep" / "a.jsonl", *added)
     file = series.resume_series(path, KEY, SETUP)
     assert (file.rounds, file.observed_s, file.is_finished, file.was_torn) == (3, 37.0, False, False)
-    found, offset = [], 0
+    lines, offset = [], 0
     while page := file.read_page(offset, 2):
-        found += page[0]
+        lines += page[0]
         offset = page[1]
         if not offset:
             break
-    assert found == added
+    assert lines == added
     assert file.read_page(0, 100) == (added, 0)
-    file.add(a_round(3, 510.0))
+    file.add(round_line(3, 510.0))
     assert file.rounds == 4
     file.close()
     assert [json.loads(line).get("round") for line in path.read_text().splitlines()[2:]] == [0, 1, None, 2, 3]
@@ -54,28 +54,28 @@ def test_resumed_series_returns_its_lines_and_continues_counts(tmp_path: Path) -
 
 @pytest.mark.parametrize("end", [b'{"round":1,"en', b'{"round":1,"ended_s":5}', b"\x00\x00\x00\n", b"17\n"])
 def test_a_torn_last_line_is_cut_off(tmp_path: Path, end: bytes) -> None:
-    path = made(tmp_path / "a.jsonl", session(0.0), a_round(0, 3.0))
-    whole = path.read_bytes()
-    path.write_bytes(whole + end)
+    path = write_series(tmp_path / "a.jsonl", session_line(0.0), round_line(0, 3.0))
+    data = path.read_bytes()
+    path.write_bytes(data + end)
     file = series.SeriesFile(path)
     assert (file.rounds, file.was_torn) == (1, True)
     file.close()
-    assert path.read_bytes() == whole
+    assert path.read_bytes() == data
 
 
 def test_damage_in_the_middle_is_no_torn_end(tmp_path: Path) -> None:
-    path = made(tmp_path / "a.jsonl", session(0.0), a_round(0, 3.0))
-    whole = path.read_bytes()
-    for bad, told in ((b"{ \n", "damaged at byte"), (b'{"round":7,"ended_s":1}\n', "expected round 1, found 7"),
+    path = write_series(tmp_path / "a.jsonl", session_line(0.0), round_line(0, 3.0))
+    data = path.read_bytes()
+    for line, message in ((b"{ \n", "damaged at byte"), (b'{"round":7,"ended_s":1}\n', "expected round 1, found 7"),
                       (b'{"round":0,"ended_s":1}\n', "expected round 1, found 0"),
                       (b'{"round":1}\n', "damaged at byte"), (b'{"session":{}}\n', "damaged at byte")):  # fmt: skip
-        path.write_bytes(whole + bad + b'{"round":1,"ended_s":9}\n')
-        with pytest.raises(ResultsError, match=told):
+        path.write_bytes(data + line + b'{"round":1,"ended_s":9}\n')
+        with pytest.raises(ResultsError, match=message):
             series.SeriesFile(path)
 
 
 def test_series_of_unknown_schema_or_format_are_refused(tmp_path: Path) -> None:
-    path = made(tmp_path / "a.jsonl", session(0.0))
+    path = write_series(tmp_path / "a.jsonl", session_line(0.0))
     path.write_text(path.read_text().replace('"schema":1', '"schema":2'))
     with pytest.raises(ResultsError, match="schema 2; this version reads 1"):
         series.resume_series(path, KEY, SETUP)
@@ -90,7 +90,7 @@ def test_series_of_unknown_schema_or_format_are_refused(tmp_path: Path) -> None:
 
 
 def test_series_of_another_setup_is_refused_with_the_difference(tmp_path: Path) -> None:
-    path = made(tmp_path / "a.jsonl", session(0.0))
+    path = write_series(tmp_path / "a.jsonl", session_line(0.0))
     with pytest.raises(ResultsError, match="files was 3 and is 4"):
         series.resume_series(path, KEY, {"files": 4})
     with pytest.raises(ResultsError, match="provider was 'folder:x' and is 'folder:y'"):
@@ -100,7 +100,7 @@ def test_series_of_another_setup_is_refused_with_the_difference(tmp_path: Path) 
 
 def test_series_file_is_open_in_one_process_only(tmp_path: Path) -> None:
     pytest.importorskip("fcntl")
-    path = made(tmp_path / "a.jsonl", session(0.0))
+    path = write_series(tmp_path / "a.jsonl", session_line(0.0))
     file = series.SeriesFile(path)
     with pytest.raises(ResultsError, match="another run is using this series now"):
         series.SeriesFile(path)
@@ -111,9 +111,9 @@ def test_series_file_is_open_in_one_process_only(tmp_path: Path) -> None:
 def test_the_latest_unfinished_one_of_the_key_is_found(tmp_path: Path) -> None:
     import os
 
-    older = made(tmp_path / "older.jsonl", session(0.0))
-    newer = made(tmp_path / "newer.jsonl", session(0.0))
-    finished = made(tmp_path / "finished.jsonl", session(0.0), a_round(0, 1.0), {"end": {"at_s": 2.0}})
+    older = write_series(tmp_path / "older.jsonl", session_line(0.0))
+    newer = write_series(tmp_path / "newer.jsonl", session_line(0.0))
+    finished = write_series(tmp_path / "finished.jsonl", session_line(0.0), round_line(0, 1.0), {"end": {"at_s": 2.0}})
     for age, path in enumerate((finished, newer, older)):
         os.utime(path, (1e9 - age, 1e9 - age))
     assert series.find_latest(tmp_path, KEY) == newer

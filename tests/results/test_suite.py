@@ -1,4 +1,4 @@
-"""What a suite declares: into an entry and back, whatever a file of results holds, and which suites are installed."""
+"""Declarations of suites: written to an entry and read back, read from malformed entries, and found by installation."""
 
 from __future__ import annotations
 
@@ -109,8 +109,8 @@ FIELDS = st.sampled_from(
     | st.dictionaries(KEYS, JSON | st.lists(st.dictionaries(FIELDS, JSON | st.sampled_from(["Curve", "TimeCourse"])))),
     st.booleans(),
 )
-def test_any_stored_declarations_are_read_or_ignored(found: Any, is_named: bool) -> None:
-    declared = read_declared({**found, "name": "x"} if is_named and isinstance(found, dict) else found)
+def test_any_stored_declarations_are_read_or_ignored(stored: Any, is_named: bool) -> None:
+    declared = read_declared({**stored, "name": "x"} if is_named and isinstance(stored, dict) else stored)
     assert declared is None or read_declared(declared.plain()) == declared
 
 
@@ -128,12 +128,12 @@ def test_kinds_of_a_later_version_are_left_out() -> None:
     assert declared.published == ()
 
 
-# --- which suites there are ---
+# --- installed suites ---
 
 
 @pytest.fixture
 def fresh() -> Iterator[None]:
-    """Look again, before and after; names that a test has declared are forgotten."""
+    """A lookup of suites without caches, before and after the test. Names that the test declares are removed."""
     before = dict(metrics.METRICS)
     installed._load_suites.cache_clear()
     yield
@@ -165,7 +165,7 @@ def test_a_distribution_brings_suites(tmp_path: Path, monkeypatch: pytest.Monkey
     )
     (tmp_path / "broken_suite.py").write_text("1 / 0\n")
     (tmp_path / "empty_suite.py").write_text("")
-    written_points(tmp_path, "photos = photos_suite", "broken = broken_suite", "empty = empty_suite")
+    write_entry_points(tmp_path, "photos = photos_suite", "broken = broken_suite", "empty = empty_suite")
     monkeypatch.syspath_prepend(tmp_path)
     assert installed.installed_suites()["photos"].conclusions == {"photo_price": Metric("s")}
     assert installed.suite_problems() == [
@@ -179,7 +179,7 @@ def test_a_distribution_brings_suites(tmp_path: Path, monkeypatch: pytest.Monkey
     assert [row.value for row in published.load_table("photo-table").rows] == [2.0]
 
 
-def written_points(folder: Path, *lines: str) -> None:
+def write_entry_points(folder: Path, *lines: str) -> None:
     about = folder / "photos-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: photos\nVersion: 1.0\n")

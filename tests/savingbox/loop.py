@@ -1,4 +1,4 @@
-"""A separate file system, whose writes can be traced without those of everything else on the machine."""
+"""Separate file systems, whose writes can be traced apart from those of the rest of the machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SIZE_BYTES: Mapping[str, int] = {"ext4": 256 * MIB, "xfs": 320 * MIB, "btrfs": 
 
 @contextmanager
 def traced_folder(home: Path, kind: str = "ext4") -> Iterator[Path]:
-    """A folder on a loop mount; the test is skipped where that, or tracing, is not possible."""
+    """Yield a folder on a loop mount. Skip the test if mounting or tracing is not possible."""
     with own_file_system(home, kind) as folder:
         try:
             TracedWrites(folder).close()
@@ -30,7 +30,7 @@ def traced_folder(home: Path, kind: str = "ext4") -> Iterator[Path]:
 
 @contextmanager
 def own_file_system(home: Path, kind: str) -> Iterator[Path]:
-    """A folder on a file system of this kind; the test is skipped where that is not possible."""
+    """Yield a folder on a file system of this kind. Skip the test if that is not possible."""
     if sys.platform != "linux":
         pytest.skip("mounts need Linux")
     image, folder = home / f"{kind}.img", home / kind

@@ -1,4 +1,4 @@
-"""A pair of real folders with the engine between them, in virtual time; users and clients that change them."""
+"""A pair of real folders with the engine between them in virtual time, and functions that change the folders."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _times_ns = itertools.count(1_000_000_000_000_000_000, 1_000)
 
 
 class KilledError(BaseException):
-    """The process ends here."""
+    """Simulated end of the process."""
 
 
-def certain_marks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Marks are reliable at once, not after some milliseconds: here every change gives a file a new time."""
+def make_marks_certain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make marks reliable at once, not after some milliseconds, as every change here gives a file a new time."""
     monkeypatch.setattr(FileMark, "is_reliable", lambda mark, taken_ns=None: True)
 
 
 def stamp(path: Path) -> None:
-    """Give a file a unique time: the file system's clock advances in steps, and tests are fast."""
+    """Give a file a unique time, because the file system's clock advances in steps and tests are fast."""
     now_ns = next(_times_ns)
     os.utime(path, ns=(now_ns, now_ns), follow_symlinks=False)
 
@@ -49,40 +49,40 @@ def write(path: Path, data: bytes | str) -> Path:
 
 
 def save(path: Path, data: bytes | str) -> Path:
-    """Write a file as editors and clients do: beside it, and renamed over it."""
-    beside = path.with_name(f"{path.name}.new")
-    write(beside, data)
-    return beside.rename(path)
+    """Replace a file as editors and clients do, by renaming a new file over it."""
+    new_path = path.with_name(f"{path.name}.new")
+    write(new_path, data)
+    return new_path.rename(path)
 
 
 def tree(root: Path) -> dict[str, tuple[str, int, bytes]]:
-    """All entries: kind, permissions, content."""
-    found = {}
+    """Return all entries with their kind, permissions and content."""
+    entries = {}
     for folder, folders, files in os.walk(root):
         for name in (*folders, *files):
             path = Path(folder) / name
             status = path.lstat()
             kind, content = "file", b""
             if stat.S_ISLNK(status.st_mode):
-                found[str(path.relative_to(root))] = ("link", 0, os.fsencode(os.readlink(path)))
+                entries[str(path.relative_to(root))] = ("link", 0, os.fsencode(os.readlink(path)))
                 continue
             if stat.S_ISDIR(status.st_mode):
                 kind = "folder"
             else:
                 content = path.read_bytes()
-            found[str(path.relative_to(root))] = (kind, stat.S_IMODE(status.st_mode), content)
-    return found
+            entries[str(path.relative_to(root))] = (kind, stat.S_IMODE(status.st_mode), content)
+    return entries
 
 
 def are_equal(home: Path) -> bool:
-    """Whether both folders are equal; they are not if an entry disappears during the comparison."""
+    """Return whether both folders are equal. They are not if an entry disappears during the comparison."""
     with suppress(FileNotFoundError):
         return tree(home / "box") == tree(home / "sync")
     return False
 
 
 def texts(root: Path) -> dict[str, str]:
-    """The files, as texts."""
+    """Return the files as texts."""
     return {path: content.decode() for path, (kind, _, content) in tree(root).items() if kind == "file"}
 
 
@@ -103,7 +103,7 @@ class Pair:
         self.fault(step, path)
 
     def open(self) -> None:
-        """A process starts."""
+        """Start a process."""
         self.store = AgreementStore(self.home / "state" / "state.sqlite", "pair")
         sides = [
             FolderSide(str(folder), name, before=self.before)
@@ -117,7 +117,7 @@ class Pair:
         self.mirror.settle_begun()
 
     def end(self) -> None:
-        """The process ends without notice."""
+        """End the process without notice."""
         self.store.close()
 
     def restart(self) -> None:
@@ -131,11 +131,11 @@ class Pair:
         sync = self.mirror.sync.find_all_entries(lambda folder: None, partial(agreed, side="theirs"))
         self.engine.take_scan(box, sync, self.now_ns)
 
-    def everything(self, side: FolderSide) -> FoundAll:
+    def scan_side(self, side: FolderSide) -> FoundAll:
         return side.find_all_entries(lambda folder: None)
 
     def advance(self, seconds: float) -> None:
-        """Look at the folders, and do all that is due until then."""
+        """Scan the folders, and do everything that is due within these seconds."""
         self.scan()
         until_ns = self.now_ns + round(seconds * S)
         while (due_ns := self.engine.due_ns()) is not None and due_ns <= until_ns:
@@ -144,7 +144,7 @@ class Pair:
         self.now_ns = until_ns
 
     def settle(self) -> None:
-        """Run until both folders no longer change; fails if they always do."""
+        """Run until both folders no longer change. Fail if they never stop."""
         for _ in range(20):
             before = len(self.events)
             self.advance(61)
@@ -153,7 +153,7 @@ class Pair:
         raise AssertionError(f"{tree(self.box)}\n{tree(self.sync)}\n{self.events[-5:]}")
 
     def settle_sparse(self) -> None:
-        """Like ``settle``, for files too large to read as a whole."""
+        """Settle a pair with files too large to be read as a whole."""
         self.advance(61)
         assert not self.engine.unpushed_files
         assert not self.troubles("failed")
@@ -164,11 +164,11 @@ class Pair:
     def troubles(self, kind: str) -> list[str]:
         return [event.text for event in self.events if isinstance(event, Trouble) and event.kind == kind]
 
-    def left_over(self) -> list[str]:
-        """Unfinished files that users or clients could see."""
+    def list_unfinished(self) -> list[str]:
+        """List unfinished files that users or clients could see."""
         return [str(path) for path in self.home.rglob(f"{STAGED}*")]
 
-    def both(self) -> Mapping[str, str]:
-        """The texts in both folders, which must be equal."""
+    def equal_texts(self) -> Mapping[str, str]:
+        """Return the texts in both folders, which must be equal."""
         assert texts(self.box) == texts(self.sync)
         return texts(self.box)

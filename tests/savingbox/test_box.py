@@ -1,4 +1,4 @@
-"""The batching folder on the real clock, in a thread and as a command; processes are killed for real."""
+"""The batching folder on the real clock, in a thread and as a command, with processes that are really killed."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Running:
         self.home, self.events = home, list[Event]()
         self.box = SavingBox(home / "box", home / "sync", rules, state=home / "state", report=self.events.append)
 
-    def wait(self, wanted: Callable[[], bool]) -> None:
-        assert wait_for(wanted, HANG_S, poll_s=0.02), (self.events, self.box.status())
+    def wait(self, condition: Callable[[], bool]) -> None:
+        assert wait_for(condition, HANG_S, poll_s=0.02), (self.events, self.box.status())
 
     def wait_equal(self) -> dict[str, str]:
         self.wait(lambda: are_equal(self.home))
@@ -50,10 +50,10 @@ class Running:
 
 @pytest.fixture
 def running(home: Path) -> Iterator[Running]:
-    made = Running(home)
-    made.box.start()
-    yield made
-    made.box.stop()
+    new_running = Running(home)
+    new_running.box.start()
+    yield new_running
+    new_running.box.stop()
 
 
 def test_both_ways_while_it_runs(running: Running, home: Path) -> None:
@@ -90,7 +90,7 @@ def test_stop_pushes_waiting_changes(home: Path) -> None:
 
 
 def test_as_many_pushes_as_the_rules_give(running: Running, home: Path) -> None:
-    """Random bytes, so that the counter equals their number; a burst of changes, then changes with gaps."""
+    """A burst of changes comes first, then changes with gaps. Random bytes make the counter equal their number."""
     noise = random.Random(7)
     changes = []
     path = home / "box/log"
@@ -154,7 +154,7 @@ def test_without_events_it_scans(home: Path, monkeypatch: pytest.MonkeyPatch, me
 # --- the command ---
 
 
-def start(home: Path) -> list[str | Path]:
+def command_line(home: Path) -> list[str | Path]:
     words: list[str | Path] = [
         sys.executable,
         "-m",
@@ -166,11 +166,11 @@ def start(home: Path) -> list[str | Path]:
     return [*words, "--state", home / "state", "--quiet", "200ms", "--at-most", "1s"]
 
 
-def command(home: Path, *options: str) -> subprocess.Popen[str]:
-    return subprocess.Popen([*start(home), *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def start_command(home: Path, *options: str) -> subprocess.Popen[str]:
+    return subprocess.Popen([*command_line(home), *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def lines(process: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
+def read_events(process: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
     assert process.stdout is not None
     for line in process.stdout:
         yield json.loads(line)
@@ -183,31 +183,31 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 @pytest.mark.slow
 def test_command_reports_events_as_json_and_ends_at_sigterm(home: Path) -> None:
-    process = command(home, "--json")
-    told = lines(process)
-    ready = next(told)
+    process = start_command(home, "--json")
+    events = read_events(process)
+    ready = next(events)
     assert (ready["event"], ready["watching"], ready["quiet_s"]) == ("ready", "inotify", 0.2)
     assert ready["state_file"] == str(state_path(home / "box", home / "sync", home / "state"))
     write(home / "box/a", "text")
-    push = next(told)
+    push = next(events)
     assert (push["event"], push["number"], push["why"], push["files"]) == ("push", 1, "quiet", 1)
     assert push["written_bytes"] == 4
     status = subprocess.run(
-        [*start(home), "--status"], capture_output=True, text=True, check=False,
+        [*command_line(home), "--status"], capture_output=True, text=True, check=False,
         timeout=HANG_S,
     )  # fmt: skip
     assert status.returncode == 0, status.stderr
     assert "watching" in status.stdout
-    second = command(home, "--once")
+    second = start_command(home, "--once")
     assert finish(second)[0] == 4
-    swapped = [*start(home)[:4], home / "sync", home / "box", "--state", home / "another", "--once"]
-    done = subprocess.run(swapped, capture_output=True, text=True, check=False, timeout=HANG_S)
-    assert done.returncode == 4
-    assert done.stderr.endswith("another savingbox is running on these folders; end it first\n")
+    swapped = [*command_line(home)[:4], home / "sync", home / "box", "--state", home / "another", "--once"]
+    finished = subprocess.run(swapped, capture_output=True, text=True, check=False, timeout=HANG_S)
+    assert finished.returncode == 4
+    assert finished.stderr.endswith("another savingbox is running on these folders; end it first\n")
     write(home / "box/b", "late")
     process.send_signal(signal.SIGTERM)
-    *others, stopped = told
-    assert [each["event"] for each in others] == ["push"]
+    *others, stopped = events
+    assert [event["event"] for event in others] == ["push"]
     assert (stopped["event"], stopped["unpushed_files"]) == ("stopped", 0)
     assert finish(process)[0] == 0
     assert texts(home / "sync") == {"a": "text", "b": "late"}
@@ -216,12 +216,12 @@ def test_command_reports_events_as_json_and_ends_at_sigterm(home: Path) -> None:
 def test_once_makes_both_folders_equal(home: Path) -> None:
     write(home / "box/a", "1")
     write(home / "sync/d/b", "2")
-    status, out, err = finish(command(home, "--once"))
+    status, out, err = finish(start_command(home, "--once"))
     assert (status, err) == (0, "")
     assert out.splitlines()[-1].startswith(
         "pushes: 1; pushed: 1, 1 bytes written; taken in: 2; conflicts: 0; waiting: 0; changed bytes by "
     )
-    status, out, err = finish(command(home, "--once", "--ranges", "compare"))
+    status, out, err = finish(start_command(home, "--once", "--ranges", "compare"))
     assert out.endswith("; waiting: 0; changed bytes by compare (asked for by --ranges compare)\n")
     assert texts(home / "box") == texts(home / "sync") == {"a": "1", "d/b": "2"}
 
@@ -238,27 +238,27 @@ def test_once_is_done_at_once_with_files_of_this_moment(home: Path) -> None:
 
 @pytest.mark.slow
 def test_sigkill_at_any_time_loses_nothing(home: Path) -> None:
-    """A writer keeps writing while savingboxes start and are killed; the last one makes both folders equal."""
+    """A writer keeps writing while savingboxes start and are killed. The last one makes both folders equal."""
     chance = random.Random(11)
-    written: dict[str, bytes] = {}
+    written_contents: dict[str, bytes] = {}
     for _ in range(5):
-        process = command(home, "--json", "--bytes", "50k")
-        next(lines(process))
+        process = start_command(home, "--json", "--bytes", "50k")
+        next(read_events(process))
         until_ns = now_ns() + chance.randrange(S // 20, S // 2)
         while now_ns() < until_ns:
             name = f"file{chance.randrange(6)}"
-            content = written.get(name, b"")
+            content = written_contents.get(name, b"")
             at = chance.randrange(len(content) + 1)
             content = content[:at] + chance.randbytes(30_000) + content[at + 30_000 :]
             (home / "box" / name).write_bytes(content)
-            written[name] = content
+            written_contents[name] = content
             sleep_until_ns(now_ns() + S // 100)
         process.kill()
         finish(process)
-    assert finish(command(home, "--once"))[0] == 0
-    found = {path: content for path, (_, _, content) in tree(home / "box").items()}
-    assert sorted(found) == sorted(written), "only the writer changes anything, so nothing conflicts"
-    assert [path for path in found if found[path] != written[path]] == []
+    assert finish(start_command(home, "--once"))[0] == 0
+    box_contents = {path: content for path, (_, _, content) in tree(home / "box").items()}
+    assert sorted(box_contents) == sorted(written_contents), "only the writer changes anything, so nothing conflicts"
+    assert [path for path in box_contents if box_contents[path] != written_contents[path]] == []
     assert are_equal(home)
 
 
@@ -308,8 +308,8 @@ def test_bad_input_is_reported_in_one_line(
 def test_nested_folders_are_refused_through_a_bind_mount(home: Path) -> None:
     (home / "box/inner").mkdir()
     (home / "mounted").mkdir()
-    done = subprocess.run(["mount", "--bind", home / "box", home / "mounted"], capture_output=True, check=False)
-    if done.returncode:
+    finished = subprocess.run(["mount", "--bind", home / "box", home / "mounted"], capture_output=True, check=False)
+    if finished.returncode:
         pytest.skip("no mounts here")
     try:
         with pytest.raises(UsageError, match="box/inner': is inside "):
@@ -324,8 +324,8 @@ def test_the_example_of_a_unit_starts_the_command_as_it_is() -> None:
     (start,) = (line for line in text.splitlines() if line.startswith("ExecStart="))
     (options,) = (line.partition("OPTIONS=")[2] for line in text.splitlines() if "OPTIONS=" in line)
     assert start == "ExecStart=/usr/bin/env cloudbench savingbox ${SAVINGBOX} ${SYNC_FOLDER} $OPTIONS"
-    done = subprocess.run(
+    finished = subprocess.run(
         [sys.executable, "-m", "pytest_cloudbench.commands.cli", "savingbox", "/no/box", "/no/sync", *options.split()],
         capture_output=True, text=True, check=False, timeout=HANG_S, env={**os.environ, "XDG_STATE_HOME": "/no/state"},
     )  # fmt: skip
-    assert done.stderr == "cloudbench: savingbox '/no/box': there is no such folder\n"
+    assert finished.stderr == "cloudbench: savingbox '/no/box': there is no such folder\n"

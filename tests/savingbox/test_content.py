@@ -1,4 +1,4 @@
-"""Comparing, patching and counting differences; holes are not read."""
+"""Comparing, patching and counting differences without reading holes."""
 
 from __future__ import annotations
 
@@ -81,11 +81,11 @@ def test_appended_byte_counts_as_one_changed_byte(files: Files) -> None:
 def test_the_counter_counts_deflated_bytes(files: Files) -> None:
     noise = random.Random(1).randbytes(100_000)
     files.fill(noise, b"")
-    whole = content.compressed_bytes(files.new, None, enough_bytes=10**9)
-    assert 100_000 <= whole <= 100_100
-    assert content.compressed_bytes(files.new, files.old, enough_bytes=10**9) == whole
+    full_bytes = content.compressed_bytes(files.new, None, enough_bytes=10**9)
+    assert 100_000 <= full_bytes <= 100_100
+    assert content.compressed_bytes(files.new, files.old, enough_bytes=10**9) == full_bytes
     assert content.compressed_bytes(files.new, files.new, enough_bytes=10**9) == 0
-    assert 5000 <= content.compressed_bytes(files.new, None, enough_bytes=5000) <= whole
+    assert 5000 <= content.compressed_bytes(files.new, None, enough_bytes=5000) <= full_bytes
     written = content.compressed_bytes(files.new, files.new, [(100, 10_100), (50_000, 50_001)], enough_bytes=10**9)
     assert 10_001 <= written <= 10_100
     files.fill(b"x" * 100_000, b"")

@@ -1,4 +1,4 @@
-"""Faults: nothing is lost, each is reported, and each is repaired once that is possible."""
+"""Faults: nothing is lost, and each one is reported and repaired once that is possible."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ import pytest
 
 from pytest_cloudbench.savingbox.side import STAGED, FolderSide, FoundAll, VanishedError
 from pytest_cloudbench.savingbox.watcher import EventWatcher
-from tests.savingbox.pairs import Pair, certain_marks, save, stamp, tree, write
+from tests.savingbox.pairs import Pair, make_marks_certain, save, stamp, tree, write
 
 
 @pytest.fixture
 def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
-    certain_marks(monkeypatch)
-    made = Pair(tmp_path)
-    yield made
-    assert not made.left_over()
-    made.end()
+    make_marks_certain(monkeypatch)
+    new_pair = Pair(tmp_path)
+    yield new_pair
+    assert not new_pair.list_unfinished()
+    new_pair.end()
 
 
-def once(step: str, act: Callable[[], object], count: int = 1) -> Callable[[str, str], None]:
-    """Act when this step is reached for the given time."""
+def act_at(step: str, act: Callable[[], object], count: int = 1) -> Callable[[str, str], None]:
+    """Return a fault that acts when this step is reached for the ``count``-th time."""
     steps: list[str] = []
 
     def fault(now: str, path: str) -> None:
@@ -39,7 +39,7 @@ def once(step: str, act: Callable[[], object], count: int = 1) -> Callable[[str,
     return fault
 
 
-def no_room() -> None:
+def raise_disk_full() -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
@@ -49,11 +49,11 @@ def no_room() -> None:
 @pytest.mark.parametrize("step", ["copy", "publish", "mkdir"])
 def test_a_full_disk_at_a_new_file(pair: Pair, step: str) -> None:
     write(pair.box / "d/a", "1")
-    pair.fault = once(step, no_room)
+    pair.fault = act_at(step, raise_disk_full)
     pair.advance(5.5)
     assert pair.troubles("failed")
     pair.settle()
-    assert pair.both() == {"d/a": "1"}
+    assert pair.equal_texts() == {"d/a": "1"}
 
 
 @pytest.mark.parametrize(("step", "count"), [("patch", 1), ("write", 1), ("write", 2), ("write", 5), ("stamp", 1)])
@@ -61,36 +61,36 @@ def test_a_full_disk_at_a_patch(pair: Pair, step: str, count: int) -> None:
     write(pair.box / "a", "x" * 50_000)
     pair.settle()
     write(pair.box / "a", "y" * 50_000)
-    pair.fault = once(step, no_room, count)
+    pair.fault = act_at(step, raise_disk_full, count)
     pair.settle()
-    assert pair.both() == {"a": "y" * 50_000}
+    assert pair.equal_texts() == {"a": "y" * 50_000}
     assert len(pair.troubles("failed")) == 1
     assert not pair.troubles("conflict")
 
 
 def test_a_disk_that_stays_full_is_tried_ever_more_seldom(pair: Pair) -> None:
     write(pair.box / "a", "1")
-    pair.fault = lambda step, path: no_room()
+    pair.fault = lambda step, path: raise_disk_full()
     pair.advance(5)
-    tried: list[int] = []
+    attempts_ns: list[int] = []
 
-    def full(step: str, path: str) -> None:
-        tried.append(pair.now_ns)
-        no_room()
+    def note_and_fail(step: str, path: str) -> None:
+        attempts_ns.append(pair.now_ns)
+        raise_disk_full()
 
-    pair.fault = full
+    pair.fault = note_and_fail
     pair.advance(600)
-    assert 15 <= len(tried) <= 30
+    assert 15 <= len(attempts_ns) <= 30
     assert len(pair.troubles("failed")) == 1, "reported once"
     pair.fault = lambda step, path: None
     pair.advance(31)
-    assert pair.both() == {"a": "1"}
+    assert pair.equal_texts() == {"a": "1"}
 
 
 def test_failing_file_does_not_delay_others(pair: Pair) -> None:
     def fault(step: str, path: str) -> None:
         if path == "bad":
-            no_room()
+            raise_disk_full()
 
     pair.fault = fault
     write(pair.box / "bad", "1")
@@ -103,15 +103,17 @@ def test_failing_file_does_not_delay_others(pair: Pair) -> None:
     assert {push.why for push in pair.pushes()} == {"quiet"}
     pair.fault = lambda step, path: None
     pair.advance(31)
-    assert pair.both() == {"bad": "1", "good": "3"}
+    assert pair.equal_texts() == {"bad": "1", "good": "3"}
     assert pair.pushes()[-1].why == "again"
 
 
 def test_a_real_full_disk(pair: Pair, tmp_path: Path) -> None:
     small = tmp_path / "small"
     small.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "none", small], capture_output=True, check=False)
-    if done.returncode:
+    finished = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "none", small], capture_output=True, check=False
+    )
+    if finished.returncode:
         pytest.skip("mounting needs root")
     try:
         other = Pair.__new__(Pair)
@@ -133,7 +135,7 @@ def test_a_real_full_disk(pair: Pair, tmp_path: Path) -> None:
 
 
 def test_a_mount_in_the_way(pair: Pair, tmp_path: Path) -> None:
-    """As if a part of the sync folder were on another disk, or the same disk mounted again."""
+    """A part of the sync folder is on another disk, or on the same disk mounted again."""
     inner, disk = pair.sync / "d", tmp_path / "disk"
     for folder in (inner, disk, pair.box / "d"):
         folder.mkdir()
@@ -148,7 +150,7 @@ def test_a_mount_in_the_way(pair: Pair, tmp_path: Path) -> None:
         pair.settle()
         write(pair.box / "d/big", b"y" * 20_000_000)
         pair.settle()
-        assert pair.both()["d/a"] == "theirs"
+        assert pair.equal_texts()["d/a"] == "theirs"
         assert not pair.troubles("failed")
     finally:
         subprocess.run(["umount", "-l", inner], check=True)
@@ -161,20 +163,20 @@ def test_a_system_without_nameless_files(pair: Pair, monkeypatch: pytest.MonkeyP
     pair.settle()
     save(pair.sync / "d/a", "theirs")
     write(pair.box / "new", "mine")
-    pair.fault = once("publish", lambda: write(pair.sync / "new", "taken"))
+    pair.fault = act_at("publish", lambda: write(pair.sync / "new", "taken"))
     pair.settle()
-    assert pair.both()["d/a"] == "theirs"
-    assert sorted(pair.both().values()) == ["2", "mine", "taken", "theirs"]
-    assert not pair.left_over()
+    assert pair.equal_texts()["d/a"] == "theirs"
+    assert sorted(pair.equal_texts().values()) == ["2", "mine", "taken", "theirs"]
+    assert not pair.list_unfinished()
 
 
 def test_unfinished_files_of_a_killed_process_are_removed(pair: Pair) -> None:
     (pair.sync / "d").mkdir()
-    left = [pair.sync / f"d/{STAGED}sync-1", pair.home / f"{STAGED}box-2", pair.box / f"{STAGED}box-3"]
-    for path in left:
+    unfinished = [pair.sync / f"d/{STAGED}sync-1", pair.home / f"{STAGED}box-2", pair.box / f"{STAGED}box-3"]
+    for path in unfinished:
         path.write_text("half")
     pair.restart()
-    assert not any(path.exists() for path in left)
+    assert not any(path.exists() for path in unfinished)
     assert pair.engine.unpushed_files == 0
 
 
@@ -184,7 +186,7 @@ def test_deleted_folder_stays_deleted_after_a_failed_file_removal(pair: Pair, si
     write(pair.box / "d/e/b", "2")
     pair.settle()
     shutil.rmtree(pair.home / side / "d")
-    pair.fault = once("unlink", no_room)
+    pair.fault = act_at("unlink", raise_disk_full)
     pair.settle()
     assert tree(pair.home / other) == {}
 
@@ -195,21 +197,21 @@ def test_folder_replaced_by_file_is_no_conflict_after_failed_removal(pair: Pair,
     pair.settle()
     shutil.rmtree(pair.home / side / "d")
     write(pair.home / side / "d", "a file")
-    pair.fault = once("unlink", no_room)
+    pair.fault = act_at("unlink", raise_disk_full)
     pair.settle()
-    assert pair.both() == {"d": "a file"}
+    assert pair.equal_texts() == {"d": "a file"}
     assert not pair.troubles("conflict")
 
 
 @pytest.mark.parametrize(("side", "other"), [("box", "sync"), ("sync", "box")])
 def test_a_deleted_folder_comes_back_for_a_new_file_deep_in_it(pair: Pair, side: str, other: str) -> None:
-    """It was new to the folder that holds it, and not to the one that was deleted: neither was ever carried."""
+    """The deleted folders hold a new file on the other side, which was never carried, so they come back with it."""
     write(pair.box / "d/e/f/a", "1")
     pair.settle()
     shutil.rmtree(pair.home / side / "d")
     write(pair.home / other / "d/e/f/new", "2")
     pair.settle()
-    assert pair.both() == {"d/e/f/new": "2"}
+    assert pair.equal_texts() == {"d/e/f/new": "2"}
     assert not pair.troubles("conflict")
 
 
@@ -234,22 +236,22 @@ def test_a_vanished_folder_deletes_nothing(pair: Pair, side: str) -> None:
     (pair.home / side).rmdir()
     (pair.home / "elsewhere").rename(pair.home / side)
     pair.settle()
-    assert pair.both() == {"a": "1", "d/b": "2"}
+    assert pair.equal_texts() == {"a": "1", "d/b": "2"}
 
 
 @pytest.mark.parametrize("side", ["box", "sync"])
 def test_a_folder_that_vanishes_while_a_file_is_copied_from_it_makes_no_conflict(pair: Pair, side: str) -> None:
-    """What was read is agreed on. The file can be read to its end: it is open."""
+    """The copied content is agreed on. The open file can still be read to its end."""
     other = {"box": "sync", "sync": "box"}[side]
     write(pair.home / side / "a", "1")
-    pair.fault = once("copy", lambda: (pair.home / side).rename(pair.home / "gone"))
+    pair.fault = act_at("copy", lambda: (pair.home / side).rename(pair.home / "gone"))
     with contextlib.suppress(VanishedError):
         pair.advance(31)
     (pair.home / "gone").rename(pair.home / side)
     assert (pair.home / other / "a").read_text() == "1"
     write(pair.home / other / "a", "2")
     pair.settle()
-    assert pair.both() == {"a": "2"}
+    assert pair.equal_texts() == {"a": "2"}
 
 
 def test_a_folder_that_vanishes_between_two_steps(pair: Pair) -> None:
@@ -259,21 +261,21 @@ def test_a_folder_that_vanishes_between_two_steps(pair: Pair) -> None:
     (pair.sync / "a").unlink()
     (pair.box / "b").unlink()
     pair.scan()
-    pair.fault = once("unlink", lambda: pair.sync.rename(pair.home / "elsewhere"))
+    pair.fault = act_at("unlink", lambda: pair.sync.rename(pair.home / "elsewhere"))
     with pytest.raises(VanishedError):
         pair.engine.work(pair.now_ns + 60_000_000_000)
     (pair.home / "elsewhere").rename(pair.sync)
     pair.settle()
-    assert set(pair.both()) >= {"c", "d"}
+    assert set(pair.equal_texts()) >= {"c", "d"}
 
 
 def test_a_folder_that_cannot_be_read_deletes_nothing(pair: Pair) -> None:
     write(pair.box / "d/a", "1")
     pair.settle()
-    entries = {path: found for path, found in pair.everything(pair.mirror.box).entries.items() if path == "d"}
+    entries = {path: entry for path, entry in pair.scan_side(pair.mirror.box).entries.items() if path == "d"}
     unreadable = FoundAll(entries, {"d": PermissionError(errno.EACCES, "Permission denied")})
-    pair.engine.take_scan(unreadable, pair.everything(pair.mirror.sync), pair.now_ns)
-    pair.engine.take_scan(pair.everything(pair.mirror.box), unreadable, pair.now_ns)
+    pair.engine.take_scan(unreadable, pair.scan_side(pair.mirror.sync), pair.now_ns)
+    pair.engine.take_scan(pair.scan_side(pair.mirror.box), unreadable, pair.now_ns)
     assert (len(pair.engine.batcher), pair.engine.incoming) == (0, {})
     assert "'d' cannot be read" in pair.troubles("failed")[0]
 
@@ -283,9 +285,9 @@ def test_a_folder_that_cannot_be_read_deletes_nothing(pair: Pair) -> None:
 
 def test_a_file_that_changes_while_it_is_copied_is_pushed_again(pair: Pair) -> None:
     write(pair.box / "a", "1" * 5000)
-    pair.fault = once("publish", lambda: write(pair.box / "a", "2" * 6000))
+    pair.fault = act_at("publish", lambda: write(pair.box / "a", "2" * 6000))
     pair.settle()
-    assert pair.both() == {"a": "2" * 6000}
+    assert pair.equal_texts() == {"a": "2" * 6000}
 
 
 def test_a_file_that_changes_at_every_copy_is_pushed_all_the_same(pair: Pair) -> None:
@@ -302,7 +304,7 @@ def test_a_file_that_changes_at_every_copy_is_pushed_all_the_same(pair: Pair) ->
     assert (pair.sync / "log").read_text().startswith("begin\n")
     pair.fault = lambda step, path: None
     pair.settle()
-    assert pair.both()["log"].startswith("begin\nmore\n")
+    assert pair.equal_texts()["log"].startswith("begin\nmore\n")
 
 
 def test_a_file_that_the_client_is_writing_is_not_taken_in(pair: Pair) -> None:
@@ -314,7 +316,7 @@ def test_a_file_that_the_client_is_writing_is_not_taken_in(pair: Pair) -> None:
         assert "open for writing" in pair.troubles("note")[0]
         file.write("it")
     pair.settle()
-    assert pair.both() == {"a": "half of it"}
+    assert pair.equal_texts() == {"a": "half of it"}
 
 
 def test_a_file_that_a_program_writes_is_not_replaced_under_its_hands(pair: Pair) -> None:
@@ -328,7 +330,7 @@ def test_a_file_that_a_program_writes_is_not_replaced_under_its_hands(pair: Pair
         file.flush()
         stamp(pair.box / "a")
     pair.settle()
-    assert sorted(pair.both().values()) == ["1mine", "theirs"]
+    assert sorted(pair.equal_texts().values()) == ["1mine", "theirs"]
 
 
 @pytest.mark.parametrize("step", ["unlink", "publish"])
@@ -339,19 +341,19 @@ def test_a_file_that_is_written_just_before_it_is_replaced_is_kept(pair: Pair, s
         (pair.sync / "a").unlink()
     else:
         save(pair.sync / "a", "theirs")
-    pair.fault = once(step, lambda: write(pair.box / "a", "just now"))
+    pair.fault = act_at(step, lambda: write(pair.box / "a", "just now"))
     pair.settle()
-    assert "just now" in pair.both().values()
-    assert step == "unlink" or "theirs" in pair.both().values()
+    assert "just now" in pair.equal_texts().values()
+    assert step == "unlink" or "theirs" in pair.equal_texts().values()
 
 
 def test_a_file_that_the_client_replaces_before_it_is_patched_is_kept(pair: Pair) -> None:
     write(pair.box / "a", "1")
     pair.settle()
     write(pair.box / "a", "mine")
-    pair.fault = once("patch", lambda: save(pair.sync / "a", "theirs"))
+    pair.fault = act_at("patch", lambda: save(pair.sync / "a", "theirs"))
     pair.settle()
-    assert sorted(pair.both().values()) == ["mine", "theirs"]
+    assert sorted(pair.equal_texts().values()) == ["mine", "theirs"]
 
 
 @pytest.mark.parametrize("side", ["box", "sync"])
@@ -363,21 +365,21 @@ def test_a_link_that_becomes_a_file_while_it_is_carried_is_no_conflict(pair: Pai
         link.unlink()
         write(link, "later")
 
-    pair.fault = once("symlink", become_a_file)
+    pair.fault = act_at("symlink", become_a_file)
     pair.settle()
-    assert pair.both() == {"a": "later"}
+    assert pair.equal_texts() == {"a": "later"}
     assert not pair.troubles("conflict")
 
 
 def test_a_name_that_the_client_takes_before_it_is_given_is_the_clients(pair: Pair) -> None:
     write(pair.box / "a", "mine")
-    pair.fault = once("publish", lambda: write(pair.sync / "a", "theirs"))
+    pair.fault = act_at("publish", lambda: write(pair.sync / "a", "theirs"))
     pair.settle()
-    assert sorted(pair.both().values()) == ["mine", "theirs"]
+    assert sorted(pair.equal_texts().values()) == ["mine", "theirs"]
 
 
 def test_a_long_write_that_goes_on_after_the_push_is_noticed(pair: Pair) -> None:
-    """A file gets its new time when a write begins: the remaining bytes do not change it again."""
+    """A file gets its new time when a write begins, and the remaining bytes do not change it again."""
     path = write(pair.box / "a", "x" * 10_000)
     pair.settle()
     mark = path.stat()
@@ -385,16 +387,16 @@ def test_a_long_write_that_goes_on_after_the_push_is_noticed(pair: Pair) -> None
         file.seek(9_000)
         file.write(b"late")
     os.utime(path, ns=(mark.st_atime_ns, mark.st_mtime_ns))
-    was = pair.store.entries["a"]
-    now = pair.mirror.box.find_entry("a")
-    assert now is not None
-    pair.store.replace("a", was._replace(box=now.mark))  # as if the mark had been read in the middle of the write
+    agreement = pair.store.entries["a"]
+    entry = pair.mirror.box.find_entry("a")
+    assert entry is not None
+    pair.store.replace("a", agreement._replace(box=entry.mark))  # as if the mark had been read in the middle of a write
     pair.engine.box_changed(["a"], pair.now_ns)
     assert pair.engine.unpushed_files == 0
     pair.engine.box_changed(["a"], pair.now_ns, is_event=True)
     assert pair.engine.unpushed_files == 1
     pair.settle()
-    assert "late" in pair.both()["a"]
+    assert "late" in pair.equal_texts()["a"]
 
 
 def test_stores_into_a_mapping_are_pushed_though_no_event_tells(pair: Pair) -> None:
@@ -420,8 +422,8 @@ def test_lost_events_are_noticed(tmp_path: Path) -> None:
     assert watcher.read_changes() == set()
     write(tmp_path / "a", "1")
     assert watcher.read_changes() == {"a"}
-    most = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
-    for _ in range(most // 2 + 10):  # equal events in a row would be one
+    queue_limit = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+    for _ in range(queue_limit // 2 + 10):  # equal events in a row would be one
         (tmp_path / "a").touch()
         (tmp_path / "b").touch()
     assert watcher.read_changes() is None
@@ -448,11 +450,11 @@ def test_new_folders_are_watched_with_their_existing_content(tmp_path: Path) -> 
     deep = [f"{tmp_path}{'/x' * depth}" for depth in range(1, 1201)]
     for folder in deep:
         os.mkdir(folder)
-    found = watcher.read_changes()
+    changes = watcher.read_changes()
     for folder in reversed(deep):
         os.rmdir(folder)
-    assert found is not None
-    assert len(found) == 1200
+    assert changes is not None
+    assert len(changes) == 1200
     watcher.read_changes()
     (tmp_path / "d").rename(tmp_path / "g")
     assert watcher.read_changes() is None, "which names events have now is not known"

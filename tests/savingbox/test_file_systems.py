@@ -1,4 +1,4 @@
-"""On a file system whose writes cannot be traced, a savingbox compares, says so, and loses nothing all the same."""
+"""File systems without traced writes: a savingbox compares, reports the reason, and loses nothing all the same."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from tests.savingbox.pairs import tree
 
 
 @pytest.fixture(scope="module", params=["btrfs", "overlay", "tmpfs"])
-def mounted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def mount(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with own_file_system(tmp_path_factory.mktemp("mount"), request.param) as folder:
         yield folder
 
 
 @pytest.fixture
-def home(mounted: Path) -> Path:
-    path = Path(tempfile.mkdtemp(dir=mounted))
+def home(mount: Path) -> Path:
+    path = Path(tempfile.mkdtemp(dir=mount))
     for name in ("box", "sync"):
         (path / name).mkdir()
     return path
 
 
-def test_other_file_systems_are_compared_with_a_reason(home: Path, mounted: Path) -> None:
+def test_other_file_systems_are_compared_with_a_reason(home: Path, mount: Path) -> None:
     with closing(find_writes(home / "box")) as writes:
         assert writes.name == "compare"
-        where = f"{str(home / 'box')!r} is on {mounted.name}"
-        assert writes.why == f"{where}; writes can be traced on ext4 and xfs only"
+        location = f"{str(home / 'box')!r} is on {mount.name}"
+        assert writes.why == f"{location}; writes can be traced on ext4 and xfs only"
 
 
 @pytest.mark.parametrize("other", ["box", "sync"])
@@ -54,6 +54,6 @@ def test_the_other_folder_may_be_elsewhere(home: Path, tmp_path: Path, other: st
             file.write(b"changed")
 
 
-def test_a_few_histories_lose_nothing(mounted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(mounted))
+def test_a_few_histories_lose_nothing(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(mount))
     machine.examine(monkeypatch, 12, 15)

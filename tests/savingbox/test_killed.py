@@ -1,4 +1,4 @@
-"""A process killed at any step: the next one recognises its work, and takes none of it for somebody else's."""
+"""A process killed at any step: the next one recognises its work, and takes none of it for a client's change."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from pytest_cloudbench.savingbox.store import Intent
-from tests.savingbox.pairs import KilledError, Pair, certain_marks, save, stamp, tree, write
+from tests.savingbox.pairs import KilledError, Pair, make_marks_certain, save, stamp, tree, write
 
 
 @pytest.fixture
 def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
-    certain_marks(monkeypatch)
-    made = Pair(tmp_path)
-    yield made
-    assert not made.left_over()
-    made.end()
+    make_marks_certain(monkeypatch)
+    new_pair = Pair(tmp_path)
+    yield new_pair
+    assert not new_pair.list_unfinished()
+    new_pair.end()
 
 
 PAGES = b"".join(bytes([letter]) * 4096 for letter in b"abcdef")
@@ -26,15 +26,15 @@ PAGES = b"".join(bytes([letter]) * 4096 for letter in b"abcdef")
 
 @pytest.fixture
 def summed_bytes(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """Up to this size, checksums of all of a file are noted before it is patched."""
+    """Limit of the size up to which checksums of a whole file are noted before it is patched."""
     monkeypatch.setattr("pytest_cloudbench.savingbox.mirror._SUMMED_BYTES", request.param)
 
 
 SMALL_AND_LARGE = pytest.mark.parametrize("summed_bytes", [1 << 20, 0], ids=["small", "large"], indirect=True)
 
 
-def killed_at(pair: Pair, step: str, count: int = 1) -> None:
-    """The process ends when it reaches this step for the given time."""
+def kill_at(pair: Pair, step: str, count: int = 1) -> None:
+    """End the process when it reaches this step for the ``count``-th time."""
     steps: list[str] = []
 
     def fault(now: str, path: str) -> None:
@@ -48,14 +48,14 @@ def killed_at(pair: Pair, step: str, count: int = 1) -> None:
     pair.fault = lambda step, path: None
 
 
-def half_patched(pair: Pair) -> None:
-    changed(pair, PAGES, b"".join(bytes([letter]) * 4096 for letter in b"AbCdEf"))
-    killed_at(pair, "write", 2)
+def kill_half_patched(pair: Pair) -> None:
+    change_file(pair, PAGES, b"".join(bytes([letter]) * 4096 for letter in b"AbCdEf"))
+    kill_at(pair, "write", 2)
     assert (pair.sync / "a").read_bytes()[::4096] == b"Abcdef"
 
 
-def changed(pair: Pair, old: bytes | None, new: bytes) -> None:
-    """A file of the box is new, or has changed since both folders were equal; it waits to be pushed."""
+def change_file(pair: Pair, old: bytes | None, new: bytes) -> None:
+    """Create or change a file of the box, which then waits to be pushed. Both folders first agree on ``old``."""
     if old is not None:
         write(pair.box / "a", old)
         pair.settle()
@@ -64,71 +64,71 @@ def changed(pair: Pair, old: bytes | None, new: bytes) -> None:
 
 @SMALL_AND_LARGE
 def test_a_half_patched_file_is_finished(pair: Pair, summed_bytes: None) -> None:
-    half_patched(pair)
+    kill_half_patched(pair)
     pair.restart()
     pair.settle()
-    assert pair.both()["a"][::4096] == "AbCdEf"
+    assert pair.equal_texts()["a"][::4096] == "AbCdEf"
     assert not pair.troubles("conflict")
 
 
 @SMALL_AND_LARGE
 @pytest.mark.parametrize("page", [0, 1, 2, 3], ids=["one of ours", "another", "one to come", "a last one"])
 def test_a_half_patched_file_that_the_client_changed_is_kept(pair: Pair, page: int, summed_bytes: None) -> None:
-    half_patched(pair)
+    kill_half_patched(pair)
     with (pair.sync / "a").open("r+b") as file:
         file.seek(page * 4096 + 100)
         file.write(b"client")
     stamp(pair.sync / "a")
     pair.restart()
     pair.settle()
-    assert pair.both()["a"][::4096] == "AbCdEf"
-    assert any("client" in text for text in pair.both().values())
+    assert pair.equal_texts()["a"][::4096] == "AbCdEf"
+    assert any("client" in text for text in pair.equal_texts().values())
 
 
 def test_half_patched_file_is_not_taken_for_a_change_of_the_client(pair: Pair) -> None:
-    half_patched(pair)
+    kill_half_patched(pair)
     write(pair.box / "a", PAGES[::-1])
     pair.restart()
     pair.settle()
-    assert pair.both() == {"a": PAGES[::-1].decode()}
+    assert pair.equal_texts() == {"a": PAGES[::-1].decode()}
 
 
 @SMALL_AND_LARGE
 def test_client_bytes_beside_a_patched_byte_are_kept(pair: Pair, summed_bytes: None) -> None:
-    changed(pair, PAGES, b"A" + PAGES[1:4096] + b"B" + PAGES[4097:])
-    killed_at(pair, "write", 2)
+    change_file(pair, PAGES, b"A" + PAGES[1:4096] + b"B" + PAGES[4097:])
+    kill_at(pair, "write", 2)
     with (pair.sync / "a").open("r+b") as file:
         file.seek(100)
         file.write(b"client")
     stamp(pair.sync / "a")
     pair.restart()
     pair.settle()
-    assert any("client" in text for text in pair.both().values())
+    assert any("client" in text for text in pair.equal_texts().values())
 
 
 @pytest.mark.parametrize("new", [PAGES[:5000], b"A" + PAGES[1:9000] + b"longer" * 5000], ids=["cut", "grown"])
 def test_a_half_patched_file_of_another_size_is_ours(pair: Pair, new: bytes) -> None:
-    changed(pair, PAGES, new)
-    killed_at(pair, "stamp")
+    change_file(pair, PAGES, new)
+    kill_at(pair, "stamp")
     assert (pair.sync / "a").read_bytes() == new
     write(pair.box / "a", PAGES[::-1])
     pair.restart()
     pair.settle()
-    assert pair.both() == {"a": PAGES[::-1].decode()}
+    assert pair.equal_texts() == {"a": PAGES[::-1].decode()}
 
 
 def test_a_half_patched_file_that_is_deleted_meanwhile_is_gone(pair: Pair) -> None:
-    half_patched(pair)
+    kill_half_patched(pair)
     (pair.box / "a").unlink()
     pair.restart()
     pair.settle()
-    assert pair.both() == {}
+    assert pair.equal_texts() == {}
 
 
 NEW_AND_PATCHED = pytest.mark.parametrize("old", [None, b"x" + PAGES[1:]], ids=["new", "patched"])
 
 
-def killed_before_the_push_is_noted(pair: Pair) -> None:
+def kill_before_the_push_is_noted(pair: Pair) -> None:
     def kill() -> None:
         raise KilledError
 
@@ -142,23 +142,23 @@ def test_rename_by_killed_process_is_not_taken_for_a_client_change(pair: Pair) -
     write(pair.box / "a", PAGES)
     pair.settle()
     (pair.box / "a").rename(pair.box / "b")
-    killed_before_the_push_is_noted(pair)
+    kill_before_the_push_is_noted(pair)
     assert (pair.sync / "b").read_bytes() == PAGES
     write(pair.box / "b", "later")
     pair.restart()
     pair.settle()
-    assert pair.both() == {"b": "later"}
+    assert pair.equal_texts() == {"b": "later"}
 
 
 @NEW_AND_PATCHED
 def test_push_by_killed_process_is_not_taken_for_a_client_change(pair: Pair, old: bytes | None) -> None:
-    changed(pair, old, PAGES)
-    killed_before_the_push_is_noted(pair)
+    change_file(pair, old, PAGES)
+    kill_before_the_push_is_noted(pair)
     assert (pair.sync / "a").read_bytes() == PAGES
     write(pair.box / "a", PAGES[:-1] + b"later, and longer")
     pair.restart()
     pair.settle()
-    assert pair.both() == {"a": PAGES[:-1].decode() + "later, and longer"}
+    assert pair.equal_texts() == {"a": PAGES[:-1].decode() + "later, and longer"}
     assert not pair.troubles("conflict")
 
 
@@ -166,21 +166,21 @@ def test_push_by_killed_process_is_not_taken_for_a_client_change(pair: Pair, old
 def test_write_between_note_and_push_is_recognized_as_pushed(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, old: bytes | None
 ) -> None:
-    changed(pair, old, PAGES)
-    begin, left = pair.store.begin_intents, [PAGES[:-1] + b"later, and longer"]
+    change_file(pair, old, PAGES)
+    begin, remaining = pair.store.begin_intents, [PAGES[:-1] + b"later, and longer"]
 
     def begin_and_write(intents: Mapping[str, Intent]) -> None:
         begin(intents)
-        if left:
-            write(pair.box / "a", left.pop())
+        if remaining:
+            write(pair.box / "a", remaining.pop())
 
     monkeypatch.setattr(pair.store, "begin_intents", begin_and_write)
-    killed_before_the_push_is_noted(pair)
+    kill_before_the_push_is_noted(pair)
     assert (pair.sync / "a").read_bytes().endswith(b"longer")
     write(pair.box / "a", PAGES[::-1])
     pair.restart()
     pair.settle()
-    assert pair.both() == {"a": PAGES[::-1].decode()}
+    assert pair.equal_texts() == {"a": PAGES[::-1].decode()}
     assert not pair.troubles("conflict")
 
 
@@ -189,42 +189,42 @@ def test_client_file_arriving_between_note_and_push_is_compared(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, content: str
 ) -> None:
     write(pair.box / "a", "mine")
-    begin, left = pair.store.begin_intents, [content]
+    begin, remaining = pair.store.begin_intents, [content]
 
     def begin_and_write(intents: Mapping[str, Intent]) -> None:
         begin(intents)
-        if left:
-            write(pair.sync / "a", left.pop())
+        if remaining:
+            write(pair.sync / "a", remaining.pop())
 
     monkeypatch.setattr(pair.store, "begin_intents", begin_and_write)
     pair.settle()
-    assert set(pair.both().values()) == {"mine", content}
+    assert set(pair.equal_texts().values()) == {"mine", content}
     assert len(pair.troubles("conflict")) == (content == "else")
     assert not pair.troubles("failed")
 
 
 @NEW_AND_PATCHED
 def test_client_change_after_a_killed_push_is_a_conflict(pair: Pair, old: bytes | None) -> None:
-    changed(pair, old, PAGES)
-    killed_before_the_push_is_noted(pair)
+    change_file(pair, old, PAGES)
+    kill_before_the_push_is_noted(pair)
     write(pair.box / "a", "mine")
     write(pair.sync / "a", b"client" + PAGES[6:])
     pair.restart()
     pair.settle()
-    assert set(pair.both().values()) == {"mine", "client" + PAGES[6:].decode()}
+    assert set(pair.equal_texts().values()) == {"mine", "client" + PAGES[6:].decode()}
 
 
 def test_another_file_with_the_same_time_and_size_is_not_taken_for_pushed(pair: Pair) -> None:
     write(pair.box / "a", "ours")
     write(pair.sync / "a", "else")
     os.utime(pair.sync / "a", ns=((pair.box / "a").stat().st_mtime_ns,) * 2)
-    killed_at(pair, "rename")
+    kill_at(pair, "rename")
     pair.restart()
     pair.settle()
-    assert set(pair.both().values()) == {"ours", "else"}
+    assert set(pair.equal_texts().values()) == {"ours", "else"}
 
 
-def make(path: Path, kind: str) -> None:
+def create(path: Path, kind: str) -> None:
     if kind == "file":
         write(path, "text")
     elif kind == "folder":
@@ -258,11 +258,11 @@ LATER_ACTS = pytest.mark.parametrize("act", [delete, rename, retarget, become_a_
 
 
 def assert_followed(pair: Pair, side: str) -> None:
-    """The present state of this side is what both have in the end."""
-    wanted = tree(pair.home / side)
+    """Check that both folders end up in the present state of this side."""
+    expected = tree(pair.home / side)
     pair.restart()
     pair.settle()
-    assert tree(pair.box) == tree(pair.sync) == wanted
+    assert tree(pair.box) == tree(pair.sync) == expected
     assert not pair.troubles("conflict")
 
 
@@ -272,8 +272,8 @@ def assert_followed(pair: Pair, side: str) -> None:
 def test_entries_copied_by_killed_process_are_recognized(
     pair: Pair, side: str, kind: str, act: Callable[[Path], None]
 ) -> None:
-    make(pair.home / side / "x", kind)
-    killed_before_the_push_is_noted(pair)
+    create(pair.home / side / "x", kind)
+    kill_before_the_push_is_noted(pair)
     assert tree(pair.box) == tree(pair.sync) != {}
     act(pair.home / side / "x")
     assert_followed(pair, side)
@@ -284,11 +284,11 @@ def test_entries_copied_by_killed_process_are_recognized(
     ("old", "new"), [("file", "folder"), ("file", "link"), ("file", "file"), ("link", "folder"), ("link", "file")]
 )
 def test_entry_replaced_by_killed_process_is_recognized(pair: Pair, side: str, old: str, new: str) -> None:
-    make(pair.home / side / "x", old)
+    create(pair.home / side / "x", old)
     pair.settle()
     delete(pair.home / side / "x")
-    make(pair.home / side / "x", new)
-    killed_before_the_push_is_noted(pair)
+    create(pair.home / side / "x", new)
+    kill_before_the_push_is_noted(pair)
     delete(pair.home / side / "x")
     assert_followed(pair, side)
 
@@ -300,7 +300,7 @@ def test_a_pulled_file_that_the_client_writes_again_is_pulled_again(
     write(pair.sync / "a", "1")
     pair.settle()
     save(pair.sync / "a", "from afar")
-    killed_before_the_push_is_noted(pair)
+    kill_before_the_push_is_noted(pair)
     assert (pair.box / "a").read_text() == "from afar"
     write_again(pair.sync / "a", "later")
     assert_followed(pair, "sync")
@@ -315,11 +315,11 @@ def test_copied_entry_is_noted_before_the_next_one(
     """After a kill at the next entry, the result for the previous entry is known, whichever side acts on it then."""
     write(pair.home / first / "a", "1")
     write(pair.home / first / "b", "2")
-    killed_at(pair, "copy", 2)
-    (done,) = {"a", "b"} & tree(pair.sync if first == "box" else pair.box).keys()
-    act(pair.home / then / done)
+    kill_at(pair, "copy", 2)
+    (copied,) = {"a", "b"} & tree(pair.sync if first == "box" else pair.box).keys()
+    act(pair.home / then / copied)
     pair.restart()
     pair.settle()
     assert tree(pair.box) == tree(pair.sync)
-    assert (pair.box / done).exists() == (act is become_a_file)
+    assert (pair.box / copied).exists() == (act is become_a_file)
     assert not pair.troubles("conflict")

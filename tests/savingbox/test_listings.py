@@ -1,4 +1,4 @@
-"""Listings and agreements as bytes: they hold whatever a file system can, and a scan compares with them."""
+"""Listings and agreements as bytes, which hold any entry of a file system and are compared with in a scan."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pytest_cloudbench.savingbox.listings import (
 )
 from pytest_cloudbench.savingbox.records import RecordFile
 from pytest_cloudbench.support.watching import FileMark
-from tests.savingbox.pairs import KilledError, Pair, certain_marks, write
+from tests.savingbox.pairs import KilledError, Pair, make_marks_certain, write
 
 AFTER_2262_NS = 1 << 63
 ENTRIES = {
@@ -33,11 +33,11 @@ ENTRIES = {
 
 @pytest.fixture
 def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
-    certain_marks(monkeypatch)
-    made = Pair(tmp_path)
-    yield made
-    assert not made.left_over()
-    made.end()
+    make_marks_certain(monkeypatch)
+    new_pair = Pair(tmp_path)
+    yield new_pair
+    assert not new_pair.list_unfinished()
+    new_pair.end()
 
 
 def encode(name: str, entry: FoundEntry) -> bytes:
@@ -58,15 +58,15 @@ def test_an_agreed_folder_has_its_newer_agreements_after_it_was_packed() -> None
     folder.newer = {name: Agreed("file", 0o600, mark, mark) for name in "abc"}
     folder = AgreedFolder.unpack(folder.renewed().pack())
     folder.newer = {"b": None, "c": Agreed("file", 0o600, mark, later), "d": Agreed("link", 0, mark, mark, "there")}
-    wanted = {
+    expected = {
         "a": Agreed("file", 0o600, mark, mark),
         "c": Agreed("file", 0o600, mark, later),
         "d": Agreed("link", 0, mark, mark, "there"),
     }
-    for now in (folder, AgreedFolder.unpack(folder.renewed().pack())):
-        assert dict(now.items()) == wanted
-        assert {name: now.get(name) for name in (*wanted, "b", "e")} == {**wanted, "b": None, "e": None}
-        assert set(now.names()) == wanted.keys()
+    for current in (folder, AgreedFolder.unpack(folder.renewed().pack())):
+        assert dict(current.items()) == expected
+        assert {name: current.get(name) for name in (*expected, "b", "e")} == {**expected, "b": None, "e": None}
+        assert set(current.names()) == expected.keys()
 
 
 def test_scan_yields_only_differences_from_the_agreed_state(pair: Pair) -> None:
@@ -99,7 +99,7 @@ def test_a_large_push_of_a_killed_process_is_known(pair: Pair, monkeypatch: pyte
         (pair.box / name).unlink()
     pair.restart()
     pair.settle()
-    assert pair.both() == {name: name for name in names[1::2]}
+    assert pair.equal_texts() == {name: name for name in names[1::2]}
 
 
 def test_intents_that_were_noted_together_stay_without_those_that_are_done(pair: Pair) -> None:
@@ -118,7 +118,7 @@ def test_intents_that_were_noted_together_stay_without_those_that_are_done(pair:
     pair.open()
     assert len(pair.store.entries) == 99
     pair.settle()
-    assert pair.both() == {name: name for name in names}
+    assert pair.equal_texts() == {name: name for name in names}
 
 
 def test_the_state_of_the_version_before_is_read(pair: Pair) -> None:
@@ -136,4 +136,4 @@ def test_the_state_of_the_version_before_is_read(pair: Pair) -> None:
     pair.open()
     assert dict(pair.store.entries.items()) == agreements
     pair.settle()
-    assert pair.both() == {"d/c": "d/c"}
+    assert pair.equal_texts() == {"d/c": "d/c"}

@@ -1,4 +1,4 @@
-"""Whatever a user and a client do, and wherever the process is killed: equal folders, and nothing lost.
+"""Random histories of a user, a client and a killed process, which end with equal folders and lose nothing.
 
 Files are pages, each filled with a word that occurs once. A word that was not overwritten or deleted in either folder
 must be there in the end. Where only one side has acted since both folders were equal, the other one follows: nothing
@@ -20,12 +20,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from pytest_cloudbench.savingbox.batching.batcher import BatchRules
 from pytest_cloudbench.savingbox.side import VanishedError
-from tests.savingbox.pairs import Pair, S, certain_marks, stamp, tree
+from tests.savingbox.pairs import Pair, S, make_marks_certain, stamp, tree
 
 PAGE = 4096
 NAMES = st.sampled_from(["a", "b", "d/a", "d/b", "d/e/a", "f/a"])
 ODD_NAMES = st.sampled_from(["two\nlines", "d/\udcff\udcfe", " ", "d/-rf"])
 SIDES = st.sampled_from(["box", "sync"])
+KILL_STEPS = st.integers(1, 40)
+LONG_PAUSES_S = st.sampled_from([5.0, 31.0])
 RULES = BatchRules(limit_bytes=200, quiet_ns=5 * S, at_most_ns=30 * S)
 
 
@@ -34,7 +36,7 @@ def words(data: bytes) -> set[bytes]:
 
 
 def may_write(path: Path) -> bool:
-    """Returns whether a program of this user can write into a file: only root can where its mode forbids it."""
+    """Return whether a program of this user can write into a file. Only root can against the file's mode."""
     return path.is_file() and not path.is_symlink() and os.access(path, os.W_OK)
 
 
@@ -46,7 +48,7 @@ class Folders(RuleBasedStateMachine):
         self.count = 0
         self.untouched: set[bytes] = set()
 
-    # --- what users and clients do ---
+    # --- actions of users and clients ---
 
     def page(self) -> bytes:
         self.count += 1
@@ -55,11 +57,11 @@ class Folders(RuleBasedStateMachine):
         return word.ljust(PAGE, b".")
 
     def root(self, side: str) -> Path:
-        """The folder in which this side acts now."""
+        """Return the folder in which this side acts now."""
         return self.home / side
 
     def path(self, side: str, name: str) -> Path:
-        root = self.root(side)  # asked once: the actor may change with each folder that is made
+        root = self.root(side)  # called once, as the actor may change with each folder that is made
         path = root / name
         for parent in reversed(path.relative_to(root).parents[:-1]):
             folder = root / parent
@@ -184,18 +186,18 @@ class Folders(RuleBasedStateMachine):
     def time_passes(self, seconds: float) -> None:
         self.pair.advance(seconds)
 
-    @rule(step=st.integers(1, 40), seconds=st.sampled_from([5.0, 31.0]))
-    def killed(self, step: int, seconds: float) -> None:
-        """In a separate process, which ends there as by SIGKILL: nothing is cleaned up, nothing is written."""
+    @rule(step=KILL_STEPS, seconds=LONG_PAUSES_S)
+    def kill(self, step: int, seconds: float) -> None:
+        """Work in a separate process that ends at a step as by SIGKILL, with nothing cleaned up and nothing written."""
         self.pair.end()
         child = os.fork()
         if not child:
-            left = step
+            steps_left = step
 
             def fault(_: str, __: str) -> None:
-                nonlocal left
-                left -= 1
-                if not left:
+                nonlocal steps_left
+                steps_left -= 1
+                if not steps_left:
                     os._exit(0)
 
             try:
@@ -211,13 +213,13 @@ class Folders(RuleBasedStateMachine):
 
     @rule(step=st.integers(1, 12))
     def disk_is_full(self, step: int) -> None:
-        """One step fails, as on a full disk; those after it succeed."""
-        left = step
+        """Let one step fail as on a full disk. The steps after it succeed."""
+        steps_left = step
 
         def fault(_: str, __: str) -> None:
-            nonlocal left
-            left -= 1
-            if not left:
+            nonlocal steps_left
+            steps_left -= 1
+            if not steps_left:
                 raise OSError(28, "No space left on device")
 
         self.pair.fault = fault
@@ -226,13 +228,13 @@ class Folders(RuleBasedStateMachine):
 
     @rule(step=st.integers(1, 12), side=SIDES)
     def folder_vanishes(self, step: int, side: str) -> None:
-        """Before a step, a folder goes as with its disk; later it is back as it was."""
-        left, folder, gone = step, self.home / side, self.home / "gone"
+        """Let a folder vanish with its disk before a step. Later it is back unchanged."""
+        steps_left, folder, gone = step, self.home / side, self.home / "gone"
 
         def fault(_: str, __: str) -> None:
-            nonlocal left
-            left -= 1
-            if not left:
+            nonlocal steps_left
+            steps_left -= 1
+            if not steps_left:
                 folder.rename(gone)
 
         self.pair.fault = fault
@@ -244,15 +246,15 @@ class Folders(RuleBasedStateMachine):
                 self.pair.advance(31)
             gone.rename(folder)
 
-    @rule(step=st.integers(1, 12), side=SIDES, seconds=st.sampled_from([5.0, 31.0]))
+    @rule(step=st.integers(1, 12), side=SIDES, seconds=LONG_PAUSES_S)
     def somebody_else_is_at_work(self, step: int, side: str, seconds: float) -> None:
-        """A user writes, or a client brings, the very file that a step is about to change."""
-        left = step
+        """Let a user or a client write the very file that a step is about to change."""
+        steps_left = step
 
         def fault(_: str, path: str) -> None:
-            nonlocal left
-            left -= 1
-            if not left and not (self.home / side / path).is_dir():
+            nonlocal steps_left
+            steps_left -= 1
+            if not steps_left and not (self.home / side / path).is_dir():
                 self.write(side, path, 2, side == "sync")
 
         self.pair.fault = fault
@@ -261,10 +263,10 @@ class Folders(RuleBasedStateMachine):
 
     @precondition(lambda self: self.count)
     @rule()
-    def restarted(self) -> None:
+    def restart(self) -> None:
         self.pair.restart()
 
-    # --- what must hold ---
+    # --- invariants ---
 
     @invariant()
     def nothing_waits_longer_than_the_fail_safe(self) -> None:
@@ -279,22 +281,22 @@ class Folders(RuleBasedStateMachine):
             before = tree(self.pair.box)
             self.pair.settle()
             assert tree(self.pair.box) == before, "a restart changed something"
-            found = set().union(*(words(data) for _, _, data in tree(self.pair.box).values()))
-            assert found >= self.untouched, f"lost: {self.untouched - found}"
-            assert not self.pair.left_over()
+            present_words = set().union(*(words(data) for _, _, data in tree(self.pair.box).values()))
+            assert present_words >= self.untouched, f"lost: {self.untouched - present_words}"
+            assert not self.pair.list_unfinished()
         finally:
             self.pair.end()
             shutil.rmtree(self.home, ignore_errors=True)
 
 
 class Turns(Folders):
-    """Once both folders are equal, only the side that acts first may act until they are equal again."""
+    """Histories in which only one side acts until both folders are equal again."""
 
     def __init__(self) -> None:
         super().__init__()
         self.actor = ""
         self.has_acted = False
-        self.made: dict[str, tuple[str, int, bytes]] = {}
+        self.last_entries: dict[str, tuple[str, int, bytes]] = {}
 
     def root(self, side: str) -> Path:
         if not self.actor or self.are_equal():
@@ -309,9 +311,11 @@ class Turns(Folders):
     @invariant()
     def who_acts_alone_keeps_what_was_made(self) -> None:
         if self.actor:
-            made = tree(self.home / self.actor)
-            assert self.has_acted or made == self.made, f"{self.actor} had {self.made}, and has {made}"
-            self.made, self.has_acted = made, False
+            entries = tree(self.home / self.actor)
+            assert self.has_acted or entries == self.last_entries, (
+                f"{self.actor} had {self.last_entries}, and has {entries}"
+            )
+            self.last_entries, self.has_acted = entries, False
 
     def teardown(self) -> None:
         super().teardown()
@@ -323,7 +327,7 @@ def times(root: Path) -> dict[Path, int]:
 
 
 def examine(monkeypatch: pytest.MonkeyPatch, examples: int, steps: int, machine: type[Folders] = Folders) -> None:
-    certain_marks(monkeypatch)
+    make_marks_certain(monkeypatch)
     run_state_machine_as_test(
         machine,
         settings=settings(

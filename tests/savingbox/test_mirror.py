@@ -1,4 +1,4 @@
-"""What follows from changes on one side, on the other and on both."""
+"""Effects of changes on one side, on the other and on both."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import pytest
 
 from pytest_cloudbench.savingbox import content
 from pytest_cloudbench.support.watching import FileMark
-from tests.savingbox.pairs import Pair, certain_marks, save, stamp, tree, write
+from tests.savingbox.pairs import Pair, make_marks_certain, save, stamp, tree, write
 
 
 @pytest.fixture
 def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
-    certain_marks(monkeypatch)
-    made = Pair(tmp_path)
-    yield made
-    assert not made.left_over()
-    made.end()
+    make_marks_certain(monkeypatch)
+    new_pair = Pair(tmp_path)
+    yield new_pair
+    assert not new_pair.list_unfinished()
+    new_pair.end()
 
 
-def agreed(pair: Pair, **files: str) -> None:
+def settle_files(pair: Pair, **files: str) -> None:
     for name, text in files.items():
         write(pair.box / name, text)
     pair.settle()
@@ -60,69 +60,69 @@ def test_a_changed_file_is_patched_in_place(pair: Pair) -> None:
 
 
 def test_a_shorter_file_is_cut(pair: Pair) -> None:
-    agreed(pair, a="x" * 10_000)
+    settle_files(pair, a="x" * 10_000)
     write(pair.box / "a", "x" * 5_000)
     pair.settle()
-    assert pair.both() == {"a": "x" * 5_000}
+    assert pair.equal_texts() == {"a": "x" * 5_000}
     assert pair.pushes()[0].written_bytes == 0
 
 
 def test_an_editor_that_saves_by_rename_gives_a_patch(pair: Pair) -> None:
-    agreed(pair, a="x" * 100_000)
+    settle_files(pair, a="x" * 100_000)
     inode = (pair.sync / "a").stat().st_ino
     save(pair.box / "a", "x" * 50_000 + "!" + "x" * 50_000)
     pair.settle()
     assert (pair.sync / "a").stat().st_ino == inode
-    assert "!" in pair.both()["a"]
+    assert "!" in pair.equal_texts()["a"]
 
 
 def test_deletions_renames_and_permissions_follow(pair: Pair) -> None:
-    agreed(pair, a="1", b="2", **{"d/e": "3", "d/f": "4"})
+    settle_files(pair, a="1", b="2", **{"d/e": "3", "d/f": "4"})
     inode = (pair.sync / "d/e").stat().st_ino
     (pair.box / "a").unlink()
     (pair.box / "b").chmod(0o600)
     (pair.box / "d").rename(pair.box / "moved")
     pair.settle()
-    assert pair.both() == {"b": "2", "moved/e": "3", "moved/f": "4"}
+    assert pair.equal_texts() == {"b": "2", "moved/e": "3", "moved/f": "4"}
     assert (pair.sync / "b").stat().st_mode & 0o777 == 0o600
     assert (pair.sync / "moved/e").stat().st_ino == inode, "it was copied, not renamed"
 
 
 def test_a_renamed_and_changed_file_is_renamed_and_patched(pair: Pair) -> None:
-    agreed(pair, a="x" * 20_000)
+    settle_files(pair, a="x" * 20_000)
     inode = (pair.sync / "a").stat().st_ino
     (pair.box / "a").rename(pair.box / "b")
     write(pair.box / "b", "x" * 20_000 + "y")
     pair.settle()
     assert (pair.sync / "b").stat().st_ino == inode
-    assert pair.both() == {"b": "x" * 20_000 + "y"}
+    assert pair.equal_texts() == {"b": "x" * 20_000 + "y"}
 
 
 def test_two_files_that_change_their_names_with_each_other(pair: Pair) -> None:
-    agreed(pair, a="1", b="22")
+    settle_files(pair, a="1", b="22")
     (pair.box / "a").rename(pair.box / "c")
     (pair.box / "b").rename(pair.box / "a")
     (pair.box / "c").rename(pair.box / "b")
     pair.settle()
-    assert pair.both() == {"a": "22", "b": "1"}
+    assert pair.equal_texts() == {"a": "22", "b": "1"}
 
 
 def test_a_second_name_of_a_file_follows_its_first(pair: Pair) -> None:
-    agreed(pair, a="1")
+    settle_files(pair, a="1")
     os.link(pair.box / "a", pair.box / "b")
     pair.settle()
     write(pair.box / "a", "2")
     pair.engine.box_changed(["a"], pair.now_ns)  # all that an event tells
     assert {"a", "b"} == {path for path in ("a", "b", "c") if path in pair.engine.batcher}
     pair.settle()
-    assert pair.both() == {"a": "2", "b": "2"}
+    assert pair.equal_texts() == {"a": "2", "b": "2"}
 
 
 @pytest.mark.parametrize("side", ["box", "sync"])
 @pytest.mark.parametrize("change", ["mode", "time", "content"])
 def test_a_change_of_one_name_does_not_reach_another_name_of_the_file(pair: Pair, side: str, change: str) -> None:
-    """The names are of one file on the other side, where this one name changes alone."""
-    agreed(pair, a="1" * 20_000, b="1" * 20_000)
+    """Both names belong to one file on the other side, where only the changed name must follow."""
+    settle_files(pair, a="1" * 20_000, b="1" * 20_000)
     actor, linked = (pair.box, pair.sync) if side == "box" else (pair.sync, pair.box)
     (linked / "b").unlink()
     os.link(linked / "a", linked / "b")
@@ -164,17 +164,17 @@ def test_an_entry_that_becomes_another_kind(pair: Pair, kinds: tuple[str, str]) 
 
 
 def test_client_changes_are_copied_into_the_box(pair: Pair) -> None:
-    agreed(pair, a="1", b="2")
+    settle_files(pair, a="1", b="2")
     write(pair.sync / "new/file", "theirs")
     save(pair.sync / "a", "from afar")
     (pair.sync / "b").unlink()
     pair.settle()
-    assert pair.both() == {"a": "from afar", "new/file": "theirs"}
+    assert pair.equal_texts() == {"a": "from afar", "new/file": "theirs"}
     assert not pair.pushes()
 
 
 def test_events_of_own_writes_are_no_changes(pair: Pair) -> None:
-    agreed(pair, a="1")
+    settle_files(pair, a="1")
     pair.engine.sync_changed(["a"], pair.now_ns)
     pair.engine.box_changed(["a"], pair.now_ns)
     pair.advance(120)
@@ -182,12 +182,12 @@ def test_events_of_own_writes_are_no_changes(pair: Pair) -> None:
 
 
 def test_attributes_that_a_client_sets_are_no_change(pair: Pair) -> None:
-    agreed(pair, a="1")
+    settle_files(pair, a="1")
     inode = (pair.box / "a").stat().st_ino
     os.setxattr(pair.sync / "a", "user.client", b"seen")
     write(pair.box / "a", "2")
     pair.settle()
-    assert pair.both() == {"a": "2"}
+    assert pair.equal_texts() == {"a": "2"}
     assert not pair.troubles("conflict")
     os.setxattr(pair.sync / "a", "user.client", b"seen again")
     pair.settle()
@@ -195,7 +195,7 @@ def test_attributes_that_a_client_sets_are_no_change(pair: Pair) -> None:
 
 
 def test_a_file_put_back_as_it_was_is_not_pushed(pair: Pair) -> None:
-    agreed(pair, a="1")
+    settle_files(pair, a="1")
     time_ns = (pair.box / "a").stat().st_mtime_ns
     write(pair.box / "a", "2")
     pair.scan()
@@ -207,7 +207,7 @@ def test_a_file_put_back_as_it_was_is_not_pushed(pair: Pair) -> None:
 
 
 def test_a_file_that_came_and_went_is_not_pushed(pair: Pair) -> None:
-    agreed(pair, a="1")
+    settle_files(pair, a="1")
     write(pair.box / "swap", "x" * 1000)
     pair.scan()
     (pair.box / "swap").unlink()
@@ -226,72 +226,72 @@ def test_pipes_are_left_alone(pair: Pair) -> None:
 
 
 def test_both_changed_to_the_same(pair: Pair) -> None:
-    agreed(pair, a="1")
+    settle_files(pair, a="1")
     write(pair.box / "a", "2")
     write(pair.sync / "a", "2")
     pair.settle()
-    assert (pair.both(), pair.troubles("conflict")) == ({"a": "2"}, [])
+    assert (pair.equal_texts(), pair.troubles("conflict")) == ({"a": "2"}, [])
 
 
 @pytest.mark.parametrize("change", [write, save])
 def test_both_changed_and_both_are_kept(pair: Pair, change: Callable[[Path, str], Path]) -> None:
-    agreed(pair, **{"d/a.txt": "1"})
+    settle_files(pair, **{"d/a.txt": "1"})
     inode = (pair.box / "d/a.txt").stat().st_ino
     write(pair.box / "d/a.txt", "mine")
     change(pair.sync / "d/a.txt", "theirs")
     pair.settle()
-    both = dict(pair.both())
-    assert both.pop("d/a.txt") == "mine"
+    remaining_texts = dict(pair.equal_texts())
+    assert remaining_texts.pop("d/a.txt") == "mine"
     assert (pair.box / "d/a.txt").stat().st_ino == inode, "a program may have it open"
-    ((name, text),) = both.items()
+    ((name, text),) = remaining_texts.items()
     assert text == "theirs"
     assert name.startswith("d/a (conflict ")
     assert name.endswith(").txt")
-    (said,) = pair.troubles("conflict")
-    assert name in said
+    (message,) = pair.troubles("conflict")
+    assert name in message
 
 
 def test_both_created_different_files_of_one_name(pair: Pair) -> None:
     write(pair.box / ".conf", "mine")
     write(pair.sync / ".conf", "theirs")
     pair.settle()
-    assert sorted(pair.both().values()) == ["mine", "theirs"]
-    assert pair.both()[".conf"] == "mine"
+    assert sorted(pair.equal_texts().values()) == ["mine", "theirs"]
+    assert pair.equal_texts()[".conf"] == "mine"
 
 
 def test_a_file_here_and_a_folder_there(pair: Pair) -> None:
     write(pair.box / "x", "file")
     write(pair.sync / "x/inside", "folder")
     pair.settle()
-    assert sorted(pair.both().values()) == ["file", "folder"]
-    assert pair.both()["x"] == "file"
+    assert sorted(pair.equal_texts().values()) == ["file", "folder"]
+    assert pair.equal_texts()["x"] == "file"
 
 
 @pytest.mark.parametrize(("changed", "gone"), [("box", "sync"), ("sync", "box")])
 def test_a_change_outlives_a_deletion(pair: Pair, changed: str, gone: str) -> None:
-    agreed(pair, **{"d/a": "1"})
+    settle_files(pair, **{"d/a": "1"})
     write(pair.home / changed / "d/a", "2")
     (pair.home / gone / "d/a").unlink()
     (pair.home / gone / "d").rmdir()
     pair.settle()
-    assert pair.both() == {"d/a": "2"}
+    assert pair.equal_texts() == {"d/a": "2"}
 
 
 def test_both_deleted(pair: Pair) -> None:
-    agreed(pair, a="1")
+    settle_files(pair, a="1")
     (pair.box / "a").unlink()
     (pair.sync / "a").unlink()
     pair.settle()
-    assert (pair.both(), dict(pair.store.entries)) == ({}, {})
+    assert (pair.equal_texts(), dict(pair.store.entries)) == ({}, {})
 
 
 def test_a_new_file_in_a_folder_that_was_deleted_here(pair: Pair) -> None:
-    agreed(pair, **{"d/a": "1"})
+    settle_files(pair, **{"d/a": "1"})
     (pair.box / "d/a").unlink()
     (pair.box / "d").rmdir()
     write(pair.sync / "d/new", "theirs")
     pair.settle()
-    assert pair.both() == {"d/new": "theirs"}
+    assert pair.equal_texts() == {"d/new": "theirs"}
 
 
 def test_folders_that_were_filled_before_the_first_start_are_merged(pair: Pair) -> None:
@@ -301,12 +301,12 @@ def test_folders_that_were_filled_before_the_first_start_are_merged(pair: Pair) 
     write(pair.box / "mine", "1")
     write(pair.sync / "theirs", "2")
     pair.settle()
-    assert len(pair.both()) == 7
+    assert len(pair.equal_texts()) == 7
     assert [push.files for push in pair.pushes()] == [1]
 
 
 def test_permission_change_survives_a_comparison_of_contents(pair: Pair) -> None:
-    agreed(pair, a="1")
+    settle_files(pair, a="1")
     (pair.sync / "a").chmod(0o600)
     stamp(pair.box / "a")
     pair.settle()
@@ -314,7 +314,7 @@ def test_permission_change_survives_a_comparison_of_contents(pair: Pair) -> None
 
 
 def test_permissions_that_the_client_gave_a_file_that_was_renamed_here_are_kept(pair: Pair) -> None:
-    agreed(pair, **{"d/a": "1"})
+    settle_files(pair, **{"d/a": "1"})
     (pair.sync / "b").symlink_to("somewhere")  # so that the file is renamed, and its folder is not
     (pair.sync / "d/a").chmod(0o600)
     (pair.box / "d").rename(pair.box / "b")
@@ -322,20 +322,20 @@ def test_permissions_that_the_client_gave_a_file_that_was_renamed_here_are_kept(
     assert tree(pair.box)["b/a"] == ("file", 0o600, b"1")
 
 
-# --- what is not in the folder ---
+# --- outside the folder ---
 
 
 def test_nothing_is_written_through_a_link_in_the_sync_folder(pair: Pair) -> None:
     outside = pair.home / "outside"
     outside.mkdir()
-    agreed(pair, **{"d/a": "1"})
+    settle_files(pair, **{"d/a": "1"})
     (pair.sync / "d/a").unlink()
     (pair.sync / "d").rmdir()
     (pair.sync / "d").symlink_to(outside)
     write(pair.box / "d/b", "2")
     pair.settle()
     assert list(outside.iterdir()) == []
-    assert pair.both()["d/b"] == "2"
+    assert pair.equal_texts()["d/b"] == "2"
 
 
 # --- no needless conflict ---
@@ -370,7 +370,7 @@ def test_quick_changes_by_the_client_alone_never_conflict(
     write(pair.sync / "a", "second")
     pair.engine.sync_changed(["a"], pair.now_ns)
     pair.engine.pull_all(pair.now_ns)
-    assert pair.both() == {"a": "second"}
+    assert pair.equal_texts() == {"a": "second"}
     assert not pair.troubles("conflict")
 
 
@@ -399,7 +399,7 @@ def test_a_mark_is_as_old_as_it_was_when_taken_however_slow_the_copy(
 def test_a_change_by_the_client_during_a_comparison_is_not_taken_for_one_of_the_box(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    agreed(pair, a="first")
+    settle_files(pair, a="first")
     equal = content.are_equal
 
     def change_and_compare(ours: int, theirs: int) -> bool:
@@ -410,5 +410,5 @@ def test_a_change_by_the_client_during_a_comparison_is_not_taken_for_one_of_the_
         patch.setattr(content, "are_equal", change_and_compare)
         pair.engine.box_changed(["a"], pair.now_ns, is_event=True)
     pair.settle()
-    assert pair.both() == {"a": "other"}
+    assert pair.equal_texts() == {"a": "other"}
     assert not pair.troubles("conflict")

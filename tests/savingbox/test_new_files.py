@@ -1,4 +1,4 @@
-"""Files that only the box has go to the sync folder in few steps, whatever others do between two of them."""
+"""Files that only the box has go to the sync folder in few steps, whatever others do in between."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from pathlib import Path
 import pytest
 
 from pytest_cloudbench.savingbox import openfiles, openfolder
-from tests.savingbox.pairs import Pair, certain_marks, tree, write
+from tests.savingbox.pairs import Pair, make_marks_certain, tree, write
 
 DATA = "of the box"
 
 
 @pytest.fixture
 def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
-    certain_marks(monkeypatch)
-    made = Pair(tmp_path)
-    write(made.box / "d/a", DATA)
-    yield made
-    assert not made.left_over()
-    made.end()
+    make_marks_certain(monkeypatch)
+    new_pair = Pair(tmp_path)
+    write(new_pair.box / "d/a", DATA)
+    yield new_pair
+    assert not new_pair.list_unfinished()
+    new_pair.end()
 
 
-def meanwhile(pair: Pair, step: str, act: Callable[[], object]) -> list[str]:
-    """Act once, before this step on the new file. Returns what will have happened: the step, once it is due."""
+def act_before(pair: Pair, step: str, act: Callable[[], object]) -> list[str]:
+    """Act once before this step on the new file. Return a list that then holds the step."""
     happened: list[str] = []
 
     def act_once(announced: str, path: str) -> None:
@@ -37,21 +37,21 @@ def meanwhile(pair: Pair, step: str, act: Callable[[], object]) -> list[str]:
     return happened
 
 
-def count_of_full_copies(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Notes each file that is copied the long way."""
+def note_full_copies(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list to which each file that is copied the long way is added."""
     copied: list[str] = []
     put_file = pair.mirror.sync.put_file
 
-    def noted(relative: str, *args: object) -> object:
+    def put_and_note(relative: str, *args: object) -> object:
         copied.append(relative)
         return put_file(relative, *args)  # type: ignore[arg-type]  # they are passed on as they come
 
-    monkeypatch.setattr(pair.mirror.sync, "put_file", noted)
+    monkeypatch.setattr(pair.mirror.sync, "put_file", put_and_note)
     return copied
 
 
 def test_a_file_keeps_its_content_mode_and_time(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    copied = count_of_full_copies(pair, monkeypatch)
+    copied = note_full_copies(pair, monkeypatch)
     (pair.box / "d/a").chmod(0o640)
     write(pair.box / "b", DATA)
     write(pair.box / "d/e/c", DATA)
@@ -63,38 +63,38 @@ def test_a_file_keeps_its_content_mode_and_time(pair: Pair, monkeypatch: pytest.
 
 def test_a_file_that_even_its_owner_may_not_write_is_copied(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(openfolder, "close_new_file", lambda name, folder: None)
-    copied = count_of_full_copies(pair, monkeypatch)
+    copied = note_full_copies(pair, monkeypatch)
     pair.settle()
     assert not copied
-    assert pair.both() == {"d/a": DATA}
+    assert pair.equal_texts() == {"d/a": DATA}
 
 
 def test_a_system_that_names_files_only_by_their_path_is_served(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(openfiles, "_find_function", lambda name: None)
-    copied = count_of_full_copies(pair, monkeypatch)
+    copied = note_full_copies(pair, monkeypatch)
     pair.settle()
     assert not copied
-    assert pair.both() == {"d/a": DATA}
+    assert pair.equal_texts() == {"d/a": DATA}
 
 
 @pytest.mark.parametrize("step", ["copy", "publish"])
 def test_client_file_arriving_during_a_push_is_kept(pair: Pair, step: str) -> None:
-    happened = meanwhile(pair, step, lambda: write(pair.sync / "d/a", "of the client"))
+    happened = act_before(pair, step, lambda: write(pair.sync / "d/a", "of the client"))
     pair.settle()
     assert happened
-    assert sorted(pair.both().values()) == [DATA, "of the client"]
+    assert sorted(pair.equal_texts().values()) == [DATA, "of the client"]
 
 
 @pytest.mark.parametrize("step", ["copy", "publish"])
 def test_write_during_a_push_is_pushed_afterwards(pair: Pair, step: str) -> None:
-    happened = meanwhile(pair, step, lambda: write(pair.box / "d/a", "later, and longer"))
+    happened = act_before(pair, step, lambda: write(pair.box / "d/a", "later, and longer"))
     pair.settle()
     assert happened
-    assert pair.both() == {"d/a": "later, and longer"}
+    assert pair.equal_texts() == {"d/a": "later, and longer"}
 
 
 def test_a_write_during_the_copy_starts_it_anew(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    copied = count_of_full_copies(pair, monkeypatch)
+    copied = note_full_copies(pair, monkeypatch)
     put_new_file = pair.mirror.sync.put_new_file
 
     def write_and_put(relative: str, source: int, status: os.stat_result) -> object:
@@ -104,7 +104,7 @@ def test_a_write_during_the_copy_starts_it_anew(pair: Pair, monkeypatch: pytest.
     monkeypatch.setattr(pair.mirror.sync, "put_new_file", write_and_put)
     pair.settle()
     assert copied == ["d/a"]
-    assert pair.both() == {"d/a": "later, and longer"}
+    assert pair.equal_texts() == {"d/a": "later, and longer"}
 
 
 def test_a_write_right_after_the_name_appears_is_the_clients(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,18 +119,18 @@ def test_a_write_right_after_the_name_appears_is_the_clients(pair: Pair, monkeyp
         patch.setattr(openfolder, "close_new_file", write_and_close)
         pair.advance(6)
     pair.settle()
-    assert sorted(pair.both().values()) == [DATA, f"{DATA}, and of the client"]
+    assert sorted(pair.equal_texts().values()) == [DATA, f"{DATA}, and of the client"]
 
 
 @pytest.mark.parametrize("step", ["copy", "publish"])
 def test_a_folder_that_the_client_renames_gets_all_of_its_files_all_the_same(pair: Pair, step: str) -> None:
     write(pair.box / "d/b", DATA)
-    happened = meanwhile(pair, step, lambda: (pair.sync / "d").rename(pair.sync / "other"))
+    happened = act_before(pair, step, lambda: (pair.sync / "d").rename(pair.sync / "other"))
     pair.settle()
     assert happened
-    both = pair.both()
-    assert {"d/a", "d/b"} <= both.keys()
-    assert {*both.values()} == {DATA}
+    pushed_texts = pair.equal_texts()
+    assert {"d/a", "d/b"} <= pushed_texts.keys()
+    assert {*pushed_texts.values()} == {DATA}
 
 
 @pytest.mark.parametrize("step", ["copy", "publish"])
@@ -142,11 +142,11 @@ def test_nothing_goes_through_a_link_that_replaces_the_folder(pair: Pair, tmp_pa
         (pair.sync / "d").rename(tmp_path / "moved away")
         (pair.sync / "d").symlink_to(outside)
 
-    happened = meanwhile(pair, step, replace_folder)
+    happened = act_before(pair, step, replace_folder)
     pair.settle()
     assert happened
     assert os.listdir(outside) == []
-    assert DATA in pair.both().values()
+    assert DATA in pair.equal_texts().values()
 
 
 def test_another_root_of_the_same_name_gets_nothing(pair: Pair, tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_another_root_of_the_same_name_gets_nothing(pair: Pair, tmp_path: Path) 
         pair.sync.rename(tmp_path / "moved away")
         (pair.sync / "d").mkdir(parents=True)
 
-    happened = meanwhile(pair, "publish", replace_root)
+    happened = act_before(pair, "publish", replace_root)
     with pytest.raises(Exception, match="another folder has its name now"):
         pair.advance(6)
     assert happened

@@ -1,4 +1,4 @@
-"""The state file: whatever happens to it, a start costs at most a comparison; and it holds all that a file can have."""
+"""The state file: it holds all attributes of a file, and damage costs at most a comparison at the next start."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pytest_cloudbench.savingbox.records import Record, RecordFile
 from pytest_cloudbench.savingbox.store import SCHEMA, AgreementStore, Patching, WrittenPiece
 from pytest_cloudbench.support.watching import FileMark
 from tests.savingbox.loop import own_file_system
-from tests.savingbox.pairs import Pair, certain_marks, write
+from tests.savingbox.pairs import Pair, make_marks_certain, write
 
 PAGE = 4096
 S = 1_000_000_000
@@ -29,11 +29,11 @@ Damage = Callable[[random.Random, bytes], bytes]
 
 @pytest.fixture
 def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
-    certain_marks(monkeypatch)
-    made = Pair(tmp_path)
-    yield made
-    assert not made.left_over()
-    made.end()
+    make_marks_certain(monkeypatch)
+    new_pair = Pair(tmp_path)
+    yield new_pair
+    assert not new_pair.list_unfinished()
+    new_pair.end()
 
 
 # --- records ---
@@ -63,13 +63,13 @@ def test_a_removal_that_was_rolled_back_is_repeated(tmp_path: Path) -> None:
 
 
 def zero_a_page(noise: random.Random, data: bytes) -> bytes:
-    at = noise.randrange(len(data) // PAGE) * PAGE
-    return data[:at] + bytes(PAGE) + data[at + PAGE :]
+    offset = noise.randrange(len(data) // PAGE) * PAGE
+    return data[:offset] + bytes(PAGE) + data[offset + PAGE :]
 
 
-def flip_a_bit(noise: random.Random, data: bytes, most: int | None = None) -> bytes:
-    at = noise.randrange(most or len(data))
-    return data[:at] + bytes([data[at] ^ 1 << noise.randrange(8)]) + data[at + 1 :]
+def flip_a_bit(noise: random.Random, data: bytes, limit_bytes: int | None = None) -> bytes:
+    offset = noise.randrange(limit_bytes or len(data))
+    return data[:offset] + bytes([data[offset] ^ 1 << noise.randrange(8)]) + data[offset + 1 :]
 
 
 def flip_a_bit_of_the_head(noise: random.Random, data: bytes) -> bytes:
@@ -81,15 +81,15 @@ def truncate(noise: random.Random, data: bytes) -> bytes:
 
 
 def swap_pages(noise: random.Random, data: bytes) -> bytes:
-    pages = [data[at : at + PAGE] for at in range(0, len(data), PAGE)]
+    pages = [data[offset : offset + PAGE] for offset in range(0, len(data), PAGE)]
     one, other = noise.sample(range(len(pages)), 2)
     pages[one], pages[other] = pages[other], pages[one]
     return b"".join(pages)
 
 
 def write_junk(noise: random.Random, data: bytes) -> bytes:
-    at, size = noise.randrange(len(data)), noise.choice([1, 16, 512, PAGE])
-    return (data[:at] + noise.randbytes(size) + data[at + size :])[: len(data)]
+    offset, size_bytes = noise.randrange(len(data)), noise.choice([1, 16, 512, PAGE])
+    return (data[:offset] + noise.randbytes(size_bytes) + data[offset + size_bytes :])[: len(data)]
 
 
 DAMAGES = [zero_a_page, flip_a_bit, flip_a_bit_of_the_head, truncate, swap_pages, write_junk]
@@ -102,8 +102,8 @@ def agreement(number: int) -> Agreed:
     return Agreed("link", 0, mark, mark, "to\udcff")
 
 
-def copies_of_a_state(home: Path) -> tuple[Path, dict[str, Agreed]]:
-    """The state file of a process that was killed, and in ``closed`` as it is after an orderly end; its agreements."""
+def write_state_copies(home: Path) -> tuple[Path, dict[str, Agreed]]:
+    """Write the state file of a killed process, and in ``closed`` that of an orderly end. Return its agreements."""
     store = AgreementStore(home / "live" / "state.sqlite", "pair")
     for number in range(300):
         store.replace(f"d{number % 7}/{number}", agreement(number))
@@ -124,7 +124,7 @@ def copies_of_a_state(home: Path) -> tuple[Path, dict[str, Agreed]]:
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", ["closed/state.sqlite", "killed/state.sqlite", "killed/state.sqlite-wal"])
 def test_no_damage_stops_a_start_or_makes_a_wrong_agreement(tmp_path: Path, name: str, damage: Damage) -> None:
-    home, agreements = copies_of_a_state(tmp_path)
+    home, agreements = write_state_copies(tmp_path)
     intact = (home / name).read_bytes()
     folder = (home / name).parent
     noticed = 0
@@ -155,7 +155,7 @@ def test_a_damaged_state_is_moved_aside_and_both_folders_are_merged(pair: Pair, 
     pair.end()
     state = pair.store.path
     with contextlib.closing(sqlite3.connect(state)) as database:
-        database.execute("VACUUM")  # damage of a page that is not in use would be none
+        database.execute("VACUUM")  # removes unused pages, whose damage would have no effect
     data = state.read_bytes()
     assert len(data) > 8 * PAGE
     junk = b"this is no database " * 300
@@ -166,7 +166,7 @@ def test_a_damaged_state_is_moved_aside_and_both_folders_are_merged(pair: Pair, 
     assert "damaged" in pair.store.problem
     assert state.with_name(f"{state.name}.damaged").exists()
     pair.settle()
-    assert pair.both() == {f"{number}": f"{number}" for number in range(400)} | {"b": "2"}
+    assert pair.equal_texts() == {f"{number}": f"{number}" for number in range(400)} | {"b": "2"}
     assert not pair.troubles("conflict")
 
 
@@ -184,7 +184,7 @@ def test_a_state_that_cannot_be_checked_is_not_taken_for_damaged(tmp_path: Path)
         assert not list(folder.glob("*.damaged"))
 
 
-# --- whose it is ---
+# --- the pair that owns it ---
 
 
 def test_two_processes_do_not_share_a_pair(pair: Pair) -> None:
@@ -215,8 +215,15 @@ def write_older_state(path: Path, entries: Mapping[str, Agreed], schema: str, ki
     with contextlib.closing(sqlite3.connect(path)) as database, database:
         database.executescript(OLDER)
         database.executemany("INSERT INTO meta VALUES (?, ?)", [("pair", "pair"), ("schema", schema)])
-        for name, each in entries.items():
-            row = (os.fsencode(name), kind or each.kind, each.mode, os.fsencode(each.target), *each.box, *each.sync)
+        for name, agreed in entries.items():
+            row = (
+                os.fsencode(name),
+                kind or agreed.kind,
+                agreed.mode,
+                os.fsencode(agreed.target),
+                *agreed.box,
+                *agreed.sync,
+            )
             database.execute(f"INSERT INTO agreed VALUES ({', '.join('?' * 12)})", row)
 
 
@@ -230,7 +237,7 @@ def test_a_state_of_an_older_version_is_read(pair: Pair, schema: str) -> None:
     pair.open()
     assert (pair.store.problem, pair.store.read_meta("schema")) == ("", str(SCHEMA))
     pair.settle()
-    assert pair.both() == {}, "the agreements are still known"
+    assert pair.equal_texts() == {}, "the agreements are still known"
 
 
 def test_a_damaged_state_of_an_older_version_is_moved_aside(pair: Pair) -> None:
@@ -242,7 +249,7 @@ def test_a_damaged_state_of_an_older_version_is_moved_aside(pair: Pair) -> None:
     pair.open()
     assert "damaged" in pair.store.problem
     pair.settle()
-    assert pair.both() == {"a": "1"}
+    assert pair.equal_texts() == {"a": "1"}
 
 
 def test_a_state_of_a_later_version_is_refused(pair: Pair) -> None:
@@ -268,7 +275,7 @@ def assert_times_pass(pair: Pair, modified_ns: int) -> None:
     (pair.box / "theirs").rename(pair.box / "renamed")
     pair.restart()
     pair.settle()
-    assert pair.both() == {"ours": "ours, longer", "renamed": "theirs", "other": "other"}
+    assert pair.equal_texts() == {"ours": "ours, longer", "renamed": "theirs", "other": "other"}
     assert not pair.troubles("failed")
     pair.restart()
     assert pair.engine.is_at_rest()
@@ -287,7 +294,7 @@ def test_any_time_stamp_passes(pair: Pair, at_s: int) -> None:
 def test_any_time_stamp_passes_to_and_from_a_file_system_that_holds_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, side: str
 ) -> None:
-    certain_marks(monkeypatch)
+    make_marks_certain(monkeypatch)
     with own_file_system(tmp_path, kind) as folder:
         for at_s in TIMES_S:
             home = tmp_path / f"{at_s}"

@@ -1,4 +1,4 @@
-"""Which bytes were written: never too few, whatever is done to the file, and unknown where that cannot be seen."""
+"""Ranges of written bytes: never too few after any change of a file, and unknown if the change cannot be traced."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ BLOCK = 4096
 
 
 @pytest.fixture(scope="module", params=["ext4", "xfs"])
-def mounted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def mount(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with traced_folder(tmp_path_factory.mktemp("loop"), request.param) as folder:
         yield folder
 
 
 @pytest.fixture
-def box(mounted: Path) -> Iterator[Path]:
+def box(mount: Path) -> Iterator[Path]:
     """A folder on a file system whose writes can be traced."""
-    path = mounted / "box"
+    path = mount / "box"
     path.mkdir()
     yield path
     shutil.rmtree(path)
@@ -43,13 +43,13 @@ def box(mounted: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def writes(box: Path) -> Iterator[TracedWrites]:
-    made = TracedWrites(box)
-    yield made
-    made.close()
+    new_writes = TracedWrites(box)
+    yield new_writes
+    new_writes.close()
 
 
 class Pair:
-    """A followed file, and a copy in memory that is brought up to date by what was seen."""
+    """A followed file, and a copy in memory that is updated from the traced ranges."""
 
     def __init__(self, writes: TracedWrites, path: Path, content: bytes = b"") -> None:
         self.writes, self.path = writes, path
@@ -70,16 +70,16 @@ class Pair:
     def write_at(self, offset: int, data: bytes) -> None:
         self.copy[offset : offset + len(data)] = data
 
-    def seen(self) -> list[tuple[int, int]] | str:
-        """Returns what was written, or the doubt if that is not known. The copy becomes equal."""
-        found = self.writes.take_writes(self.fd)
+    def take_ranges(self) -> list[tuple[int, int]] | str:
+        """Return the written ranges, or the doubt if they are not known. The copy becomes equal."""
+        result = self.writes.take_writes(self.fd)
         content = self.path.read_bytes()
-        if found.ranges is None:
+        if result.ranges is None:
             self.copy = bytearray(content)
-            return found.doubt
-        replay(found.ranges, self, len(content), self)
+            return result.doubt
+        replay(result.ranges, self, len(content), self)
         assert self.copy == content
-        return [(each.begin, each.end) for each in found.ranges]
+        return [(byte_range.begin, byte_range.end) for byte_range in result.ranges]
 
     def close(self) -> None:
         self.file.close()
@@ -88,16 +88,16 @@ class Pair:
 
 @pytest.fixture
 def pair(writes: TracedWrites, box: Path) -> Iterator[Pair]:
-    made = Pair(writes, box / "file", bytes(100_000))
-    yield made
-    made.close()
+    new_pair = Pair(writes, box / "file", bytes(100_000))
+    yield new_pair
+    new_pair.close()
 
 
 def test_every_way_to_write_is_seen_with_its_place(pair: Pair, box: Path) -> None:
     fd = pair.file.fileno()
     (box / "other").write_bytes(b"o" * 10_000)
 
-    def appended() -> None:
+    def append_end() -> None:
         with pair.path.open("ab") as file:
             file.write(b"end")
 
@@ -106,15 +106,15 @@ def test_every_way_to_write_is_seen_with_its_place(pair: Pair, box: Path) -> Non
             (lambda: os.pwrite(fd, b"x", 5), [(5, 6)]),
             (lambda: (os.pwrite(fd, b"ab", 9_000), os.pwrite(fd, b"cd", 1)), [(1, 3), (9_000, 9_002)]),
             (lambda: os.pwritev(fd, [b"a" * 10, b"b" * 20], 4_090), [(4_090, 4_120)]),
-            (appended, [(100_000, 100_003)]),
+            (append_end, [(100_000, 100_003)]),
             (lambda: (os.lseek(fd, 50, os.SEEK_SET), os.sendfile(fd, other.fileno(), 0, 300)), [(50, 350)]),
             (lambda: os.copy_file_range(other.fileno(), fd, 100, 0, 70_000), [(70_000, 70_100)]),
             (lambda: os.pwrite(fd, b"far", 200_000), [(200_000, 200_003)]),
             (lambda: None, []),
         ]
-        for write, wanted in ways:
+        for write, expected in ways:
             write()
-            assert pair.seen() == wanted
+            assert pair.take_ranges() == expected
 
 
 def test_direct_writes_are_seen(pair: Pair) -> None:
@@ -123,9 +123,9 @@ def test_direct_writes_are_seen(pair: Pair) -> None:
     direct = os.open(pair.path, os.O_RDWR | os.O_DIRECT)
     os.pwrite(direct, block, 2 * BLOCK)
     os.close(direct)
-    seen = pair.seen()
-    assert isinstance(seen, list)
-    assert seen[0][0] <= 2 * BLOCK < 3 * BLOCK <= seen[-1][1]
+    ranges = pair.take_ranges()
+    assert isinstance(ranges, list)
+    assert ranges[0][0] <= 2 * BLOCK < 3 * BLOCK <= ranges[-1][1]
 
 
 @pytest.mark.parametrize(
@@ -139,23 +139,23 @@ def test_change_without_byte_range_is_reported_once_as_unknown(
     pair: Pair, deed: Callable[[int], object], why: str
 ) -> None:
     deed(pair.file.fileno())
-    assert str(pair.seen()).startswith(why)
+    assert str(pair.take_ranges()).startswith(why)
     pair.file.close()
-    assert pair.seen() == []
+    assert pair.take_ranges() == []
 
 
 def test_a_mapping_is_unknown_until_nobody_can_write_to_it(pair: Pair) -> None:
     mapping = mmap.mmap(pair.file.fileno(), 0)
     mapping[3] = 7
-    assert pair.seen() == "it is mapped"
+    assert pair.take_ranges() == "it is mapped"
     mapping[3] = 8  # on a page that is known as changed: the kernel does not see this
-    assert isinstance(pair.seen(), str)
+    assert isinstance(pair.take_ranges(), str)
     mapping.close()
     pair.file.close()
-    pair.seen()
+    pair.take_ranges()
     with pair.path.open("r+b") as file:
         file.write(b"again")
-    assert pair.seen() == [(0, 5)]
+    assert pair.take_ranges() == [(0, 5)]
 
 
 def test_a_mapping_that_was_there_before_is_unknown(writes: TracedWrites, box: Path) -> None:
@@ -174,61 +174,61 @@ def test_a_mapping_that_was_there_before_is_unknown(writes: TracedWrites, box: P
 
 
 def test_copy_by_traced_ranges_equals_the_file_after_any_writes(writes: TracedWrites, box: Path) -> None:
-    """The property of ranges, with a real file: truncated, lengthened, written to in any order."""
-    random, known = Random(11), 0
+    """A real file is truncated, lengthened and written to in any order."""
+    random, known_count = Random(11), 0
     for number in range(20):
         pair = Pair(writes, box / f"file{number}", random.randbytes(random.randrange(20_000)))
         fd = pair.file.fileno()
         for _ in range(8):
             for _ in range(random.randrange(4)):
-                place, size = random.randrange(30_000), random.randrange(1, 9_000)
+                offset, size = random.randrange(30_000), random.randrange(1, 9_000)
                 if random.random() < 0.1:
-                    os.ftruncate(fd, place)
+                    os.ftruncate(fd, offset)
                 else:
-                    os.pwrite(fd, random.randbytes(size), place)
-            known += isinstance(pair.seen(), list)
+                    os.pwrite(fd, random.randbytes(size), offset)
+            known_count += isinstance(pair.take_ranges(), list)
         pair.close()
-    assert known > 100, "nearly always it is known"
+    assert known_count > 100, "nearly always it is known"
 
 
 def test_nothing_is_missed_while_a_program_writes(pair: Pair) -> None:
-    """What is read after ``take_writes`` includes all that ``take_writes`` reported, however the two overlap."""
+    """Bytes read after ``take_writes`` include all writes that it reported, however the two overlap."""
     code = (
         "import os, random, sys\n"
         "random.seed(5); fd = os.open(sys.argv[1], os.O_WRONLY)\n"
         "for _ in range(3000): os.pwrite(fd, random.randbytes(random.randrange(1, 20_000)), random.randrange(300_000))"
     )
-    looked = 0
+    reads = 0
     with subprocess.Popen([sys.executable, "-c", code, str(pair.path)]) as writer:
         while writer.poll() is None:
-            found = pair.writes.take_writes(pair.fd)
-            assert found.ranges is not None, found.doubt
-            replay(found.ranges, pair, os.fstat(pair.fd).st_size, pair)
-            looked += 1
-    assert looked > 3
-    assert isinstance(pair.seen(), list)
+            result = pair.writes.take_writes(pair.fd)
+            assert result.ranges is not None, result.doubt
+            replay(result.ranges, pair, os.fstat(pair.fd).st_size, pair)
+            reads += 1
+    assert reads > 3
+    assert isinstance(pair.take_ranges(), list)
 
 
 CLONE = 0x40049409  # FICLONE of linux/fs.h
 EXCHANGE = 0x40285881  # XFS_IOC_EXCHANGE_RANGE of xfs_fs.h
 
 
-def test_cloned_and_exchanged_blocks_are_unknown_once(pair: Pair, box: Path, mounted: Path) -> None:
-    if mounted.name != "xfs":
+def test_cloned_and_exchanged_blocks_are_unknown_once(pair: Pair, box: Path, mount: Path) -> None:
+    if mount.name != "xfs":
         pytest.skip("ext4 clones nothing")
     (box / "other").write_bytes(b"o" * 100_000)
     with (box / "other").open("r+b") as other:
         fcntl.ioctl(pair.file.fileno(), CLONE, other.fileno())
-        assert pair.seen() == "it took blocks of another file"
+        assert pair.take_ranges() == "it took blocks of another file"
         os.pwrite(pair.file.fileno(), b"own", 7)
-        assert pair.seen() == [(7, 10)]
-        whole = struct.pack("=iIQQQQ", other.fileno(), 0, 0, 0, 8 * BLOCK, 0)
+        assert pair.take_ranges() == [(7, 10)]
+        exchange = struct.pack("=iIQQQQ", other.fileno(), 0, 0, 0, 8 * BLOCK, 0)
         try:
-            fcntl.ioctl(pair.file.fileno(), EXCHANGE, whole)
+            fcntl.ioctl(pair.file.fileno(), EXCHANGE, exchange)
         except OSError as error:
             pytest.skip(f"nothing is exchanged here: {error.strerror}")
-        assert pair.seen() == "it took blocks of another file"
-    assert pair.seen() == []
+        assert pair.take_ranges() == "it took blocks of another file"
+    assert pair.take_ranges() == []
 
 
 @pytest.mark.parametrize("option", ["--punch-hole", "--zero-range", "--collapse-range", "--insert-range"])
@@ -239,8 +239,10 @@ def test_space_that_is_freed_or_moved_is_unknown_until_it_has_been(
     pair.file.close()
     command = ["fallocate", option, "--offset", str(BLOCK), "--length", str(2 * BLOCK), str(pair.path)]
     subprocess.run(command, check=True)
-    known = [isinstance(pair.seen(), list) for _ in range(3)]
-    assert known in ([False, True, True], [False, False, True]), "ext4 tells before, and the change may be under way"
+    known_flags = [isinstance(pair.take_ranges(), list) for _ in range(3)]
+    assert known_flags in ([False, True, True], [False, False, True]), (
+        "ext4 tells before, and the change may be under way"
+    )
     pair.close()
 
 
@@ -250,23 +252,25 @@ def test_looking_takes_nothing(pair: Pair) -> None:
         ranges = pair.writes.peek_writes(pair.fd).ranges
         assert ranges is not None
         assert list(ranges) == [(5, 6)]
-    assert pair.seen() == [(5, 6)]
+    assert pair.take_ranges() == [(5, 6)]
 
 
 def test_a_push_that_failed_is_compared(pair: Pair) -> None:
     pair.writes.distrust_file(pair.fd, "the disk was full")
-    assert pair.seen() == "the disk was full"
-    assert pair.seen() == []
+    assert pair.take_ranges() == "the disk was full"
+    assert pair.take_ranges() == []
 
 
 def test_a_file_with_two_names_is_compared_for_each(pair: Pair, box: Path) -> None:
     os.link(pair.path, box / "second")
     os.pwrite(pair.file.fileno(), b"x", 5)
-    assert [pair.seen(), pair.seen()] == ["it has, or had, several names"] * 2, "what one takes, the other lacks"
+    assert [pair.take_ranges(), pair.take_ranges()] == ["it has, or had, several names"] * 2, (
+        "what one takes, the other lacks"
+    )
     os.unlink(box / "second")
-    assert pair.seen() == "it has, or had, several names"
+    assert pair.take_ranges() == "it has, or had, several names"
     os.pwrite(pair.file.fileno(), b"x", 5)
-    assert pair.seen() == [(5, 6)]
+    assert pair.take_ranges() == [(5, 6)]
 
 
 def test_another_file_with_the_same_number_is_not_taken_for_it(writes: TracedWrites, box: Path) -> None:
@@ -300,7 +304,7 @@ def test_a_new_file_that_was_mapped_before_it_is_followed_is_unknown(writes: Tra
 
 
 def test_a_new_file_that_is_still_open_is_known(writes: TracedWrites, box: Path) -> None:
-    """No program has it mapped, since it was created while events were seen: the processes need not be searched."""
+    """The file was created while events were traced, so it is known without a search that no process maps it."""
     path = box / "new"
     with path.open("w+b", buffering=0) as file:
         fd = os.open(path, os.O_RDONLY)
@@ -315,25 +319,25 @@ def test_a_file_that_is_forgotten_is_unknown(pair: Pair) -> None:
     status = pair.path.stat()
     pair.writes.forget_file((status.st_dev, status.st_ino))
     os.pwrite(pair.file.fileno(), b"x", 5)
-    assert pair.seen() == "it was not followed"
+    assert pair.take_ranges() == "it was not followed"
     pair.writes.follow_file(pair.fd)
     os.pwrite(pair.file.fileno(), b"x", 5)
-    assert pair.seen() == [(5, 6)]
+    assert pair.take_ranges() == [(5, 6)]
 
 
 def test_many_programs_at_once_lose_no_event(box: Path) -> None:
-    """The buffer goes round many times, and each CPU writes into it."""
+    """The buffer wraps around many times, and each CPU writes into it."""
     code = "import os, sys\nfd = os.open(sys.argv[1], os.O_WRONLY)\nfor n in range(20_000): os.pwrite(fd, b'x', 2 * n)"
     with closing(TracedWrites(box, buffer_kib=256)) as writes:
         pairs = [Pair(writes, box / f"file{number}", bytes(50_000)) for number in range(3)]
         programs = [subprocess.Popen([sys.executable, "-c", code, str(pair.path)]) for pair in pairs]
         assert [program.wait() for program in programs] == [0, 0, 0]
         for pair in pairs:
-            seen = pair.seen()
-            if "lost" not in seen:  # the machine may be too busy to read in time
-                assert isinstance(seen, list)
-                assert seen[0][0] == 0
-                assert seen[-1][1] == 39_999
+            ranges = pair.take_ranges()
+            if "lost" not in ranges:  # the machine may be too busy to read in time
+                assert isinstance(ranges, list)
+                assert ranges[0][0] == 0
+                assert ranges[-1][1] == 39_999
             pair.close()
 
 
@@ -343,10 +347,10 @@ def test_lost_events_are_reported(box: Path) -> None:
     with writes._lock:  # no thread reads meanwhile, as if this process had been stopped
         for _ in range(5_000):
             os.pwrite(pair.file.fileno(), b"x", 0)
-    assert pair.seen() == "events were lost because the buffer was full"
+    assert pair.take_ranges() == "events were lost because the buffer was full"
     pair.file.close()
-    pair.seen()
-    assert pair.seen() == []
+    pair.take_ranges()
+    assert pair.take_ranges() == []
     pair.close()
     writes.close()
 
@@ -355,18 +359,18 @@ def test_lost_events_are_reported(box: Path) -> None:
 def test_an_instance_that_another_process_removes_at_once_is_made_again(
     box: Path, monkeypatch: pytest.MonkeyPatch, removed: int
 ) -> None:
-    really, left = Path.mkdir, list(range(removed))
+    make_folder, remaining = Path.mkdir, list(range(removed))
 
-    def mkdir(path: Path, *args: Any, **named: Any) -> None:
-        really(path, *args, **named)
-        if path.parent.name == "instances" and left:
-            left.pop()
+    def mkdir(path: Path, *args: Any, **options: Any) -> None:
+        make_folder(path, *args, **options)
+        if path.parent.name == "instances" and remaining:
+            remaining.pop()
             with suppress(OSError):  # another test's savingbox was quicker
                 path.rmdir()
 
     monkeypatch.setattr(Path, "mkdir", mkdir)
     with closing(TracedWrites(box)) as writes:
-        assert not left
+        assert not remaining
         with (box / "a").open("wb", buffering=0) as file:
             writes.follow_file(file.fileno())
             file.write(b"1234")
@@ -375,15 +379,15 @@ def test_an_instance_that_another_process_removes_at_once_is_made_again(
 
 @pytest.mark.slow
 def test_savingboxes_that_start_at_the_same_time_do_not_take_each_other_s_tracing(box: Path) -> None:
-    """Without retries, one start of eight fails: the instance disappears, or its memory went to another."""
+    """Without retries, one start in eight fails, because its instance disappears or its memory goes to another."""
     code = f"""
 from pathlib import Path
 from pytest_cloudbench.savingbox.written import TracedWrites
 for _ in range(15):
     TracedWrites(Path({str(box)!r})).close()
 """
-    starts = [subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) for _ in range(4)]
-    assert [(each.communicate()[1], each.returncode) for each in starts] == [("", 0)] * 4
+    processes = [subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    assert [(process.communicate()[1], process.returncode) for process in processes] == [("", 0)] * 4
 
 
 def instance_of(writes: TracedWrites) -> Path:
@@ -402,7 +406,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert run.returncode == -signal.SIGKILL
-    left = run.stdout.strip()
+    stale_name = run.stdout.strip()
     first = TracedWrites(box)
     instances = instance_of(first).parent
     others = instances / "somebody-elses"
@@ -410,7 +414,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     try:
         second = TracedWrites(box)
         names = {path.name for path in instances.iterdir()}
-        assert left not in names
+        assert stale_name not in names
         assert {instance_of(first).name, instance_of(second).name, others.name} <= names
         second.close()
         assert instance_of(first).is_dir()
@@ -442,12 +446,12 @@ def test_a_mechanism_that_does_not_work_is_refused_when_asked_for() -> None:
 
 
 def test_unsupported_file_system_is_named_as_the_reason() -> None:
-    found = find_writes(Path("/dev/shm"))
-    assert isinstance(found, NoWrites)
-    assert found.name == "compare"
-    assert found.why == "'/dev/shm' is on tmpfs; writes can be traced on ext4 and xfs only"
-    found.follow_file(0)
-    found.distrust_file(0, "")
-    found.forget_file((0, 0))
-    assert (found.peek_writes(0), found.take_writes(0).ranges) == (found.take_writes(0), None)
-    found.close()
+    no_writes = find_writes(Path("/dev/shm"))
+    assert isinstance(no_writes, NoWrites)
+    assert no_writes.name == "compare"
+    assert no_writes.why == "'/dev/shm' is on tmpfs; writes can be traced on ext4 and xfs only"
+    no_writes.follow_file(0)
+    no_writes.distrust_file(0, "")
+    no_writes.forget_file((0, 0))
+    assert (no_writes.peek_writes(0), no_writes.take_writes(0).ranges) == (no_writes.take_writes(0), None)
+    no_writes.close()

@@ -1,4 +1,4 @@
-"""Children of this process: their output, why they ended, and that they end with this process."""
+"""Children of this process: their output, the reasons for their end, and their end with this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real servers as services: a tiny one in Python is started, asked and ended, whatever happens."""
+"""Real servers as services: a tiny server in Python is started, used and ended, whatever happens."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_orphans_of_a_server_end_with_it(tmp_path: Path) -> None:
 
 def test_the_environment_of_a_server_hides_the_user_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET", "not yours")
-    shows = program("""
+    command = program("""
         import os, sys
         is_its_own = os.environ["HOME"] == sys.argv[2] == os.getcwd()
         print("ready", sorted(os.environ), is_its_own, os.environ["MODE"], flush=True)
@@ -197,7 +197,7 @@ def test_the_environment_of_a_server_hides_the_user_s(tmp_path: Path, monkeypatc
         import signal
         signal.pause()
     """)
-    recipe = tiny_recipe(command=shows, ready="ready", environment={"MODE": "port {port}"})
+    recipe = tiny_recipe(command=command, ready="ready", environment={"MODE": "port {port}"})
     with CommandService(recipe, log_path=tmp_path / "log") as service:
         service.start()
     log = (tmp_path / "log").read_text()

@@ -1,4 +1,4 @@
-"""A client that checks whether a certificate is revoked, by whatever the certificate names, before it sends anything.
+"""A client that checks whether a certificate is revoked, by the means that it names, before anything is sent.
 
 ``python checking_client.py ADDRESS CA_FILE``. It reads no staple, so it refuses a certificate that must have one.
 """
@@ -18,13 +18,13 @@ from cryptography.x509.oid import AuthorityInformationAccessOID
 
 
 def why_refused(certificate: x509.Certificate, issuer: x509.Certificate) -> str:
-    """Return why nothing is sent to the holder of a certificate. Empty if it is not revoked."""
+    """Return the reason to send nothing to the holder of a certificate. Empty if it is not revoked."""
     for extension in certificate.extensions:
         if isinstance(extension.value, x509.TLSFeature):
             return "certificate without its staple"
         if isinstance(extension.value, x509.CRLDistributionPoints):
             (point,) = extension.value
-            revoked = x509.load_der_x509_crl(read((point.full_name or [])[0].value))
+            revoked = x509.load_der_x509_crl(fetch((point.full_name or [])[0].value))
             if revoked.get_revoked_certificate_by_serial_number(certificate.serial_number) is not None:
                 return "certificate on the list of revoked ones"
         if isinstance(extension.value, x509.AuthorityInformationAccess):
@@ -32,14 +32,14 @@ def why_refused(certificate: x509.Certificate, issuer: x509.Certificate) -> str:
             assert access.access_method == AuthorityInformationAccessOID.OCSP
             request = ocsp.OCSPRequestBuilder().add_certificate(certificate, issuer, hashes.SHA256()).build()
             question = request.public_bytes(serialization.Encoding.DER)
-            answer = ocsp.load_der_ocsp_response(read(access.access_location.value, question))
+            answer = ocsp.load_der_ocsp_response(fetch(access.access_location.value, question))
             if answer.certificate_status is not ocsp.OCSPCertStatus.GOOD:
                 return "certificate whose status is not good"
     return ""
 
 
-def read(url: str, body: bytes | None = None) -> bytes:
-    """Return what an HTTP server on this machine answers."""
+def fetch(url: str, body: bytes | None = None) -> bytes:
+    """Return the answer of an HTTP server on this machine."""
     with urlopen(Request(url, body)) as answer:
         return bytes(answer.read())
 

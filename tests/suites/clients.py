@@ -1,4 +1,4 @@
-"""Runs the real suites with sync clients whose behaviour is known."""
+"""Helpers that run the real suites with sync clients whose behaviour is known."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.fleet.harness import Ended, Lab
+from tests.fleet.harness import FinishedRun, Lab
 
 from .harness import run_suite
 
@@ -20,16 +20,16 @@ _NOT_HERE = (
     "capture",
     "inconclusive: link",
 )
-"""Also if this machine, busy with other work, could not make a link as requested."""
+"""Parts of the reasons for which a client is skipped here. The last is that of a machine too busy to shape a link."""
 
 
-def ran(lab: Lab, suite: str, *args: str) -> Ended:
-    """Run it; skips if a link, a capture or a program is not available, with the suite's own reason."""
-    return not_skipped(run_suite(lab, suite, *args))
+def run_client_suite(lab: Lab, suite: str, *args: str) -> FinishedRun:
+    """Run a suite. Skip with the suite's own reason if a link, a capture or a program is not available."""
+    return skip_if_unavailable(run_suite(lab, suite, *args))
 
 
-def not_skipped(run: Ended) -> Ended:
-    """Return the run, or skip as ``ran`` does."""
+def skip_if_unavailable(run: FinishedRun) -> FinishedRun:
+    """Return the run, or skip as ``run_client_suite`` does."""
     assert run.status in (0, 5), run.text
     reasons = [line for line in run.lines_with("SKIPPED") if any(text in line for text in _NOT_HERE)]
     if reasons:
@@ -37,11 +37,11 @@ def not_skipped(run: Ended) -> Ended:
     return run
 
 
-def entries_of(run: Ended) -> Mapping[str, Mapping[str, Any]]:
-    """What each entry says, by its label, or by the item's parameters where it has none."""
-    found = {}
+def entries_of(run: FinishedRun) -> Mapping[str, Mapping[str, Any]]:
+    """Return the content of each entry by its label, or by the item's parameters if it has no label."""
+    entries = {}
     for entry in run.document["benchmarks"]:
         _, _, label = entry["fullname"].partition("#")
-        found[label or entry["param"]] = entry["extra_info"]
-    assert found, run.text
-    return found
+        entries[label or entry["param"]] = entry["extra_info"]
+    assert entries, run.text
+    return entries

@@ -12,6 +12,6 @@ from tests.fleet.harness import Lab, lab_in
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Lab]:
-    """A folder that a suite is run in; whatever still runs at the end is ended."""
-    with lab_in(tmp_path, may_be_late=False) as made:
-        yield made
+    """A folder in which a suite is run. Processes that still run at the end are ended."""
+    with lab_in(tmp_path, may_be_late=False) as suite_lab:
+        yield suite_lab

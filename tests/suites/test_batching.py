@@ -8,7 +8,7 @@ from statistics import fmean
 
 import pytest
 
-from tests.fleet.harness import Ended, Lab
+from tests.fleet.harness import FinishedRun, Lab
 from tests.suites import clients
 from tests.suites.harness import run_suite
 from tests.tool_scripts import load_tool
@@ -16,7 +16,7 @@ from tests.tool_scripts import load_tool
 QUIET_S = 2
 ALONE, BEHIND = "reference", f"savingbox?over=reference&quiet={QUIET_S}s"
 SCAN_S = 1.0
-"""Between two scans where the kernel raises no events: how late either of the two may notice a change."""
+"""The time between two scans if the kernel raises no events. Either side may notice a change so much later."""
 
 
 def test_the_made_log_has_the_statistics_that_the_paper_prints() -> None:
@@ -32,7 +32,7 @@ def test_the_made_log_has_the_statistics_that_the_paper_prints() -> None:
     assert min(gaps) >= 0
 
 
-def ran(lab: Lab, suite: str, *args: str) -> Ended:
+def run_both_clients(lab: Lab, suite: str, *args: str) -> FinishedRun:
     run = run_suite(lab, suite, "--client", ALONE, "--client", BEHIND, *args)
     if reasons := [line for line in run.lines_with("SKIPPED") if f"client {ALONE}: " in line]:
         pytest.skip(reasons[0])
@@ -43,7 +43,7 @@ def ran(lab: Lab, suite: str, *args: str) -> Ended:
 
 @pytest.mark.slow
 def test_single_bytes_go_in_one_push_and_cost_a_tenth(lab: Lab) -> None:
-    run = ran(lab, "batching::test_single_bytes", "--batching-seconds", "8")
+    run = run_both_clients(lab, "batching::test_single_bytes", "--batching-seconds", "8")
     alone, behind = (run.info(f"test_single_bytes[{spec}]") for spec in (ALONE, BEHIND))
     assert (alone["updates"], behind["updates"]) == (40, 40)
     assert behind["expected_pushes"] == 1
@@ -59,11 +59,11 @@ def test_single_bytes_go_in_one_push_and_cost_a_tenth(lab: Lab) -> None:
 
 @pytest.mark.slow
 def test_byte_counter_decides_number_of_pushes(lab: Lab) -> None:
-    run = ran(lab, "batching::test_threshold", "--batching-bytes", "204800", "-k", "20KB or 100KB")
+    run = run_both_clients(lab, "batching::test_threshold", "--batching-bytes", "204800", "-k", "20KB or 100KB")
     small, large = (run.info(f"test_threshold[{size}-{BEHIND}]") for size in ("20KB", "100KB"))
-    for each, wanted in ((small, 10), (large, 2)):
-        assert each["expected_pushes"] == wanted
-        assert abs(each["pushes"] - wanted) <= 1
+    for info, expected in ((small, 10), (large, 2)):
+        assert info["expected_pushes"] == expected
+        assert abs(info["pushes"] - expected) <= 1
     assert run.lines_with("has no byte counter; try --client 'savingbox?over=reference'")
     assert large["tue"] < small["tue"], "the reference client sends the whole file each time"
 
@@ -82,7 +82,7 @@ def test_byte_counter_decides_number_of_pushes(lab: Lab) -> None:
 )
 def test_every_suite_of_sync_clients_runs_behind_a_savingbox(lab: Lab, args: tuple[str, ...]) -> None:
     suite, *options = args
-    run = clients.ran(lab, suite, "--client", "savingbox?over=reference&quiet=300ms", *options)
+    run = clients.run_client_suite(lab, suite, "--client", "savingbox?over=reference&quiet=300ms", *options)
     assert run.status == 0, run.text
     assert clients.entries_of(run)
     assert run.leftovers == []

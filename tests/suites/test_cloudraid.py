@@ -1,4 +1,4 @@
-"""Overhead, losses, trouble and availability are found as they were set; without them, the answer is no."""
+"""Overhead, losses, trouble and availability are found as they were set. Without them the answer is no."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from suites.cloudraid.measures import (
     judge_slowdown,
     median_interval,
 )
-from tests.fleet.harness import FOLDER, Ended, Lab, lab_in
+from tests.fleet.harness import FOLDER, FinishedRun, Lab, lab_in
 from tests.provider_folders import make_folders
 from tests.truths import Truths
 
@@ -35,8 +35,8 @@ SMALL = ("--cloudraid-objects", "4", "--cloudraid-bytes", str(SIZE_BYTES))
 PATIENT = ("--cloudraid-slower", "1000")
 
 
-def array(lab: Lab, k: int = 2, m: int = 1) -> tuple[str, str]:
-    """Write the file of an array of folders, and give the options that choose it."""
+def write_array(lab: Lab, k: int = 2, m: int = 1) -> tuple[str, str]:
+    """Write the file of an array of folders, and return the options that choose it."""
     children = ", ".join(f'"folder:{lab.folder}/{number}"' for number in range(k + m))
     make_folders(lab.folder, [children])
     text = f'k = {k}\nm = {m}\nkey = "array.key"\nchildren = [{children}]\n'
@@ -45,20 +45,20 @@ def array(lab: Lab, k: int = 2, m: int = 1) -> tuple[str, str]:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
-    """One run of most of the suite on three folders."""
+def suite_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FinishedRun]:
+    """A run of most of the suite on three folders."""
     with lab_in(tmp_path_factory.mktemp("cloudraid"), may_be_late=False) as lab:
-        run = run_suite(lab, "cloudraid", *array(lab), *SMALL, *PATIENT, "-k", "not placement and not side")
+        run = run_suite(lab, "cloudraid", *write_array(lab), *SMALL, *PATIENT, "-k", "not placement and not side")
         assert run.counts() == {"passed": 7, "deselected": 2}, run.text
-        left = [path for number in range(3) for path in (lab.folder / str(number)).rglob("*") if path.is_file()]
-        assert not left, "everything that it wrote is removed"
+        leftovers = [path for number in range(3) for path in (lab.folder / str(number)).rglob("*") if path.is_file()]
+        assert not leftovers, "everything that it wrote is removed"
         yield run
 
 
 @pytest.mark.slow
-def test_a_third_more_is_stored_of_three_and_phases_are_parts_of_the_whole(found: Ended) -> None:
+def test_a_third_more_is_stored_of_three_and_phases_are_parts_of_the_whole(suite_run: FinishedRun) -> None:
     for verb in ("put", "get"):
-        info = conclusion(found, verb, "together")
+        info = conclusion(suite_run, verb, "together")
         assert info["overhead"] == pytest.approx(1.5, abs=0.02)
         assert len(info["children_s"]) == 3
         assert info["best_s"] == min(info["children_s"].values())
@@ -68,8 +68,8 @@ def test_a_third_more_is_stored_of_three_and_phases_are_parts_of_the_whole(found
 
 
 @pytest.mark.slow
-def test_one_of_three_may_be_lost_and_two_may_not(found: Ended) -> None:
-    info = conclusion(found, "", "losses")
+def test_one_of_three_may_be_lost_and_two_may_not(suite_run: FinishedRun) -> None:
+    info = conclusion(suite_run, "", "losses")
     assert (info["lost_at_most"], info["reads_failed"], info["failed"]) == (1, 0, [0, 0, 4])
     assert (info["with_one_more"], info["whole_afterwards"], info["kind"]) == ("refused", True, "network")
     assert "1 of 3" in info["error"] or "2 of 3" in info["error"]
@@ -77,7 +77,7 @@ def test_one_of_three_may_be_lost_and_two_may_not(found: Ended) -> None:
 
 @pytest.mark.slow
 def test_reads_with_children_lost_that_take_too_long_fail_the_suite(lab: Lab) -> None:
-    run = run_suite(lab, "cloudraid::test_losses", *array(lab), *SMALL, "--cloudraid-slower", "0.001")
+    run = run_suite(lab, "cloudraid::test_losses", *write_array(lab), *SMALL, "--cloudraid-slower", "0.001")
     assert run.counts() == {"failed": 1}, run.text
     assert run.lines_with("slower_with_losses <= 0.001")
     info = conclusion(run, "", "losses")
@@ -88,8 +88,8 @@ def test_reads_with_children_lost_that_take_too_long_fail_the_suite(lab: Lab) ->
     assert info["slower_with_losses"] == info["slower_at_most"] == one["ratio"]
 
 
-def turns(*ratios: float) -> list[list[list[float]]]:
-    """Six turns or more, whose reads take a second with nothing lost."""
+def make_turns(*ratios: float) -> list[list[list[float]]]:
+    """Return a turn for each ratio. Its reads take a second if nothing is lost."""
     return [[[0.9, 1.0, 1.1], [ratio] * 3] for ratio in ratios]
 
 
@@ -105,8 +105,8 @@ def turns(*ratios: float) -> list[list[list[float]]]:
     ],
 )
 def test_reads_are_slower_or_not_if_the_interval_says_so(ratios: tuple[float, ...], judged: float | None) -> None:
-    found, notes = judge_slowdown(compare_losses(turns(*ratios)), 1.3)
-    assert found == (None if judged is None else pytest.approx(judged))
+    slowdown, notes = judge_slowdown(compare_losses(make_turns(*ratios)), 1.3)
+    assert slowdown == (None if judged is None else pytest.approx(judged))
     assert bool(notes) == (judged is None)
 
 
@@ -121,23 +121,23 @@ def test_child_with_only_failed_reads_has_no_ratio() -> None:
     assert judge_slowdown([], 1.3) == (None, [])
 
 
-def test_reads_succeed_despite_faults_of_one_child(found: Ended) -> None:
-    told = {kind: conclusion(found, "", f"-{kind}]") for kind in ("slow", "freezing", "corrupting", "failing")}
-    assert [info["reads_failed"] for info in told.values()] == [0] * 4
-    assert told["corrupting"]["damaged"] > 0
-    assert told["failing"]["failed"] > 0
-    assert told["slow"]["hedged"] + told["freezing"]["hedged"] > 0
+def test_reads_succeed_despite_faults_of_one_child(suite_run: FinishedRun) -> None:
+    infos = {kind: conclusion(suite_run, "", f"-{kind}]") for kind in ("slow", "freezing", "corrupting", "failing")}
+    assert [info["reads_failed"] for info in infos.values()] == [0] * 4
+    assert infos["corrupting"]["damaged"] > 0
+    assert infos["failing"]["failed"] > 0
+    assert infos["slow"]["hedged"] + infos["freezing"]["hedged"] > 0
 
 
-def test_availability_is_as_predicted_for_children_that_fail_by_themselves(found: Ended) -> None:
-    info = conclusion(found, "", "availability")
+def test_availability_is_as_predicted_for_children_that_fail_by_themselves(suite_run: FinishedRun) -> None:
+    info = conclusion(suite_run, "", "availability")
     assert info["predicted_share"] == pytest.approx(chance_of_at_least(2, [0.15] * 3))
     # One of 20 intervals misses the truth; with this run's seed it does not, or the two differ by little.
     assert info["as_predicted"] == "yes" or abs(info["availability"] - info["predicted_share"]) < 0.06
 
 
 def test_availability_is_below_prediction_for_children_failing_together(lab: Lab) -> None:
-    run = run_suite(lab, "cloudraid::test_availability", *array(lab), "--cloudraid-shared", "0.3")
+    run = run_suite(lab, "cloudraid::test_availability", *write_array(lab), "--cloudraid-shared", "0.3")
     info = conclusion(run, "", "availability")
     assert info["as_predicted"] == "no"
     assert info["availability"] == pytest.approx(0.7 * info["predicted_share"], abs=0.1)
@@ -171,13 +171,13 @@ def test_columns_of_placement_name_the_size_that_they_are_of() -> None:
 
 @pytest.mark.slow
 def test_shares_by_throughput_come_within_a_tenth_of_the_bound(lab: Lab, truths: Truths) -> None:
-    """Table II's rates as six emulated clouds: 7.35 s for 10 MB, of which any one may fail."""
+    """Six emulated clouds with the rates of Table II take 7.35 s for 10 MB if any one of them may fail."""
     run = run_suite(lab, "cloudraid::test_placement")
     info = conclusion(run, "", "placement")
     assert info["least_s"] == pytest.approx(7.35, abs=0.01)
     assert info["overhead"] == pytest.approx(1.52, abs=0.05)
-    for seen, nominal in zip(info["rates_bytes_per_s"], info["nominal_bytes_per_s"], strict=True):
-        assert seen <= nominal * 1.05
+    for rate, nominal in zip(info["rates_bytes_per_s"], info["nominal_bytes_per_s"], strict=True):
+        assert rate <= nominal * 1.05
     if truths.judged(run, info):
         assert info["throughput_s"] < 1.1 * info["least_s"]
         assert info["over_the_bound"] == pytest.approx(info["throughput_s"] / info["least_s"] - 1)
@@ -202,22 +202,24 @@ def test_only_a_busy_machine_leaves_open_whether_the_bound_was_kept() -> None:
 
 
 def test_the_children_are_those_of_tables_2_and_3() -> None:
-    """Each with its published rate, errors, and wrong hashes in the tenth that was read back."""
+    """Each child has its published rate, errors, and wrong hashes in the tenth that was read back."""
 
-    def published(table: int) -> list[dict[str, Any]]:
+    def read_published(table: int) -> list[dict[str, Any]]:
         text = (ROOT / f"results/published/cloud-raid-2012-table-{table}.json").read_text("utf-8")
         return [entry["extra_info"] for entry in json.loads(text)["benchmarks"]]
 
-    rates = {row["service"].lower(): 10e6 / row["native"] for row in published(2) if row["size_mb"] == 10}
+    rates = {row["service"].lower(): 10e6 / row["native"] for row in read_published(2) if row["size_mb"] == 10}
     faults = {
         row["service"].lower(): (row["errors"] / row["writes"], row["wrong_hashes"] / (row["writes"] / 10))
-        for row in published(3)
+        for row in read_published(3)
     }
     names = [member.spec.rpartition("-")[2] for member in config.load("cloud-raid-2012").children]
-    found = {name: find_profile(f"cloud-raid-2012-{name}") for name in names}
-    assert {name: each.bandwidth.up_bytes_per_s for name, each in found.items()} == pytest.approx(rates, rel=1e-4)
-    for name, each in found.items():
-        assert (each.faults.error_rate, each.faults.corrupt_rate) == pytest.approx(faults[name], abs=1e-8), name
+    profiles = {name: find_profile(f"cloud-raid-2012-{name}") for name in names}
+    assert {name: profile.bandwidth.up_bytes_per_s for name, profile in profiles.items()} == pytest.approx(
+        rates, rel=1e-4
+    )
+    for name, profile in profiles.items():
+        assert (profile.faults.error_rate, profile.faults.corrupt_rate) == pytest.approx(faults[name], abs=1e-8), name
 
 
 # --- an array is a provider like the others ---
@@ -226,10 +228,10 @@ def test_the_children_are_those_of_tables_2_and_3() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("suite", ["transfer", "consistency", "filesize", "concurrency"])
 def test_suites_of_providers_measure_an_array(lab: Lab, suite: str) -> None:
-    run = run_suite(lab, suite, *array(lab), "-n", "2")
+    run = run_suite(lab, suite, *write_array(lab), "-n", "2")
     assert run.counts().get("passed", 0) > 0, run.text
     assert not {"failed", "error", "errors"} & set(run.counts()), run.text
-    assert {each["extra_info"]["provider"] for each in run.document["benchmarks"]} == {"raid:array.toml"}
+    assert {entry["extra_info"]["provider"] for entry in run.document["benchmarks"]} == {"raid:array.toml"}
 
 
 BENCH = """
@@ -252,10 +254,10 @@ BENCH = """
 
 @pytest.mark.slow
 def test_a_bench_file_measures_an_array_and_its_gate_is_judged(lab: Lab) -> None:
-    options = array(lab)
+    options = write_array(lab)
     (lab.folder / "array.bench.toml").write_text(textwrap.dedent(BENCH), "utf-8")
     run = lab.run("array.bench.toml", *options, "--cloudbench-fail", "loss_rate:0")
     assert run.counts() == {"passed": 1}, run.text
-    assert {each["extra_info"].get("ok_rate") for each in run.document["benchmarks"]} >= {1.0}
+    assert {entry["extra_info"].get("ok_rate") for entry in run.document["benchmarks"]} >= {1.0}
     run = lab.run("array.bench.toml", *options, "--cloudbench-gate", "--benchmark-storage", "runs")
     assert run.lines_with("baseline 0 of 10"), run.text

@@ -14,17 +14,17 @@ SLOW = {"median_s": 0.04}
 
 @pytest.mark.slow
 def test_knee_is_at_the_number_of_provider_slots(lab: Lab, truths: Truths) -> None:
-    """Within one level of the grid: between two requests of a client, its slot is free for a waiting thread."""
+    """The knee is exact to one level: between two requests of a client its slot is free for a waiting thread."""
     latency_s, slots = 0.06, 5
     run = run_suite(lab, "concurrency", *profile(lab, latency={"median_s": latency_s}, capacity={"slots": slots}))
     knees = {test: conclusion(run, "knee", test) for test in ("test_upload", "test_download")}
     if not truths.judged(run, *knees.values()):
         return
-    for test, found in knees.items():
-        own_s = found["client_cpu_s"] / found["ops"]
-        assert slots <= found["knee_threads"] <= 2 * slots
-        assert found["knee_from"] <= found["knee_threads"] <= found["knee_to"]
-        truths.assert_time(found["best_total"], 50 * latency_s / slots, 0.25, 50 * own_s)
+    for test, knee in knees.items():
+        own_s = knee["client_cpu_s"] / knee["ops"]
+        assert slots <= knee["knee_threads"] <= 2 * slots
+        assert knee["knee_from"] <= knee["knee_threads"] <= knee["knee_to"]
+        truths.assert_time(knee["best_total"], 50 * latency_s / slots, 0.25, 50 * own_s)
         one, many = conclusion(run, "1 threads", test), conclusion(run, "25 threads", test)
         assert one["elapsed"] >= 50 * latency_s
         truths.assert_time(one["elapsed"], 50 * latency_s, 0.25, 50 * own_s)
@@ -34,21 +34,21 @@ def test_knee_is_at_the_number_of_provider_slots(lab: Lab, truths: Truths) -> No
 @pytest.mark.slow
 def test_without_a_limit_more_threads_are_always_better(lab: Lab, truths: Truths) -> None:
     run = run_suite(lab, "concurrency::test_upload", *profile(lab, latency=SLOW), "-n", "3")
-    found = conclusion(run, "knee")
-    assert found["agents"] == 3
-    if truths.judged(run, found):
+    knee = conclusion(run, "knee")
+    assert knee["agents"] == 3
+    if truths.judged(run, knee):
         # 50 threads need half of the service's time that 25 need, unless this machine's own work takes as long.
-        assert found["knee_threads"] in (25, 50)
+        assert knee["knee_threads"] in (25, 50)
 
 
 @pytest.mark.slow
 def test_level_with_refused_files_is_left_out_with_a_note(lab: Lab, truths: Truths) -> None:
     limits = {"max_in_flight": 7, "retry_after_s": 1, "reason": '"too_many_requests"'}
     run = run_suite(lab, "concurrency::test_upload", *profile(lab, latency=SLOW, throttle=limits))
-    found = conclusion(run, "knee")
-    if truths.judged(run, found):
-        assert found["knee_threads"] == 5
-    assert sorted(found["totals_s"]) == ["1", "5"]
+    knee = conclusion(run, "knee")
+    if truths.judged(run, knee):
+        assert knee["knee_threads"] == 5
+    assert sorted(knee["totals_s"]) == ["1", "5"]
     assert run.lines_with("note: 10 threads are left out: ")
     assert conclusion(run, "25 threads")["throttled"] > 0
 

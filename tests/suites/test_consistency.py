@@ -1,6 +1,6 @@
 """Delays that an emulator is given are found, and a provider without them shows no stale read.
 
-What is asserted of times holds on the slowest machine: the set delay lies between what was seen before and after it.
+The assertions on times hold on the slowest machine: the set delay lies between the observations before and after it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.fleet.harness import FOLDER, IDEAL, Ended, Lab
+from tests.fleet.harness import FOLDER, IDEAL, FinishedRun, Lab
 
 from .harness import profile, run_suite
 
@@ -20,12 +20,12 @@ DELAYED = {
     "list_delay_s": ("list_after_write", "list_after_overwrite"),
     "delete_delay_s": ("read_after_delete", "list_after_delete"),
 }
-"""A setting of the profile, and what it makes stale."""
+"""The settings of the profile, and the checks that each makes stale."""
 OTHERS = {"delay_s": "read_after_delete", "list_delay_s": "read_after_overwrite", "delete_delay_s": "list_after_write"}
-"""A check that it leaves alone."""
+"""A check that each setting leaves alone."""
 
 
-def infos(run: Ended) -> dict[str, Mapping[str, Any]]:
+def infos(run: FinishedRun) -> dict[str, Mapping[str, Any]]:
     return {entry["extra_info"]["check"]: entry["extra_info"] for entry in run.document["benchmarks"]}
 
 
@@ -38,9 +38,9 @@ def test_a_delay_is_found_again(lab: Lab, setting: str) -> None:
         lab, "consistency", *profile(lab, readiness={setting: delay_s}), "-k", chosen, "--consistency-files", "3"
     )
     assert run.status == 0, run.text
-    found = infos(run)
+    info_by_check = infos(run)
     for check in DELAYED[setting]:
-        info = found[check]
+        info = info_by_check[check]
         assert info["doubts"] == []
         assert (info["files"], info["never"], info["flips"]) == (3, 0, 0)
         rows = zip(info["low_s"], info["high_s"], info["write_s"], info["stale_per_file"], strict=True)
@@ -48,8 +48,8 @@ def test_a_delay_is_found_again(lab: Lab, setting: str) -> None:
             if stale:  # the delay counts from a moment within the write
                 assert low_s <= delay_s, check
             assert high_s + write_s >= delay_s, check
-    assert any(found[check]["violated"] for check in DELAYED[setting]), run.text
-    assert found[OTHERS[setting]]["violated"] == 0
+    assert any(info_by_check[check]["violated"] for check in DELAYED[setting]), run.text
+    assert info_by_check[OTHERS[setting]]["violated"] == 0
 
 
 @pytest.mark.parametrize("api", ["box", "gdrive", "onedrive"])
@@ -76,10 +76,10 @@ def test_a_delay_of_removals_is_found_on_other_services(lab: Lab, api: str) -> N
     slow = profile(lab, api, readiness={"delete_delay_s": delay_s})
     run = run_suite(lab, "consistency", *slow, "-k", "after_delete or list_after_write", "--consistency-files", "3")
     assert run.status == 0, run.text
-    found = infos(run)
-    assert found.keys() == {"read_after_delete", "list_after_delete", "list_after_write"}
-    assert found.pop("list_after_write")["violated"] == 0
-    for check, info in found.items():
+    info_by_check = infos(run)
+    assert info_by_check.keys() == {"read_after_delete", "list_after_delete", "list_after_write"}
+    assert info_by_check.pop("list_after_write")["violated"] == 0
+    for check, info in info_by_check.items():
         assert (info["files"], info["never"]) == (3, 0)
         assert info["violated"] > 0, check
         for low_s, high_s, write_s in zip(info["low_s"], info["high_s"], info["write_s"], strict=True):
@@ -94,9 +94,9 @@ def test_violations_keep_their_history(lab: Lab) -> None:
     assert info["violated"] == 2, run.text
     assert run.lines_with("read_after_write on emulated:./known.toml: 2 of 2 files (not there ")
     (path,) = lab.folder.rglob("violations-read_after_write.jsonl")
-    kept = [json.loads(line) for line in path.read_text().splitlines()]
-    assert sum(read[2] == "not there" for line in kept for read in line["reads"]) == info["stale_reads"]
-    assert all(line["reads"][-1][2] == "right" for line in kept)
+    violations = [json.loads(line) for line in path.read_text().splitlines()]
+    assert sum(read[2] == "not there" for line in violations for read in line["reads"]) == info["stale_reads"]
+    assert all(line["reads"][-1][2] == "right" for line in violations)
 
 
 @pytest.mark.slow
@@ -114,7 +114,7 @@ def test_a_consistent_provider_shows_nothing(lab: Lab, provider: tuple[str, str]
 
 @pytest.mark.slow
 def test_a_file_that_takes_too_long_is_no_number(lab: Lab) -> None:
-    """Also with two agents, one of which waits."""
+    """The run has two agents, and one of them waits."""
     lab.write("""
         from pytest_cloudbench.load.probes.consistency import measure_consistency
 
@@ -163,20 +163,20 @@ def test_file_missing_after_simultaneous_writes_may_reappear(lab: Lab) -> None:
 
 @pytest.mark.slow
 def test_a_service_that_keeps_both_attempts_is_found(lab: Lab) -> None:
-    """Drive allows two files of one name; Dropbox does not."""
+    """Drive allows two files of one name. Dropbox does not."""
     two = ("--provider", "emulated:gdrive", "--provider", "emulated:ideal")
     run = run_suite(lab, "consistency", *two, "-k", "repeated_write", "--consistency-files", "2")
-    found = {entry["extra_info"]["provider"]: entry["extra_info"] for entry in run.document["benchmarks"]}
-    assert found["emulated:gdrive"]["seen"].keys() == {"2 files"}
-    assert found["emulated:gdrive"]["never"] == 2
-    assert found["emulated:ideal"]["violation_rate"] == 0.0
+    info_by_provider = {entry["extra_info"]["provider"]: entry["extra_info"] for entry in run.document["benchmarks"]}
+    assert info_by_provider["emulated:gdrive"]["seen"].keys() == {"2 files"}
+    assert info_by_provider["emulated:gdrive"]["never"] == 2
+    assert info_by_provider["emulated:ideal"]["violation_rate"] == 0.0
 
 
-# --- replicas that differ: what reads see goes back and forth ---------------------------------------
+# --- replicas that differ: reads go back and forth between states ---------------------------------------
 
 
 def assert_holds(info: Mapping[str, Any], truth_s: float) -> None:
-    """Each file's interval holds the truth, and each file was seen to go back, unless luck hid it."""
+    """Assert that the interval of each file holds the truth."""
     assert info["doubts"] == []
     assert (info["never"], info["files"]) == (0, len(info["low_s"]))
     for low_s, high_s, write_s in zip(info["low_s"], info["high_s"], info["write_s"], strict=True):
@@ -239,7 +239,7 @@ PATTERNS = {
     "at random, with failures": ("draws.random() < 0.4", "read_after_overwrite", 0.2),
     "one of three, four writers": ("count % 3 == 0", "concurrent_overwrite", 0.0),
 }
-"""When a read sees what was there before, the check, and the share of reads that fail."""
+"""The condition of a stale read, the check, and the share of reads that fail."""
 
 
 @pytest.mark.parametrize("pattern", [

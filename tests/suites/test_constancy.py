@@ -23,29 +23,29 @@ def test_the_category_of_a_provider_with_so_many_slots(
     lab: Lab, truths: Truths, slots: int, latency_s: float, category: str
 ) -> None:
     """If few or no transfers wait, latency is long enough for this machine's own work not to matter."""
-    known = profile(lab, latency={"median_s": latency_s}, capacity={"slots": slots})
-    run = run_suite(lab, "constancy::test_upload", *known)
-    found = conclusion(run, "category")
-    if not truths.judged(run, found):
+    profile_options = profile(lab, latency={"median_s": latency_s}, capacity={"slots": slots})
+    run = run_suite(lab, "constancy::test_upload", *profile_options)
+    info = conclusion(run, "category")
+    if not truths.judged(run, info):
         return
-    assert found["category"] == category, run.text
+    assert info["category"] == category, run.text
     if slots == 0:
-        assert found["slowdown"] < 0.2
-    else:  # the mean wait of 20 transfers, of which `slots` are worked on at a time
+        assert info["slowdown"] < 0.2
+    else:  # the mean wait of 20 transfers if `slots` of them are worked on at a time
         rounds = [position // slots + 1 for position in range(20)]
-        assert found["slowdown"] == pytest.approx(sum(rounds) / 20 - 1, rel=0.35)
+        assert info["slowdown"] == pytest.approx(sum(rounds) / 20 - 1, rel=0.35)
     if slots == 6:
-        assert 2 <= found["above_level"] <= 10
+        assert 2 <= info["above_level"] <= 10
 
 
 @pytest.mark.slow
 def test_level_with_refused_files_is_left_out_with_a_note(lab: Lab, truths: Truths) -> None:
     limits = {"max_in_flight": 12, "reason": '"too_many_requests"', "retry_after_s": 1}
     run = run_suite(lab, "constancy::test_upload", *profile(lab, latency={"median_s": 0.2}, throttle=limits))
-    found = conclusion(run, "category")
-    assert "20" not in found["centres_s"]
-    if truths.judged(run, found):
-        assert found["category"] == "constant"
+    info = conclusion(run, "category")
+    assert "20" not in info["centres_s"]
+    if truths.judged(run, info):
+        assert info["category"] == "constant"
     assert run.lines_with("note: level 20 is left out: ")
 
 

@@ -1,4 +1,4 @@
-"""The datacenters suite on what is here: this machine is located where it is said to be, and a folder has no server."""
+"""The datacenters suite locates this machine where the option says, and finds no server of a folder."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from tests.suites.harness import SUITES, run_suite
 @pytest.mark.slow
 def test_local_service_is_located_at_this_machine(lab: Lab) -> None:
     run = run_suite(lab, "datacenters", "--provider", "emulated:ideal", "--datacenters-here", "59.91,10.75")
-    found = run.info("test_provider[emulated:ideal]")
-    (place,) = found["places"]
-    assert place["address"] == "127.0.0.1"
-    assert found["place"].endswith("km of Oslo")
-    assert place["radius_km"] < 500
-    assert found["located_share"] == 1.0
-    assert found["layer"] in {"storage", "unknown"}
-    assert 0 < found["server_rtt"] < 1
-    assert found["emulated"] is True
+    info = run.info("test_provider[emulated:ideal]")
+    (server,) = info["places"]
+    assert server["address"] == "127.0.0.1"
+    assert info["place"].endswith("km of Oslo")
+    assert server["radius_km"] < 500
+    assert info["located_share"] == 1.0
+    assert info["layer"] in {"storage", "unknown"}
+    assert 0 < info["server_rtt"] < 1
+    assert info["emulated"] is True
 
 
 @pytest.mark.slow
@@ -50,16 +50,16 @@ def test_locations_stand_beside_providers_in_the_table(lab: Lab) -> None:
 
 @pytest.mark.slow
 def test_without_a_place_of_this_machine_nothing_is_located(lab: Lab) -> None:
-    found = run_suite(lab, "datacenters", "--provider", "emulated:ideal").info("test_provider[emulated:ideal]")
-    assert (found["place"], found["located_share"]) == ("unknown", 0.0)
-    assert found["contacted_servers"] == 1
+    info = run_suite(lab, "datacenters", "--provider", "emulated:ideal").info("test_provider[emulated:ideal]")
+    assert (info["place"], info["located_share"]) == ("unknown", 0.0)
+    assert info["contacted_servers"] == 1
 
 
 @pytest.mark.slow
 def test_a_folder_has_no_server(lab: Lab) -> None:
     (lab.folder / "objects").mkdir(exist_ok=True)
-    found = run_suite(lab, "datacenters", "--provider", "folder:objects").info("test_provider[folder:objects]")
-    assert (found["contacted_servers"], found["located_share"], found["server_rtt"]) == (0, None, None)
+    info = run_suite(lab, "datacenters", "--provider", "folder:objects").info("test_provider[folder:objects]")
+    assert (info["contacted_servers"], info["located_share"], info["server_rtt"]) == (0, None, None)
 
 
 def test_unknown_location_option_is_refused(lab: Lab) -> None:
@@ -74,7 +74,7 @@ def test_a_client_contacts_its_server_at_the_start_and_after_a_change_and_not_wh
     run = lab.run(str(SUITES / "datacenters" / "test_clients.py"), "-rs", "--client", "reference")
     if run.lines_with("SKIPPED"):
         pytest.skip(run.lines_with("SKIPPED")[0])
-    found = run.info("test_client[reference]")
-    assert [found[f"{phase}_servers"] for phase in ("start", "change", "idle")] == [1, 1, 0]
-    assert found["phases"]["idle"] == []
-    assert found["place"] == "here, on a link of the run"
+    info = run.info("test_client[reference]")
+    assert [info[f"{phase}_servers"] for phase in ("start", "change", "idle")] == [1, 1, 0]
+    assert info["phases"]["idle"] == []
+    assert info["place"] == "here, on a link of the run"

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_cloudbench.lab.detect import CAPABILITIES
 from tests.external_client import NAMED, ExternalClientLab, open_external_client
-from tests.fleet.harness import Ended, Lab
+from tests.fleet.harness import FinishedRun, Lab
 
 from .harness import SUITES, run_suite
 
@@ -18,18 +18,20 @@ MINE = "*.example.test"
 SWITCHES = "chunking=1&bundling=1&deduplication=1&delta=1&compression=smart"
 
 
-def run(lab: Lab, at: ExternalClientLab, suite: str, *args: str, timeout_s: float = 60.0, **options: Any) -> Ended:
+def run(
+    lab: Lab, desk: ExternalClientLab, suite: str, *args: str, timeout_s: float = 60.0, **options: Any
+) -> FinishedRun:
     """Run a suite as the user of the desk would."""
     folder, _, test = suite.partition("::")
     path = SUITES / folder / f"test_{folder}.py"
-    words = (f"{path}{'::' if test else ''}{test}", "-rs", "--client", at.spec(**options), *args)
-    ended = lab.run(*words, enter=at.enter, timeout_s=timeout_s)
+    words = (f"{path}{'::' if test else ''}{test}", "-rs", "--client", desk.spec(**options), *args)
+    ended = lab.run(*words, enter=desk.enter, timeout_s=timeout_s)
     assert ended.leftovers == []
-    assert not list(at.pair.folder.glob("cloudbench-*")), "what was written is removed"
+    assert not list(desk.pair.folder.glob("cloudbench-*")), "what was written is removed"
     return ended
 
 
-def entry(ended: Ended) -> Mapping[str, Any]:
+def entry(ended: FinishedRun) -> Mapping[str, Any]:
     assert ended.entries, ended.text
     info: Mapping[str, Any] = next(iter(ended.entries.values()))["extra_info"]
     return info
@@ -37,10 +39,10 @@ def entry(ended: Ended) -> Mapping[str, Any]:
 
 @pytest.mark.slow
 def test_traffic_of_copies_excludes_another_program(lab: Lab, tmp_path: Path) -> None:
-    """Three equal files of 2 MB, of which a client that deduplicates sends one."""
-    with open_external_client(f"reference?deduplication=1&connections=per-file&{NAMED}", tmp_path / "desk") as at:
-        at.start_other_program()
-        ended = run(lab, at, "sync_capabilities", "-k", "test_table_4_7", names=MINE)
+    """A client that deduplicates sends one of three equal files of 2 MB."""
+    with open_external_client(f"reference?deduplication=1&connections=per-file&{NAMED}", tmp_path / "desk") as desk:
+        desk.start_other_program()
+        ended = run(lab, desk, "sync_capabilities", "-k", "test_table_4_7", names=MINE)
     assert ended.counts()["passed"] == 1, ended.text
     info = entry(ended)
     assert info["traffic_mb"] == pytest.approx(2, rel=0.1)
@@ -54,28 +56,30 @@ def test_traffic_of_copies_excludes_another_program(lab: Lab, tmp_path: Path) ->
 @pytest.mark.parametrize("switches", ["", f"{SWITCHES}&"], ids=["none", "all"])
 def test_verdicts_match_the_settings_of_the_client(lab: Lab, tmp_path: Path, switches: str) -> None:
     """Its connection was open before, as a desktop client's is."""
-    with open_external_client(f"reference?{switches}{NAMED}", tmp_path / "desk") as at:
-        at.start_nameless_program(10)
-        server = at.link.address("server")
-        ended = run(lab, at, "sync_capabilities::test_table_1", timeout_s=300, names=MINE, servers=server)
+    with open_external_client(f"reference?{switches}{NAMED}", tmp_path / "desk") as desk:
+        desk.start_nameless_program(10)
+        server = desk.link.address("server")
+        ended = run(lab, desk, "sync_capabilities::test_table_1", timeout_s=300, names=MINE, servers=server)
     assert ended.counts()["passed"] == 1, ended.text
-    found = {
-        name: each["extra_info"]
-        for each in ended.entries.values()
+    info_by_capability = {
+        name: benchmark["extra_info"]
+        for benchmark in ended.entries.values()
         for name in CAPABILITIES
-        if name in each["extra_info"]
+        if name in benchmark["extra_info"]
     }
-    assert {name: found[name][name] for name in CAPABILITIES} == dict.fromkeys(
+    assert {name: info_by_capability[name][name] for name in CAPABILITIES} == dict.fromkeys(
         CAPABILITIES, "yes" if switches else "no"
     )
 
 
 @pytest.mark.slow
 def test_performance(lab: Lab, tmp_path: Path) -> None:
-    with open_external_client("reference", tmp_path / "desk") as at:
-        ended = run(lab, at, "sync_performance", servers=at.link.address("server"), timeout_s=180)
+    with open_external_client("reference", tmp_path / "desk") as desk:
+        ended = run(lab, desk, "sync_performance", servers=desk.link.address("server"), timeout_s=180)
     assert ended.counts()["passed"] == 1, ended.text
-    info = next(each["extra_info"] for each in ended.document["benchmarks"] if "1x1MB-binary" in each["fullname"])
+    info = next(
+        benchmark["extra_info"] for benchmark in ended.document["benchmarks"] if "1x1MB-binary" in benchmark["fullname"]
+    )
     assert 0 < info["overhead"] < 0.15
     assert info["completion"] > 0.02
     assert ended.lines_with("the user's own client on interface")
@@ -83,39 +87,39 @@ def test_performance(lab: Lab, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_idle(lab: Lab, tmp_path: Path) -> None:
-    with open_external_client(f"reference?polling=1&connections=per-file&{NAMED}", tmp_path / "desk") as at:
-        at.start_other_program()
-        ended = run(lab, at, "idle", "--idle-seconds", "6", verified=False, names=MINE)
+    with open_external_client(f"reference?polling=1&connections=per-file&{NAMED}", tmp_path / "desk") as desk:
+        desk.start_other_program()
+        ended = run(lab, desk, "idle", "--idle-seconds", "6", verified=False, names=MINE)
     assert ended.counts() == {"passed": 1, "skipped": 1}, ended.text
     assert ended.lines_with("it was already running, so its start cannot be measured")
     assert entry(ended)["polling_period_s"] == pytest.approx(1, abs=0.1)
 
 
 def test_idle_is_skipped_if_nameless_flows_may_be_the_client(lab: Lab, tmp_path: Path) -> None:
-    with open_external_client(f"reference?{NAMED}", tmp_path / "desk") as at:
-        at.start_nameless_program(100)
-        ended = run(lab, at, "idle::test_idle", "--idle-seconds", "2", verified=False, names=MINE)
+    with open_external_client(f"reference?{NAMED}", tmp_path / "desk") as desk:
+        desk.start_nameless_program(100)
+        ended = run(lab, desk, "idle::test_idle", "--idle-seconds", "2", verified=False, names=MINE)
     assert ended.counts() == {"skipped": 1}, ended.text
     assert ended.lines_with("were in flows without a name, which may or may not be the client's")
 
 
 def test_updates(lab: Lab, tmp_path: Path) -> None:
-    with open_external_client(f"reference?connections=per-file&{NAMED}", tmp_path / "desk") as at:
-        ended = run(lab, at, "updates", "-k", "test_table_1 and 100KB", names=MINE)
+    with open_external_client(f"reference?connections=per-file&{NAMED}", tmp_path / "desk") as desk:
+        ended = run(lab, desk, "updates", "-k", "test_table_1 and 100KB", names=MINE)
     assert ended.counts()["passed"] == 1, ended.text
     assert 1 < entry(ended)["tue"] < 1.4
 
 
 def test_external_client_without_a_rule_is_skipped(lab: Lab, tmp_path: Path) -> None:
-    with open_external_client(f"reference?{NAMED}", tmp_path / "desk") as at:
-        ended = run(lab, at, "sync_capabilities", "-k", "test_table_4_7", verified=False, names=MINE)
+    with open_external_client(f"reference?{NAMED}", tmp_path / "desk") as desk:
+        ended = run(lab, desk, "sync_capabilities", "-k", "test_table_4_7", verified=False, names=MINE)
     assert ended.counts()["skipped"] == 1, ended.text
     assert ended.lines_with("cannot tell whether it is in sync; give verify=COMMAND or quiet_s=SECONDS")
     assert not ended.entries
 
 
 def test_missing_capture_right_skips_with_the_command_to_grant_it(lab: Lab, tmp_path: Path) -> None:
-    """On an interface of this machine, without rights; a missing interface is skipped in the same way."""
+    """The interface is one of this machine, without rights. A missing interface is skipped in the same way."""
     mirrored = tmp_path / "mirrored"
     mirrored.mkdir()
     forbidden = tmp_path / "bin"

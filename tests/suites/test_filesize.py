@@ -23,11 +23,11 @@ def test_latency_and_bandwidth_are_found_and_no_size_is_off(lab: Lab, truths: Tr
              for test, bytes_per_s in (("test_upload", 20e6), ("test_download", 40e6))}  # fmt: skip
     if not truths.judged(run, *lines.values()):
         return
-    for bytes_per_s, found in lines.items():
-        own_s = found["client_cpu_s"] / found["ops"]
-        truths.assert_time(found["latency"], 0.05, 0.2, own_s)
-        truths.assert_time(1e6 / found["bandwidth"], 1e6 / bytes_per_s, 0.15, own_s * 1e6 / MEAN_BYTES)
-        assert (found["sizes_off"], found["off"]) == (0, [])
+    for bytes_per_s, line in lines.items():
+        own_s = line["client_cpu_s"] / line["ops"]
+        truths.assert_time(line["latency"], 0.05, 0.2, own_s)
+        truths.assert_time(1e6 / line["bandwidth"], 1e6 / bytes_per_s, 0.15, own_s * 1e6 / MEAN_BYTES)
+        assert (line["sizes_off"], line["off"]) == (0, [])
 
 
 @pytest.mark.slow

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fleet.harness import Ended, Lab
+from tests.fleet.harness import FinishedRun, Lab
 from tests.suites.harness import run_suite
 
 POLLS, SILENT = "reference?polling=2", "reference"
 
 
-def ran(lab: Lab, suite: str, *args: str) -> Ended:
+def run_idle_suite(lab: Lab, suite: str, *args: str) -> FinishedRun:
     run = run_suite(lab, suite, *args)
     if reasons := [line for line in run.lines_with("SKIPPED") if f"client {SILENT}" in line]:
         pytest.skip(reasons[0])
@@ -22,7 +22,7 @@ def ran(lab: Lab, suite: str, *args: str) -> Ended:
 @pytest.mark.slow
 def test_idle_suite_finds_polling_period_or_its_absence(lab: Lab) -> None:
     both = ("--client", POLLS, "--client", SILENT)
-    run = ran(lab, "idle::test_idle", *both, "--idle-seconds", "10", "-n", "2")
+    run = run_idle_suite(lab, "idle::test_idle", *both, "--idle-seconds", "10", "-n", "2")
     polls, silent = run.info(f"test_idle[{POLLS}]"), run.info(f"test_idle[{SILENT}]")
     assert polls["answer"] == "yes"
     assert polls["polling_period_s"] == pytest.approx(2, abs=0.1)
@@ -40,7 +40,7 @@ def test_idle_suite_finds_polling_period_or_its_absence(lab: Lab) -> None:
 
 @pytest.mark.slow
 def test_a_login_is_captured_from_its_first_packet(lab: Lab) -> None:
-    run = ran(lab, "idle::test_login", "--client", SILENT)
+    run = run_idle_suite(lab, "idle::test_login", "--client", SILENT)
     login = run.info(f"test_login[{SILENT}]")
     assert login["connections"] == 1
     assert (login["contacted_servers"], login["contacted_names"]) == (1, 1)

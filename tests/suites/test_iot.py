@@ -1,4 +1,4 @@
-"""Where the thesis's tables are repeated, and that the command line decides."""
+"""The thesis's tables run on the profile of their year, unless the command line names another provider."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.limits import HANG_S
 ROOT = Path(__file__).parents[2]
 
 
-def collected(*options: str) -> dict[str, set[str]]:
-    """The providers of each test of the suite."""
+def collect_providers(*options: str) -> dict[str, set[str]]:
+    """Return the providers of each test of the suite."""
     command = [sys.executable, "-m", "pytest", "suites/iot", "--collect-only", "-q", "-p", "no:cacheprovider", *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=HANG_S)
-    found: dict[str, set[str]] = {}
+    providers: dict[str, set[str]] = {}
     for test, provider in re.findall(r"::(\w+)\[[\w-]*?-((?:emulated|folder):[^\]]+)\]", done.stdout):
-        found.setdefault(test, set()).add(provider)
-    return found
+        providers.setdefault(test, set()).add(provider)
+    return providers
 
 
 @pytest.mark.quick_cases(1)
@@ -39,7 +39,7 @@ def collected(*options: str) -> dict[str, set[str]]:
 def test_tables_default_to_the_profile_of_their_year(
     options: tuple[str, ...], of_tables: set[str], of_others: set[str]
 ) -> None:
-    assert collected(*options) == {
+    assert collect_providers(*options) == {
         "test_table_4_2": of_tables,
         "test_table_4_3": of_tables,
         "test_worst_case": of_others,

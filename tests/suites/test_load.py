@@ -1,4 +1,4 @@
-"""``cloudbench put``, ``get`` and ``mixed``: what they measure is what they say, as a test of one's own would."""
+"""``cloudbench put``, ``get`` and ``mixed``: they measure the load that is described, as a test of one's own would."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run_program(folder: Path, command: list[str]) -> subprocess.CompletedProcess
 
 
 def entries(folder: Path) -> list[Mapping[str, Any]]:
-    """The entries of all stored runs, the oldest first."""
+    """Return the entries of all stored runs, the oldest first."""
     documents = [json.loads(path.read_text()) for path in sorted(folder.glob("results/*/*.json"))]
     return [entry["extra_info"] for document in documents for entry in document["benchmarks"]]
 
@@ -113,8 +113,8 @@ def test_two_loads_are_told_apart_and_equal_ones_compared(tmp_path: Path) -> Non
         ended = run(tmp_path, *load, time, "--cloudbench-gate")
         assert ended.returncode == 0, ended.stdout
         assert "cloudbench: gate: 1 " in ended.stdout
-    said = " ".join(ended.stdout.split())
-    assert "baseline 0 of 10 (the 2 stored runs differed in for_s (1.0, here 2.0))" in said
+    output = " ".join(ended.stdout.split())
+    assert "baseline 0 of 10 (the 2 stored runs differed in for_s (1.0, here 2.0))" in output
 
 
 @pytest.mark.quick_cases(1)
@@ -140,20 +140,22 @@ def test_the_commands_and_the_suite_say_the_same_of_their_options(tmp_path: Path
     suite = option_helps(
         run_program(tmp_path, [sys.executable, "-m", "pytest", "--pyargs", "pytest_cloudbench.suites.load", "--help"])
     )
-    said = {name.removeprefix("cloudbench-load-"): text.partition("; short: ")[0] for name, text in suite.items()}
+    suite_helps = {
+        name.removeprefix("cloudbench-load-"): text.partition("; short: ")[0] for name, text in suite.items()
+    }
     names = set[str]()
     for command in ("put", "get", "mixed"):
         helps = option_helps(run(tmp_path, command, "--help"))
         names |= helps.keys()
-        assert helps == {name: said[name] for name in helps}
+        assert helps == {name: suite_helps[name] for name in helps}
     assert names == {"size", "rate", "threads", "for", "files", "mix"}
 
 
 def option_helps(ended: subprocess.CompletedProcess[str]) -> dict[str, str]:
-    """The text of each option of the load in a help, in one line."""
+    """Return the text of each option of the load in a help, in one line."""
     assert ended.returncode == 0, ended.stderr
-    found = re.findall(r"^ +--([a-z-]+)[= ][A-Z]+((?: {2,}\S.*)?(?:\n {6,}\S.*)*)", ended.stdout, re.MULTILINE)
-    return {name: " ".join(text.split()) for name, text in found}
+    matches = re.findall(r"^ +--([a-z-]+)[= ][A-Z]+((?: {2,}\S.*)?(?:\n {6,}\S.*)*)", ended.stdout, re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in matches}
 
 
 @pytest.mark.parametrize(

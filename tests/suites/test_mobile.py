@@ -6,14 +6,14 @@ import pytest
 
 from tests.fleet.harness import Lab
 
-from .clients import entries_of, ran
+from .clients import entries_of, run_client_suite
 
 HALF = 500_000
 
 
 @pytest.mark.slow
 def test_interruption_without_resuming_repeats_the_passed_bytes(lab: Lab) -> None:
-    run = ran(lab, "mobile::test_figure_4", "--client", "reference?retry=3", "-k", "reset")
+    run = run_client_suite(lab, "mobile::test_figure_4", "--client", "reference?retry=3", "-k", "reset")
     (info,) = entries_of(run).values()
     assert info["how_recovered"] == "starts over"
     assert info["passed_bytes"] == info["interrupted_at_byte"] == HALF
@@ -26,7 +26,7 @@ def test_interruption_without_resuming_repeats_the_passed_bytes(lab: Lab) -> Non
 
 @pytest.mark.slow
 def test_a_client_without_another_try_never_recovers(lab: Lab) -> None:
-    run = ran(lab, "mobile::test_figure_4", "--client", "reference", "-k", "reset")
+    run = run_client_suite(lab, "mobile::test_figure_4", "--client", "reference", "-k", "reset")
     (info,) = entries_of(run).values()
     assert info["how_recovered"] == "never"
     assert (info["recovery"], info["recovery_overhead"], info["again_bytes"]) == (None, None, None)
@@ -35,9 +35,9 @@ def test_a_client_without_another_try_never_recovers(lab: Lab) -> None:
 
 @pytest.mark.slow
 def test_the_round_trip_is_in_the_completion_of_each_file(lab: Lab) -> None:
-    run = ran(lab, "mobile::test_figure_5", "--client", "reference", "-k", "200ms")
-    found = entries_of(run)
-    many, one = found["10x400kB"], found["1x4MB"]
+    run = run_client_suite(lab, "mobile::test_figure_5", "--client", "reference", "-k", "200ms")
+    entries = entries_of(run)
+    many, one = entries["10x400kB"], entries["1x4MB"]
     assert 10 * 0.2 <= many["completion"] <= 10 * 0.2 * 3
     assert 0.2 <= one["completion"] <= 6
     for info in (many, one):
@@ -49,7 +49,7 @@ def test_the_round_trip_is_in_the_completion_of_each_file(lab: Lab) -> None:
 
 @pytest.mark.slow
 def test_start_and_later_polls_form_one_course(lab: Lab) -> None:
-    run = ran(lab, "mobile::test_figure_2", "--client", "reference?polling=2")
+    run = run_client_suite(lab, "mobile::test_figure_2", "--client", "reference?polling=2")
     (info,) = entries_of(run).values()
     started, polled = info["login_traffic"], 1000 * info["idle_kb"]
     assert 1500 < started < 6000, "a TLS handshake and one question"

@@ -1,4 +1,4 @@
-"""A suite declares its options in its own ``conftest.py``: where they are known, and which values are refused."""
+"""Options that a suite declares in its own ``conftest.py``: each is known if its suite is named, and is checked."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ WRONG = {
 
 
 @pytest.mark.quick_cases(1)
-@pytest.mark.parametrize(("given", "expected"), WRONG.items(), ids=[" ".join(given) for given in WRONG])
-def test_meaningless_numbers_of_options_are_refused(lab: Lab, given: tuple[str, str, str], expected: str) -> None:
-    suite, name, value = given
+@pytest.mark.parametrize(("arguments", "expected"), WRONG.items(), ids=[" ".join(arguments) for arguments in WRONG])
+def test_meaningless_numbers_of_options_are_refused(lab: Lab, arguments: tuple[str, str, str], expected: str) -> None:
+    suite, name, value = arguments
     run = lab.run(str(SUITES / suite), *FOLDER, f"{name}={value}")
     assert run.status == 4, run.text
     (line,) = run.lines_with("ERROR: ")
@@ -44,8 +44,8 @@ def test_a_suite_beside_other_tests(lab: Lab, spread: Spread) -> None:
             option = request.config.option
             assert (option.cloudbench_capacity_ops, option.cloudbench_idle_seconds) == (7, 3.5)
     """)
-    named = ["test_it.py", str(SUITES / "capacity"), str(SUITES / "idle")]
-    run = lab.run(*named, "-k", "test_it", "--capacity-ops", "7", "--idle-seconds=3.5", *spread)
+    paths = ["test_it.py", str(SUITES / "capacity"), str(SUITES / "idle")]
+    run = lab.run(*paths, "-k", "test_it", "--capacity-ops", "7", "--idle-seconds=3.5", *spread)
     assert run.status == 0, run.text
     assert run.counts()["passed"] == 1
 
@@ -70,8 +70,8 @@ def pytest_configure(config):
 
 def test_another_owner_of_a_short_name_keeps_it(lab: Lab) -> None:
     (lab.folder / "conftest.py").write_text(STRANGER)
-    named = ["test_it.py", str(SUITES / "availability")]
-    run = lab.write("def test_it(): pass").run(*named, *ONLY, "--duration", "5", "--cloudbench-duration", "90s")
+    paths = ["test_it.py", str(SUITES / "availability")]
+    run = lab.write("def test_it(): pass").run(*paths, *ONLY, "--duration", "5", "--cloudbench-duration", "90s")
     assert run.status == 0, run.text
 
 

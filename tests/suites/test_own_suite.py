@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.fleet.harness import FOLDER, Ended, Lab
+from tests.fleet.harness import FOLDER, FinishedRun, Lab
 from tests.runs import SPREAD, Spread
 
 DECLARED = """
@@ -61,7 +61,7 @@ date = 2026-11-26
 """
 
 
-def project(lab: Lab, declared: str = DECLARED) -> None:
+def write_project(lab: Lab, declared: str = DECLARED) -> None:
     package = lab.folder / "photos"
     package.mkdir()
     for name, text in (("__init__", declared), ("conftest", OPTIONS), ("test_photo", TEST)):
@@ -69,8 +69,8 @@ def project(lab: Lab, declared: str = DECLARED) -> None:
     (lab.folder / "claims.toml").write_text(CLAIM)
 
 
-def command(lab: Lab, *words: str) -> str:
-    """Return what a command prints, in the project's folder but without the project."""
+def run_command(lab: Lab, *words: str) -> str:
+    """Return the output of a command, in the project's folder but without the project."""
     done = subprocess.run(
         [sys.executable, "-P", "-m", "pytest_cloudbench.commands.cli", *words],
         cwd=lab.folder, capture_output=True, text=True, check=False,
@@ -79,13 +79,13 @@ def command(lab: Lab, *words: str) -> str:
     return done.stdout
 
 
-def entry(run: Ended, times: int) -> dict[str, Any]:
+def entry(run: FinishedRun, times: int) -> dict[str, Any]:
     return {**run.info(f"test_photo[folder:objects-{times}]")}
 
 
 @SPREAD
 def test_own_suite_has_all_features_of_shipped_suites(lab: Lab, spread: Spread) -> None:
-    project(lab)
+    write_project(lab)
     run = lab.run(
         "photos", *FOLDER, *spread, "--photo-bytes", "1000", "-ocloudbench_expectations=claims.toml",
         "--cloudbench-fail=photo_cost:0", "--cloudbench-report=now.html",
@@ -99,19 +99,19 @@ def test_own_suite_has_all_features_of_shipped_suites(lab: Lab, spread: Spread) 
     assert suite["name"] == "photos"
     assert suite["published"][0]["rows"] == [[{"times": 2}, 30.0]]
     (lab.folder / "photos").rename(lab.folder / "gone")  # the report is made elsewhere, from the file alone
-    command(lab, "report", "out.json", "--output", "later.html")
+    run_command(lab, "report", "out.json", "--output", "later.html")
     for name in ("now.html", "later.html"):
         page = (lab.folder / name).read_text("utf-8")
         assert "Cost over size" in page
         assert "Published beside measured: cost of a photo" in page
         assert "An album (2020)" in page
-    exported = command(lab, "export", "--format", "openmetrics", "--metric", "photo_cost", "out.json")
+    exported = run_command(lab, "export", "--format", "openmetrics", "--metric", "photo_cost", "out.json")
     assert "higher is better" in exported
 
 
 @pytest.mark.slow
 def test_a_suite_is_stored_under_the_same_names_however_pytest_is_called(lab: Lab) -> None:
-    project(lab)
+    write_project(lab)
     by_path = lab.run("photos", *FOLDER)
     elsewhere = lab.folder / "elsewhere"
     elsewhere.mkdir()
@@ -126,11 +126,11 @@ def test_a_suite_is_stored_under_the_same_names_however_pytest_is_called(lab: La
 @pytest.mark.slow
 def test_published_values_are_shown_beside_an_installed_suite(lab: Lab) -> None:
     """In a folder that contains neither a checkout nor the environment."""
-    named = ("--pyargs", "pytest_cloudbench.suites.iot", "-k", "test_table_4_2", "--time-scale=50")
-    run = lab.run(*named, "--cloudbench-report=now.html", "-o", "testpaths=")
+    arguments = ("--pyargs", "pytest_cloudbench.suites.iot", "-k", "test_table_4_2", "--time-scale=50")
+    run = lab.run(*arguments, "--cloudbench-report=now.html", "-o", "testpaths=")
     stored = [entry["fullname"] for entry in run.document["benchmarks"]]
     assert stored == ["suites/iot/test_iot.py::test_table_4_2[50-1s-emulated:dropbox-2014]"], run.text
-    table = command(lab, "published", "thesis-2014-table-4.2", "--run", "out.json")
+    table = run_command(lab, "published", "thesis-2014-table-4.2", "--run", "out.json")
     measured = [line for line in table.splitlines() if line.split()[:2] == ["50", "1"]]
     assert len(measured) == 1
     assert not measured[0].rstrip().endswith("-"), table
@@ -138,7 +138,7 @@ def test_published_values_are_shown_beside_an_installed_suite(lab: Lab) -> None:
 
 
 def test_a_stranger_may_not_redefine_a_metric(lab: Lab) -> None:
-    project(lab, DECLARED.replace("photo_cost", "loss_rate"))
+    write_project(lab, DECLARED.replace("photo_cost", "loss_rate"))
     run = lab.run("photos", *FOLDER)
     assert run.counts() == {"errors": 2}, run.text
     assert "suite photos: loss_rate: another metric has that name" in run.text
@@ -158,10 +158,10 @@ def test_single_test_file_declares_its_own_conclusions(lab: Lab) -> None:
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("suite", ["no dictionary", {"name": "photos", "figures": [{"kind": "Curve"}, 5]}])
 def test_malformed_suite_in_a_results_file_is_tolerated(lab: Lab, suite: object) -> None:
-    project(lab)
+    write_project(lab)
     run = lab.run("photos", *FOLDER, "-k", "2")
     document = json.loads((lab.folder / "out.json").read_text())
     document["benchmarks"][0]["extra_info"]["suite"] = suite
     (lab.folder / "odd.json").write_text(json.dumps(document))
-    command(lab, "report", "odd.json", "--output", "odd.html")
+    run_command(lab, "report", "odd.json", "--output", "odd.html")
     assert "test_photo" in Path(run.folder, "odd.html").read_text("utf-8")

@@ -6,38 +6,38 @@ import pytest
 
 from tests.fleet.harness import Lab
 
-from .clients import entries_of, ran
+from .clients import entries_of, run_client_suite
 
 
 @pytest.mark.slow
 def test_nothing_at_a_server_is_called_propagation(lab: Lab) -> None:
-    run = ran(lab, "propagation", "--client", "reference?settle_s=0.3&pull_s=0", "--client", "rclone")
+    run = run_client_suite(lab, "propagation", "--client", "reference?settle_s=0.3&pull_s=0", "--client", "rclone")
     assert run.lines_with("rclone has no second device")
-    found = entries_of(run)
-    assert sorted(found) == ["100x10kB", "1x10MB", "1x1MB", "1x1kB"]
-    for info in found.values():
+    entries = entries_of(run)
+    assert sorted(entries) == ["100x10kB", "1x10MB", "1x1MB", "1x1kB"]
+    for info in entries.values():
         assert "propagation" not in info
         assert info["arrived"] == "2 of 2"
         assert info["reaches_server_s"] >= 0.3, "it waits for settle_s without a change"
         assert 0 <= info["uncertain_s"] <= 1
-    assert found["1x1kB"]["reaches_server_s"] <= 2
-    assert found["100x10kB"]["reaches_server_s"] >= 0.3 + 100 * 0.02, "a round trip for each file"
-    assert 1.03 <= found["1x10MB"]["tue"] <= 1.08
-    assert found["1x1kB"]["tue"] > found["1x10MB"]["tue"]
+    assert entries["1x1kB"]["reaches_server_s"] <= 2
+    assert entries["100x10kB"]["reaches_server_s"] >= 0.3 + 100 * 0.02, "a round trip for each file"
+    assert 1.03 <= entries["1x10MB"]["tue"] <= 1.08
+    assert entries["1x1kB"]["tue"] > entries["1x10MB"]["tue"]
 
 
 @pytest.mark.slow
 def test_the_second_device_of_the_reference_client_is_asked_for(lab: Lab) -> None:
-    run = ran(lab, "propagation", "--client", "reference?settle_s=0.3")
-    found = entries_of(run)
+    run = run_client_suite(lab, "propagation", "--client", "reference?settle_s=0.3")
+    entries = entries_of(run)
     assert run.lines_with("pull_s=0.2 was added to the client's options")
-    assert sorted(found) == ["100x10kB", "1x10MB", "1x1MB", "1x1kB"]
-    for info in found.values():
+    assert sorted(entries) == ["100x10kB", "1x10MB", "1x1MB", "1x1kB"]
+    for info in entries.values():
         assert "reaches_server_s" not in info
         assert (info["arrived"], info["other_side"]) == ("2 of 2", "peer")
         assert info["propagation"] >= 0.3, "it was uploaded before, which waits for settle_s without a change"
         assert all(info[f"{side}_mb"] > 5 for side in ("client", "other", "server"))
-    large = found["1x10MB"]
+    large = entries["1x10MB"]
     assert 1.03 <= large["tue"] <= 1.08, "what the device downloads is not on the link"
     assert 10e6 < large["other_down_bytes"] < 10.3e6
     assert 10e6 < large["other_bytes"] < 10.6e6
@@ -47,8 +47,8 @@ def test_the_second_device_of_the_reference_client_is_asked_for(lab: Lab) -> Non
 @pytest.mark.slow
 def test_a_peer_has_files_after_its_partner_has_looked(lab: Lab) -> None:
     """``-repeat 2``: a change is seen within two seconds, and brought over in one pass."""
-    found = entries_of(ran(lab, "propagation", "--client", "unison"))
-    assert found["1x1kB"]["other_side"] == "peer"
-    assert 0 < found["1x1kB"]["propagation"] <= 5
-    assert found["100x10kB"]["propagation"] == pytest.approx(found["1x1kB"]["propagation"], abs=3)
-    assert all(info["client_mb"] > 1 and info["other_mb"] > 1 for info in found.values())
+    entries = entries_of(run_client_suite(lab, "propagation", "--client", "unison"))
+    assert entries["1x1kB"]["other_side"] == "peer"
+    assert 0 < entries["1x1kB"]["propagation"] <= 5
+    assert entries["100x10kB"]["propagation"] == pytest.approx(entries["1x1kB"]["propagation"], abs=3)
+    assert all(info["client_mb"] > 1 and info["other_mb"] > 1 for info in entries.values())

@@ -1,4 +1,4 @@
-"""The security suite finds what is set in emulators, servers and drivers of our own, and nothing that is not there."""
+"""The security suite finds all flaws that are set in emulators, servers and drivers of our own, and no others."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ BAIT = transit.Bait.make(SEED)
 
 
 def make_inquiry(scheme: str) -> Iterator[Inquiry]:
-    """An inquiry at an emulator whose store is seen."""
+    """Yield an inquiry at an emulator whose store is visible."""
     with start_emulator("ideal", api=scheme.partition("+")[0]) as service:
         driver: Any = connect_driver(ProviderSpec.parse(scheme), service.endpoint)
         provided = Provided(scheme, service.endpoint, profile="ideal")
@@ -277,16 +277,16 @@ def test_a_trash_that_was_emptied_is_found_empty(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    ("scheme", "place"), [("dropbox", "as a version"), ("dropbox+fast", "as a version"), ("box", "in the trash")]
+    ("scheme", "location"), [("dropbox", "as a version"), ("dropbox+fast", "as a version"), ("box", "in the trash")]
 )
 def test_kept_content_is_found_without_access_to_the_store(
-    scheme: str, place: str, monkeypatch: pytest.MonkeyPatch
+    scheme: str, location: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(links, "_PURGED_S", 0.1)
     for inquiry in make_inquiry(scheme):
         blind = replace(inquiry, list_stored=lambda: None)
         ruling = links.ask_deleted(blind)
-        assert (ruling.answer, ruling.how) == ("no", f"the service keeps it, {place}")
+        assert (ruling.answer, ruling.how) == ("no", f"the service keeps it, {location}")
 
 
 def test_a_file_in_the_trash_of_google_drive_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Questions that take two accounts: whether deduplication leaks is found where it was set, and only there."""
+"""Questions that take two accounts: a leak by deduplication is found where it was set, and only there."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Shelf(BaseHTTPRequestHandler):
 
 
 class ShelfDriver:
-    """A client that leaves out what the service has already: never, always, or for every second content."""
+    """A client that leaves out content that the service has: never, always, or for every second content."""
 
     def __init__(self, endpoint: Endpoint, skips: str) -> None:
         self._account, self._skips = endpoint.credentials["account"], skips
@@ -97,7 +97,7 @@ class ShelfDriver:
 
 @contextmanager
 def open_shelf(skips: str, second: str = "b", least_copies: int = 1) -> Iterator[Inquiry]:
-    """An inquiry at such a service, by a client whose second account has the given name."""
+    """Yield an inquiry at a shelf, by a client whose second account has the given name."""
     handler = type("NewShelf", (Shelf,), {"contents": {}, "names": {}, "least_copies": least_copies})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = Thread(target=server.serve_forever, args=(0.01,))
@@ -184,7 +184,7 @@ def test_without_a_second_account_the_answer_is_unknown() -> None:
 
 @contextmanager
 def open_drive(api: str) -> Iterator[tuple[Inquiry, EmulatorService]]:
-    """An inquiry at an emulated service that shares folders, which has two more accounts, and the service."""
+    """Yield an inquiry at an emulated service that shares folders and has two more accounts, and the service."""
     with start_emulator("ideal", api=api) as service:
         providers = []
         for number in (1, 2, 3):
@@ -228,7 +228,7 @@ def get_driver(drive: Inquiry, number: int) -> Any:
 
 @pytest.fixture
 def switch_on(_drive: tuple[Inquiry, EmulatorService]) -> Iterator[Callable[[str], object]]:
-    """Switches a flaw of all accounts on, until the end of the test."""
+    """A function that switches on a flaw of all accounts until the end of the test."""
     _, service = _drive
     yield lambda flaw: service.control(set={f"account.{flaw}": 1})
     service.control(set={"account.readers_delete": 0, "account.no_sharing_on": 0})
@@ -237,9 +237,9 @@ def switch_on(_drive: tuple[Inquiry, EmulatorService]) -> Iterator[Callable[[str
 def test_enforced_permissions_are_found(drive: Inquiry) -> None:
     ruling = permissions.ask_permissions(drive)
     assert (ruling.answer, len(ruling.evidence)) == ("yes", 4), ruling
-    asked, _, others = ruling.evidence[0].partition("; not asked: ")
-    assert [role for role in ("owner", "co-owner (full)") if role in others.split(", ")], others
-    assert len(asked.split(", ")) == 2
+    asked_roles, _, other_roles = ruling.evidence[0].partition("; not asked: ")
+    assert [role for role in ("owner", "co-owner (full)") if role in other_roles.split(", ")], other_roles
+    assert len(asked_roles.split(", ")) == 2
     assert 0 <= ruling.numbers["member_refused_s"] < 0.3
 
 
@@ -264,7 +264,9 @@ def test_member_without_rights_leaves_answer_unknown(
     driver: Any = drive.provider.driver
     admit = driver.admit
     monkeypatch.setattr(
-        driver, "admit", lambda path, address, wanted: None if wanted == level else admit(path, address, wanted)
+        driver,
+        "admit",
+        lambda path, address, requested: None if requested == level else admit(path, address, requested),
     )
     assert permissions.ask_permissions(drive).answer == "unknown"
 
@@ -382,7 +384,7 @@ def tokens_in(env: Mapping[str, str]) -> list[str]:
 
 
 def ask(lab: Lab, provider: str, **env: str) -> dict[str, Any]:
-    """Ask about deduplication as a user does. Return what is stored about the answer."""
+    """Ask about deduplication as a user does. Return the entry of the answer."""
     test = f"{SUITES}/security/test_security.py::test_table_2_1[{provider}-deduplication]"
     run = lab.run(test, "--provider", provider, "--cloudbench-yes", env=env)
     assert run.counts() == {"passed": 1}, run.text
@@ -437,7 +439,7 @@ def test_a_real_provider_has_a_second_account_by_its_credentials(
 def test_clean_removes_folder_of_killed_run_in_the_second_account(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """As ``cloudbench clean`` does it, which knows the account by the spec in the journal."""
+    """``cloudbench clean`` does the same. It knows the account by the spec in the journal."""
     monkeypatch.setenv("CLOUDBENCH_JOURNAL", str(tmp_path / "journal.jsonl"))
     with start_emulator("ideal", api="dropbox") as service:
         monkeypatch.setenv("HTTPS_PROXY", service.endpoint.proxy)
@@ -447,10 +449,10 @@ def test_clean_removes_folder_of_killed_run_in_the_second_account(
         for spec in ("dropbox+fast", "dropbox+fast?account_number=2"):
             with opened(spec) as driver:
                 Provider(spec, driver).claim("/cloudbench-killed/test", "nobody")
-        (first, left), _ = journal.pending_folders()
-        assert (first.provider, left.provider) == ("dropbox+fast", "dropbox+fast?account_number=2")
-        with opened(left.provider) as driver:
-            assert journal.remove_folder(driver, left) == ""
+        (first, second), _ = journal.pending_folders()
+        assert (first.provider, second.provider) == ("dropbox+fast", "dropbox+fast?account_number=2")
+        with opened(second.provider) as driver:
+            assert journal.remove_folder(driver, second) == ""
             assert [*driver.list("/")] == []
         with opened("dropbox+fast") as driver:
             assert [entry.path for entry in driver.list("/")][:1] == ["/cloudbench-killed"]

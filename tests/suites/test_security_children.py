@@ -1,4 +1,4 @@
-"""What passes to each child of an array is judged: one that is plain, or reads what it should not, is named."""
+"""The traffic to each child of an array is judged. A child that is plain, or reads too much, is named."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EMULATED = ("emulated:onedrive-ideal", "emulated:box-ideal", "emulated:onedrive-
 
 @contextmanager
 def open_array(folder: Path, *children: str, key: str = "") -> Iterator[Inquiry]:
-    """An inquiry at an array of which any child may fail."""
+    """Yield an inquiry at an array of which any child may fail."""
     lines = [f"k = {len(children) - 1}", "m = 1", f"children = {json.dumps(children)}", key and f'key = "{key}"']
     (folder / "array.toml").write_text("\n".join(lines))
     with open_provider(f"raid:{folder / 'array.toml'}") as provider:

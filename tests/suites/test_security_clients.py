@@ -1,4 +1,4 @@
-"""Each flaw of the reference client is found, and none where there is none."""
+"""Each flaw of the reference client is found, and no flaw is found in clients without one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from suites.security import authority, clients, convergence, shared_server, tran
 from suites.security.clients import Observed, Secret
 from tests.fleet.harness import Lab
 
-from .clients import not_skipped
+from .clients import skip_if_unavailable
 from .harness import SUITES
 
 BAIT = transit.Bait.make("truth")
@@ -25,7 +25,7 @@ RANDOM, TEXT = BAIT.files.values()
 
 def ask(lab: Lab, client: str, only: str = "test_table_2_1") -> dict[str, str]:
     """Ask a client, and return the answers by the question's short name. Skips if something is not installed."""
-    run = not_skipped(lab.run(str(SUITES / "security"), "--client", client, "-k", only, "-rs"))
+    run = skip_if_unavailable(lab.run(str(SUITES / "security"), "--client", client, "-k", only, "-rs"))
     assert set(run.counts()) <= {"passed", "deselected"}, run.text
     answers = {name.partition("[")[2].removesuffix("]"): entry["extra_info"] for name, entry in run.entries.items()}
     return {"".join(name.split(client)).strip("-"): info["answer"] for name, info in answers.items()}
@@ -128,7 +128,7 @@ SUBJECTS = {
     },
     "reference": {**SHARED_SERVER, "tls": "yes", **GO_TLS, "redirect": "yes", **READABLE, "secrets": "yes"},
 }
-"""What is true of clients, by their documentation and by how this package sets them up, or why it cannot be known."""
+"""The right answers for clients, by their documentation and by their set-up in this package."""
 
 
 @pytest.mark.slow
@@ -181,10 +181,10 @@ class FolderClient(LocalClient):
         self._ready = True
 
     def _start_server(self) -> None:
-        """Need none: a folder is the server."""
+        """Start no server, because a folder is the server."""
 
     def _start_client(self) -> None:
-        """Need none: it is run after each change."""
+        """Start no client, because it is run after each change."""
 
     def after_change(self) -> None:
         for path in self.folder.iterdir():
@@ -271,27 +271,27 @@ def test_equal_files_are_compared_only_if_contents_are_encrypted() -> None:
     plain = Observed(BAIT, Overheard([OverheardFlow("server:80", "", RANDOM + TEXT, b"", True)]), spec="restic")
     ruling = clients.ask_equal(plain)
     assert (ruling.answer, ruling.how) == ("unknown", "not asked: it does not encrypt contents")
-    assert clients.ask_equal(overheard()).how.startswith("not asked: what is inside")
+    assert clients.ask_equal(observe_flows()).how.startswith("not asked: what is inside")
 
 
-def overheard(*flows: OverheardFlow, reasons: tuple[str, ...] = ()) -> Observed:
+def observe_flows(*flows: OverheardFlow, reasons: tuple[str, ...] = ()) -> Observed:
     return Observed(BAIT, Overheard(flows, reasons))
 
 
 def test_a_whole_encrypted_flow_is_good_and_a_cut_one_is_unknown() -> None:
-    sent = bytes(len(RANDOM) * 2)
-    whole = OverheardFlow("server:443", "TLSv1.3 X", sent, b"", True)
-    cut = OverheardFlow("server:443", "TLSv1.3 X", sent, b"", False)
-    assert clients.judge_transit(overheard(whole)).answer == "yes"
-    assert clients.judge_transit(overheard(cut)).answer == "unknown"
-    assert clients.judge_transit(overheard(whole, reasons=("packets were lost",))).answer == "unknown"
-    assert clients.judge_transit(overheard()).answer == "unknown"
+    content = bytes(len(RANDOM) * 2)
+    complete = OverheardFlow("server:443", "TLSv1.3 X", content, b"", True)
+    cut = OverheardFlow("server:443", "TLSv1.3 X", content, b"", False)
+    assert clients.judge_transit(observe_flows(complete)).answer == "yes"
+    assert clients.judge_transit(observe_flows(cut)).answer == "unknown"
+    assert clients.judge_transit(observe_flows(complete, reasons=("packets were lost",))).answer == "unknown"
+    assert clients.judge_transit(observe_flows()).answer == "unknown"
 
 
 def test_a_plain_flow_beside_an_encrypted_one_is_found() -> None:
     encrypted = OverheardFlow("server:443", "TLSv1.3 X", bytes(len(RANDOM) * 2), b"", True)
     beacon = OverheardFlow("server:9", "", b"X-File: " + BAIT.names[0].data, b"", True)
-    ruling = clients.judge_transit(overheard(encrypted, beacon))
+    ruling = clients.judge_transit(observe_flows(encrypted, beacon))
     assert (ruling.answer, ruling.how) == ("no", "server:9: plain, with a name")
 
 
@@ -304,10 +304,10 @@ def test_unreadable_bytes_show_encrypted_contents_only_in_plain_http() -> None:
         (b"CONNECT cloud:443 HTTP/1.1\r\nhost: cloud\r\n\r\n", "unknown"),
         (b"GET / HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n", "unknown"),
     ):
-        observed = overheard(OverheardFlow("server:80", "", begin + noise, b"", True))
+        observed = observe_flows(OverheardFlow("server:80", "", begin + noise, b"", True))
         assert clients.judge_content(observed).answer == answer
         assert clients.judge_names(observed).answer == answer
-        readable = overheard(OverheardFlow("server:80", "", begin + BAIT.names[0].data + RANDOM + TEXT, b"", True))
+        readable = observe_flows(OverheardFlow("server:80", "", begin + BAIT.names[0].data + RANDOM + TEXT, b"", True))
         assert clients.judge_content(readable).answer == clients.judge_names(readable).answer == "no"
 
 
@@ -315,9 +315,9 @@ def test_traffic_to_the_second_device_is_searched() -> None:
     encrypted = OverheardFlow("server:443", "TLSv1.3 X", bytes(len(RANDOM) * 2), b"", True)
     news = OverheardFlow("server:9", "", b"\x01\x02", b"\x00\xff" + BAIT.names[0].data, True)
     other = OverheardFlow("server:9", "", b"\x01\x02", b"\x00\xff" + BAIT.names[0].data[::-1], True)
-    ruling = clients.judge_transit(overheard(encrypted, news))
+    ruling = clients.judge_transit(observe_flows(encrypted, news))
     assert (ruling.answer, ruling.how) == ("no", "server:9: plain, with a name")
-    assert clients.judge_transit(overheard(encrypted, other)).answer == "unknown"
+    assert clients.judge_transit(observe_flows(encrypted, other)).answer == "unknown"
 
 
 def test_device_encryption_is_judged_only_by_received_traffic() -> None:
@@ -339,8 +339,8 @@ def test_device_encryption_is_judged_only_by_received_traffic() -> None:
 def test_plain_by_our_own_set_up_is_unknown() -> None:
     plain = OverheardFlow("server:80", "", RANDOM + TEXT, b"", True)
     assert clients.judge_transit(Observed(BAIT, Overheard([plain]), is_plain_here=True)).answer == "unknown"
-    assert clients.judge_transit(overheard(plain)).answer == "no"
-    assert clients.judge_content(overheard(plain)).answer == "no"
+    assert clients.judge_transit(observe_flows(plain)).answer == "no"
+    assert clients.judge_content(observe_flows(plain)).answer == "no"
 
 
 def test_unreadable_store_behind_tls_leaves_client_encryption_unknown() -> None:
@@ -362,8 +362,8 @@ def test_secret_is_open_only_if_file_and_folder_are_readable(
     (folder / "token").write_text("token=s3cr3t-value")
     (folder / "token").chmod(file_mode)
     folder.chmod(folder_mode)
-    (found,) = clients.find_in_files(tmp_path, {"token": "s3cr3t-value"})
-    assert found.is_open is is_open
+    (secret,) = clients.find_in_files(tmp_path, {"token": "s3cr3t-value"})
+    assert secret.is_open is is_open
     assert clients.find_in_files(tmp_path, {"token": "another"}) == []
 
 

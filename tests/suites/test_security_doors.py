@@ -44,13 +44,13 @@ _OPENSSL = (
 )  # fmt: skip
 
 
-def need(program: str) -> None:
+def require_program(program: str) -> None:
     if shutil.which(program) is None:
         pytest.skip(f"{program} is not installed")
 
 
 def visit(words: Sequence[str], faults: Sequence[str]) -> Sequence[Visit] | str:
-    need(words[0])
+    require_program(words[0])
     return visit_doors(program_visitor(words), faults)
 
 
@@ -84,8 +84,8 @@ def test_a_program_that_is_silent_at_a_good_server_is_not_judged() -> None:
 
 
 def test_program_that_contacts_no_wrong_server_is_not_judged() -> None:
-    came = [Visit(fault, fault == GOOD, 100 * (fault == GOOD), 0, "") for fault in ALL]
-    assert certificates.judge_certificates(came).answer == "unknown"
+    visits = [Visit(fault, fault == GOOD, 100 * (fault == GOOD), 0, "") for fault in ALL]
+    assert certificates.judge_certificates(visits).answer == "unknown"
 
 
 @pytest.mark.slow
@@ -134,7 +134,7 @@ def test_a_client_that_asks_whether_certificates_are_revoked_is_found() -> None:
 def test_each_wrong_door_that_a_program_passes_is_named(
     program: str, words: Sequence[str], accepted: Sequence[str], asks: bool
 ) -> None:
-    need(program)
+    require_program(program)
     if program == "git" and not is_git_with_gnutls():
         pytest.skip("only a git that uses GnuTLS wants the staple that a certificate must have")
     ruling = judge_revocation(*words)
@@ -159,18 +159,18 @@ def test_a_list_of_revoked_certificates_is_heeded_by_a_client_that_has_loaded_it
         "context.load_verify_locations(sys.argv[3]); context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF; "
         "urllib.request.urlopen(sys.argv[2], data=b'x', context=context)"
     )
-    sent_bytes, said = {}, ""
+    sent_bytes, output = {}, ""
     with open_doors() as (make_door, ca_file):
         for fault in (NOT_REVOKED, REVOKED_BY_CRL, REVOKED_BY_OCSP):
             with make_door(fault) as door, urlopen(door.responder.address(fault, "CRL")) as answer:
                 revoked = load_der_x509_crl(answer.read())
                 (tmp_path / "revoked.pem").write_bytes(revoked.public_bytes(Encoding.PEM))
                 words = (sys.executable, "-c", code, "{ca}", "https://{address}/", str(tmp_path / "revoked.pem"))
-                said = program_visitor(words)(door.address, ca_file)
+                output = program_visitor(words)(door.address, ca_file)
                 sent_bytes[fault] = door.visits.sent_bytes
     assert sent_bytes.pop(NOT_REVOKED) > 0
     assert set(sent_bytes.values()) == {0}
-    assert "certificate revoked" in said
+    assert "certificate revoked" in output
 
 
 def test_a_body_that_waits_for_100_continue_is_counted() -> None:
@@ -210,7 +210,7 @@ def test_each_driver_says_that_a_certificate_is_refused(scheme: str) -> None:
     assert not isinstance(visits, str)
     assert [visit.sent_bytes > 0 for visit in visits] == [visit.fault == GOOD for visit in visits]
     for visit in visits[1:]:
-        assert "certificate" in visit.said or "doesn't match" in visit.said, visit
+        assert "certificate" in visit.output or "doesn't match" in visit.output, visit
 
 
 @pytest.mark.slow
@@ -228,13 +228,13 @@ def test_each_driver_of_a_server_says_that_a_certificate_is_refused(spec: str) -
 def test_rust_driver_reports_a_refused_certificate() -> None:
     with open_provider("local:s3?driver=s3+fast") as provider, open_doors() as (make_door, ca_file):
         visitor = certificates.driver_visitor(Inquiry(provider, "/run", "seed", lambda: None, lambda _: None))
-        said = {}
+        errors = {}
         for fault in ("expired", "unknown authority", "wrong name"):
             with make_door(fault) as door:
-                said[fault] = visitor(door.address, ca_file)
-    assert said["expired"].endswith("the certificate is refused (Expired))")
-    assert said["unknown authority"].endswith("the certificate is refused (UnknownIssuer))")
-    assert said["wrong name"].endswith("the certificate is refused (NotValidForName))")
+                errors[fault] = visitor(door.address, ca_file)
+    assert errors["expired"].endswith("the certificate is refused (Expired))")
+    assert errors["unknown authority"].endswith("the certificate is refused (UnknownIssuer))")
+    assert errors["wrong name"].endswith("the certificate is refused (NotValidForName))")
 
 
 @pytest.mark.slow

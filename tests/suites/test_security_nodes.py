@@ -1,4 +1,4 @@
-"""Arrays and grids whose nodes are killed are whole. One that loses more than it says, or whose repair does nothing, is
+"""Arrays and grids survive the loss of nodes. Those that lose more than they promise, or whose repair does nothing, are
 found.
 """
 

@@ -30,7 +30,7 @@ class Padding:
         self._driver.close()
 
 
-def to_block(block_bytes: int, size_bytes: int) -> int:
+def pad_to_block(block_bytes: int, size_bytes: int) -> int:
     return -size_bytes % block_bytes
 
 
@@ -39,10 +39,10 @@ def to_block(block_bytes: int, size_bytes: int) -> int:
     [
         (lambda size_bytes: 0, "no"),
         (lambda size_bytes: 48, "no"),
-        (partial(to_block, 16), "no"),
-        (partial(to_block, 65536), "yes"),
-        (partial(to_block, 4096), "yes"),
-        (partial(to_block, 1024), "unknown"),
+        (partial(pad_to_block, 16), "no"),
+        (partial(pad_to_block, 65536), "yes"),
+        (partial(pad_to_block, 4096), "yes"),
+        (partial(pad_to_block, 1024), "unknown"),
         (lambda size_bytes: Random(size_bytes).randrange(9000), "unknown"),
     ],
     ids=["plain", "header", "cipher blocks", "64 KiB", "4 KiB", "1 KiB", "any length"],
@@ -76,11 +76,11 @@ def test_uploads_that_differ_by_themselves_are_not_judged() -> None:
 
 def test_no_block_hides_from_the_sizes_that_are_tried() -> None:
     for block_bytes in range(750, 20_000):
-        sent = [size_bytes + to_block(block_bytes, size_bytes) for size_bytes in SIZES_BYTES]
-        assert judge_padding([sent, sent]).answer != "no", block_bytes
+        sent_bytes = [size_bytes + pad_to_block(block_bytes, size_bytes) for size_bytes in SIZES_BYTES]
+        assert judge_padding([sent_bytes, sent_bytes]).answer != "no", block_bytes
     for block_bytes in range(4096, 70_000, 4096):
-        sent = [size_bytes + to_block(block_bytes, size_bytes) for size_bytes in SIZES_BYTES]
-        assert judge_padding([sent, sent]).answer == "yes", block_bytes
+        sent_bytes = [size_bytes + pad_to_block(block_bytes, size_bytes) for size_bytes in SIZES_BYTES]
+        assert judge_padding([sent_bytes, sent_bytes]).answer == "yes", block_bytes
 
 
 def test_padding_of_a_local_provider_is_unknown(tmp_path: Any) -> None:

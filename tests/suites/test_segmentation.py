@@ -1,4 +1,4 @@
-"""A best level that follows from bandwidth, latency and slots is found, and none where there is none."""
+"""The best level follows from bandwidth, latency and slots. It is one if parallel segments gain nothing."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ SIZE_BYTES = 10 * 1024 * 1024
 def test_the_best_level_is_the_number_of_slots(lab: Lab, truths: Truths) -> None:
     latency_s, bytes_per_s, slots = 0.1, 12_000_000, 8
     speed, capacity = {"up_bytes_per_s": bytes_per_s}, {"slots": slots}
-    known = profile(lab, latency={"median_s": latency_s}, bandwidth=speed, capacity=capacity)
-    run = run_suite(lab, "segmentation", *known)
-    found = conclusion(run, "")
-    if not truths.judged(run, found):
+    profile_options = profile(lab, latency={"median_s": latency_s}, bandwidth=speed, capacity=capacity)
+    run = run_suite(lab, "segmentation", *profile_options)
+    info = conclusion(run, "")
+    if not truths.judged(run, info):
         return
-    first, last = map(int, found["contenders"].split("-"))
+    first, last = map(int, info["contenders"].split("-"))
     # Or the run cannot tell them apart.
-    assert slots - 1 <= found["best_segments"] <= slots or first <= slots <= last, found["segments_s"]
-    own_s = found["client_cpu_s"] / (found["probes"] + REPEATS)
+    assert slots - 1 <= info["best_segments"] <= slots or first <= slots <= last, info["segments_s"]
+    own_s = info["client_cpu_s"] / (info["probes"] + REPEATS)
     moved_s = SIZE_BYTES / bytes_per_s
-    truths.assert_time(found["native"], latency_s + moved_s, 0.15, own_s)
-    truths.assert_time(found["segmented"], latency_s + moved_s / found["best_segments"], 0.2, own_s)
-    truths.assert_time(found["single_chunk"], latency_s + moved_s / found["best_segments"], 0.2, own_s)
-    assert found["improvement_factor"] == pytest.approx(found["native"] / found["segmented"])
+    truths.assert_time(info["native"], latency_s + moved_s, 0.15, own_s)
+    truths.assert_time(info["segmented"], latency_s + moved_s / info["best_segments"], 0.2, own_s)
+    truths.assert_time(info["single_chunk"], latency_s + moved_s / info["best_segments"], 0.2, own_s)
+    assert info["improvement_factor"] == pytest.approx(info["native"] / info["segmented"])
 
 
 @pytest.mark.slow
 def test_one_segment_is_best_without_parallel_gain(lab: Lab, truths: Truths) -> None:
     run = run_suite(lab, "segmentation", *profile(lab, latency={"median_s": 0.05}, capacity={"slots": 1}))
-    found = conclusion(run, "")
-    if truths.judged(run, found):
-        assert (found["best_segments"], found["improvement_factor"]) == (1, 1.0)
+    info = conclusion(run, "")
+    if truths.judged(run, info):
+        assert (info["best_segments"], info["improvement_factor"]) == (1, 1.0)
 
 
 @pytest.mark.slow
@@ -48,10 +48,10 @@ def test_levels_with_refused_parts_are_not_chosen(lab: Lab, truths: Truths) -> N
     run = run_suite(
         lab, "segmentation", *profile(lab, latency={"median_s": 0.05}, bandwidth=speed, throttle=limits), "-n", "2"
     )
-    found = conclusion(run, "")
-    if truths.judged(run, found):
-        assert 5 <= found["best_segments"] <= 15
-    assert 50 in found["refused"]
+    info = conclusion(run, "")
+    if truths.judged(run, info):
+        assert 5 <= info["best_segments"] <= 15
+    assert 50 in info["refused"]
     assert run.lines_with("note: 50 segments: some uploads failed")
 
 

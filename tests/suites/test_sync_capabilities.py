@@ -1,4 +1,4 @@
-"""The suite of sync clients finds what the reference client was told to do, and stores it beside what was published."""
+"""The suite of sync clients finds what is set in the reference client, and stores it beside the published values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.fleet.harness import Ended, Lab
+from tests.fleet.harness import FinishedRun, Lab
 
 from .harness import SUITES
 
@@ -19,7 +19,7 @@ FILE = SUITES / "sync_capabilities/test_sync_capabilities.py"
 CLEVER = "reference?chunking=1&bundling=1&deduplication=1&delta=1&compression=smart"
 
 
-def run(lab: Lab, client: str, only: str) -> Ended:
+def run(lab: Lab, client: str, only: str) -> FinishedRun:
     return lab.run(str(SUITES / "sync_capabilities"), "--client", client, "-k", only)
 
 
@@ -82,16 +82,16 @@ def test_table_1_finds_the_configured_capabilities(lab: Lab) -> None:
     assert ended.counts()["passed"] == 1, ended.text
     info = {name: ended.info(f"test_table_1[{name}-{CLEVER}]") for name in
             ("Chunking", "Bundling", "Deduplication", "Delta-encoding", "Compression")}  # fmt: skip
-    assert [each["has_capability"] for each in info.values()] == [1] * 5
+    assert [entry["has_capability"] for entry in info.values()] == [1] * 5
     assert info["Deduplication"]["deduplication"] == "yes"
     assert info["Compression"]["how"].startswith("smart")
     assert info["Chunking"]["how"].startswith("chunks of 1 MiB, in files of 16 MiB")
-    assert all(each["evidence"] for each in info.values())
+    assert all(entry["evidence"] for entry in info.values())
     assert ended.lines_with("Dropbox, Wuala")
 
 
 def test_every_published_row_has_a_test_of_its_name() -> None:
-    found = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-m", "pytest", str(FILE), "--grid", "paper", "--collect-only", "-q", "--client", "reference"],
         cwd=ROOT, capture_output=True, text=True, check=False,
     ).stdout  # fmt: skip
@@ -99,6 +99,6 @@ def test_every_published_row_has_a_test_of_its_name() -> None:
         rows = json.loads((ROOT / f"results/published/{name}.json").read_text())["benchmarks"]
         for row in rows:
             test, params = row["fullname"].rpartition("::")[2].partition("[")[0], row["params"]
-            assert f"::{test}[" in found
+            assert f"::{test}[" in output
             if "size" in params:
-                assert f"[{params['size'].replace(' ', '')}-{params['files']}-" in found
+                assert f"[{params['size'].replace(' ', '')}-{params['files']}-" in output

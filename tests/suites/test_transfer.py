@@ -1,4 +1,4 @@
-"""Known latency and bandwidth are found; requests, parts and bytes on the wire are counted."""
+"""Known latency and bandwidth are found. Requests, parts and bytes on the wire are counted."""
 
 from __future__ import annotations
 
@@ -21,41 +21,41 @@ def test_latency_and_bandwidth_are_found_again(lab: Lab, truths: Truths) -> None
     run = run_suite(
         lab, "transfer::test_sizes", *profile(lab, latency=latency, bandwidth=band), "--transfer-largest", str(MIB)
     )
-    found = {
+    infos = {
         (size, verb): conclusion(run, verb, size)
         for size in ("1KiB", "1MiB") for verb in ("put", "get")
     }  # fmt: skip
-    for (size, verb), info in found.items():
+    for (size, verb), info in infos.items():
         least_s = 0.05 + (0 if size == "1KiB" else 0.25 if verb == "put" else 0.125)
         assert info["service_p50"] >= least_s * 0.98, (size, verb)
         assert info["requests_per_op"] == 1
         assert info["throughput"] <= info["size_bytes"] / least_s * 1.02
-    assert found["1KiB", "get"]["first_byte_p50"] >= 0.049
-    assert found["1KiB", "put"]["first_byte_p50"] is None, "an upload has none"
-    if truths.judged(run, *found.values()):
-        own_s = found["1MiB", "put"]["client_cpu_s"] / found["1MiB", "put"]["ops"]
-        truths.assert_time(found["1MiB", "put"]["service_p50"], 0.3, 0.2, own_s)
+    assert infos["1KiB", "get"]["first_byte_p50"] >= 0.049
+    assert infos["1KiB", "put"]["first_byte_p50"] is None, "an upload has none"
+    if truths.judged(run, *infos.values()):
+        own_s = infos["1MiB", "put"]["client_cpu_s"] / infos["1MiB", "put"]["ops"]
+        truths.assert_time(infos["1MiB", "put"]["service_p50"], 0.3, 0.2, own_s)
 
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
-    ("spec", "wanted"),
+    ("spec", "expected"),
     [
         ("emulated:ideal", {8: 3, 16: 2}),
         ("emulated:gdrive?profile=ideal", {8: 3 + 2, 16: 2 + 2}),  # and one each for name and session
         ("emulated:onedrive?profile=ideal", {8: 4 + 1, 16: 2 + 1}),  # multiples of 320 KiB; and one for the session
     ],
 )
-def test_parts_are_counted(lab: Lab, spec: str, wanted: dict[int, int]) -> None:
-    """24 MiB in parts of 8 are three requests, in parts of 16 two, and what the service asks for besides."""
+def test_parts_are_counted(lab: Lab, spec: str, expected: dict[int, int]) -> None:
+    """24 MiB are three requests in parts of 8 MiB, two in parts of 16, and some more for the service."""
     run = run_suite(lab, "transfer::test_parts", "--provider", spec)
     assert run.counts() == {"passed": 2}, run.text
     counts = {
         entry["params"]["part_mib"]: entry["extra_info"]["requests_per_op"] for entry in run.document["benchmarks"]
     }
-    assert counts == wanted
-    told = run.lines_with("note: parts have 8,192,000 bytes, a multiple of 327,680")
-    assert bool(told) == ("onedrive" in spec)
+    assert counts == expected
+    notes = run.lines_with("note: parts have 8,192,000 bytes, a multiple of 327,680")
+    assert bool(notes) == ("onedrive" in spec)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The updates suite on the reference client, whose protocol says what it sends."""
+"""The updates suite on the reference client, whose traffic follows from its protocol."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import re
 
 import pytest
 
-from tests.fleet.harness import Ended, Lab
+from tests.fleet.harness import FinishedRun, Lab
 from tests.suites.harness import run_suite
 
 WHOLE, DELTA = "reference", "reference?delta=rolling"
 OVERHEAD = 1.052
-"""Headers of TCP, IP and Ethernet, acknowledgements, TLS: what a large body of random bytes needs in addition."""
+"""The overhead of a large body of random bytes: headers of TCP, IP and Ethernet, acknowledgements, and TLS."""
 
 
-def ran(lab: Lab, suite: str, *args: str) -> Ended:
+def run_updates_suite(lab: Lab, suite: str, *args: str) -> FinishedRun:
     run = run_suite(lab, suite, *args)
     if reasons := [line for line in run.lines_with("SKIPPED") if re.search(r": client reference\S*: ", line)]:
         pytest.skip(reasons[0])
@@ -25,21 +25,21 @@ def ran(lab: Lab, suite: str, *args: str) -> Ended:
 
 @pytest.mark.slow
 def test_without_delta_the_whole_file_goes_with_each_update(lab: Lab) -> None:
-    run = ran(lab, "updates::test_blocks", "--client", WHOLE, "--client", DELTA, "-n", "2")
-    whole, delta = (run.info(f"test_blocks[100KB-{spec}]") for spec in (WHOLE, DELTA))
-    assert whole["updates"] == delta["updates"] == 3
-    for each in (whole, delta):
-        assert each["sync_events"] in (3, 4), "a busy machine may pause within one"
-    assert whole["tue"] == pytest.approx((1 + 2 + 3) / 3 * OVERHEAD, rel=0.02)
+    run = run_updates_suite(lab, "updates::test_blocks", "--client", WHOLE, "--client", DELTA, "-n", "2")
+    plain, delta = (run.info(f"test_blocks[100KB-{spec}]") for spec in (WHOLE, DELTA))
+    assert plain["updates"] == delta["updates"] == 3
+    for info in (plain, delta):
+        assert info["sync_events"] in (3, 4), "a busy machine may pause within one"
+    assert plain["tue"] == pytest.approx((1 + 2 + 3) / 3 * OVERHEAD, rel=0.02)
     assert delta["tue"] == pytest.approx(OVERHEAD, rel=0.04), "questions and signatures are small"
-    assert whole["changed_bytes"] == whole["file_bytes"] == 300 * 1024
-    assert sum(whole["each_second_bytes"]) == whole["traffic_bytes"]
+    assert plain["changed_bytes"] == plain["file_bytes"] == 300 * 1024
+    assert sum(plain["each_second_bytes"]) == plain["traffic_bytes"]
 
 
 @pytest.mark.slow
 def test_updates_that_come_faster_are_batched(lab: Lab) -> None:
-    run = ran(lab, "updates::test_appends", "--client", "reference?settle_s=0.3", "-n", "2")
-    fast, slow = (run.info(f"test_appends[{each}-reference?settle_s=0.3]") for each in ("0.1s-8", "1s-8"))
+    run = run_updates_suite(lab, "updates::test_appends", "--client", "reference?settle_s=0.3", "-n", "2")
+    fast, slow = (run.info(f"test_appends[{case}-reference?settle_s=0.3]") for case in ("0.1s-8", "1s-8"))
     assert (fast["updates"], slow["updates"]) == (8, 8)
     assert slow["sync_events"] in (8, 9), "each is sent before the next comes"
     assert fast["sync_events"] <= 3, "continuing changes are waited for"
@@ -51,27 +51,27 @@ def test_updates_that_come_faster_are_batched(lab: Lab) -> None:
 
 @pytest.mark.slow
 def test_a_new_file_stands_beside_the_published_one(lab: Lab) -> None:
-    run = ran(lab, "updates::test_table_1", "--client", WHOLE, "-k", "1MB or 1B")
+    run = run_updates_suite(lab, "updates::test_table_1", "--client", WHOLE, "-k", "1MB or 1B")
     large, tiny = run.info(f"test_table_1[1MB-{WHOLE}]"), run.info(f"test_table_1[1B-{WHOLE}]")
     assert large["tue"] == pytest.approx(OVERHEAD, rel=0.01)
     assert large["kb_per_file"] * large["files"] * 1e3 == pytest.approx(large["traffic_bytes"])
     assert tiny["tue"] == tiny["traffic_bytes"] > 300
     assert (large["published"]["tue"], tiny["published"]["tue"]) == (1.22, 38200)
     assert run.entries[f"test_table_1[1MB-{WHOLE}]"]["params"] == {"provider": "reference", "size": "1 MB"}
-    for each in (large, tiny):
-        assert 0.1 < each["sync_delay_s"] < 10, "the client waits for 0.1 s before it sends"
+    for info in (large, tiny):
+        assert 0.1 < info["sync_delay_s"] < 10, "the client waits for 0.1 s before it sends"
 
 
 @pytest.mark.slow
 def test_start_up_time_equals_the_settle_time(lab: Lab) -> None:
-    """Indexing takes no time here, so all of it is ``settle_s``; what a client sends by itself is told apart."""
+    """Indexing takes no time here, so all of it is ``settle_s``. A client's own traffic is told apart."""
     specs = [f"reference?{options}" for options in ("settle_s=0.5", "settle_s=0.01", "polling=0.1")]
-    run = ran(lab, "updates::test_delays", *(f"--client={spec}" for spec in specs), "-n", "2")
+    run = run_updates_suite(lab, "updates::test_delays", *(f"--client={spec}" for spec in specs), "-n", "2")
     patient, quick, polling = (run.info(f"test_delays[1B-3-{spec}]") for spec in specs)
-    for each in (patient, quick, polling):
-        assert (each["appends"], each["file_bytes"], len(each["start_ups_s"])) == (3, 3, 3)
-        assert each["published"]["start_up_p50_5400_rpm_s"] == 0.4
-        assert each["start_up_max"] == max(each["start_ups_s"])
+    for info in (patient, quick, polling):
+        assert (info["appends"], info["file_bytes"], len(info["start_ups_s"])) == (3, 3, 3)
+        assert info["published"]["start_up_p50_5400_rpm_s"] == 0.4
+        assert info["start_up_max"] == max(info["start_ups_s"])
     assert min(patient["start_ups_s"]) >= 0.5
     assert min(patient["start_ups_s"]) < 1.0
     assert min(quick["start_ups_s"]) < 0.3

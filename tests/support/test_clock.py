@@ -1,4 +1,4 @@
-"""Waiting: a signal ends it at once, a question is asked again, and a waiting thread can be told to stop."""
+"""Waits for a signal or a condition: a signal ends them at once, conditions are checked again, and a stop works."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ import pytest
 from pytest_cloudbench.support.clock import due_ns, now_ns, parse_duration_s, sleep_until_ns, wait_for
 
 FOR_EVER_S = 3600.0
-"""Longer than any test may take: a wait that nothing ends fails by pytest's own limit."""
+"""Longer than any test may take, so a wait that nothing ends fails by pytest's own limit."""
 
 
 @pytest.fixture
-def soon() -> Iterator[threading.Event]:
-    """A signal that another thread gives, before or after the wait for it has begun."""
-    given = threading.Event()
-    thread = threading.Thread(target=given.set)
+def signal() -> Iterator[threading.Event]:
+    """A signal that another thread sets before or after the wait for it has begun."""
+    event = threading.Event()
+    thread = threading.Thread(target=event.set)
     thread.start()
-    yield given
+    yield event
     thread.join()
 
 
-def test_a_signal_ends_the_wait_at_once(soon: threading.Event) -> None:
-    assert wait_for(soon, FOR_EVER_S)
+def test_a_signal_ends_the_wait_at_once(signal: threading.Event) -> None:
+    assert wait_for(signal, FOR_EVER_S)
 
 
-def test_signal_ends_a_wait_with_a_stop_at_once(soon: threading.Event) -> None:
-    assert wait_for(soon, FOR_EVER_S, poll_s=FOR_EVER_S, stop=threading.Event())
+def test_signal_ends_a_wait_with_a_stop_at_once(signal: threading.Event) -> None:
+    assert wait_for(signal, FOR_EVER_S, poll_s=FOR_EVER_S, stop=threading.Event())
 
 
-def test_a_stop_is_seen_while_a_signal_is_waited_for(soon: threading.Event) -> None:
-    assert not wait_for(threading.Event(), FOR_EVER_S, poll_s=0.001, stop=soon)
+def test_a_stop_is_seen_while_a_signal_is_waited_for(signal: threading.Event) -> None:
+    assert not wait_for(threading.Event(), FOR_EVER_S, poll_s=0.001, stop=signal)
 
 
-def test_a_stop_ends_the_wait_for_an_answer_at_once(soon: threading.Event) -> None:
-    assert not wait_for(lambda: False, FOR_EVER_S, poll_s=FOR_EVER_S, stop=soon)
+def test_a_stop_ends_the_wait_for_an_answer_at_once(signal: threading.Event) -> None:
+    assert not wait_for(lambda: False, FOR_EVER_S, poll_s=FOR_EVER_S, stop=signal)
 
 
 def test_a_stop_may_be_a_question() -> None:
@@ -46,23 +46,23 @@ def test_a_stop_may_be_a_question() -> None:
 
 
 def test_wait_repeats_its_question_until_the_answer_is_true() -> None:
-    asked: list[int] = []
+    calls: list[int] = []
 
-    def third() -> bool:
-        asked.append(1)
-        return len(asked) == 3
+    def is_third_call() -> bool:
+        calls.append(1)
+        return len(calls) == 3
 
-    assert wait_for(third, FOR_EVER_S, poll_s=0.001)
-    assert len(asked) == 3
+    assert wait_for(is_third_call, FOR_EVER_S, poll_s=0.001)
+    assert len(calls) == 3
 
 
 def test_wait_returns_at_once_for_a_true_condition() -> None:
-    given = threading.Event()
-    given.set()
-    assert wait_for(given, 0)
+    event = threading.Event()
+    event.set()
+    assert wait_for(event, 0)
     assert wait_for(lambda: True, FOR_EVER_S, poll_s=FOR_EVER_S)
     assert wait_for(lambda: True, 0)
-    assert wait_for(given, FOR_EVER_S, poll_s=1, stop=given), "what is wanted counts more than the stop"
+    assert wait_for(event, FOR_EVER_S, poll_s=1, stop=event), "what is wanted counts more than the stop"
 
 
 def test_wait_gives_up_at_its_limit() -> None:

@@ -1,4 +1,4 @@
-"""How an extra is installed depends on where the package came from."""
+"""Commands that install an extra, which depend on the origin of the package."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def test_install_command_of_an_extra_repeats_origin_of_the_package(
 
 
 def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> metadata.Distribution:
+    def raise_not_found(name: str) -> metadata.Distribution:
         raise metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr("importlib.metadata.distribution", missing)
+    monkeypatch.setattr("importlib.metadata.distribution", raise_not_found)
     assert extras.install_command("s3") == "pip install 'pytest-cloudbench[s3]'"

@@ -1,4 +1,4 @@
-"""Wherever a user can name a file, one that is not regular, or too large, is refused in one line."""
+"""Files that are not regular or are too large are refused in one line, wherever a user can name a file."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def test_refused_in_one_line(what: str, kind: str, tmp_path: Path) -> None:
         pytest.skip("a capture is mapped, and may have any size")
     with pytest.raises(UsageError) as caught:
         OPENED_BY[what](path)
-    said = str(caught.value)
+    message = str(caught.value)
     expected = {
         "pipe": "a pipe, not a regular file", "socket": "a socket, not a regular file", "huge": "bytes, more than the ",
         "folder": "a folder, not a regular file", "device": "a device, not a regular file",
     }[kind.rpartition(" ")[2]]  # fmt: skip
-    assert (expected in said, said.count("\n")) == (True, 0), said
+    assert (expected in message, message.count("\n")) == (True, 0), message
 
 
 @pytest.mark.parametrize("kind", ODD_FILES)
@@ -68,13 +68,13 @@ def test_a_file_that_only_looks_like_a_configuration_is_left_alone(kind: str, tm
 def test_in_a_providers_folder(kind: str, tmp_path: Path) -> None:
     driver = FolderDriver(tmp_path)
     path = f"/{make_odd_file(tmp_path, kind, 'odd').name}"
-    tries: list[Callable[[], object]] = [lambda: list(driver.get(path)), lambda: driver.copy(path, "/copy")]
+    attempts: list[Callable[[], object]] = [lambda: list(driver.get(path)), lambda: driver.copy(path, "/copy")]
     if kind != "folder":
-        tries.append(lambda: driver.stat(path))
+        attempts.append(lambda: driver.stat(path))
         assert path not in {entry.path for entry in driver.list("/")}
-    for each in tries:
+    for attempt in attempts:
         with pytest.raises(CloudError) as caught:
-            each()
+            attempt()
         assert caught.value.kind in {ErrorKind.INVALID, ErrorKind.CONFLICT}
     assert not (tmp_path / "copy").exists()
 
@@ -91,7 +91,7 @@ def test_a_file_of_the_size_that_it_may_have(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="5 bytes, more than the 4 that it may have"):
         opening.read_file(tmp_path / "link", 4)
     with pytest.raises(OSError, match="more than the 4 bytes that it may have"):
-        opening.read_file("/proc/self/status", 4)  # has no size, and a content
+        opening.read_file("/proc/self/status", 4)  # its size is 0, but it has content
     with pytest.raises(FileNotFoundError):
         opening.read_file(tmp_path / "none")
     with pytest.raises(ValueError, match="null"):

@@ -1,4 +1,4 @@
-"""Secrets in texts: found in every encoding, and nothing else; a text without one is left unchanged."""
+"""Secrets in texts are found in every encoding, and a text without a secret is left unchanged."""
 
 from __future__ import annotations
 
@@ -25,9 +25,12 @@ from tests.limits import HANG_S
 PRINTABLE = "".join(chr(code) for code in range(33, 127))
 
 
-def _secrets(letters: str, least: int, most: int) -> st.SearchStrategy[str]:
-    """What a service issues is random: Hypothesis' own texts shrink to repetitions, which are found more than once."""
-    lengths, seeds = st.integers(least, most), st.integers(0, 2**32)
+def _secrets(letters: str, min_length: int, max_length: int) -> st.SearchStrategy[str]:
+    """Return a strategy of random secrets, as services issue them.
+
+    Hypothesis' own texts shrink to repetitions, which are found more than once.
+    """
+    lengths, seeds = st.integers(min_length, max_length), st.integers(0, 2**32)
     return st.builds(lambda length, seed: "".join(random.Random(seed).choices(letters, k=length)), lengths, seeds)
 
 
@@ -64,10 +67,10 @@ ENCODINGS: Mapping[str, Callable[[str], str]] = {
 
 @pytest.fixture
 def redactor(monkeypatch: pytest.MonkeyPatch) -> redact._Redactor:
-    """Nothing is secret except what the test declares."""
-    made = redact._Redactor()
-    monkeypatch.setattr(redact, "_REDACTOR", made)
-    return made
+    """A redactor that knows only the secrets that the test declares."""
+    new_redactor = redact._Redactor()
+    monkeypatch.setattr(redact, "_REDACTOR", new_redactor)
+    return new_redactor
 
 
 @settings(max_examples=30, deadline=None)
@@ -75,7 +78,7 @@ def redactor(monkeypatch: pytest.MonkeyPatch) -> redact._Redactor:
 @example(secret=r"a\b\\c/d+e%41&amp;f", before="", after="")
 @example(secret="sl.u." + string.ascii_letters * 20, before="token=", after="&x=1")
 def test_a_secret_is_found_in_every_encoding(secret: str, before: str, after: str) -> None:
-    redactor = redact._Redactor()  # once for all encodings: what takes time is its pattern
+    redactor = redact._Redactor()  # one for all encodings, because its pattern takes time
     redactor.learn([secret])
     for encoding, encode in ENCODINGS.items():
         encoded = encode(secret)
@@ -83,7 +86,7 @@ def test_a_secret_is_found_in_every_encoding(secret: str, before: str, after: st
         assert encoded not in cleaned, encoding
         assert cleaned.startswith(f"{before} "), encoding
         assert cleaned.endswith(f" {after}"), encoding
-        # Of base64, the characters at the ends that also hold bits of what is beside the secret may stay.
+        # With base64, characters at the ends may stay if they also hold bits of the text around the secret.
         assert len(cleaned) <= len(before) + len(after) + len(redact.MASK) + 12, encoding
 
 
@@ -124,7 +127,7 @@ def test_short_and_odd_secrets(redactor: redact._Redactor, secret: str, text: st
 
 
 def test_placeholder_of_secrets_is_not_redacted(redactor: redact._Redactor) -> None:
-    """A replay is given it as a token; whatever it records or says afterwards holds the word."""
+    """A replay gets the placeholder as a token, so everything that it records or prints contains the word."""
     assert redactor.learn(["scrubbed"]) == []
     assert redactor.clean("bodies are scrubbed") == "bodies are scrubbed"
 
@@ -163,11 +166,11 @@ def test_an_error_is_cleaned_with_all_that_hangs_on_it(redactor: redact._Redacto
 
 
 def test_listener_receives_each_secret_once(redactor: redact._Redactor, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
-    monkeypatch.setattr(redact, "_LISTENERS", [told.extend])
+    secrets: list[str] = []
+    monkeypatch.setattr(redact, "_LISTENERS", [secrets.extend])
     redact.learn(["first-secret", "first-secret", "", "abc"])
     redact.learn(["first-secret", "next-secret"])
-    assert told == ["first-secret", "next-secret"]
+    assert secrets == ["first-secret", "next-secret"]
 
 
 def test_a_log_record_that_does_not_fit_its_arguments_still_says_so(redactor: redact._Redactor) -> None:
@@ -208,17 +211,17 @@ def test_public_names_do_not_name_secrets(name: str) -> None:
 
 
 def test_secrets_of_a_scope_end_with_it(redactor: redact._Redactor, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
+    secrets: list[str] = []
     monkeypatch.setattr(redact, "_LISTENERS", [])
     redact.learn(["outer-secret"])
     before = redact.begin_scope()
-    redact.on_learn(told.extend)
+    redact.on_learn(secrets.extend)
     redact.learn(["inner-secret"])
     assert redact.clean("outer-secret and inner-secret") == "*** and ***"
     redact.end_scope(before)
     redact.learn(["later-secret"])
     assert redact.clean("outer-secret, inner-secret, later-secret") == "***, inner-secret, ***"
-    assert told == ["inner-secret"]
+    assert secrets == ["inner-secret"]
     assert "secret" not in repr(before).replace("secrets", "")
 
 
@@ -243,15 +246,15 @@ def test_it(experiment):
 
 @pytest.mark.slow
 def test_secrets_of_a_session_end_with_it(tmp_path: Path) -> None:
-    """Two sessions in one process, with and without agents: the second one shows what was secret in the first."""
+    """Two sessions run in one process, with and without agents. The second one shows the secret of the first."""
     (tmp_path / "in_turns.py").write_text(IN_TURNS)
     (tmp_path / "here").mkdir()
     for name in ("first", "second"):
         (tmp_path / f"test_{name}.py").write_text(ONE.replace("NAME", name))
     for spread in ((), ("-n", "2")):
         argv = [sys.executable, "in_turns.py", "--provider", "folder:here", *spread]
-        ran = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=HANG_S, check=False)
-        first, second = ran.stdout.split("session second")
-        assert ran.stdout.splitlines()[-1] == "afterwards secret-of-first ***", ran.stdout + ran.stderr
+        finished = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=HANG_S, check=False)
+        first, second = finished.stdout.split("session second")
+        assert finished.stdout.splitlines()[-1] == "afterwards secret-of-first ***", finished.stdout + finished.stderr
         assert "AssertionError: secret-of- ***" in first
         assert "AssertionError: secret-of- secret-of-first" in second

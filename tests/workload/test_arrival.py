@@ -1,4 +1,4 @@
-"""Schedules: the right due times, each operation once however sensors are assigned, the right distributions.
+"""Schedules: their due times, their assignment to agents, and their distributions.
 
 The distributions are tested with fixed seeds, so a test either always passes or always fails. One correct sample in a
 hundred would exceed the bounds, and each test shows that a slightly wrong parameter does.
@@ -42,13 +42,13 @@ SECONDS = st.floats(0, 1000, allow_nan=False)
 Row = tuple[int, int, int]
 
 
-def rows(made: Plan) -> list[Row]:
-    return list(zip(made.due_ns, made.sensor, made.seq, strict=True))
+def rows(schedule: Plan) -> list[Row]:
+    return list(zip(schedule.due_ns, schedule.sensor, schedule.seq, strict=True))
 
 
 def test_sensors_that_start_together_are_due_together() -> None:
-    made = plan(FixedInterval(10.0), range(3), 2, "seed")
-    assert rows(made) == [(0, 0, 0), (0, 1, 0), (0, 2, 0), (10**10, 0, 1), (10**10, 1, 1), (10**10, 2, 1)]
+    schedule = plan(FixedInterval(10.0), range(3), 2, "seed")
+    assert rows(schedule) == [(0, 0, 0), (0, 1, 0), (0, 2, 0), (10**10, 0, 1), (10**10, 1, 1), (10**10, 2, 1)]
 
 
 def test_due_times_are_the_first_delay_plus_whole_intervals_without_drift() -> None:
@@ -74,13 +74,13 @@ def test_a_plan_is_sorted_complete_and_on_time(
     interval: float, delay: float, sensors: int, count: int, scale: float
 ) -> None:
     arrival = FixedInterval(interval, delay)
-    made = plan(arrival, range(sensors), count, "seed", scale)
-    assert len(made) == sensors * count
-    assert list(made.due_ns) == sorted(made.due_ns)
-    assert sorted(zip(made.sensor, made.seq, strict=True)) == [
+    schedule = plan(arrival, range(sensors), count, "seed", scale)
+    assert len(schedule) == sensors * count
+    assert list(schedule.due_ns) == sorted(schedule.due_ns)
+    assert sorted(zip(schedule.sensor, schedule.seq, strict=True)) == [
         (sensor, seq) for sensor in range(sensors) for seq in range(count)
     ]
-    for due_ns, sensor, seq in rows(made):
+    for due_ns, sensor, seq in rows(schedule):
         expected_s = (arrival.due_s("seed", sensor, 1)[0] + interval * seq) / scale
         assert due_ns == pytest.approx(expected_s * 1e9, rel=1e-12, abs=1)
 
@@ -95,25 +95,25 @@ def test_the_shares_of_agents_add_up_to_the_plan(sensors: int, agents: int, coun
 
 
 def kolmogorov_smirnov(values: list[float]) -> float:
-    """The largest distance between the values' distribution and the uniform one on 0..1."""
+    """Return the largest distance between the values' distribution and the uniform one on 0..1."""
     ordered = sorted(values)
     count = len(ordered)
     return max(
-        max((place + 1) / count - value, value - place / count) for place, value in enumerate(ordered)
+        max((index + 1) / count - value, value - index / count) for index, value in enumerate(ordered)
     )  # fmt: skip
 
 
 def test_first_delays_are_uniform_within_their_bound_for_both_loops() -> None:
     longest_s, sensors = 30.0, 2000
-    opened = [FixedInterval(1.0, longest_s).due_s("seed", sensor, 1)[0] for sensor in range(sensors)]
-    closed = [ThinkTime(1.0, longest_s).first_s("seed", sensor) for sensor in range(sensors)]
-    assert opened == closed
-    assert min(opened) >= 0
-    assert max(opened) <= longest_s
-    # One uniform sample in a hundred exceeds 1.63 / sqrt(n); the seed is fixed.
-    assert kolmogorov_smirnov([value / longest_s for value in opened]) < 1.63 / sqrt(sensors)
-    assert kolmogorov_smirnov([(value / longest_s) ** 2 for value in opened]) > 1.63 / sqrt(sensors)
-    assert len(set(opened)) == sensors
+    open_delays_s = [FixedInterval(1.0, longest_s).due_s("seed", sensor, 1)[0] for sensor in range(sensors)]
+    closed_delays_s = [ThinkTime(1.0, longest_s).first_s("seed", sensor) for sensor in range(sensors)]
+    assert open_delays_s == closed_delays_s
+    assert min(open_delays_s) >= 0
+    assert max(open_delays_s) <= longest_s
+    # One uniform sample in a hundred exceeds 1.63 / sqrt(n), and the seed is fixed.
+    assert kolmogorov_smirnov([value / longest_s for value in open_delays_s]) < 1.63 / sqrt(sensors)
+    assert kolmogorov_smirnov([(value / longest_s) ** 2 for value in open_delays_s]) > 1.63 / sqrt(sensors)
+    assert len(set(open_delays_s)) == sensors
 
 
 def test_another_seed_gives_other_first_delays() -> None:
@@ -149,9 +149,9 @@ def test_times_beyond_292_years_are_refused(process: Arrival) -> None:
 @given(due=st.lists(st.integers(0, 60), max_size=25), window=st.integers(0, 30))
 def test_busiest_is_the_fullest_window(due: list[int], window: int) -> None:
     zeros = array("q", [0] * len(due))
-    made = Plan(array("q", sorted(due)), zeros, zeros)
-    by_definition = max((sum(start <= each <= start + window for each in due) for start in due), default=0)
-    assert made.busiest(window) == by_definition
+    schedule = Plan(array("q", sorted(due)), zeros, zeros)
+    by_definition = max((sum(start <= time <= start + window for time in due) for start in due), default=0)
+    assert schedule.busiest(window) == by_definition
 
 
 # --- properties of all processes ---
@@ -185,7 +185,7 @@ def test_due_times_ascend_and_do_not_depend_on_their_number(
     due, steps = process.due_s(seed, sensor, count), process.steps(sensor, count)
     assert len(due) == (count if steps is None else len(steps))
     assert due == sorted(due)
-    assert all(0 <= each < inf for each in due)
+    assert all(0 <= time_s < inf for time_s in due)
     assert due == process.due_s(seed, sensor, count + more)[:count]
 
 
@@ -194,33 +194,33 @@ def test_due_times_ascend_and_do_not_depend_on_their_number(
 def test_assigning_sensors_to_agents_changes_no_due_time(
     process: Arrival, seed: str, sensors: int, agents: int, count: int
 ) -> None:
-    def full_rows(made: Plan) -> list[tuple[int, ...]]:
+    def full_rows(schedule: Plan) -> list[tuple[int, ...]]:
         columns = [
-            made.due_ns,
-            made.sensor,
-            made.seq,
-            made.code or [-1] * len(made),
-            made.size_bytes or [-1] * len(made),
+            schedule.due_ns,
+            schedule.sensor,
+            schedule.seq,
+            schedule.code or [-1] * len(schedule),
+            schedule.size_bytes or [-1] * len(schedule),
         ]
         return list(zip(*columns, strict=True))
 
     shares = [full_rows(plan(process, range(agent, sensors, agents), count, seed)) for agent in range(agents)]
-    whole = full_rows(plan(process, range(sensors), count, seed))
-    assert sorted(row for share in shares for row in share) == whole
+    full = full_rows(plan(process, range(sensors), count, seed))
+    assert sorted(row for share in shares for row in share) == full
     expected = {
         (sensor, seq): round(due * 1e9)
         for sensor in range(sensors)
         for seq, due in enumerate(process.due_s(seed, sensor, count))
     }
-    assert {(row[1], row[2]): row[0] for row in whole} == expected
+    assert {(row[1], row[2]): row[0] for row in full} == expected
 
 
 @FEW
 @given(process=PROCESSES, seed=SEEDS, scale=st.floats(0.1, 1000))
 def test_time_scale_divides_every_time_of_any_process(process: Arrival, seed: str, scale: float) -> None:
     plain, scaled = (
-        {(sensor, seq): due for due, sensor, seq in rows(plan(process, range(4), 5, seed, each))}
-        for each in (1.0, scale)
+        {(sensor, seq): due for due, sensor, seq in rows(plan(process, range(4), 5, seed, factor))}
+        for factor in (1.0, scale)
     )
     assert plain.keys() == scaled.keys()
     for key, due in plain.items():
@@ -242,8 +242,8 @@ def test_sensors_and_seeds_have_due_times_of_their_own(process: Arrival) -> None
 
 
 def test_the_horizon_is_the_last_due_time() -> None:
-    made = plan(FixedInterval(10.0), range(3), 4, "seed", 2.0)
-    assert made.horizon_s == 15.0
+    schedule = plan(FixedInterval(10.0), range(3), 4, "seed", 2.0)
+    assert schedule.horizon_s == 15.0
     assert plan(FixedInterval(10.0), (), 4, "seed").horizon_s == 0.0
     assert ThinkTime(3.0, 5.0).horizon_s(4) == 17.0
 
@@ -252,21 +252,23 @@ def test_the_horizon_is_the_last_due_time() -> None:
 
 
 def passes(values: Sequence[float], cdf: Callable[[float], float]) -> bool:
-    """Kolmogorov-Smirnov at one in a hundred."""
+    """Return whether the values pass the Kolmogorov-Smirnov test at one in a hundred."""
     return kolmogorov_smirnov([cdf(value) for value in values]) < 1.63 / sqrt(len(values))
 
 
 def chi_square_passes(observed: Sequence[int], shares: Sequence[float]) -> bool:
-    """Pearson's test at one in a hundred; the bound is Wilson and Hilferty's approximation."""
-    whole, freedom = sum(observed), len(observed) - 1
-    expected = [whole * share / sum(shares) for share in shares]
+    """Return whether counts pass Pearson's test at one in a hundred, by Wilson and Hilferty's approximation."""
+    total, freedom = sum(observed), len(observed) - 1
+    expected = [total * share / sum(shares) for share in shares]
     assert min(expected) >= 5, "the test needs fuller bins"
-    statistic = sum((seen - each) ** 2 / each for seen, each in zip(observed, expected, strict=True))
+    statistic = sum(
+        (count - expectation) ** 2 / expectation for count, expectation in zip(observed, expected, strict=True)
+    )
     return statistic < freedom * (1 - 2 / (9 * freedom) + 2.3263 * sqrt(2 / (9 * freedom))) ** 3
 
 
 def gaps(process: Arrival, sensors: int = 40, count: int = 501) -> list[float]:
-    """Times between operations, of all sensors."""
+    """Return the times between operations of all sensors."""
     return [
         after - before
         for sensor in range(sensors)
@@ -284,11 +286,11 @@ def lognormal(mean: float, sigma: float) -> Callable[[float], float]:
 
 
 def on_off(interval_s: float, on_s: float, off_s: float) -> Callable[[float], float]:
-    """Times between arrivals of an interrupted Poisson process are hyperexponential (Kuczura 1973)."""
+    """Return the hyperexponential distribution of gaps in an interrupted Poisson process (Kuczura 1973)."""
     rate, ends, begins = 1 / interval_s, 1 / on_s, 1 / off_s
-    whole = rate + ends + begins
-    root = sqrt(whole**2 - 4 * rate * begins)
-    fast, slow = (whole + root) / 2, (whole - root) / 2
+    total = rate + ends + begins
+    root = sqrt(total**2 - 4 * rate * begins)
+    fast, slow = (total + root) / 2, (total - root) / 2
     share = (rate - slow) / (fast - slow)
     return lambda value: 1 - share * exp(-fast * value) - (1 - share) * exp(-slow * value)
 
@@ -306,29 +308,29 @@ def test_jitter_is_uniform_and_delays_do_not_add_up() -> None:
 
 
 def test_poisson_has_exponential_gaps_also_before_the_first() -> None:
-    found = gaps(Poisson(3.0))
-    assert passes(found, exponential(3.0))
-    assert not passes(found, exponential(3.0 * 1.05))
-    assert not passes(found, exponential(3.0 / 1.05))
+    intervals = gaps(Poisson(3.0))
+    assert passes(intervals, exponential(3.0))
+    assert not passes(intervals, exponential(3.0 * 1.05))
+    assert not passes(intervals, exponential(3.0 / 1.05))
     first = [Poisson(3.0).due_s("seed", sensor, 1)[0] for sensor in range(5000)]
     assert passes(first, exponential(3.0))
     assert not passes(first, exponential(3.3))
 
 
 def test_poisson_has_poisson_counts_so_gaps_are_independent() -> None:
-    mean, windows, most = 4.0, 4000, 9
+    mean, windows, highest = 4.0, 4000, 9
     due = Poisson(0.5).due_s("seed", 0, 10_000)
     assert due[-1] > windows
     counts = [0] * windows
-    for each in due:
-        if each < windows:
-            counts[int(each / 1.0)] += 1
+    for time_s in due:
+        if time_s < windows:
+            counts[int(time_s / 1.0)] += 1
     doubled = [before + after for before, after in zip(counts[::2], counts[1::2], strict=True)]
-    observed = [sum(min(count, most) == number for count in doubled) for number in range(most + 1)]
+    observed = [sum(min(count, highest) == number for count in doubled) for number in range(highest + 1)]
 
     def shares(mean: float) -> list[float]:
-        below = [exp(-mean) * mean**number / factorial(number) for number in range(most)]
-        return [*below, 1 - sum(below)]
+        probabilities = [exp(-mean) * mean**number / factorial(number) for number in range(highest)]
+        return [*probabilities, 1 - sum(probabilities)]
 
     assert chi_square_passes(observed, shares(mean))
     assert not chi_square_passes(observed, shares(mean * 1.1))
@@ -336,17 +338,17 @@ def test_poisson_has_poisson_counts_so_gaps_are_independent() -> None:
 
 
 def test_lognormal_gaps_have_the_requested_mean_and_spread() -> None:
-    found = gaps(Lognormal(3.0, 1.2, first_delay_max_s=50.0))
-    assert passes(found, lognormal(3.0, 1.2))
+    intervals = gaps(Lognormal(3.0, 1.2, first_delay_max_s=50.0))
+    assert passes(intervals, lognormal(3.0, 1.2))
     for mean, sigma in ((3.2, 1.2), (2.8, 1.2), (3.0, 1.26), (3.0, 1.14)):
-        assert not passes(found, lognormal(mean, sigma))
-    assert sum(found) / len(found) == pytest.approx(3.0, rel=0.05)
+        assert not passes(intervals, lognormal(mean, sigma))
+    assert sum(intervals) / len(intervals) == pytest.approx(3.0, rel=0.05)
     assert set(gaps(Lognormal(4.0, 0.0), 2, 5)) == {4.0}
 
 
 def test_bursts_have_the_gaps_of_an_interrupted_poisson_process() -> None:
-    found = gaps(Bursts(0.5, 10.0, 30.0))
-    assert passes(found, on_off(0.5, 10.0, 30.0))
+    intervals = gaps(Bursts(0.5, 10.0, 30.0))
+    assert passes(intervals, on_off(0.5, 10.0, 30.0))
     for interval, on, off in (
         (0.53, 10, 30),
         (0.47, 10, 30),
@@ -355,20 +357,20 @@ def test_bursts_have_the_gaps_of_an_interrupted_poisson_process() -> None:
         (0.5, 10, 90),
         (0.5, 10, 10),
     ):
-        assert not passes(found, on_off(interval, on, off))
-    assert not passes(found, exponential(sum(found) / len(found))), "it is not Poisson with the same rate"
-    assert sum(found) / len(found) == pytest.approx(0.5 * 40 / 10, rel=0.1)
+        assert not passes(intervals, on_off(interval, on, off))
+    assert not passes(intervals, exponential(sum(intervals) / len(intervals))), "it is not Poisson with the same rate"
+    assert sum(intervals) / len(intervals) == pytest.approx(0.5 * 40 / 10, rel=0.1)
 
 
 def test_bursts_of_many_sensors_are_not_in_step() -> None:
-    """As many operations in each of the first minutes, and no sensor is on for longer than another."""
+    """The first periods have equally many operations, and no sensor is on for longer than another."""
     process, sensors = Bursts(5.0, 10.0, 30.0), 4000
-    due = [each for sensor in range(sensors) for each in process.due_s("seed", sensor, 40)]
-    early = [sum(begin <= each < begin + 4 for each in due) for begin in range(0, 40, 4)]
-    on = process.on_s / (process.on_s + process.off_s)
-    assert sum(early) == pytest.approx(sensors * on * 40 / process.interval_s, rel=0.05)
+    due = [time_s for sensor in range(sensors) for time_s in process.due_s("seed", sensor, 40)]
+    early = [sum(begin <= time_s < begin + 4 for time_s in due) for begin in range(0, 40, 4)]
+    on_share = process.on_s / (process.on_s + process.off_s)
+    assert sum(early) == pytest.approx(sensors * on_share * 40 / process.interval_s, rel=0.05)
     for count in early:  # a quarter of the sensors is on at any time, from the first moment
-        assert count == pytest.approx(sensors * on * 4 / process.interval_s, rel=0.15)
+        assert count == pytest.approx(sensors * on_share * 4 / process.interval_s, rel=0.15)
 
 
 def test_without_a_pause_bursts_are_poisson() -> None:
@@ -378,24 +380,24 @@ def test_without_a_pause_bursts_are_poisson() -> None:
 HOUR_S = 3600.0
 
 
-def by_hour(process: Diurnal, days: int, sensors: int) -> list[int]:
-    """Operations by the hour of the day since the start, of whole days."""
+def count_by_hour(process: Diurnal, days: int, sensors: int) -> list[int]:
+    """Count the operations of whole days by the hour of the day since the start."""
     counts = [0] * 24
     for sensor in range(sensors):
         due = process.due_s("seed", sensor, round(2 * days * 86_400 / process.interval_s))
         assert due[-1] > days * 86_400
-        for each in due[: bisect_right(due, days * 86_400)]:
-            counts[int(each / HOUR_S) % 24] += 1
+        for time_s in due[: bisect_right(due, days * 86_400)]:
+            counts[int(time_s / HOUR_S) % 24] += 1
     return counts
 
 
 def hourly(curve: Sequence[float]) -> list[float]:
-    """The shares of the hours: the curve is straight between full hours."""
-    return [(left + right) / 2 for left, right in pairwise([*curve, curve[0]])]
+    """Return the shares of the hours. The curve is straight between full hours."""
+    return [(begin + end) / 2 for begin, end in pairwise([*curve, curve[0]])]
 
 
 def test_a_day_follows_the_requested_curve() -> None:
-    counts = by_hour(Diurnal(300.0), days=4, sensors=20)
+    counts = count_by_hour(Diurnal(300.0), days=4, sensors=20)
     assert chi_square_passes(counts, hourly(DAY_CURVE))
     assert not chi_square_passes(counts, hourly([*DAY_CURVE[1:], DAY_CURVE[0]])), "an hour off"
     assert not chi_square_passes(counts, hourly([*DAY_CURVE[:20], 1.3 * DAY_CURVE[20], *DAY_CURVE[21:]]))
@@ -404,7 +406,7 @@ def test_a_day_follows_the_requested_curve() -> None:
 
 
 def test_a_day_starts_at_the_requested_time() -> None:
-    counts = by_hour(Diurnal(300.0, start_s=8 * HOUR_S), days=4, sensors=20)
+    counts = count_by_hour(Diurnal(300.0, start_s=8 * HOUR_S), days=4, sensors=20)
     shares = hourly(DAY_CURVE)
     assert chi_square_passes(counts, shares[8:] + shares[:8])
     assert not chi_square_passes(counts, shares)
@@ -412,27 +414,31 @@ def test_a_day_starts_at_the_requested_time() -> None:
 
 
 def test_a_day_can_be_short_and_its_load_is_poisson_in_between() -> None:
-    """Times become a unit Poisson process where they are counted by expected operations."""
+    """Times that are measured in expected operations are a unit Poisson process."""
     curve, period, interval = (1.0, 0.0, 0.0, 4.0, 2.0), 50.0, 2.0
     process = Diurnal(interval, curve, period, start_s=17.0)
-    areas = [each * period / len(curve) for each in hourly(curve)]
+    areas = [rate * period / len(curve) for rate in hourly(curve)]
     begins = list(accumulate(areas, initial=0.0))
 
-    def expected(time: float, interval: float) -> float:
+    def expected_ops(time: float, interval: float) -> float:
         days, within = divmod(time, period)
-        piece, rest = divmod(within, period / len(curve))
-        left, right = curve[int(piece)], curve[(int(piece) + 1) % len(curve)]
-        area = begins[int(piece)] + left * rest + (right - left) * rest**2 / (2 * period / len(curve))
+        piece, within_piece = divmod(within, period / len(curve))
+        begin_rate, end_rate = curve[int(piece)], curve[(int(piece) + 1) % len(curve)]
+        area = (
+            begins[int(piece)]
+            + begin_rate * within_piece
+            + (end_rate - begin_rate) * within_piece**2 / (2 * period / len(curve))
+        )
         return (days + area / begins[-1]) * period / interval
 
-    found = [process.due_s("seed", sensor, 400) for sensor in range(40)]
-    for each in found:
-        assert not [due for due in each if 10 < (due + 17.0) % period < 20], "the rate is zero there"
+    due_times = [process.due_s("seed", sensor, 400) for sensor in range(40)]
+    for times in due_times:
+        assert not [due for due in times if 10 < (due + 17.0) % period < 20], "the rate is zero there"
 
     def units(interval: float) -> list[float]:
         return [
-            expected(after + 17.0, interval) - expected(before + 17.0, interval)
-            for due in found
+            expected_ops(after + 17.0, interval) - expected_ops(before + 17.0, interval)
+            for due in due_times
             for before, after in pairwise(due)
         ]
 
@@ -445,11 +451,11 @@ def test_a_replay_is_due_when_the_trace_says() -> None:
     trace = parse_trace("time,sensor,operation,size\n100,a,put,7\n130.5,b,get,0\n104,a,stat,3\n", "t.csv")
     assert [Replay(trace).due_s("any", sensor, 9) for sensor in (0, 1, 2)] == [[100.0, 104.0], [130.5], []]
     assert [Replay(trace, 2.0, True).due_s("", sensor, 1) for sensor in (0, 1)] == [[0.0], [15.25]]
-    made = plan(Replay(trace), range(2), 9, "seed", 0.5)
-    assert rows(made) == [(200 * 10**9, 0, 0), (208 * 10**9, 0, 1), (261 * 10**9, 1, 0)]
-    assert made.code is not None
-    assert [VERBS[code] for code in made.code] == [Verb.PUT, Verb.STAT, Verb.GET]
-    assert made.size_bytes == array("q", [7, 3, 0])
+    schedule = plan(Replay(trace), range(2), 9, "seed", 0.5)
+    assert rows(schedule) == [(200 * 10**9, 0, 0), (208 * 10**9, 0, 1), (261 * 10**9, 1, 0)]
+    assert schedule.code is not None
+    assert [VERBS[code] for code in schedule.code] == [Verb.PUT, Verb.STAT, Verb.GET]
+    assert schedule.size_bytes == array("q", [7, 3, 0])
     assert plan(FixedInterval(1.0), range(2), 2, "seed").code is None
 
 
@@ -469,14 +475,14 @@ GIVEN: dict[str, tuple[dict[str, object], object]] = {
 }
 
 
-def read(file: str) -> str:
+def read_file(file: str) -> str:
     return {"a.csv": TRACE}[file]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_process_has_a_name(name: str) -> None:
     params, expected = GIVEN[name]
-    assert arrival(name, params, read) == expected
+    assert arrival(name, params, read_file) == expected
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -485,14 +491,14 @@ def test_an_unknown_key_is_named(name: str) -> None:
     with pytest.raises(
         ConfigError, match=rf"arrival {name}: intervall_s: unknown key, expected one of .*{min(params)}"
     ):
-        arrival(name, {**params, "intervall_s": 1}, read)
+        arrival(name, {**params, "intervall_s": 1}, read_file)
 
 
 @pytest.mark.parametrize(("name", "key"), [(name, next(iter(GIVEN[name][0]))) for name in NAMES])
 def test_a_missing_key_is_named(name: str, key: str) -> None:
     params = {other: value for other, value in GIVEN[name][0].items() if other != key}
     with pytest.raises(ConfigError, match=f"arrival {name}: {key}: is missing"):
-        arrival(name, params, read)
+        arrival(name, params, read_file)
 
 
 @pytest.mark.parametrize("bad", ["3", None, [3], True, nan, inf, -1, pytest.param(10**400, id="huge"), {}])
@@ -501,7 +507,7 @@ def test_a_wrong_value_is_named(name: str, key: str, bad: object) -> None:
     if (key, bad) == ("file", "3") or (key, bad) == ("curve", [3]):
         return
     with pytest.raises(ConfigError, match=rf"arrival {name}: {key}: .*expected ") as caught:
-        arrival(name, {**GIVEN[name][0], key: bad}, read)
+        arrival(name, {**GIVEN[name][0], key: bad}, read_file)
     assert isinstance(caught.value, UsageError)
     assert caught.value.key == key
 
@@ -523,7 +529,7 @@ def test_a_wrong_value_is_named(name: str, key: str, bad: object) -> None:
 )
 def test_a_value_out_of_range_is_named(name: str, params: dict[str, object], key: str) -> None:
     with pytest.raises(ConfigError, match=rf"arrival {name}: {key}: .*expected "):
-        arrival(name, params, read)
+        arrival(name, params, read_file)
 
 
 def test_an_unknown_name_and_a_trace_without_a_reader_are_refused() -> None:
@@ -543,4 +549,4 @@ def test_only_diurnal_and_trace_loads_change() -> None:
         Threads(2),
         ThinkTime(1.0),
     ]
-    assert not [each for each in steady if changes(each)]
+    assert not [process for process in steady if changes(process)]

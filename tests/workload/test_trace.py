@@ -1,4 +1,4 @@
-"""Traces: read strictly, every refusal names line and column; what is read is what was written."""
+"""Traces: strict parsing, refusals that name line and column, and rows that are read as they were written."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Row = tuple[float, str, Verb, int]
 
 
 def rows(trace: Trace) -> list[Row]:
-    """All rows, sensor by sensor."""
+    """Return all rows, sensor by sensor."""
     return [
-        (trace.time_s[place], name, VERBS[trace.code[place]], trace.size_bytes[place])
+        (trace.time_s[index], name, VERBS[trace.code[index]], trace.size_bytes[index])
         for sensor, name in enumerate(trace.sensors)
-        for place in range(trace.first[sensor], trace.first[sensor + 1])
+        for index in range(trace.first[sensor], trace.first[sensor + 1])
     ]
 
 
@@ -92,7 +92,7 @@ def test_a_refusal_names_line_and_column(text: str, where: str, expected: str) -
     message = str(caught.value)
     assert message.startswith("x.csv: ")
     assert where in message
-    assert any(each in message for each in expected.split("|"))
+    assert any(alternative in message for alternative in expected.split("|"))
 
 
 LINE = st.text(st.sampled_from("0123456789.,eE-+#\"' \r\tputgeliszr_\x00\u2028\u0661"), max_size=25)

@@ -1,8 +1,8 @@
-"""The fault matrix's rows: for each driver, how it is pointed at the faulty server.
+"""The rows of the fault matrix, each of which points a driver at the faulty server.
 
-To add a driver: a row in ROWS. ``urls`` makes its Endpoint from the server's URL, and nothing else is needed where
-each operation reads an answer in JSON or XML. Where it does not, the row says so, with the reason. A driver that does
-not use HTTP is in WITHOUT_HTTP.
+To add a driver, add a row to ROWS. Its ``urls`` makes the endpoint's URLs from the server's URL. Nothing else is needed
+if each operation reads an answer in JSON or XML. Otherwise the row names the exceptions, with the reason. A driver that
+does not use HTTP is in WITHOUT_HTTP.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["EITHER", "JSON", "ROWS", "WITHOUT_HTTP", "Row"]
 
 K = ErrorKind
 EITHER = frozenset({K.NETWORK, K.SERVER})
-"""One library sees half an answer, another an answer that makes no sense; both are right."""
+"""Kinds for a broken answer: one library sees half an answer, another one without sense. Both are right."""
 JSON = {"content-type": "application/json"}
 XML = {"content-type": "application/xml"}
 _EXPIRED = Answer(401, b'{"error": "expired, you said {echo}"}', JSON)
@@ -27,25 +27,25 @@ _EXPIRED = Answer(401, b'{"error": "expired, you said {echo}"}', JSON)
 
 @dataclass(frozen=True)
 class Row:
-    """One driver.
+    """The row of one driver.
 
     Attributes:
-        urls: the server's URL to the endpoint's.
+        urls: makes the endpoint's URLs from the server's URL.
         secrets: credentials that no output may show.
-        public: credentials that any output may show; ``{url}`` is the server's.
-        spec: what the driver reads besides its scheme: a target and parameters without ``timeout_s``.
-        api: the endpoint's, where the driver speaks several.
-        begins: headers of an answer that begins a file's content.
-        expired: what the service answers to an expired token.
-        unread: operations that read no body, because the answer to them has none; an unread one cannot be broken.
-        raw: operations whose answer is content itself, so that no body is garbage.
+        public: credentials that any output may show; ``{url}`` is the server's URL.
+        spec: the spec after its scheme: a target and parameters without ``timeout_s``.
+        api: the endpoint's API, where the driver speaks several.
+        begins: headers of an answer that holds a file's content.
+        expired: the service's answer to an expired token.
+        unread: operations whose answer has no body, so that no body can be broken.
+        raw: operations whose answer is raw content, so that any body is valid.
         silent: operations that send nothing.
-        asks_why: operations that ask once more, by another request, what a status of 500 is due to.
-        tells_wait: Retry-After means something to it.
-        follows: its library follows redirects, which cannot be switched off: then no secret may go with it.
-        is_plain: it speaks HTTP without TLS, so that no certificate can be wrong.
-        kinds: a fault's name, or its and an operation's, to the kinds that are right for this service, where they are
-            not the table's.
+        asks_why: operations that send another request to learn the cause of a status of 500.
+        tells_wait: whether the driver reads Retry-After.
+        follows: whether its library always follows redirects. Then no secret may go with them.
+        is_plain: whether it speaks HTTP without TLS, so that no certificate can be wrong.
+        kinds: the right kinds for this service where they differ from the table's, by the name of a fault, or by the
+            names of a fault and an operation.
     """
 
     urls: Callable[[str], Mapping[str, str]]
@@ -65,13 +65,13 @@ class Row:
     kinds: Mapping[str, frozenset[ErrorKind]] = field(default_factory=dict)
 
     def endpoint(self, url: str, ca_file: str) -> Endpoint:
-        """The service that the server pretends to be."""
+        """Return the endpoint of the service that the server pretends to be."""
         public = {name: value.replace("{url}", url) for name, value in self.public.items()}
         return Endpoint(self.urls(url), {**self.secrets, **public}, ca_file, api=self.api)
 
 
 def _one(url: str) -> Mapping[str, str]:
-    """For a service with one URL for everything."""
+    """Return the URLs of a service with one URL for everything."""
     return {"api": url}
 
 
@@ -82,7 +82,7 @@ WITHOUT_HTTP: Mapping[str, str] = {
     "rclone": "HTTP, but to a daemon of its own; see test_driver_rclone.py",
     "sftp": "SSH; see test_driver_sftp.py",
 }
-"""Scheme to what it speaks instead, and where its faults are tested."""
+"""Drivers without HTTP: the protocol of each, and the file with the tests of its faults."""
 
 _DROPBOX_FILE = {
     ".tag": "file", "name": "a", "id": "id:aaaaaaaaaaaaaaaaaaaaaa", "path_lower": "/a", "path_display": "/a",
@@ -109,12 +109,12 @@ _S3 = Row(
     raw=frozenset({"get"}),
     unread=frozenset({"stat"}),  # a HEAD
     kinds={
-        # The SDK checks the length of a file's content only, and calls XML that ends early a 500 of the service.
+        # The SDK checks only the length of a file's content, and reports XML that ends early as a 500 of the service.
         "cut-short": EITHER,
         "reset-in-the-body": EITHER,
-        # Its HTTP library trips over the SDK's own headers before the driver sees the answer; S3 has no 303.
+        # Its HTTP library fails on the SDK's own headers before the driver sees the answer. S3 has no 303.
         "303-to-another-host": frozenset({K.NETWORK}),
-        "401-expired stat": frozenset({K.INVALID}),  # S3 says it with 400 and a code, and a HEAD has no code
+        "401-expired stat": frozenset({K.INVALID}),  # S3 answers with 400 and a code, and a HEAD has no code
     },
 )
 
@@ -157,7 +157,7 @@ ROWS: Mapping[str, Row] = {
         urls=_one,
         secrets={"password": "secret-word-of-the-matrix-4711"},
         public={"email": "someone@example.com"},
-        expired=Answer(200, b"-15", JSON),  # it names no session; the first answer of each driver is that to a login
+        expired=Answer(200, b"-15", JSON),  # names no session: the first answer to each driver is that to a login
     ),
     "onedrive": Row(
         urls=_one,
@@ -167,8 +167,8 @@ ROWS: Mapping[str, Row] = {
             b'{"error": {"code": "InvalidAuthenticationToken", "message": "Lifetime validation failed: {echo}"}}',
             JSON,
         ),
-        raw=frozenset({"delete"}),  # says nothing but its status
-        unread=frozenset({"get"}),  # leads to the content, and has none itself
+        raw=frozenset({"delete"}),  # the answer is only a status
+        unread=frozenset({"get"}),  # the answer redirects to the content, and has no body
     ),
     "s3": _S3,
     "s3+fast": replace(
@@ -190,15 +190,15 @@ ROWS: Mapping[str, Row] = {
     "tahoe": Row(
         urls=_one,
         secrets={"cap": "URI:DIR2:secretcapofthematrix4711:secretcapofthematrix4711"},
-        raw=frozenset({"put", "get", "delete", "mkdir"}),  # a status is all that is said to most
+        raw=frozenset({"put", "get", "delete", "mkdir"}),  # most answers are only a status
         begins={"accept-ranges": "bytes"},
     ),
     "webdav": Row(
         urls=_one,
         secrets={"password": "secret-word-of-the-matrix-4711"},
         public={"user": "someone"},
-        raw=frozenset({"put", "get", "delete", "mkdir", "copy", "move"}),  # a status is all that is said to most
+        raw=frozenset({"put", "get", "delete", "mkdir", "copy", "move"}),  # most answers are only a status
         asks_why=frozenset({"put", "copy", "move"}),  # some servers answer 500 below a folder that does not exist
     ),
 }
-"""Scheme to its row, in alphabetical order."""
+"""The row of each scheme, in alphabetical order."""

@@ -1,10 +1,10 @@
-"""A raw HTTPS server on loopback that is faulty, whatever it is asked.
+"""A raw HTTPS server on loopback that answers every request with a fault.
 
-It has several doors, each with a port of its own: one that keeps the rules of TLS, a plain one without, one whose
-certificate is for another host, one of another authority, one whose certificate has expired, one that never completes
-the handshake, one that resets at once, and one on another host, to which redirects lead. It counts connections and
-requests, and puts the caller's own secrets into what it says: ``{echo}`` in a body or a header is everything that a
-request's head held.
+It has several doors, each with a port of its own: one with proper TLS, one without TLS, one with a certificate for
+another host, one with a certificate of another authority, one with an expired certificate, one that never completes the
+handshake, one that resets at once, and one on another host, to which redirects lead. It counts connections and
+requests, and puts the caller's own secrets into its answers: ``{echo}`` in a body or a header stands for the whole head
+of a request.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _RESET = struct.pack("ii", 1, 0)
 
 @dataclass(frozen=True)
 class Answer:
-    """What the server answers to every request, and what it does then.
+    """The server's answer to every request, and its next action.
 
     Attributes:
-        status: None says nothing of HTTP at all: the body goes out as it is.
-        body: may hold ``{echo}``, ``{path}`` (what was asked for) and ``{id}`` (another one for each request).
+        status: None sends the body alone, without any HTTP.
+        body: may hold ``{echo}``, ``{path}`` (the requested path) and ``{id}`` (a new one for each request).
         headers: besides content-length; values may hold ``{echo}`` and ``{elsewhere}`` (host and port of that door).
-        promised: by how many bytes the announced length of the body exceeds the real one.
-        then: ``keep`` the connection, ``close``, ``reset``, or ``hold`` it and say no more.
-        at_head: answers once the head has come, before the body has.
+        promised: the number of bytes by which the announced length of the body exceeds the real one.
+        then: ``keep`` the connection, ``close``, ``reset``, or ``hold`` it and send no more.
+        at_head: whether it answers after the request's head, before the body has arrived.
     """
 
     status: int | None = 200
@@ -53,7 +53,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Asked:
-    """One request, as it came."""
+    """One request as it arrived."""
 
     door: str
     line: str
@@ -62,24 +62,24 @@ class Asked:
 
 @dataclass
 class FaultServer:
-    """A running server: what it answers, and what it was asked."""
+    """A running server: its answer, and the requests to it."""
 
     ca_file: str
     ports: dict[str, int] = field(default_factory=dict)
     answer: Answer = field(default_factory=Answer)
-    asked: list[Asked] = field(default_factory=list)
+    requests: list[Asked] = field(default_factory=list)
     connections: list[str] = field(default_factory=list)
     _over: threading.Event = field(default_factory=threading.Event)
 
     def url(self, door: str = "right") -> str:
-        """Where a door is. The one on another host has another host name."""
+        """Return the URL of a door. The door on another host has another host name."""
         host = "localhost" if door == "elsewhere" else "127.0.0.1"
         return f"{'http' if door == 'plain' else 'https'}://{host}:{self.ports[door]}"
 
     def say(self, answer: Answer) -> None:
-        """From now on, answer this; forget what was asked."""
+        """Give this answer to all further requests, and forget the earlier requests."""
         self.answer = answer
-        self.asked.clear()
+        self.requests.clear()
         self.connections.clear()
 
 
@@ -92,15 +92,15 @@ class _Talk:
     def run(self) -> None:
         while (head := self._head()) is not None:
             line, _, fields = head.partition("\r\n")
-            said = self._server.answer
-            self._server.asked.append(Asked(self._door, line, head))
-            if not said.at_head and not self._body(fields):
+            answer = self._server.answer
+            self._server.requests.append(Asked(self._door, line, head))
+            if not answer.at_head and not self._body(fields):
                 return
-            if not self._say(said, head, line.startswith("HEAD ")):
+            if not self._say(answer, head, line.startswith("HEAD ")):
                 return
 
     def _head(self) -> str | None:
-        """The next request's head; None once the peer has gone."""
+        """Read the next request's head. Return None if the peer has gone."""
         while b"\r\n\r\n" not in self._rest:
             piece = self._link.recv(65536)
             if not piece or len(self._rest) > _MOST_HEAD_BYTES:
@@ -110,13 +110,13 @@ class _Talk:
         return head.decode("latin-1")
 
     def _body(self, fields: str) -> bool:
-        """Read the request's body; returns whether all of it came."""
-        known = {
+        """Read the request's body, and return whether all of it arrived."""
+        headers = {
             name.strip().lower(): value.strip() for name, _, value in (f.partition(":") for f in fields.split("\r\n"))
         }
-        if known.get("expect", "").lower() == "100-continue":
+        if headers.get("expect", "").lower() == "100-continue":
             self._link.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
-        if "chunked" in known.get("transfer-encoding", "").lower():
+        if "chunked" in headers.get("transfer-encoding", "").lower():
             while b"0\r\n\r\n" not in self._rest[-7:]:
                 piece = self._link.recv(65536)
                 if not piece:
@@ -124,7 +124,7 @@ class _Talk:
                 self._rest = self._rest[-7:] + piece
             self._rest = b""
             return True
-        missing = int(known.get("content-length", "0")) - len(self._rest)
+        missing = int(headers.get("content-length", "0")) - len(self._rest)
         while missing > 0:
             piece = self._link.recv(65536)
             if not piece:
@@ -133,16 +133,16 @@ class _Talk:
         self._rest = b""
         return True
 
-    def _say(self, said: Answer, head: str, is_head: bool) -> bool:
-        """Answer; returns whether the connection continues."""
+    def _say(self, answer: Answer, head: str, is_head: bool) -> bool:
+        """Send the answer, and return whether the connection continues."""
         echo = " ".join(head.split())
-        body = said.body.replace(b"{echo}", echo.encode("latin-1"))
+        body = answer.body.replace(b"{echo}", echo.encode("latin-1"))
         body = body.replace(b"{path}", head.split(" ", 2)[1].encode("latin-1"))
         body = body.replace(b"{id}", secrets.token_hex(8).upper().encode())
-        if said.status is not None:
+        if answer.status is not None:
             elsewhere = f"localhost:{self._server.ports['elsewhere']}"
-            fields = {"content-length": str(len(body) + said.promised), **said.headers}
-            lines = [f"HTTP/1.1 {said.status} Said"]
+            fields = {"content-length": str(len(body) + answer.promised), **answer.headers}
+            lines = [f"HTTP/1.1 {answer.status} Said"]
             lines += [
                 f"{name}: {value.replace('{echo}', echo).replace('{elsewhere}', elsewhere)}"
                 for name, value in fields.items()
@@ -150,15 +150,15 @@ class _Talk:
             body = "\r\n".join([*lines, "", ""]).encode("latin-1") + (b"" if is_head else body)
         if body:
             self._link.sendall(body)
-        if said.then == "hold":
+        if answer.then == "hold":
             self._server._over.wait()
-        if said.then == "reset":
+        if answer.then == "reset":
             self._link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-        return said.then == "keep"
+        return answer.then == "keep"
 
 
 def _contexts(folder: Path) -> dict[str, ssl.SSLContext]:
-    """Each door's certificate."""
+    """Return each door's TLS context with its certificate."""
     ours, other = trustme.CA(key_type=trustme.KeyType.ECDSA), trustme.CA(key_type=trustme.KeyType.ECDSA)
     ours.cert_pem.write_to_path(str(folder / "ca.pem"))
     ended = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
@@ -169,16 +169,16 @@ def _contexts(folder: Path) -> dict[str, ssl.SSLContext]:
         "ended": ours.issue_cert("127.0.0.1", key_type=trustme.KeyType.ECDSA, not_after=ended),
         "elsewhere": ours.issue_cert("localhost", "127.0.0.1", key_type=trustme.KeyType.ECDSA),
     }
-    found = {}
+    contexts = {}
     for door, leaf in leaves.items():
-        found[door] = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        leaf.configure_cert(found[door])
-    return found
+        contexts[door] = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        leaf.configure_cert(contexts[door])
+    return contexts
 
 
 @contextmanager
 def fault_server(folder: Path) -> Iterator[FaultServer]:
-    """A server with all its doors; ends its threads, whatever hangs on them."""
+    """Run a server with all its doors. Its threads end afterwards, even with hanging connections."""
     contexts = _contexts(folder)
     server = FaultServer(str(folder / "ca.pem"))
     open_links: set[socket.socket] = set()
@@ -192,18 +192,18 @@ def fault_server(folder: Path) -> Iterator[FaultServer]:
             elif door == "mute":
                 server._over.wait()
             else:
-                talking = link if door == "plain" else contexts[door].wrap_socket(link, server_side=True)
+                stream = link if door == "plain" else contexts[door].wrap_socket(link, server_side=True)
                 with lock:
-                    open_links.add(talking)
+                    open_links.add(stream)
                 try:
-                    _Talk(server, door, talking).run()
+                    _Talk(server, door, stream).run()
                 finally:
                     with lock:
-                        open_links.discard(talking)
+                        open_links.discard(stream)
                     # Without TLS's close_notify, as if the network had broken.
-                    socket.close(talking.detach())
+                    socket.close(stream.detach())
         except OSError:
-            pass  # clients that hang up, or distrust a certificate, are what this is about
+            pass  # some tests are about clients that hang up or distrust a certificate
         finally:
             with suppress(OSError):
                 link.close()

@@ -1,9 +1,9 @@
-"""The fault matrix: every driver against a service that is faulty, whatever it is asked.
+"""The fault matrix: every driver against a service that answers every request with a fault.
 
-One test is one fault of one driver, with all operations that the driver offers. It holds that each ends in a CloudError
-of the right kind, that exactly one request has arrived (nothing is sent again, and what is refused stays refused), that
-the driver counts what the server counts, that nothing goes to another host, that nothing hangs, and that no
-secret is in any output, although the server puts the whole request into its answers.
+Each test tries one fault on one driver, with all operations that the driver offers. It checks that each operation ends
+in a CloudError of the right kind, that exactly one request has arrived (nothing is sent again, not even after a
+refusal), that the driver counts as many requests as the server, that nothing goes to another host, that nothing hangs,
+and that no secret is in any output, although the server puts the whole request into its answers.
 """
 
 from __future__ import annotations
@@ -57,18 +57,18 @@ ACTIONS: dict[str, Callable[[Any], object]] = {
 
 @dataclass(frozen=True)
 class Fault:
-    """What the server does, and what must come of it.
+    """One fault of the server, and the error that it must cause.
 
     Attributes:
-        name: what it is called in the test's id, and in a row's ``kinds``.
-        kinds: any of these is right; several only where libraries differ and neither is wrong.
-        answer: what the server answers to everything.
-        door: where the driver knocks.
-        retry_after_s: what the error must say.
-        requests: how many arrive.
+        name: its name in the test's id and in a row's ``kinds``.
+        kinds: the right kinds of error. There are several only where libraries differ and neither is wrong.
+        answer: the server's answer to every request.
+        door: the door of the server that the driver uses.
+        retry_after_s: the error's value of the same name.
+        requests: the number of requests that arrive.
         breaks: ``body`` if it does not affect an operation that reads no body, ``sense`` if it does not affect raw
             content either.
-        is_fresh: the driver has not sent anything before; otherwise its connections may be kept.
+        is_fresh: whether the driver has sent nothing before. Otherwise its connections may be kept.
     """
 
     name: str
@@ -144,7 +144,7 @@ class Attempt:
 
 
 class Client:
-    """A connected driver, used by its own threads: a hanging call is noticed, and what a thread caches is reused."""
+    """A connected driver with threads of its own, so that hanging calls are noticed and threads reuse their caches."""
 
     def __init__(self, driver: Any, row: Row, threads: int = 1) -> None:
         self._driver, self._threads = driver, ThreadPoolExecutor(threads)
@@ -164,8 +164,8 @@ class Client:
             error = raised
         return Attempt(verb, error, None if before is None else self._driver.requests() - before)
 
-    def shown(self) -> str:
-        """What the driver says about itself."""
+    def self_description(self) -> str:
+        """Return the driver's texts about itself."""
         return f"{self._driver!r} {self._driver} {self._driver.versions()} {self._driver.capabilities}"
 
     def close(self) -> None:
@@ -174,11 +174,11 @@ class Client:
 
 
 def connect(scheme: str, server: FaultServer, door: str = "right", params: str = "", threads: int = 1) -> Client:
-    """The driver of a row, at one of the server's doors."""
+    """Connect the driver of a row to one of the server's doors."""
     row = ROWS[scheme]
     target, _, others = row.spec.partition("?")
-    asked = "&".join(filter(None, [others, params]))
-    spec = ProviderSpec.parse(f"{scheme}{target}" + (f"?{asked}" if asked else ""))
+    query = "&".join(filter(None, [others, params]))
+    spec = ProviderSpec.parse(f"{scheme}{target}" + (f"?{query}" if query else ""))
     door = "plain" if row.is_plain and door == "right" else door
     return Client(drivers.connect(spec, row.endpoint(server.url(door), server.ca_file), {}), row, threads)
 
@@ -191,7 +191,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultServer]:
 
 @pytest.fixture(autouse=True)
 def _secrets_of_test() -> None:
-    """Replace the fixture of all tests: clients that one test has made serve others, and their secrets last as long."""
+    """Replace the fixture for all tests: a client of one test serves others, and its secrets last as long."""
 
 
 Clients = Callable[..., Client]
@@ -199,42 +199,42 @@ Clients = Callable[..., Client]
 
 @pytest.fixture(scope="module")
 def clients(server: FaultServer) -> Iterator[Clients]:
-    """A driver's client at a door; one for all of a driver's tests, or a new one."""
+    """A function that returns a driver's client at a door: the one that all its tests share, or a new one."""
     with ExitStack() as stack:
-        known: dict[tuple[str, str], Client] = {}
+        clients_by_door: dict[tuple[str, str], Client] = {}
 
         def client(scheme: str, door: str = "right", *, is_fresh: bool = False) -> Client:
-            if is_fresh or (scheme, door) not in known:
-                made = connect(scheme, server, door)
-                stack.callback(made.close)
-                known[scheme, door] = made
-            return known[scheme, door]
+            if is_fresh or (scheme, door) not in clients_by_door:
+                new_client = connect(scheme, server, door)
+                stack.callback(new_client.close)
+                clients_by_door[scheme, door] = new_client
+            return clients_by_door[scheme, door]
 
         yield client
 
 
-# --- what is wrong ---------------------------------------------------------------------------------
+# --- problems --------------------------------------------------------------------------------------
 
 
 def errors_of(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and all its causes."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
+    """Yield an error and all its causes."""
+    error_ids: set[int] = set()
+    while error is not None and id(error) not in error_ids:
+        error_ids.add(id(error))
         yield error
         error = error.__cause__ or error.__context__
 
 
-def shown(error: BaseException | None) -> str:
-    """All that people, logs and other processes can see of an error."""
+def describe_error(error: BaseException | None) -> str:
+    """Return everything that people, logs and other processes can see of an error."""
     texts = [] if error is None else traceback.format_exception(error)
-    for each in errors_of(error):
-        texts += [repr(each), str(each), repr(each.args), repr(getattr(each, "detail", ""))]
+    for cause in errors_of(error):
+        texts += [repr(cause), str(cause), repr(cause.args), repr(getattr(cause, "detail", ""))]
     return "\n".join(texts)
 
 
 def problems_of(row: Row, fault: Fault, attempt: Attempt, server: FaultServer) -> Iterator[str]:
-    """What is wrong with one attempt."""
+    """Yield the problems of one attempt."""
     error, kinds = attempt.error, row.kinds.get(fault.name, fault.kinds)
     kinds = row.kinds.get(f"{fault.name} {attempt.verb}", kinds)
     if error is None:
@@ -249,26 +249,26 @@ def problems_of(row: Row, fault: Fault, attempt: Attempt, server: FaultServer) -
         # If the library accepts the answer, the driver itself must refuse it.
         if error.__cause__ is None and fault.breaks != "sense" and not 300 <= (fault.answer.status or 0) < 400:
             yield "has no cause"
-    is_followed = row.follows and any(asked.door == "elsewhere" for asked in server.asked)
+    is_followed = row.follows and any(entry.door == "elsewhere" for entry in server.requests)
     expected = fault.requests + (fault.answer.status == 500 and attempt.verb in row.asks_why)
-    if len(server.asked) != expected and not is_followed:
-        yield f"{len(server.asked)} requests arrived, not {expected}: {[asked.line for asked in server.asked]}"
-    if len({asked.line for asked in server.asked}) < len(server.asked) and not is_followed:
-        yield f"a request was repeated: {[asked.line for asked in server.asked]}"
+    if len(server.requests) != expected and not is_followed:
+        yield f"{len(server.requests)} requests arrived, not {expected}: {[entry.line for entry in server.requests]}"
+    if len({entry.line for entry in server.requests}) < len(server.requests) and not is_followed:
+        yield f"a request was repeated: {[entry.line for entry in server.requests]}"
     if len(server.connections) > max(1, expected) and not is_followed:
         yield f"it connected {len(server.connections)} times: {server.connections}"
-    if fault.requests and attempt.counted not in (None, len(server.asked)):
-        yield f"it counted {attempt.counted} requests, and {len(server.asked)} arrived"
+    if fault.requests and attempt.counted not in (None, len(server.requests)):
+        yield f"it counted {attempt.counted} requests, and {len(server.requests)} arrived"
     if "elsewhere" in server.connections and not row.follows:
         yield "it went to another host"
-    for asked in server.asked:
-        if asked.door == "elsewhere":
-            yield from leaks(row, asked.head, "what it sent to another host")
-    yield from leaks(row, shown(error), "its error")
+    for entry in server.requests:
+        if entry.door == "elsewhere":
+            yield from leaks(row, entry.head, "what it sent to another host")
+    yield from leaks(row, describe_error(error), "its error")
 
 
 def leaks(row: Row, text: str, where: str) -> Iterator[str]:
-    """Secrets that a text shows."""
+    """Yield the secrets that a text shows."""
     for name, secret in row.secrets.items():
         if secret in text:
             at = text.index(secret)
@@ -283,7 +283,7 @@ def answer_of(row: Row, fault: Fault) -> Answer:
 
 
 def verbs_for(row: Row, fault: Fault, verbs: list[str]) -> list[str]:
-    """The operations that a fault can break."""
+    """Return the operations that a fault can break."""
     if row.is_plain and fault.door != "right":
         return []
     unbroken = row.unread if fault.breaks else frozenset()
@@ -292,11 +292,11 @@ def verbs_for(row: Row, fault: Fault, verbs: list[str]) -> list[str]:
 
 
 QUICK = frozenset({"dropbox", "s3"})
-"""Their libraries differ: an SDK on requests, and botocore. The others take long together."""
+"""Two drivers with different libraries: an SDK on requests, and botocore. All others together take long."""
 
 
 def schemes(quick: frozenset[str]) -> list[Any]:
-    """The rows, those that are not quick marked as slow."""
+    """Return the schemes of the rows as parameters. Those that are not quick are marked as slow."""
     slow = pytest.mark.slow
     return [pytest.param(name, marks=() if name in quick else slow) for name in ROWS]
 
@@ -305,22 +305,22 @@ def schemes(quick: frozenset[str]) -> list[Any]:
 
 
 def test_every_driver_has_a_row() -> None:
-    """Or does not use HTTP: without a faulty service it is not known whether a driver reports errors truthfully."""
+    """A driver without HTTP has none. Only a faulty service shows whether a driver reports errors truthfully."""
     assert {*ROWS, *WITHOUT_HTTP} == {*drivers.schemes()}
     assert not ROWS.keys() & WITHOUT_HTTP.keys()
 
 
 @pytest.fixture
 def outputs(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> Callable[[], str]:
-    """All that was logged, at any level, and printed."""
+    """A function that returns everything that was logged, at any level, and printed."""
     caplog.set_level(logging.DEBUG)
 
-    def read() -> str:
+    def read_outputs() -> str:
         printed = capfd.readouterr()
-        told = [f"{record.getMessage()} {record.args} {record.exc_text}" for record in caplog.records]
-        return "\n".join([caplog.text, *told, printed.out, printed.err])
+        records = [f"{record.getMessage()} {record.args} {record.exc_text}" for record in caplog.records]
+        return "\n".join([caplog.text, *records, printed.out, printed.err])
 
-    return read
+    return read_outputs
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
@@ -340,7 +340,7 @@ def test_fault(scheme: str, fault: Fault, server: FaultServer, clients: Clients,
         attempt = client.begin(verb).result(HANG_S)
         problems += [f"{verb}: {problem}" for problem in problems_of(row, fault, attempt, server)]
     problems += leaks(row, outputs(), "what was logged or printed")
-    problems += leaks(row, client.shown(), "the driver")
+    problems += leaks(row, client.self_description(), "the driver")
     assert problems == []
 
 
@@ -355,9 +355,9 @@ def test_reset_in_an_upload(scheme: str, server: FaultServer, clients: Clients) 
 
 @pytest.mark.parametrize("scheme", schemes(frozenset({"dropbox"})))
 def test_nothing_hangs_past_its_timeout(scheme: str, server: FaultServer) -> None:
-    """A service that accepts and says nothing, one that reads and says nothing, and one that stops in the middle.
+    """The service stalls in the handshake, before its answer, or in the middle of it.
 
-    All operations at once, so that the test takes one timeout and not twenty.
+    All operations run at once, so that the test takes one timeout and not twenty.
     """
     row, problems = ROWS[scheme], list[str]()
     for fault in STALLS:
@@ -369,8 +369,8 @@ def test_nothing_hangs_past_its_timeout(scheme: str, server: FaultServer) -> Non
             if not isinstance(error, CloudError) or error.kind is not K.NETWORK:
                 problems.append(f"{verb}, {fault.name}: {error!r}")
         # On a busy machine a handshake alone may take the whole timeout: then no request arrives.
-        if len(server.connections) != len(began) or len(server.asked) > len(began):
-            problems.append(f"{fault.name}: {len(server.connections)} connections, {len(server.asked)} requests")
+        if len(server.connections) != len(began) or len(server.requests) > len(began):
+            problems.append(f"{fault.name}: {len(server.connections)} connections, {len(server.requests)} requests")
         client.close()
     assert problems == []
 
@@ -382,30 +382,30 @@ DIFFER = [
     _fault("404", K.NOT_FOUND, Answer(404, b"<Error><Code>NoSuchKey</Code><Key>{path}</Key><Id>{id}</Id></Error>")),
     _fault("429-page", K.THROTTLED, Answer(429, b"<html><body>Not now.<p>Request {id}: {path}</body></html>", HTML)),
 ]
-"""Faults whose text, or the library's, differs from request to request."""
+"""Faults whose own text, or the library's text about them, differs from request to request."""
 
 
 @pytest.mark.parametrize("scheme", schemes(QUICK))
 @pytest.mark.filterwarnings("ignore:Exception ignored in. <socket.socket:pytest.PytestUnraisableExceptionWarning")
 def test_errors_of_one_kind_have_one_text(scheme: str, server: FaultServer, clients: Clients) -> None:
-    """On two files: otherwise details would differ from file to file, and could not be counted."""
+    """If the details of errors differed between two files, they could not be counted."""
     problems = []
     for fault in DIFFER:
         client, row = clients(scheme, fault.door), ROWS[scheme]
         for verb in {"put", "get", "stat"} & set(verbs_for(row, fault, client.verbs)):
-            said = list[tuple[str, str]]()
+            reports = list[tuple[str, str]]()
             for path in ("/faults/s00001-000001.bin", "/faults/b 2/another (file)-20.bin"):
                 server.say(answer_of(row, fault))
-                error = client.begin(verb, partial(_on, verb, path)).result(HANG_S).error
+                error = client.begin(verb, partial(_operate, verb, path)).result(HANG_S).error
                 assert isinstance(error, CloudError), (verb, fault.name)
-                said.append((error.kind.value, error.detail))
-            if said[0] != said[1]:
-                problems.append("\n".join(map(str, (verb, fault.name, *said))))
+                reports.append((error.kind.value, error.detail))
+            if reports[0] != reports[1]:
+                problems.append("\n".join(map(str, (verb, fault.name, *reports))))
     assert not problems, "\n".join(problems)
 
 
-def _on(verb: str, path: str, driver: Any) -> object:
-    """An operation on a path."""
+def _operate(verb: str, path: str, driver: Any) -> object:
+    """Do an operation on a path."""
     return driver.put(path, SMALL) if verb == "put" else list(driver.get(path)) if verb == "get" else driver.stat(path)
 
 
@@ -413,7 +413,7 @@ def _on(verb: str, path: str, driver: Any) -> object:
 
 
 class Careless:
-    """A driver that makes all the mistakes that the matrix must find."""
+    """A driver with all the mistakes that the matrix must find."""
 
     capabilities = Capabilities(None, frozenset({Verb.PUT}), folders=False)
 
@@ -450,7 +450,7 @@ def careless(server: FaultServer) -> Iterator[Client]:
 
 
 @pytest.mark.parametrize(
-    ("name", "found"),
+    ("name", "expected"),
     [
         ("500", ["2 requests arrived", "it counted 0 requests", "has no cause", "its error shows access_token"]),
         ("429-retry-after", ["kind is server, not throttled", "retry_after_s is None, not 7.0"]),
@@ -460,10 +460,10 @@ def careless(server: FaultServer) -> Iterator[Client]:
     ],
 )
 def test_matrix_finds_faults_of_a_careless_driver(
-    name: str, found: list[str], server: FaultServer, careless: Client
+    name: str, expected: list[str], server: FaultServer, careless: Client
 ) -> None:
     fault = next(fault for fault in FAULTS if fault.name == name)
     server.say(fault.answer)
     problems = [*problems_of(ROWS["dropbox"], fault, careless.begin("put").result(HANG_S), server)]
-    assert [words for words in found if not any(words in problem for problem in problems)] == [], problems
-    assert [*leaks(ROWS["dropbox"], careless.shown(), "the driver")]
+    assert [words for words in expected if not any(words in problem for problem in problems)] == [], problems
+    assert [*leaks(ROWS["dropbox"], careless.self_description(), "the driver")]

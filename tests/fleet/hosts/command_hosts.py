@@ -1,4 +1,4 @@
-"""Hosts that are a Python of this machine, and a session on them: what its tests are, and who started whom."""
+"""Hosts that are a Python process on this machine, and the tests and processes of a session on them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 
 import psutil
 
-from tests.fleet.harness import Lab, Running
+from tests.fleet.harness import Lab, RunningSession
 
 HERE = f'command = ["{sys.executable}"]'
 
 
 def describe_hosts(*rows: str) -> str:
-    """Return a table of hosts with two agents each, by how to reach them."""
+    """Return a table of hosts with two agents each. Each row says how to reach one."""
     return "\n".join(f'[[host]]\nname = "host{number}"\nagents = 2\n{row}\n' for number, row in enumerate(rows, 1))
 
 
@@ -34,16 +34,16 @@ def write_tests(sensors: int, count: int, interval_s: float) -> str:
 
 
 def find_temporary(lab: Lab) -> Path:
-    """Return where hosts write, which is not a part of the project."""
+    """Return the folder that hosts write to, which is outside the project."""
     return lab.folder.with_name(f"{lab.folder.name}-tmp")
 
 
 def temporary(lab: Lab) -> dict[str, str]:
-    """Return variables that have hosts write there, and agents leave their process ids in the project."""
+    """Return variables that make hosts write to that folder, and agents leave their process ids in the project."""
     return {"TMPDIR": str(find_temporary(lab)), "PIDS": str(lab.folder)}
 
 
-def find_relay(running: Running, agent: str) -> psutil.Process:
+def find_relay(running: RunningSession, agent: str) -> psutil.Process:
     """Return the relay that has started an agent, or the process that the agent was forked from."""
     [relay] = [parent for parent in running.workers()[agent].parents() if parent.cmdline()[-2:] == ["-m", "code"]]
     return relay

@@ -1,4 +1,4 @@
-"""A connection to a relay on this machine, for tests of what it carries."""
+"""A connection to a relay on this machine, for tests of its streams."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.limits import HANG_S
 
 
 class Losses:
-    """Takes the reason for which a host is given up."""
+    """A callback that records the reason for which a host is given up."""
 
     def __init__(self) -> None:
         self.reasons: list[str] = []

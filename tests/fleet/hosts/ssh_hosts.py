@@ -17,7 +17,7 @@ from pytest_cloudbench.support.clock import wait_for
 from tests.limits import HANG_S
 
 AHEAD_S = (3, 86_400, 0)
-"""By how much each host's monotonic clock is ahead of this machine's."""
+"""Seconds that each host's monotonic clock is ahead of this machine's."""
 _SSHD = """
 Port 22
 HostKey {folder}/hostkey
@@ -41,7 +41,7 @@ Host 10.*
 
 
 def why_impossible() -> str:
-    """Return what is missing to make hosts. Empty if nothing is."""
+    """Return the reason why hosts cannot be made here. Empty if they can."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return "needs Linux and root, to make network namespaces"
     absent = [name for name in ("ip", "ssh", "ssh-keygen", "unshare") if not shutil.which(name)]
@@ -62,7 +62,7 @@ class SshHost:
 
     @property
     def ssh(self) -> str:
-        """What to write in a table of hosts."""
+        """The ``ssh`` setting in a table of hosts."""
         return f"-F {self.config} {self.address}"
 
     def unplug(self) -> None:
@@ -70,13 +70,13 @@ class SshHost:
         _run("ip", "link", "set", self.namespace, "down")
 
     def plug(self) -> None:
-        """Bring it back."""
+        """Bring it back onto the network."""
         _run("ip", "link", "set", self.namespace, "up")
 
     def pids(self) -> list[int]:
-        """Return the processes that run there, but for its sshd."""
-        listed = subprocess.run(["ip", "netns", "pids", self.namespace], capture_output=True, text=True, check=False)
-        pids = map(int, listed.stdout.split())
+        """Return the ids of the processes on this host, except its sshd."""
+        result = subprocess.run(["ip", "netns", "pids", self.namespace], capture_output=True, text=True, check=False)
+        pids = map(int, result.stdout.split())
         return [pid for pid in pids if "sshd" not in Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")]
 
 
@@ -94,7 +94,7 @@ def describe(hosts: Sequence[SshHost], agents: int = 1) -> str:
 
 @contextlib.contextmanager
 def three_hosts(folder: Path) -> Iterator[list[SshHost]]:
-    """Make three hosts, and remove them with all that runs there. One at a time on this machine, by their addresses."""
+    """Make three hosts, and remove them with all their processes. Their addresses allow one set at a time here."""
     for name in ("hostkey", "userkey"):
         _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name))
     shutil.copy(folder / "userkey.pub", folder / "authorized")

@@ -1,4 +1,4 @@
-"""A session with agents on several hosts: the same work, and no wait for a host that is gone."""
+"""A session with agents on several hosts. It does the same work, and does not wait for a host that is gone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pytest_cloudbench.judge.baseline import conditions_of
 from pytest_cloudbench.results.lines import add_line
 from pytest_cloudbench.results.machine import describe_machine
 from pytest_cloudbench.results.rows import identify
-from tests.fleet.harness import Ended, Lab, grid, keys
+from tests.fleet.harness import FinishedRun, Lab, grid, keys
 from tests.fleet.hosts.command_hosts import (
     HERE,
     describe_hosts,
@@ -43,7 +43,7 @@ def options(lab: Lab) -> tuple[str, ...]:
     return ("--provider", f"folder:{objects}", "--cloudbench-hosts", "hosts.toml")
 
 
-def check_host_was_lost(run: Ended, reason: str) -> None:
+def check_host_was_lost(run: FinishedRun, reason: str) -> None:
     assert run.leftovers == []
     assert "INTERNALERROR" not in run.text
     assert len(run.lines_with(f"cloudbench: host host2: {reason}")) == 1, run.text
@@ -107,10 +107,10 @@ def test_a_killed_host_loses_at_most_its_last_second(lab: Lab, options: tuple[st
     [info] = [entry["extra_info"] for name, entry in run.entries.items() if name.startswith("test_second")]
     assert info["agents"] == 2
     assert any("began with 2 of 4 agents" in doubt for doubt in info["doubts"])
-    gone = "host host2 was not there to the end: the connection broke: "
+    doubt_prefix = "host host2 was not there to the end: the connection broke: "
     for name in ("test_first", "test_second"):
         [info] = [entry["extra_info"] for test, entry in run.entries.items() if test.startswith(name)]
-        assert any(doubt.startswith(gone) for doubt in info["doubts"]), info["doubts"]
+        assert any(doubt.startswith(doubt_prefix) for doubt in info["doubts"]), info["doubts"]
         assert conditions_of(info)["hosts"].keys() == {"host1"}
         [host2] = [host for host in info["hosts"] if host["name"] == "host2"]
         counts = (2, 2, 0) if name == "test_first" else (0, 0, 2)
@@ -230,7 +230,7 @@ STARTED_ALONE = "cloudbench: agents of host host1 were started one by one: "
 
 
 def count_forked(lab: Lab) -> int:
-    """Return how many agents were forked from the process that had collected the tests."""
+    """Return the number of agents that were forked from the process that had collected the tests."""
     return sum("warm_entry" in path.read_text() for path in lab.folder.glob("parent-*"))
 
 
@@ -339,7 +339,7 @@ def test_clean_removes_folders_of_killed_session_on_hosts(
 
 
 def test_reason_is_reported_when_the_last_host_ends_the_session(lab: Lab, options: tuple[str, ...]) -> None:
-    """xdist ends a session without workers before it has handled all that happened."""
+    """xdist ends a session without workers before it has handled all events."""
     lab.write(
         """
         def pytest_sessionstart(session):

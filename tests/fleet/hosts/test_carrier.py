@@ -1,4 +1,4 @@
-"""TCP connections through a host's connection: whole, ended and broken as they were, and none waits for another."""
+"""TCP connections through a host's connection. Data, ends and resets arrive, and none waits for another."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Service:
 
 @pytest.fixture
 def reach(connection: HostConnection) -> Iterator[Callable[[Callable[[socket.socket], None]], socket.socket]]:
-    """Return a function that starts a service, and connects a client to it through the host."""
+    """A function that starts a service, and connects a client to it through the host."""
     with contextlib.ExitStack() as stack:
 
         def connect(serve: Callable[[socket.socket], None]) -> socket.socket:
@@ -107,7 +107,7 @@ def test_a_client_that_reads_nothing_delays_no_other_and_fills_no_memory(
 
 
 def test_a_large_transfer_delays_no_agent(connection: HostConnection, reach: Callable[..., socket.socket]) -> None:
-    """The answers of an agent come in the midst of a transfer, although they were asked for after it began."""
+    """An agent answers in the middle of a transfer that began before the question."""
     is_over = threading.Event()
 
     def flood(connection: socket.socket) -> None:

@@ -1,4 +1,4 @@
-"""A session on hosts of which one is slower: it is found, and a run without a host is not compared."""
+"""A session with one slower host. The host is found, and a run without it is not compared."""
 
 from __future__ import annotations
 

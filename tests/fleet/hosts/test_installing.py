@@ -1,4 +1,4 @@
-"""``cloudbench hosts install``: a bare Python becomes a host, for later sessions, too, and is bare again at the end."""
+"""``cloudbench hosts install``: a bare Python becomes a host, also for later sessions, until ``cloudbench clean``."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def test_a_bare_python_carries_agents_once_the_package_was_sent(
     status, text = call(capsys, "hosts", "check", table)
     assert status == 1
     assert "No module named 'pytest_cloudbench': run cloudbench hosts install" in text
-    without = lab.run(*options)
-    assert "an agent did not start: ModuleNotFoundError: No module named 'pytest_cloudbench'" in without.text
+    failed_run = lab.run(*options)
+    assert "an agent did not start: ModuleNotFoundError: No module named 'pytest_cloudbench'" in failed_run.text
 
     status, text = call(capsys, "hosts", "install", table)
     assert (status, text.partition(" ")[0]) == (0, "bare:"), text
@@ -76,8 +76,8 @@ def find_other_python() -> str:
     names = [f"python3.{minor}" for minor in range(11, 15) if minor != sys.version_info.minor]
     folders = [*Path(sys.base_prefix).parent.glob("*/bin"), *map(Path, os.environ.get("PATH", "").split(os.pathsep))]
     paths = [str(folder / name) for folder in folders for name in names]
-    found = (path for path in paths if os.path.isfile(path))
-    return next((path for path in found if not subprocess.run([path, "-c", ""], check=False).returncode), "")
+    existing = (path for path in paths if os.path.isfile(path))
+    return next((path for path in existing if not subprocess.run([path, "-c", ""], check=False).returncode), "")
 
 
 @pytest.mark.skipif(not find_other_python(), reason="needs a Python of another version")
@@ -111,7 +111,7 @@ def test_an_extra_that_is_unknown_or_not_installed_is_refused() -> None:
 
 
 def test_only_distributions_needed_by_a_run_are_sent() -> None:
-    names = {found.metadata["Name"] for found in find_distributions([])}
+    names = {distribution.metadata["Name"] for distribution in find_distributions([])}
     assert {"pytest-cloudbench", "pytest", "execnet", "msgspec", "dropbox"} <= names
     assert "mypy" not in names
 

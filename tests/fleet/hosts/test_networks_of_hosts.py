@@ -1,4 +1,4 @@
-"""Networks between this machine and three hosts: one that fails for a while, or for good, and no way further."""
+"""Networks between this machine and three hosts: outages, lost hosts, and no way from a host to the provider."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from pytest_cloudbench.services.command import CommandService, load_recipe
 from pytest_cloudbench.support.clock import wait_for
-from tests.fleet.harness import Ended, Lab, Running, grid, keys
+from tests.fleet.harness import FinishedRun, Lab, RunningSession, grid, keys
 from tests.fleet.hosts.ssh_hosts import SshHost, describe, three_hosts, why_impossible
 from tests.limits import HANG_S
 
@@ -36,24 +36,24 @@ PATIENCE_S = 8
 
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[SshHost]]:
-    with three_hosts(Path(tmp_path_factory.mktemp("hosts"))) as made:
-        yield made
+    with three_hosts(Path(tmp_path_factory.mktemp("hosts"))) as new_hosts:
+        yield new_hosts
 
 
-def begin(lab: Lab, hosts: list[SshHost], *more: str) -> Running:
+def begin(lab: Lab, hosts: list[SshHost], *more: str) -> RunningSession:
     lab.write(TESTS).write(describe(hosts), "hosts.toml")
     (lab.folder / "objects").mkdir()
     provider = f"folder:{lab.folder / 'objects'}"
     return lab.start("--provider", provider, "--cloudbench-hosts", "hosts.toml", *more)
 
 
-def check_nothing_is_left(run: Ended, hosts: list[SshHost]) -> None:
+def check_nothing_is_left(run: FinishedRun, hosts: list[SshHost]) -> None:
     assert "INTERNALERROR" not in run.text
     assert run.leftovers == []
     assert wait_for(lambda: not [pid for host in hosts for pid in host.pids()], HANG_S, poll_s=0.2)
 
 
-def find_entry(run: Ended, name: str) -> dict[str, Any]:
+def find_entry(run: FinishedRun, name: str) -> dict[str, Any]:
     [info] = [entry["extra_info"] for test, entry in run.entries.items() if test.startswith(name)]
     return dict(info)
 

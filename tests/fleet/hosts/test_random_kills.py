@@ -1,6 +1,6 @@
-"""A host is killed at a random moment: nothing hangs, and nothing acknowledged a second before is lost.
+"""Kills of a host at random moments. Nothing hangs, and no record acknowledged a second before is lost.
 
-``CLOUDBENCH_TEST_KILLS`` is how often, three times by default.
+``CLOUDBENCH_TEST_KILLS`` is the number of kills, three by default.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.fleet.harness import Lab, Running, keys
+from tests.fleet.harness import Lab, RunningSession, keys
 
 KILLS = int(os.environ.get("CLOUDBENCH_TEST_KILLS", "3"))
 PATIENCE_S = 20
 LONGEST_S = PATIENCE_S + 10
 MARK = "CLOUDBENCH_TEST_HOST"
 NEWEST_S = 1.0
-"""How long before the end of its host a record may have been acknowledged and still be lost."""
+"""Records that were acknowledged in this time before the end of their host may be lost."""
 _NAME = re.compile(r"(\d+)\D+(\d+)\D*$")
 
 TESTS = """
@@ -53,25 +53,25 @@ CONFTEST = f"""
 """
 
 
-def find_processes(running: Running, name: str) -> list[psutil.Process]:
-    """Return everything that runs on a host."""
-    mark, found = f"{MARK}={name}".encode(), []
+def find_processes(running: RunningSession, name: str) -> list[psutil.Process]:
+    """Return all processes that run on a host."""
+    mark, processes = f"{MARK}={name}".encode(), []
     for process in running.relatives():
         with contextlib.suppress(OSError, psutil.Error):
             if mark in Path(f"/proc/{process.pid}/environ").read_bytes():
-                found.append(process)
-    return found
+                processes.append(process)
+    return processes
 
 
 def read_acknowledged(path: Path, test: str, before_ns: int) -> set[tuple[int, int]]:
-    """Return sensor and number of each operation of a test that had succeeded before this moment, by any agent."""
-    found = set()
+    """Return sensor and number of each operation of a test that any agent had finished before this moment."""
+    operations = set()
     for line in path.read_text("utf-8").splitlines() if path.exists() else ():
         at_ns, _, name = line.split(" ")
         match = _NAME.search(name.rpartition("/")[2])
         if match and test in name and int(at_ns) < before_ns:
-            found.add((int(match[1]), int(match[2])))
-    return found
+            operations.add((int(match[1]), int(match[2])))
+    return operations
 
 
 @pytest.mark.slow
@@ -91,7 +91,7 @@ def test_a_host_that_is_killed_at_any_moment_stops_nothing_and_loses_less_than_a
         f"-ocloudbench_patience={PATIENCE_S}", env={"TMPDIR": str(temporary), "ACKNOWLEDGED": str(acknowledged)},
     )  # fmt: skip
     running.wait_for("host", lambda: find_processes(running, "dies"))
-    delay_s = random.Random(f"kill {seed}").uniform(0, 4.5)  # what follows takes 5 s on an idle machine
+    delay_s = random.Random(f"kill {seed}").uniform(0, 4.5)  # the rest of the session takes 5 s on an idle machine
     with contextlib.suppress(subprocess.TimeoutExpired):
         running.process.wait(delay_s)
     victims = find_processes(running, "dies")

@@ -1,4 +1,4 @@
-"""The relay: frames whole however they are cut, agents started and carried, and nothing left at the end."""
+"""The relay of a host: the frames it carries, the agents it starts, and its end."""
 
 from __future__ import annotations
 

@@ -31,14 +31,14 @@ TESTS = f"""
         (pathlib.Path(os.environ["PIDS"]) / f"written-{{fleet.name}}").write_text("\\n".join(written))
 """
 CUTS: Mapping[str, tuple[int, int]] = {"one host": (1, 6), "three hosts": (3, 2), "twenty hosts": (20, 1)}
-"""Hosts, and the agents of each."""
+"""The number of hosts, and the number of agents on each."""
 
 Files: TypeAlias = set[str]
 Operations: TypeAlias = set[tuple[int, int, int, bytes]]
 
 
 def run_on(folder: Path, objects: Path, hosts: int, agents: int, seed: str = "7") -> tuple[Files, Operations]:
-    """Run the test on so many hosts. Return name, size and digest of each file, and what records say of operations."""
+    """Run the test on so many hosts. Return name, size and digest of each file, and the recorded operations."""
     folder.mkdir()
     lab = Lab(folder)
     try:
@@ -64,12 +64,12 @@ def run_on(folder: Path, objects: Path, hosts: int, agents: int, seed: str = "7"
 def test_operations_are_the_same_however_hosts_are_cut(tmp_path: Path) -> None:
     objects = tmp_path / "objects"  # its path is a part of the test's name, on which content depends
     objects.mkdir()
-    done = {name: run_on(tmp_path / name.replace(" ", "-"), objects, *cut) for name, cut in CUTS.items()}
-    files, operations = done["one host"]
+    results = {name: run_on(tmp_path / name.replace(" ", "-"), objects, *cut) for name, cut in CUTS.items()}
+    files, operations = results["one host"]
     assert len(files) == len(operations) == SENSORS * COUNT
     assert len({line.split()[2] for line in files}) == SENSORS * COUNT, "each file has its own content"
     assert all(digest for *_, digest in operations)
     for name in CUTS:
-        assert done[name] == (files, operations), name
-    others, _ = run_on(tmp_path / "another-seed", objects, 1, 2, seed="8")
-    assert others.isdisjoint(files), "content follows from the seed"
+        assert results[name] == (files, operations), name
+    other_files, _ = run_on(tmp_path / "another-seed", objects, 1, 2, seed="8")
+    assert other_files.isdisjoint(files), "content follows from the seed"

@@ -1,4 +1,4 @@
-"""Suites on three hosts, by ssh, each with its own clock, and with no way to the service but the connection."""
+"""Suites on three hosts over ssh. Each host has its own clock, and reaches the service only through the connection."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ SUITES = {
 
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[SshHost]]:
-    with three_hosts(Path(tmp_path_factory.mktemp("hosts"))) as made:
-        yield made
+    with three_hosts(Path(tmp_path_factory.mktemp("hosts"))) as new_hosts:
+        yield new_hosts
 
 
 @pytest.mark.parametrize("suite", SUITES)

@@ -1,4 +1,4 @@
-"""The table of hosts: what it may say, and one line for what it may not."""
+"""The table of hosts: valid settings, and one line about each invalid one."""
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ def test_any_command_that_gives_a_python_is_a_way_to_a_host(tmp_path: Path) -> N
 )
 def test_invalid_host_table_is_refused_in_one_line(text: str, line: str, tmp_path: Path) -> None:
     path = write(tmp_path, text)
-    with pytest.raises(UsageError) as refused:
+    with pytest.raises(UsageError) as caught:
         read_hosts(path)
-    assert str(refused.value).startswith(f"{path}: ")
-    assert line in str(refused.value)
-    assert "\n" not in str(refused.value)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert line in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_table_that_is_not_there_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What can happen to hosts: each time one line, no hang, nothing acknowledged lost, and nothing left there."""
+"""Trouble on hosts. Each case takes one line, hangs nothing, loses nothing acknowledged and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench.results.oplog import read_log
-from tests.fleet.harness import Ended, Lab, Running, grid, keys, lab_in
+from tests.fleet.harness import FinishedRun, Lab, RunningSession, grid, keys, lab_in
 from tests.fleet.hosts.command_hosts import HERE, describe_hosts, find_relay, find_temporary, write_tests
 from tests.limits import HANG_S
 
@@ -27,25 +27,25 @@ needs_mounts = pytest.mark.skipif(
 
 @pytest.fixture
 def temporary(lab: Lab) -> Path:
-    """Where hosts write, which is not a part of the project."""
+    """The folder that hosts write to, which is outside the project."""
     folder = find_temporary(lab)
     folder.mkdir()
     (lab.folder / "objects").mkdir()
     return folder
 
 
-def begin(lab: Lab, temporary: Path, *more: str) -> Running:
+def begin(lab: Lab, temporary: Path, *more: str) -> RunningSession:
     options = ("--provider", f"folder:{lab.folder / 'objects'}", "--cloudbench-hosts", "hosts.toml", *more)
     return lab.start(*options, env={"TMPDIR": str(temporary), "PIDS": str(lab.folder)})
 
 
-def check_nothing_is_left(run: Ended, temporary: Path) -> None:
+def check_nothing_is_left(run: FinishedRun, temporary: Path) -> None:
     assert "INTERNALERROR" not in run.text
     assert run.leftovers == []
     assert list(temporary.glob("cloudbench-host-*")) == []
 
 
-def find_entry(run: Ended, name: str) -> dict[str, Any]:
+def find_entry(run: FinishedRun, name: str) -> dict[str, Any]:
     [info] = [entry["extra_info"] for test, entry in run.entries.items() if test.startswith(name)]
     return dict(info)
 
@@ -66,7 +66,7 @@ def test_disk_too_small_for_the_tests_is_reported_in_one_line(lab: Lab, temporar
 
 @needs_mounts
 def test_a_disk_that_fills_up_loses_no_record(lab: Lab, temporary: Path) -> None:
-    """Agents on other hosts write no records there."""
+    """Agents on other hosts write no records to their own disks."""
     small = f'mount -t tmpfs -o size=4m none {temporary} && exec {sys.executable} \\"$@\\"'
     row = f'command = ["unshare", "-m", "sh", "-c", "{small}", "sh"]'
     fill = """
@@ -138,11 +138,11 @@ def test_two_sessions_use_the_same_hosts_at_once(lab: Lab, temporary: Path) -> N
     with lab_in(folder) as other:
         (other.folder / "objects").mkdir()
         other.write(TESTS).write(describe_hosts(HERE, HERE), "hosts.toml")
-        running = [begin(lab, temporary), begin(other, temporary)]
-        for one in running:
-            one.wait_for_records("gw2", "test_first", 1)
-        assert all(one.process.poll() is None for one in running), "they are there at the same time"
-        for run in [one.end() for one in running]:
+        sessions = [begin(lab, temporary), begin(other, temporary)]
+        for session in sessions:
+            session.wait_for_records("gw2", "test_first", 1)
+        assert all(session.process.poll() is None for session in sessions), "they are there at the same time"
+        for run in [session.end() for session in sessions]:
             assert run.counts()["passed"] == 2, run.text
             assert keys(run.records()["test_first"]) == grid(SENSORS, COUNT)
             check_nothing_is_left(run, temporary)
@@ -172,7 +172,7 @@ process = subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE, stdout=subproces
 threading.Thread(target=copy, args=(0, process.stdin.fileno()), daemon=True).start()
 copy(process.stdout.fileno(), 1)
 """
-"""Runs a program whose input and output are late by 0.2 s."""
+"""A program that runs another one, and delays its input and output by 0.2 s."""
 
 
 def test_a_host_that_answers_slowly_takes_part_and_its_clock_has_an_honest_bound(lab: Lab, temporary: Path) -> None:
@@ -185,7 +185,7 @@ def test_a_host_that_answers_slowly_takes_part_and_its_clock_has_an_honest_bound
     assert keys(run.records()["test_second"]) == grid(8, 2)
     info = find_entry(run, "test_second")
     assert info["agents"] == 4
-    near, far = (one["clock_error_ns"] for one in info["hosts"])
+    near, far = (host["clock_error_ns"] for host in info["hosts"])
     assert far >= 200_000_000 > near, "half of a round trip"
     check_nothing_is_left(run, temporary)
 

@@ -1,7 +1,7 @@
-"""Fixtures of the client tests: a client that is prepared in a folder of its own, or a skip that says what is missing.
+"""Fixtures of the client tests: a client prepared in its own folder, or a skip that names the missing program.
 
-After each test none of its processes may be left, and nothing may have been written to what the client took for the
-user's home.
+After each test, none of its processes may be left, and the folder that the client took for the user's home must be
+empty.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ Prepare = Callable[..., LocalClient]
 
 
 def documented_toml(name: str) -> str:
-    """The TOML block of docs/reference/client-files.md that describes a tool."""
+    """Return the TOML block of docs/reference/client-files.md that describes a tool."""
     blocks: list[str] = re.findall(r"^```toml\n(.*?)^```", DOCUMENT.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     return next(block for block in blocks if block.startswith(f'name = "{name}"'))
 
 
 def leftovers(workdir: Path) -> list[str]:
-    """Processes whose home is in the folder, as all that a client starts have."""
-    found = []
+    """List the commands of processes with their home in the folder, as all processes of a client have it."""
+    commands = []
     for name in os.listdir("/proc"):
         try:
             environment = Path(f"/proc/{name}/environ").read_bytes().split(b"\0")
             if f"HOME={workdir / 'home'}".encode() in environment:
-                found.append(Path(f"/proc/{name}/cmdline").read_bytes().replace(b"\0", b" ").decode())
+                commands.append(Path(f"/proc/{name}/cmdline").read_bytes().replace(b"\0", b" ").decode())
         except OSError:
             continue
-    return found
+    return commands
 
 
 def is_gone(pid: int) -> bool:
-    """Whether a process has ended; an orphan may still wait for init to notice."""
+    """Return whether a process has ended, even if it is an orphan that init has not reaped yet."""
     stat = read_stat(pid)
     return stat is None or stat.state in "ZX"
 
 
 @pytest.fixture
 def user_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What a program would take for the user's home."""
+    """The folder that a program takes for the user's home."""
     home = tmp_path / "user"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
@@ -60,9 +60,9 @@ def user_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def prepare(tmp_path: Path, user_home: Path) -> Iterator[Prepare]:
-    """Make and prepare the client of a spec, or of ``NAME.toml`` in the documents."""
+    """Function that makes and prepares the client of a spec, or of ``NAME.toml`` in the documents."""
     workdir = tmp_path / "work"
-    made: list[LocalClient] = []
+    prepared_clients: list[LocalClient] = []
 
     def make(spec: str, runner: Runner | None = None, **addresses: str) -> LocalClient:
         if spec.endswith(".toml"):
@@ -74,11 +74,11 @@ def prepare(tmp_path: Path, user_home: Path) -> Iterator[Prepare]:
             client.prepare(workdir, runner=runner, **addresses)
         except MissingProgramError as error:
             pytest.skip(str(error))
-        made.append(client)
+        prepared_clients.append(client)
         return client
 
     yield make
-    for client in made:
+    for client in prepared_clients:
         client.stop()
     assert leftovers(workdir) == []
     assert list(user_home.iterdir()) == []

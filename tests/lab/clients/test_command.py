@@ -1,4 +1,4 @@
-"""Tools described in a file: their environment, their verdicts, one that watches; and the example of the documents."""
+"""Tools described in a file: their environment, their verification, tools that watch, and the documented example."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ Make = Callable[[str], LocalClient]
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
-    """Prepare the client of a TOML text."""
-    made: list[LocalClient] = []
+    """Function that prepares the client of a TOML text."""
+    prepared_clients: list[LocalClient] = []
 
     def from_text(text: str) -> LocalClient:
         (tmp_path / "tool.toml").write_text(text, "utf-8")
         client = clients.make_client(str(tmp_path / "tool.toml"))
         assert isinstance(client, LocalClient)
         client.prepare(tmp_path / "work")
-        made.append(client)
+        prepared_clients.append(client)
         return client
 
     yield from_text
-    for client in made:
+    for client in prepared_clients:
         client.stop()
     assert leftovers(tmp_path / "work") == []
 
 
 def python(*words: str) -> str:
-    """A command that runs this interpreter, as TOML; the program itself is found by its name."""
+    """Return a command that runs this interpreter, as TOML. The program is found by its name."""
     return "[" + ", ".join(f"'''{word}'''" for word in (Path(sys.executable).name, "-c", *words)) + "]"
 
 
@@ -48,7 +48,7 @@ def test_a_tool_sees_a_clean_environment_and_its_own(make: Make, monkeypatch: py
     pair.after_change()
     assert pair.wait_synced(1) is Proof.CLIENT
     printed = dict(line.split("=", 1) for line in (pair.workdir / "logs/sync.out").read_text().splitlines())
-    known = {
+    allowed_names = {
         "PATH",
         "HOME",
         "TMPDIR",
@@ -61,7 +61,7 @@ def test_a_tool_sees_a_clean_environment_and_its_own(make: Make, monkeypatch: py
         "XDG_DATA_HOME",
         "CLOUDBENCH_CLIENT",
     }
-    assert printed.keys() <= known
+    assert printed.keys() <= allowed_names
     assert printed["MINE"] == "127.0.0.1 {}"
     assert printed["HOME"].startswith(str(pair.workdir))
 
@@ -152,14 +152,14 @@ def test_a_server_may_have_a_udp_port_and_a_second_one(make: Make) -> None:
 
 
 def test_the_example_of_the_documents_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = re.search(r"^```python\n(.*?)^```", DOCUMENT.read_text("utf-8"), re.MULTILINE | re.DOTALL)
-    assert found
+    example = re.search(r"^```python\n(.*?)^```", DOCUMENT.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    assert example
     client = clients.make_client("lsyncd")
     assert isinstance(client, LocalClient)
     if client.missing():
         pytest.skip(client.missing())
     monkeypatch.chdir(tmp_path)
-    exec(found[1], {})
+    exec(example[1], {})
     assert (tmp_path / "work/stored/a.bin").stat().st_size == 100_000
 
 

@@ -1,4 +1,4 @@
-"""One suite for all clients: what is changed in the folder is what the server has, and nothing is left behind."""
+"""Conformance of all clients: every change in the folder reaches the server, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -58,32 +58,32 @@ def test_every_change_arrives(spec: str, prepare: Prepare) -> None:
     large = pair.folder / "large.bin"
     (pair.folder / "kept.txt").write_text("from the first to the last")
 
-    def arrived() -> dict[str, str]:
+    def sync_and_list() -> dict[str, str]:
         pair.after_change()
         assert pair.wait_synced(HANG_S) is Proof.CONTENT
         return pair.held()
 
     large.write_bytes(random.randbytes(1 << 20))
-    created = arrived()
+    created = sync_and_list()
     assert created.keys() == {"kept.txt", "large.bin"}
 
     with large.open("ab") as file:
         file.write(random.randbytes(64))
-    appended = arrived()
+    appended = sync_and_list()
     assert appended["large.bin"] != created["large.bin"]
 
     content = large.read_bytes()
     large.write_bytes(content[:500_000] + random.randbytes(64) + content[500_000:])
-    assert arrived()["large.bin"] not in {created["large.bin"], appended["large.bin"]}
+    assert sync_and_list()["large.bin"] not in {created["large.bin"], appended["large.bin"]}
 
     for number in range(20):
         small = pair.folder / f"folder-{number % 3}" / f"small {number}.txt"
         small.parent.mkdir(exist_ok=True)
         small.write_bytes(random.randbytes(10_000))
-    assert len(arrived()) == 22
+    assert len(sync_and_list()) == 22
 
     large.unlink()
-    assert "large.bin" not in arrived()
+    assert "large.bin" not in sync_and_list()
 
     used_s = pair.cpu_s("client")
     assert used_s is not None
@@ -231,7 +231,7 @@ def test_nothing_is_left_when_the_test_process_is_killed(spec: str, prepare: Pre
 
 
 def wait_for_end(pid: int, deadline_s: float) -> None:
-    """Return when the process is gone, which the kernel signals."""
+    """Wait until the process is gone, as the kernel signals it."""
     try:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:

@@ -19,7 +19,7 @@ from pytest_cloudbench.lab.clients.external import PRODUCTS, ExternalClient
 from pytest_cloudbench.model import ClientError, UsageError
 
 
-def made(folder: Path, **options: str) -> ExternalClient:
+def start_client(folder: Path, **options: str) -> ExternalClient:
     client = clients.make_client("external", folder=str(folder), **options)
     assert isinstance(client, ExternalClient)
     client.prepare(folder.parent / f"{folder.name}-work")
@@ -31,7 +31,7 @@ def test_only_a_new_folder_is_written_and_removed(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("stays")
     folders = set()
     for _ in range(2):
-        client = made(tmp_path)
+        client = start_client(tmp_path)
         assert client.folder.parent == tmp_path
         folders.add(client.folder)
         (client.folder / "a").mkdir()
@@ -43,17 +43,17 @@ def test_only_a_new_folder_is_written_and_removed(tmp_path: Path) -> None:
 
 
 def test_only_one_at_a_time_measures_a_client(tmp_path: Path) -> None:
-    first = made(tmp_path)
+    first = start_client(tmp_path)
     with pytest.raises(ClientUnavailable, match=r"another process measures the client of .* now; run it without -n"):
-        made(tmp_path)
+        start_client(tmp_path)
     assert list(tmp_path.glob("[!.]*")) == [first.folder]
     first.stop()
-    made(tmp_path).stop()
+    start_client(tmp_path).stop()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_external_client_without_a_rule_is_unavailable(tmp_path: Path) -> None:
-    client = made(tmp_path)
+    client = start_client(tmp_path)
     with pytest.raises(
         ClientUnavailable, match="cannot tell whether it is in sync; give verify=COMMAND or quiet_s=SECONDS"
     ):
@@ -62,7 +62,7 @@ def test_external_client_without_a_rule_is_unavailable(tmp_path: Path) -> None:
 
 def test_a_command_verifies(tmp_path: Path) -> None:
     cloud = tmp_path / "cloud"
-    client = made(tmp_path, verify=f"diff -r {{folder}} {cloud}")
+    client = start_client(tmp_path, verify=f"diff -r {{folder}} {cloud}")
     (client.folder / "x").write_text("1")
     with pytest.raises(ClientError, match=r"(?s)not verified within 0.1 s: .*cloud"):
         client.wait_synced(0.1)
@@ -73,11 +73,11 @@ def test_a_command_verifies(tmp_path: Path) -> None:
 
 def test_missing_command_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ClientError, match="cannot be run"):
-        made(tmp_path, verify="no-such-command").wait_synced(10)
+        start_client(tmp_path, verify="no-such-command").wait_synced(10)
 
 
 class Interface:
-    """The kernel's counters of an interface, as a file that a test writes: a real one has others' traffic, too."""
+    """Kernel counters of an interface, in a file that the test writes. Real ones also count others' traffic."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._carried_bytes = path, 0
@@ -85,9 +85,9 @@ class Interface:
 
     def carry(self, size_bytes: int) -> None:
         self._carried_bytes += size_bytes
-        each = f"{self._carried_bytes} 1 0 0 0 0 0 0"
+        counters = f"{self._carried_bytes} 1 0 0 0 0 0 0"
         new = self._path.with_name("new")
-        new.write_text(f"Inter-| Receive\n face |bytes\n    lo: 0 0 0 0 0 0 0 0 0 0\n   if0: {each} {each}\n")
+        new.write_text(f"Inter-| Receive\n face |bytes\n    lo: 0 0 0 0 0 0 0 0 0 0\n   if0: {counters} {counters}\n")
         new.rename(self._path)
 
 
@@ -100,7 +100,7 @@ def interface(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Interface:
 
 
 def test_quiet_after_traffic(tmp_path: Path, interface: Interface) -> None:
-    client = made(tmp_path, interface="if0", quiet_s="0.3")
+    client = start_client(tmp_path, interface="if0", quiet_s="0.3")
     client.before_change()
     later = threading.Timer(0.5, interface.carry, [1_000_000])
     later.start()
@@ -110,7 +110,7 @@ def test_quiet_after_traffic(tmp_path: Path, interface: Interface) -> None:
 
 
 def test_traffic_between_the_change_and_the_question_counts(tmp_path: Path, interface: Interface) -> None:
-    client = made(tmp_path, interface="if0", quiet_s="0.1")
+    client = start_client(tmp_path, interface="if0", quiet_s="0.1")
     client.before_change()
     interface.carry(1_000_000)
     assert client.wait_synced(60) is Proof.QUIET
@@ -120,7 +120,7 @@ def test_traffic_between_the_change_and_the_question_counts(tmp_path: Path, inte
 
 
 def test_background_traffic_is_no_sign_of_a_sync(tmp_path: Path, interface: Interface) -> None:
-    client = made(tmp_path, interface="if0", quiet_s="0.1")
+    client = start_client(tmp_path, interface="if0", quiet_s="0.1")
     client.before_change()
     interface.carry(5_000)
     with pytest.raises(ClientError, match="no traffic that stands out"):
@@ -128,7 +128,7 @@ def test_background_traffic_is_no_sign_of_a_sync(tmp_path: Path, interface: Inte
 
 
 def test_a_network_that_stays_busy_is_unknown(tmp_path: Path, interface: Interface) -> None:
-    client = made(tmp_path, interface="if0", quiet_s="0.5")
+    client = start_client(tmp_path, interface="if0", quiet_s="0.5")
     client.before_change()
     stop = threading.Event()
 
@@ -148,7 +148,7 @@ def test_a_network_that_stays_busy_is_unknown(tmp_path: Path, interface: Interfa
 
 @pytest.mark.skipif(not Path("/proc/self/net/dev").exists(), reason="there are no counters in /proc/self/net/dev")
 def test_the_counters_are_the_kernels(tmp_path: Path) -> None:
-    client = made(tmp_path, interface="lo", quiet_s="1")
+    client = start_client(tmp_path, interface="lo", quiet_s="1")
     before_bytes = client._carried_bytes()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         sender.sendto(bytes(60_000), ("127.0.0.1", 9))
@@ -163,27 +163,27 @@ def test_a_process_by_its_name(tmp_path: Path) -> None:
         stack.callback(process.kill)  # a failure must not wait for its end
         while Path(f"/proc/{process.pid}/comm").read_text("utf-8").strip() != program.name:
             pass  # the kernel names it a moment after it has told the parent
-        client = made(tmp_path, process=program.name)
+        client = start_client(tmp_path, process=program.name)
         assert process.pid in client.pids("client")
         assert client.pids("server") == ()
         assert client.cpu_s("client") is not None
     assert client.cpu_s("client") is None
     client.stop()
-    assert made(tmp_path).cpu_s("client") is None
+    assert start_client(tmp_path).cpu_s("client") is None
 
 
 def test_names_of_a_product_or_ones_own(tmp_path: Path) -> None:
-    def outside(**options: str) -> Outside:
+    def find_outside(**options: str) -> Outside:
         facts = clients.make_client("external", folder=str(tmp_path), **options).facts
         assert facts.outside is not None
         return facts.outside
 
-    assert outside(product="onedrive").names == PRODUCTS["onedrive"]
-    own = ("a.example", "*.b.example")
-    assert outside(product="onedrive", names="a.example, *.b.example").names == own
-    assert outside() == Outside("")
-    told = outside(interface="eth0", address="10.0.0.1", servers="10.1.0.0/16,2001:db8::1")
-    assert told == Outside("eth0", ("10.0.0.1",), (), ("10.1.0.0/16", "2001:db8::1"))
+    assert find_outside(product="onedrive").names == PRODUCTS["onedrive"]
+    own_names = ("a.example", "*.b.example")
+    assert find_outside(product="onedrive", names="a.example, *.b.example").names == own_names
+    assert find_outside() == Outside("")
+    configured = find_outside(interface="eth0", address="10.0.0.1", servers="10.1.0.0/16,2001:db8::1")
+    assert configured == Outside("eth0", ("10.0.0.1",), (), ("10.1.0.0/16", "2001:db8::1"))
     assert clients.make_client("external", folder=str(tmp_path)).facts.watches_folder
 
 
@@ -215,7 +215,7 @@ def test_temporary_files_are_beside_the_folder_and_not_in_it(tmp_path: Path, mon
     monkeypatch.setattr(Path, "stat", lambda path, **_: other if path == tmp_path else os.stat(path))
     with pytest.raises(ClientUnavailable, match=r"is not on the file system of temporary files, .*: set TMPDIR"):
         client.prepare(tmp_path.parent / f"{tmp_path.name}-work")
-    assert [each.name for each in tmp_path.iterdir()] == []
+    assert [entry.name for entry in tmp_path.iterdir()] == []
 
 
 def test_a_folder_of_the_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,4 +223,4 @@ def test_a_folder_of_the_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.chdir(tmp_path)  # the client's work folder is made here
-    assert os.path.samefile(made(Path("~")).folder.parent, home)
+    assert os.path.samefile(start_client(Path("~")).folder.parent, home)

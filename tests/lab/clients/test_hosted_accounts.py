@@ -1,4 +1,4 @@
-"""Several accounts of one server: each has its own files there, and its secret opens nothing of another's."""
+"""Several accounts of one server: each has its own files there, and its secret opens no other account."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Open = Callable[[str], tuple[LocalClient, list[LocalClient]]]
 
 @pytest.fixture
 def open_accounts(tmp_path: Path) -> Iterator[Open]:
-    """Starts a server with two accounts. Skips if a program is missing."""
+    """Function that starts a server with two accounts. Skips if a program is missing."""
     with ExitStack() as stack:
 
         def make(spec: str) -> LocalClient:
@@ -31,7 +31,7 @@ def open_accounts(tmp_path: Path) -> Iterator[Open]:
             stack.callback(client.stop)
             return client
 
-        def opened(spec: str) -> tuple[LocalClient, list[LocalClient]]:
+        def open_server(spec: str) -> tuple[LocalClient, list[LocalClient]]:
             host, clients = make(spec), [make(spec), make(spec)]
             host.serve_accounts(tmp_path / "server", ("first", "other"))
             for name, client in zip(("first", "other"), clients, strict=True):
@@ -39,7 +39,7 @@ def open_accounts(tmp_path: Path) -> Iterator[Open]:
                 client.start()
             return host, clients
 
-        yield opened
+        yield open_server
 
 
 def store(client: LocalClient, content: bytes) -> None:
@@ -52,7 +52,7 @@ def store(client: LocalClient, content: bytes) -> None:
 @pytest.mark.parametrize("spec", ["reference?deduplication=file&deduplicate_accounts=1", "rclone", "restic"])
 def test_accounts_of_one_server_have_files_of_their_own(open_accounts: Open, spec: str) -> None:
     _, (first, other) = open_accounts(spec)
-    store(first, b"first's")  # of unlike sizes, by which alone some versions of rclone see an edit
+    store(first, b"first's")  # sizes differ, as some versions of rclone see an edit only by its size
     assert other.held() == {}
     store(other, b"the other's")
     store(first, b"the other's")

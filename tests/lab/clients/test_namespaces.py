@@ -1,4 +1,4 @@
-"""The same clients with their halves in two network namespaces, through a runner that enters them."""
+"""Clients with their two halves in two network namespaces, started by a runner that enters them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ADDRESSES: dict[End, str] = {"client": "10.77.0.1", "server": "10.77.0.2"}
 
 
 class Namespaces:
-    """Two namespaces with a cable between them; each exists as long as a process that sleeps in it."""
+    """Two namespaces with a cable between them. Each exists as long as a process that sleeps in it."""
 
     def __init__(self) -> None:
         unshare = ["unshare", "--net", "sh", "-c", "echo; exec sleep 600"]
@@ -41,7 +41,7 @@ class Namespaces:
         return subprocess.Popen(["nsenter", f"--net=/proc/{self.keepers[side].pid}/ns/net", *argv], **kwargs)
 
     def sent_bytes(self) -> int:
-        """What the client's end has sent."""
+        """Return the bytes that the client's end has sent."""
         process = self.popen("client", ["cat", "/proc/net/dev"], stdout=subprocess.PIPE)
         lines = process.communicate()[0].decode().splitlines()
         return int(next(line for line in lines if "eth0:" in line).partition(":")[2].split()[8])
@@ -56,9 +56,9 @@ class Namespaces:
 def namespaces() -> Iterator[Namespaces]:
     if sys.platform != "linux" or os.geteuid() != 0 or not (shutil.which("ip") and shutil.which("nsenter")):
         pytest.skip("two network namespaces need Linux, root, ip and nsenter")
-    made = Namespaces()
-    yield made
-    made.close()
+    new_namespaces = Namespaces()
+    yield new_namespaces
+    new_namespaces.close()
 
 
 @pytest.mark.parametrize(
@@ -77,12 +77,12 @@ def test_a_pair_over_a_cable(spec: str, prepare: Prepare, namespaces: Namespaces
     pair.after_change()
     assert pair.wait_synced(60) is Proof.CONTENT
     sent_bytes = namespaces.sent_bytes() - before_bytes
-    # All of it went over the cable, once; checking cost nothing.
+    # The whole file went over the cable once, and checking cost nothing.
     assert 1_000_000 < sent_bytes < 1_200_000
 
 
 class UserNamespace(Loopback):
-    """Where this user seems to be root but has none of root's rights, as on a link that is made without rights."""
+    """A namespace in which this user seems to be root without root's rights, as on a link made without rights."""
 
     def popen(self, side: End, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen[bytes]:
         return super().popen(side, ["unshare", "--user", "--map-root-user", *argv], **kwargs)

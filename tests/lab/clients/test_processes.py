@@ -1,4 +1,4 @@
-"""Processes: what is counted, what is waited for, and that every one of them ends."""
+"""Processes of clients: their CPU time, waiting for them, and the end of every one."""
 
 from __future__ import annotations
 
@@ -123,13 +123,13 @@ def test_nothing_is_started_without_a_watchdog(processes: Processes) -> None:
 
 
 def test_watchdog_kills_only_processes_still_on_its_list(tmp_path: Path) -> None:
-    kept, ended = (subprocess.Popen(["sleep", "600"], start_new_session=True) for _ in range(2))
-    text = f"{kept.pid}\n{ended.pid}\n-{kept.pid}\n"
+    removed, listed = (subprocess.Popen(["sleep", "600"], start_new_session=True) for _ in range(2))
+    text = f"{removed.pid}\n{listed.pid}\n-{removed.pid}\n"
     subprocess.run([sys.executable, "-I", "-S", watchdog.__file__], input=text.encode(), check=True, timeout=HANG_S)
-    assert ended.wait(HANG_S) == -signal.SIGKILL
-    assert kept.poll() is None
-    kept.kill()
-    kept.wait()
+    assert listed.wait(HANG_S) == -signal.SIGKILL
+    assert removed.poll() is None
+    removed.kill()
+    removed.wait()
 
 
 def test_the_watchdog_does_not_kill_another_process_with_the_same_pid() -> None:
@@ -143,11 +143,11 @@ def test_the_watchdog_does_not_kill_another_process_with_the_same_pid() -> None:
 
 
 def test_runner_receives_side_and_popen_arguments(tmp_path: Path) -> None:
-    seen: list[tuple[End, str, Any]] = []
+    calls: list[tuple[End, str, Any]] = []
 
     class Recording(Loopback):
         def popen(self, side: End, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen[bytes]:
-            seen.append((side, argv[0], kwargs["cwd"]))
+            calls.append((side, argv[0], kwargs["cwd"]))
             return super().popen(side, argv, **kwargs)
 
     running = Processes(tmp_path, Recording())
@@ -155,8 +155,8 @@ def test_runner_receives_side_and_popen_arguments(tmp_path: Path) -> None:
     running.run("client", "b", ["true"], timeout_s=60, cwd=Path("/"))
     running.run("device", "c", ["true"], timeout_s=60)
     running.stop()
-    here = str(tmp_path)
-    assert seen == [("server", "true", here), ("client", "true", "/"), ("server", "true", here)]
+    folder = str(tmp_path)
+    assert calls == [("server", "true", folder), ("client", "true", "/"), ("server", "true", folder)]
 
 
 def test_a_program_beside_the_interpreter_is_found_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,13 +187,13 @@ def test_the_end_of_a_log_shows_no_secrets_no_control_characters_and_no_endless_
         "x" * 5000 + "the end",
     ]
     (tmp_path / "log").write_text("\n".join(lines))
-    shown = tail(tmp_path / "log", secrets=["hunter22"]).splitlines()[1:]
-    assert shown[0] == "  opened with *** and again ***"
-    assert shown[1] == "  GET http://me:***@server/x password=*** Authorization: Bearer ***"
-    assert shown[2] == "  refresh_token=*** 'secret_access_key': '***', access_key_id=mine, token_type=bearer"
-    assert shown[3] == "  \\x1b[31mred\\x1b[0m and a bell\\x07"
-    assert shown[4].endswith("the end")
-    assert max(map(len, shown)) < 320
+    log_lines = tail(tmp_path / "log", secrets=["hunter22"]).splitlines()[1:]
+    assert log_lines[0] == "  opened with *** and again ***"
+    assert log_lines[1] == "  GET http://me:***@server/x password=*** Authorization: Bearer ***"
+    assert log_lines[2] == "  refresh_token=*** 'secret_access_key': '***', access_key_id=mine, token_type=bearer"
+    assert log_lines[3] == "  \\x1b[31mred\\x1b[0m and a bell\\x07"
+    assert log_lines[4].endswith("the end")
+    assert max(map(len, log_lines)) < 320
 
 
 def test_secrets_of_an_environment_are_neither_ids_nor_paths_nor_switches(tmp_path: Path) -> None:
@@ -253,10 +253,10 @@ def test_processes_with_another_sign_or_earlier_start_are_left_alone(processes: 
         other.stdin.write(b".")
         other.stdin.flush()
         assert other.stdout.read(1) == b"."  # the kernel shows a new program's environment a moment after its start
-        wanted = watchdog.read_stat(other.pid)
-        assert wanted is not None
+        other_stat = watchdog.read_stat(other.pid)
+        assert other_stat is not None
         assert [stat.pid for stat in watchdog.find_carriers("mine", start)] == [other.pid]
-        assert watchdog.find_carriers("mine", wanted.start + 1) == ()
+        assert watchdog.find_carriers("mine", other_stat.start + 1) == ()
         assert watchdog.find_carriers("min", start) == ()
         processes.stop()
         assert other.poll() is None
@@ -268,5 +268,5 @@ def test_processes_with_another_sign_or_earlier_start_are_left_alone(processes: 
 def test_a_number_that_is_another_process_by_now_has_no_tree() -> None:
     stat = watchdog.read_stat(os.getpid())
     assert stat is not None
-    assert os.getpid() in {each.pid for each in watchdog.find_tree(os.getpid(), stat.start)}
+    assert os.getpid() in {process.pid for process in watchdog.find_tree(os.getpid(), stat.start)}
     assert watchdog.find_tree(os.getpid(), stat.start - 1) == ()

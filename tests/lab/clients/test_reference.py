@@ -1,4 +1,4 @@
-"""What the reference client puts on the wire, switch by switch: the ground truth of the detectors, itself tested."""
+"""Traffic of the reference client with each of its switches, which is the ground truth for the detectors."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ ALL = "chunking=1&bundling=1&deduplication=block&delta=1&compression=1"
 
 
 def words(seed: int, size_bytes: int = SIZE_BYTES) -> bytes:
-    """Text that deflates to less than a half."""
+    """Return text that deflates to less than half of its size."""
     random = Random(seed)
-    known = ["".join(random.choices("abcdefghijklmnopqrstuvwxyz", k=random.randint(2, 10))) for _ in range(2000)]
-    return " ".join(random.choices(known, k=size_bytes // 3)).encode()[:size_bytes]
+    vocabulary = ["".join(random.choices("abcdefghijklmnopqrstuvwxyz", k=random.randint(2, 10))) for _ in range(2000)]
+    return " ".join(random.choices(vocabulary, k=size_bytes // 3)).encode()[:size_bytes]
 
 
 def noise(seed: int, size_bytes: int = SIZE_BYTES) -> bytes:
@@ -46,17 +46,17 @@ def noise(seed: int, size_bytes: int = SIZE_BYTES) -> bytes:
 
 
 class Cost:
-    """What the server received for one change, TLS and heads included."""
+    """Traffic that the server received for one change, including TLS and heads."""
 
     def __init__(self, before: dict[str, Any], after: dict[str, Any]) -> None:
         self.connections: int = after["connections"] - before["connections"]
         self.received_bytes: int = after["received_bytes"] - before["received_bytes"]
-        asked = {path: count - before["requests"].get(path, 0) for path, count in after["requests"].items()}
-        self.requests = {path: count for path, count in asked.items() if count}
+        counts = {path: count - before["requests"].get(path, 0) for path, count in after["requests"].items()}
+        self.requests = {path: count for path, count in counts.items() if count}
 
 
 class Pair:
-    """A started client, and what changes of its folder cost."""
+    """A started client, and the cost of changes in its folder."""
 
     def __init__(self, client: LocalClient) -> None:
         assert isinstance(client, ReferenceClient)
@@ -69,45 +69,45 @@ class Pair:
         return Cost(before, self.client.counters())
 
     def write(self, name: str, content: bytes) -> Cost:
-        # Made elsewhere and moved: the client never sees half of it.
-        made = self.client.workdir / "made"
-        made.write_bytes(content)
-        return self.cost(lambda: os.replace(made, self.folder / name))
+        # Written elsewhere and moved, so that the client never sees half of it.
+        new_file = self.client.workdir / "made"
+        new_file.write_bytes(content)
+        return self.cost(lambda: os.replace(new_file, self.folder / name))
 
     def write_all(self, files: dict[str, bytes]) -> Cost:
-        made = self.client.workdir / "made-folder"
-        made.mkdir()
+        new_folder = self.client.workdir / "made-folder"
+        new_folder.mkdir()
         for name, content in files.items():
-            (made / name).write_bytes(content)
-        return self.cost(lambda: os.replace(made, self.folder / "batch"))
+            (new_folder / name).write_bytes(content)
+        return self.cost(lambda: os.replace(new_folder, self.folder / "batch"))
 
 
 @pytest.fixture
 def start(prepare: Prepare) -> Callable[[str], Pair]:
-    def made(options: str, quick: str = QUICK) -> Pair:
+    def start_pair(options: str, quick: str = QUICK) -> Pair:
         client = prepare(f"reference?{quick}&{options}".rstrip("&"))
         client.start()
         return Pair(client)
 
-    return made
+    return start_pair
 
 
 @pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("on", list(itertools.product("01", repeat=5)), ids="".join)
 def test_the_wire_shows_all_32_settings(on: tuple[str, ...], start: Callable[[str], Pair]) -> None:
     pair = start("&".join(f"{name}={value}" for name, value in zip(CAPABILITIES, on, strict=True)))
-    shown = {}
+    switches = {}
     original = noise(1)
     created = pair.write("a.bin", original)
     assert created.received_bytes > SIZE_BYTES
-    shown["chunking"] = created.requests.get("/chunk", 0) == 3
-    shown["deduplication"] = pair.write("copy.bin", original).received_bytes < FEW_BYTES
+    switches["chunking"] = created.requests.get("/chunk", 0) == 3
+    switches["deduplication"] = pair.write("copy.bin", original).received_bytes < FEW_BYTES
     changed = original[: SIZE_BYTES // 2] + noise(2, 64) + original[SIZE_BYTES // 2 :]
-    shown["delta"] = pair.write("a.bin", changed).received_bytes < FEW_BYTES
-    shown["compression"] = pair.write("text.txt", words(3)).received_bytes < 0.6 * SIZE_BYTES
-    shown["bundling"] = pair.write_all({f"{n}": noise(n, 1000) for n in range(20)}).requests["/files"] == 1
-    truth = {name: said.answer == "yes" for name, said in pair.client.facts.documented.items()}
-    assert shown == truth
+    switches["delta"] = pair.write("a.bin", changed).received_bytes < FEW_BYTES
+    switches["compression"] = pair.write("text.txt", words(3)).received_bytes < 0.6 * SIZE_BYTES
+    switches["bundling"] = pair.write_all({f"{n}": noise(n, 1000) for n in range(20)}).requests["/files"] == 1
+    truth = {name: documented.answer == "yes" for name, documented in pair.client.facts.documented.items()}
+    assert switches == truth
     assert len(pair.client.held()) == 23
 
 
@@ -166,7 +166,7 @@ def test_deduplication_by_file_knows_no_halves(start: Callable[[str], Pair]) -> 
     pair.write("a.bin", noise(1))
     half = SIZE_BYTES // 2
     assert pair.write("b.bin", noise(1)[:half] + noise(2, half)).received_bytes > SIZE_BYTES
-    same = pair.write_all({"one": noise(4), "two": noise(4)})  # of two in one batch, the second one is a copy
+    same = pair.write_all({"one": noise(4), "two": noise(4)})  # the second one of two in a batch is a copy
     assert SIZE_BYTES < same.received_bytes < SIZE_BYTES + FEW_BYTES
 
 
@@ -190,8 +190,8 @@ def test_delta(delta: str, start: Callable[[str], Pair]) -> None:
     pair.write("a.bin", content)
     assert pair.write("a.bin", content + noise(2, 64)).received_bytes < 2000
     assert pair.write("copy.bin", content).received_bytes > SIZE_BYTES  # no older version of this name
-    place = 100_000
-    changed = content[:place] + noise(3, 64) + content[place + 64 :]
+    offset = 100_000
+    changed = content[:offset] + noise(3, 64) + content[offset + 64 :]
     assert pair.write("a.bin", changed).received_bytes < 4000
     half = SIZE_BYTES // 2
     inserted = pair.write("a.bin", changed[:half] + noise(4, 64) + changed[half:])
@@ -289,7 +289,7 @@ def test_an_edit_with_the_same_size_and_time_is_seen(start: Callable[[str], Pair
 
 
 class Relay:
-    """Passes bytes on and notes them; it may cut the connection after some of the client's."""
+    """A proxy that forwards bytes and counts them. It may cut the connection after some of the client's bytes."""
 
     def __init__(self, port: int, cut_after_bytes: int | None = None) -> None:
         self._target, self._cut_after_bytes = port, cut_after_bytes
@@ -306,10 +306,10 @@ class Relay:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        for one in self._sockets:
+        for open_socket in self._sockets:
             with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
+                open_socket.shutdown(socket.SHUT_RDWR)
+            open_socket.close()
 
     def _is_enough(self) -> bool:
         return self.client_bytes >= self.answers_after_bytes
@@ -346,24 +346,24 @@ class Relay:
 
 
 @pytest.fixture
-def relayed(prepare: Prepare) -> Iterator[Callable[..., tuple[Pair, Relay]]]:
-    made: list[Relay] = []
+def start_relayed(prepare: Prepare) -> Iterator[Callable[..., tuple[Pair, Relay]]]:
+    relays: list[Relay] = []
 
     def through_relay(options: str, cut_after_bytes: int | None = None) -> tuple[Pair, Relay]:
         client = prepare(f"reference?{QUICK}&{options}")
-        made.append(Relay(client.server_port, cut_after_bytes))
+        relays.append(Relay(client.server_port, cut_after_bytes))
         config = client.workdir / "reference-client" / "config.json"
-        config.write_text(json.dumps(json.loads(config.read_text()) | {"port": made[-1].port}))
+        config.write_text(json.dumps(json.loads(config.read_text()) | {"port": relays[-1].port}))
         client.start()
-        return Pair(client), made[-1]
+        return Pair(client), relays[-1]
 
     yield through_relay
-    for relay in made:
+    for relay in relays:
         relay.close()
 
 
-def test_server_counter_equals_bytes_at_a_relay(relayed: Callable[..., tuple[Pair, Relay]]) -> None:
-    pair, relay = relayed(ALL)
+def test_server_counter_equals_bytes_at_a_relay(start_relayed: Callable[..., tuple[Pair, Relay]]) -> None:
+    pair, relay = start_relayed(ALL)
     pair.write("a.bin", noise(1))
     pair.write_all({str(number): words(number, 10_000) for number in range(10)})
     assert pair.client.counters()["received_bytes"] == relay.client_bytes > SIZE_BYTES
@@ -371,40 +371,40 @@ def test_server_counter_equals_bytes_at_a_relay(relayed: Callable[..., tuple[Pai
 
 @pytest.mark.parametrize(("chunking", "turns"), [("1", [65_536] * 4), ("0", [SIZE_BYTES])])
 def test_a_chunk_is_answered_before_the_next_one_begins(
-    chunking: str, turns: list[int], relayed: Callable[..., tuple[Pair, Relay]]
+    chunking: str, turns: list[int], start_relayed: Callable[..., tuple[Pair, Relay]]
 ) -> None:
-    pair, relay = relayed(f"chunking={chunking}")
+    pair, relay = start_relayed(f"chunking={chunking}")
     relay.turns.clear()
     pair.write("a.bin", noise(1))
-    sent = [size for side, size in relay.turns if side == "client"]
-    assert sent == [pytest.approx(size, abs=700) for size in turns]
+    client_turns = [size for side, size in relay.turns if side == "client"]
+    assert client_turns == [pytest.approx(size, abs=700) for size in turns]
     assert all(size < 200 for side, size in relay.turns if side == "server")
 
 
 @pytest.mark.parametrize(("bundling", "turns"), [("no", 20), ("request", 1)])
-def test_turns_of_many_files(bundling: str, turns: int, relayed: Callable[..., tuple[Pair, Relay]]) -> None:
-    pair, relay = relayed(f"bundling={bundling}")
+def test_turns_of_many_files(bundling: str, turns: int, start_relayed: Callable[..., tuple[Pair, Relay]]) -> None:
+    pair, relay = start_relayed(f"bundling={bundling}")
     relay.turns.clear()
     pair.write_all({str(number): noise(number, 10_000) for number in range(20)})
     assert len([size for side, size in relay.turns if side == "client"]) == turns
 
 
-def test_pipelining_client_sends_all_files_before_an_answer(relayed: Callable[..., tuple[Pair, Relay]]) -> None:
-    pair, relay = relayed("bundling=pipelined")
+def test_pipelining_client_sends_all_files_before_an_answer(start_relayed: Callable[..., tuple[Pair, Relay]]) -> None:
+    pair, relay = start_relayed("bundling=pipelined")
     relay.answers_after_bytes = relay.client_bytes + 20 * 10_000
     pair.write_all({str(number): noise(number, 10_000) for number in range(20)})
     assert not relay.was_waited_for
     assert relay.client_bytes >= relay.answers_after_bytes
 
 
-def test_a_broken_connection_is_an_error_and_no_retry(relayed: Callable[..., tuple[Pair, Relay]]) -> None:
-    pair, _ = relayed("chunking=1", cut_after_bytes=150_000)
+def test_a_broken_connection_is_an_error_and_no_retry(start_relayed: Callable[..., tuple[Pair, Relay]]) -> None:
+    pair, _ = start_relayed("chunking=1", cut_after_bytes=150_000)
     with pytest.raises(ClientError, match=r"(?s)reference-client \(client\): exit status 1.*(Error|closed)"):
         pair.write("a.bin", noise(1))
 
 
-def test_a_retry_that_was_asked_for(relayed: Callable[..., tuple[Pair, Relay]]) -> None:
-    pair, relay = relayed("chunking=1&retry=1", cut_after_bytes=150_000)
+def test_a_retry_that_was_asked_for(start_relayed: Callable[..., tuple[Pair, Relay]]) -> None:
+    pair, relay = start_relayed("chunking=1&retry=1", cut_after_bytes=150_000)
     cost = pair.write("a.bin", noise(1))
     assert cost.connections == 1
     assert relay.client_bytes > SIZE_BYTES
@@ -466,12 +466,12 @@ def test_a_file_becomes_a_folder_and_a_folder_a_file(start: Callable[[str], Pair
     pair.cost(swap)
     assert pair.client.held().keys() == {"a/b"}
 
-    def back() -> None:
+    def swap_back() -> None:
         (pair.folder / "a/b").unlink()
         (pair.folder / "a").rmdir()
         (pair.folder / "a").write_bytes(b"file again")
 
-    pair.cost(back)
+    pair.cost(swap_back)
     assert pair.client.held().keys() == {"a"}
 
 
@@ -517,11 +517,11 @@ def test_both_halves_are_processes_that_end(start: Callable[[str], Pair]) -> Non
 def test_100_mb_in_constant_memory(options: str, start: Callable[..., Pair]) -> None:
     pair = start(options, quick="settle_s=0.02")
     block = noise(1, 1 << 20)
-    made = pair.client.workdir / "made"
-    with made.open("wb") as file:
+    new_file = pair.client.workdir / "made"
+    with new_file.open("wb") as file:
         for number in range(100):
             file.write(number.to_bytes(8, "big") + block[8:])
-    pair.cost(lambda: os.replace(made, pair.folder / "large.bin"))
+    pair.cost(lambda: os.replace(new_file, pair.folder / "large.bin"))
     for side in ("client", "server"):
         (pid,) = pair.client.pids("client" if side == "client" else "server")
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()

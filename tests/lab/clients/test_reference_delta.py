@@ -1,4 +1,4 @@
-"""The pure parts of the reference client: settings, digests, what is deflated, and matching with an older version."""
+"""The pure parts of the reference client: settings, digests, the choice of files to deflate, and delta matching."""
 
 from __future__ import annotations
 
@@ -28,25 +28,27 @@ BLOCK = 64
 
 
 def signature(old: bytes, block_bytes: int = BLOCK) -> Signature:
-    made = make_signature(io.BytesIO(old), block_bytes, hashlib.sha256(old).hexdigest())
-    read, rest = Signature.unpack(memoryview(made.pack() + b"next"))
-    assert bytes(rest) == b"next"
-    return read
+    original = make_signature(io.BytesIO(old), block_bytes, hashlib.sha256(old).hexdigest())
+    unpacked, remainder = Signature.unpack(memoryview(original.pack() + b"next"))
+    assert bytes(remainder) == b"next"
+    return unpacked
 
 
 def delta(method: str, old: bytes, new: bytes, block_bytes: int = BLOCK) -> list[DeltaSegment]:
-    def read(offset: int, length: int) -> bytes:
+    def read_new(offset: int, length: int) -> bytes:
         return new[offset : offset + length]
 
-    return join_segments(match_segments(method, read, 0, len(new), len(new), signature(old, block_bytes)))
+    return join_segments(match_segments(method, read_new, 0, len(new), len(new), signature(old, block_bytes)))
 
 
-def applied(segments: list[DeltaSegment], old: bytes, new: bytes) -> bytes:
+def apply_segments(segments: list[DeltaSegment], old: bytes, new: bytes) -> bytes:
     sources = {"base": old, "data": new}
-    return b"".join(sources[kind][where : where + length] for kind, where, length in segments if isinstance(where, int))
+    return b"".join(
+        sources[kind][offset : offset + length] for kind, offset, length in segments if isinstance(offset, int)
+    )
 
 
-def sent_bytes(segments: list[DeltaSegment]) -> int:
+def count_sent_bytes(segments: list[DeltaSegment]) -> int:
     return sum(segment.length_bytes for segment in segments if segment.kind == "data")
 
 
@@ -64,13 +66,13 @@ def test_delta_restores_the_new_file(
 ) -> None:
     old = bytes(Random(seed).choices(letters, k=size))
     new = old
-    for at, cut, more in edits:
-        new = new[:at] + more + new[at + cut :]
+    for offset, cut, more in edits:
+        new = new[:offset] + more + new[offset + cut :]
     segments = delta(method, old, new)
-    assert applied(segments, old, new) == new
+    assert apply_segments(segments, old, new) == new
     assert all(segment.length_bytes for segment in segments)
     if new == old:
-        assert sent_bytes(segments) == 0
+        assert count_sent_bytes(segments) == 0
 
 
 @pytest.mark.parametrize(
@@ -93,7 +95,7 @@ def test_delta_size_follows_the_kind_of_edit(edit: str, fixed_bytes: int, rollin
         "overwrite": old[:50_000] + more + old[50_070:],
         "cut": old[:50_032] + old[50_100:],
     }[edit]
-    rolling, fixed = sent_bytes(delta("rolling", old, new)), sent_bytes(delta("fixed", old, new))
+    rolling, fixed = count_sent_bytes(delta("rolling", old, new)), count_sent_bytes(delta("fixed", old, new))
     assert rolling <= rolling_bytes
     assert fixed_bytes - BLOCK <= fixed <= fixed_bytes + BLOCK
 
@@ -102,8 +104,8 @@ def test_a_window_s_end_hides_no_block() -> None:
     random = Random(7)
     old = random.randbytes(3 << 20)
     new = old[: (1 << 20) - 100] + random.randbytes(333) + old[(1 << 20) - 100 :]
-    assert sent_bytes(delta("rolling", old, new, 4096)) <= 4096 + 333
-    assert sent_bytes(delta("rolling", old, random.randbytes(2 << 20), 4096)) == 2 << 20
+    assert count_sent_bytes(delta("rolling", old, new, 4096)) <= 4096 + 333
+    assert count_sent_bytes(delta("rolling", old, random.randbytes(2 << 20), 4096)) == 2 << 20
 
 
 def test_zeros_are_one_segment() -> None:
@@ -112,29 +114,29 @@ def test_zeros_are_one_segment() -> None:
 
 @given(data=st.binary(max_size=300), cuts=st.lists(st.integers(0, 300), max_size=4))
 def test_digests_do_not_depend_on_the_pieces(data: bytes, cuts: list[int]) -> None:
-    places = [0, *sorted(cuts), len(data)]
+    offsets = [0, *sorted(cuts), len(data)]
     for block_bytes in (None, 0, 100):
         digester = Digester(block_bytes)
-        for begin, end in itertools.pairwise(places):
+        for begin, end in itertools.pairwise(offsets):
             digester.update(data[begin:end])
-        found = digester.digests()
-        assert (found.size_bytes, found.sha256) == (len(data), hashlib.sha256(data).hexdigest())
+        digests = digester.digests()
+        assert (digests.size_bytes, digests.sha256) == (len(data), hashlib.sha256(data).hexdigest())
         step = {None: 0, 0: len(data)}.get(block_bytes, block_bytes)
-        blocks = [data[at : at + step] for at in range(0, len(data), step)] if step else []
-        assert found.blocks == tuple((hashlib.sha256(block).digest(), len(block)) for block in blocks)
+        blocks = [data[offset : offset + step] for offset in range(0, len(data), step)] if step else []
+        assert digests.blocks == tuple((hashlib.sha256(block).digest(), len(block)) for block in blocks)
 
 
 def test_settings_decide_documented_capabilities() -> None:
     plain = clients.make_client("reference").facts.documented
-    assert {name: said.answer for name, said in plain.items()} == dict.fromkeys(CAPABILITIES, "no")
+    assert {name: capability.answer for name, capability in plain.items()} == dict.fromkeys(CAPABILITIES, "no")
     spec = "reference?chunking=1&bundling=1&deduplication=1&delta=1&compression=1"
-    assert {said.answer for said in clients.make_client(spec).facts.documented.values()} == {"yes"}
-    some = clients.make_client(
+    assert {capability.answer for capability in clients.make_client(spec).facts.documented.values()} == {"yes"}
+    mixed = clients.make_client(
         "reference?deduplication=block&chunk_bytes=4096&delta=no&compression=smart"
     ).facts.documented
-    assert some["deduplication"].why == "by block, also of deleted content"
-    assert some["delta"].answer == some["chunking"].answer == "no"
-    assert "content" in some["compression"].why
+    assert mixed["deduplication"].why == "by block, also of deleted content"
+    assert mixed["delta"].answer == mixed["chunking"].answer == "no"
+    assert "content" in mixed["compression"].why
 
 
 def test_settings_accept_0_and_1_for_words() -> None:

@@ -1,4 +1,4 @@
-"""The reference client's second device: when it polls, what it downloads, and that its folder becomes equal."""
+"""The reference client's second device: its polls, its downloads, and its folder, which becomes equal."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ PIECE_BYTES = 1 << 18
 
 @pytest.fixture
 def start(prepare: Prepare) -> Callable[[str], ReferenceClient]:
-    def made(options: str) -> ReferenceClient:
+    def start_client(options: str) -> ReferenceClient:
         client = prepare(f"reference?settle_s=0.02&{options}".rstrip("&"))
         assert isinstance(client, ReferenceClient)
         client.start()
         return client
 
-    return made
+    return start_client
 
 
 def device_folder(client: ReferenceClient) -> Path:
@@ -42,25 +42,25 @@ def device_folder(client: ReferenceClient) -> Path:
 
 
 def wait_equal(client: ReferenceClient) -> None:
-    """Return when the second device has what the client's folder holds."""
-    wanted, tree = FolderTree(client.folder).digests(), FolderTree(device_folder(client))
-    client.processes.wait_until(lambda: tree.digests() == wanted, HANG_S, "the device's folder was not the same")
+    """Wait until the second device has the files of the client's folder."""
+    expected, tree = FolderTree(client.folder).digests(), FolderTree(device_folder(client))
+    client.processes.wait_until(lambda: tree.digests() == expected, HANG_S, "the device's folder was not the same")
 
 
-def device(client: ReferenceClient) -> dict[str, Any]:
-    found: dict[str, Any] = client.counters()["device"]
-    return found
+def read_device_counters(client: ReferenceClient) -> dict[str, Any]:
+    counters: dict[str, Any] = client.counters()["device"]
+    return counters
 
 
-def questions(client: ReferenceClient) -> int:
-    return int(device(client)["requests"].get("/news", 0))
+def count_polls(client: ReferenceClient) -> int:
+    return int(read_device_counters(client)["requests"].get("/news", 0))
 
 
 def test_without_the_option_there_is_none(start: Callable[[str], ReferenceClient]) -> None:
     client = start("")
     assert (client.pids("device"), client.cpu_s("device")) == ((), None)
     assert (client.receiver().folder, client.receiver().side) == (client.stored, "server")
-    assert device(client)["connections"] == 0
+    assert read_device_counters(client)["connections"] == 0
 
 
 def test_content_comes_in_pieces_and_is_counted_apart(start: Callable[[str], ReferenceClient]) -> None:
@@ -78,9 +78,9 @@ def test_content_comes_in_pieces_and_is_counted_apart(start: Callable[[str], Ref
     receiver = client.receiver()
     assert receiver.bytes_moved is not None
     received_bytes, sent_bytes = receiver.bytes_moved()
-    asked_bytes = 500 * sum(after["device"]["requests"].values())  # a busy machine asks for longer
-    assert size_bytes < received_bytes < size_bytes * 1.02 + 20_000 + asked_bytes
-    assert 1000 < sent_bytes < 20_000 + asked_bytes
+    poll_bytes = 500 * sum(after["device"]["requests"].values())  # a busy machine asks for longer
+    assert size_bytes < received_bytes < size_bytes * 1.02 + 20_000 + poll_bytes
+    assert 1000 < sent_bytes < 20_000 + poll_bytes
     assert after["connections"] == before["connections"] == after["device"]["connections"] == 1
     assert after["requests"].keys() <= {"/list", "/files"}, "the client's own are without the device's"
     assert size_bytes < after["received_bytes"] - before["received_bytes"] < size_bytes * 1.01 + 5000
@@ -90,16 +90,16 @@ def test_a_question_follows_a_period_after_the_last_answer(start: Callable[[str]
     """A change made just after a poll arrives with the answer to the next poll, and not before."""
     client = start("pull_s=1.2")
     look_s = before_s = time.monotonic()
-    asked = questions(client)
-    while questions(client) == asked:
-        # When this was read, the next poll had not arrived yet.
+    polls = count_polls(client)
+    while count_polls(client) == polls:
+        # At this time the next poll had not arrived yet.
         before_s, look_s = look_s, time.monotonic()
     (client.folder / "a").write_bytes(b"new")
     client.wait_synced(HANG_S)
-    arrived = device_folder(client) / "a"
-    client.processes.wait_until(arrived.exists, HANG_S, "it did not arrive")
+    arrived_file = device_folder(client) / "a"
+    client.processes.wait_until(arrived_file.exists, HANG_S, "it did not arrive")
     assert time.monotonic() - before_s >= 1.2
-    assert questions(client) >= asked + 2
+    assert count_polls(client) >= polls + 2
 
 
 @pytest.mark.quick_cases(1)
@@ -124,12 +124,14 @@ def test_many_changes_and_the_folders_are_the_same(options: str, start: Callable
             wait_equal(client)
     (client.folder / "last").write_bytes(b"last")
     wait_equal(client)
-    held = {path.relative_to(device_folder(client)): path.read_bytes() for path in files_in(device_folder(client))}
-    assert held == {path.relative_to(client.folder): path.read_bytes() for path in files_in(client.folder)}
-    assert len(held) >= 1
+    device_files = {
+        path.relative_to(device_folder(client)): path.read_bytes() for path in list_files(device_folder(client))
+    }
+    assert device_files == {path.relative_to(client.folder): path.read_bytes() for path in list_files(client.folder)}
+    assert len(device_files) >= 1
 
 
-def files_in(folder: Path) -> list[Path]:
+def list_files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
@@ -145,9 +147,9 @@ def test_content_that_differs_from_its_announcement_is_not_stored(
     (client.folder / "b").write_bytes(b"other")
     client.wait_synced(HANG_S)
     (client.stored / "a").write_bytes(b"broken")  # on the server's disk, which it does not notice
-    asked = questions(client)
+    polls = count_polls(client)
     os.kill(pid, signal.SIGCONT)
-    client.processes.wait_until(lambda: questions(client) >= asked + 3, HANG_S, "no question")
+    client.processes.wait_until(lambda: count_polls(client) >= polls + 3, HANG_S, "no question")
     assert (device_folder(client) / "a").read_bytes() == b"first"
     assert (device_folder(client) / "b").read_bytes() == b"other", "one file does not hold up another one"
     assert "'a' differs from what was announced" in (client.workdir / "logs" / "reference-device.log").read_text()
@@ -162,7 +164,7 @@ def test_second_device_starts_empty_and_receives_existing_files(prepare: Prepare
     (device_folder(client) / "old").write_bytes(b"of an earlier run")
     (client.folder / "a").write_bytes(b"there before")
     client.start()
-    assert [path.name for path in files_in(device_folder(client))] == ["a"]
+    assert [path.name for path in list_files(device_folder(client))] == ["a"]
 
 
 def test_killed_second_device_is_an_error(start: Callable[[str], ReferenceClient]) -> None:
@@ -180,12 +182,12 @@ def test_killed_second_device_is_an_error(start: Callable[[str], ReferenceClient
 def test_second_device_ends_with_a_message_when_its_server_is_killed(start: Callable[[str], ReferenceClient]) -> None:
     client = start("pull_s=0.05")
     (pid,), (device_pid,) = client.pids("server"), client.pids("device")
-    ended = os.pidfd_open(device_pid)
+    pidfd = os.pidfd_open(device_pid)
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(ClientError, match="killed by signal 9"):
         client.processes.wait_until(lambda: False, HANG_S, "not missed")
-    assert select.select([ended], [], [], HANG_S)[0], "it does not end"
-    os.close(ended)
+    assert select.select([pidfd], [], [], HANG_S)[0], "it does not end"
+    os.close(pidfd)
     assert "Error" in (client.workdir / "logs" / "reference-device.log").read_text()
 
 

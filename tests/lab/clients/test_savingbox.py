@@ -1,4 +1,4 @@
-"""Clients behind a savingbox: what is pushed arrives, both are waited for, counted and ended."""
+"""Clients behind a savingbox: pushed files arrive, and both processes are waited for, counted and ended."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Start = Callable[[str], SavingboxClient]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    made: list[SavingboxClient] = []
+    box_clients: list[SavingboxClient] = []
 
     def make(spec: str) -> SavingboxClient:
         client = clients.make_client(spec)
         assert isinstance(client, SavingboxClient)
-        made.append(client)
+        box_clients.append(client)
         try:
             client.prepare(tmp_path / "work")
         except MissingProgramError as error:
@@ -37,11 +37,11 @@ def start(tmp_path: Path) -> Iterator[Start]:
         return client
 
     yield make
-    for each in made:
-        each.stop()
+    for box_client in box_clients:
+        box_client.stop()
 
 
-def stored(client: SavingboxClient) -> dict[str, str]:
+def read_receiver(client: SavingboxClient) -> dict[str, str]:
     receiver = client.receiver()
     assert receiver is not None
     return FolderTree(receiver.folder).digests()
@@ -55,8 +55,8 @@ def test_many_changes_arrive_as_one(start: Start) -> None:
             file.write(f"line {number}\n")
     (pair.folder / "photo").write_bytes(os.urandom(10_000))
     assert pair.wait_synced(HANG_S) is Proof.CONTENT
-    assert stored(pair) == FolderTree(pair.folder).digests()
-    assert [each.why for each in pair.pushes()] == ["quiet"]
+    assert read_receiver(pair) == FolderTree(pair.folder).digests()
+    assert [push.why for push in pair.pushes()] == ["quiet"]
     assert 0.3 <= pair.pushes()[0].waited_s < HANG_S
     assert pair.settings()["quiet_s"] == 0.3
     assert pair.settings()["mechanism_why"] == "asked for by --ranges compare"

@@ -1,4 +1,4 @@
-"""Digests of folders, and what differs between two."""
+"""Digests of folders, and the differences between two of them."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ NAMES = st.dictionaries(st.sampled_from("abcd"), st.sampled_from("12"))
 
 
 @given(NAMES, NAMES)
-def test_difference_is_empty_exactly_when_there_is_none(wanted: dict[str, str], held: dict[str, str]) -> None:
-    assert (difference(wanted, held) == "") == (wanted == held)
+def test_difference_is_empty_exactly_when_there_is_none(expected: dict[str, str], actual: dict[str, str]) -> None:
+    assert (difference(expected, actual) == "") == (expected == actual)
 
 
 def test_difference_in_words() -> None:
-    wanted = {"a": "1", "b": "1", "c": "1", "d": "1", "e": "1"}
-    assert difference(wanted, {"a": "2", "x": "1"}) == "4 missing (b, c, d, ...); 1 too many (x); 1 different (a)"
+    expected = {"a": "1", "b": "1", "c": "1", "d": "1", "e": "1"}
+    assert difference(expected, {"a": "2", "x": "1"}) == "4 missing (b, c, d, ...); 1 too many (x); 1 different (a)"

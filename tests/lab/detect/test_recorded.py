@@ -1,7 +1,8 @@
-"""Verdicts on what real clients did: our own recordings, and a table of bytes per phase that was measured elsewhere.
+"""Verdicts on real clients, from our own recordings and from a table of bytes per phase measured elsewhere.
 
-``recorded.json`` holds observations of real runs (docs/suites/sync_capabilities.md says how they are made), with what
-each client's documentation says. An answer that differs from a documented yes or no is wrong; unknown is not.
+``recorded.json`` holds observations of real runs (docs/suites/sync_capabilities.md says how they are made), with the
+capabilities that each client documents. An answer that contradicts a documented yes or no is wrong. An unknown one is
+not.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import pytest
 from pytest_cloudbench.lab.detect import Observation, judge_capabilities
 
 RECORDED: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("recorded.json").read_text("utf-8"))
-NOT_TOLD = {
+STAYS_UNKNOWN = {
     ("bundling", "reference?bundling=pipelined"),
     ("chunking", "script: 1 MiB every 0.25 s, with progress reports"),
     ("chunking", "rsync --bwlimit over ssh"),
@@ -27,11 +28,11 @@ NOT_TOLD = {
     ("bundling", "script: all requests one after another, answers not waited for"),
     ("bundling", "script: ten files, then their ten answers"),
 }
-"""What is documented and stays unknown: a stream in which an answer comes back for each file, and what only looks like
-waiting or compressing."""
+"""Documented capabilities that stay unknown: bundling in a stream with an answer for each file, and behaviour that
+only looks like waiting or compressing."""
 
 
-def recorded(spec: str) -> list[Observation]:
+def load_observations(spec: str) -> list[Observation]:
     rows = [dict(row) for row in RECORDED[spec]["observations"]]
     for row in rows:
         for name in ("chunks_bytes", "reasons"):
@@ -42,10 +43,12 @@ def recorded(spec: str) -> list[Observation]:
 
 @pytest.mark.parametrize("spec", RECORDED)
 def test_recorded_clients(spec: str) -> None:
-    truth, verdicts = RECORDED[spec]["truth"], judge_capabilities(recorded(spec))
-    known = {name: answer for name, answer in truth.items() if answer != "unknown"}
-    found = {name: verdicts[name].answer for name in known}
-    assert found == {name: "unknown" if (name, spec) in NOT_TOLD else answer for name, answer in known.items()}
+    truth, verdicts = RECORDED[spec]["truth"], judge_capabilities(load_observations(spec))
+    documented = {name: answer for name, answer in truth.items() if answer != "unknown"}
+    answers = {name: verdicts[name].answer for name in documented}
+    assert answers == {
+        name: "unknown" if (name, spec) in STAYS_UNKNOWN else answer for name, answer in documented.items()
+    }
 
 
 MIB = 1 << 20
@@ -74,14 +77,14 @@ EXPECTED = {
     "restic": ("yes", "unknown", "yes", "unknown"),
     "restic, with less luck": ("yes", "unknown", "yes", "unknown"),
 }
-"""Without twins, what is deduplicated may be what makes edits cheap; without a second batch, only connections show."""
+"""Without twins, edits may be cheap because of deduplication. Without a second batch, only connections show."""
 
 
 @pytest.mark.parametrize("client", TABLE)
 def test_table_of_bytes(client: str) -> None:
     random, copy, text, append, insert, files, syns = TABLE[client]
     size = 4 * MIB
-    seen = [
+    observations = [
         Observation("idle", duration_s=4.0),
         Observation("new", size, size, up_bytes=random, duration_s=4.0),
         Observation("copy", size, size, up_bytes=copy, duration_s=4.0),
@@ -90,7 +93,7 @@ def test_table_of_bytes(client: str) -> None:
         Observation("insert", size + 128, 64, up_bytes=insert, duration_s=4.0),
         Observation("many", 1_000_000, 1_000_000, 100, up_bytes=files, syns=syns, duration_s=4.0),
     ]
-    verdicts = judge_capabilities(seen)
-    asked = ("deduplication", "delta", "compression", "bundling")
-    assert tuple(verdicts[name].answer for name in asked) == EXPECTED[client]
+    verdicts = judge_capabilities(observations)
+    capabilities = ("deduplication", "delta", "compression", "bundling")
+    assert tuple(verdicts[name].answer for name in capabilities) == EXPECTED[client]
     assert verdicts["chunking"].answer == "unknown"

@@ -1,4 +1,4 @@
-"""Known periods are found; times without a period give "no"."""
+"""Rhythms of events: known periods are found, and times without a period give "no"."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SPAN_S = 40.0
 
 
 def ticks(period_s: float, seed: str, jitter: float = 0.0) -> list[float]:
-    """A clock that waits after each answer: its scatter adds up."""
+    """Return the ticks of a clock that waits after each answer, so that its scatter adds up."""
     chance, times, at_s = Random(seed), [], 0.0
     at_s = chance.uniform(0, period_s)
     while at_s < SPAN_S:
@@ -26,18 +26,18 @@ def ticks(period_s: float, seed: str, jitter: float = 0.0) -> list[float]:
 @pytest.mark.parametrize("jitter", [0, 0.01])
 def test_a_period_is_found_again(period_s: float, jitter: float) -> None:
     for number in range(20):
-        found = find_rhythm(ticks(period_s, f"{number}", jitter), SPAN_S)
-        assert found.answer == "yes", found
-        assert found.period_s == pytest.approx(period_s, rel=0.02)
-        assert found.scatter_s is not None
-        assert found.scatter_s <= 4 * jitter * period_s + 1e-9
+        rhythm = find_rhythm(ticks(period_s, f"{number}", jitter), SPAN_S)
+        assert rhythm.answer == "yes", rhythm
+        assert rhythm.period_s == pytest.approx(period_s, rel=0.02)
+        assert rhythm.scatter_s is not None
+        assert rhythm.scatter_s <= 4 * jitter * period_s + 1e-9
 
 
 def test_beats_are_whole_periods_apart() -> None:
-    found = find_rhythm(ticks(2, "a"), SPAN_S)
-    assert found.first_s is not None
-    assert found.last_s is not None
-    assert found.last_s - found.first_s == pytest.approx((found.beats - 1) * 2)
+    rhythm = find_rhythm(ticks(2, "a"), SPAN_S)
+    assert rhythm.first_s is not None
+    assert rhythm.last_s is not None
+    assert rhythm.last_s - rhythm.first_s == pytest.approx((rhythm.beats - 1) * 2)
 
 
 @pytest.mark.parametrize("more", ["a second burst", "another clock", "by chance"])
@@ -46,29 +46,29 @@ def test_other_events_do_not_hide_a_rhythm(more: str) -> None:
     for number in range(20):
         times, chance = ticks(2, f"{number}", 0.005), Random(f"{more}/{number}")
         times += {
-            "a second burst": [each + 0.4 for each in times if each < SPAN_S - 1],
-            "another clock": [1.3 + 7 * each for each in range(5)],
+            "a second burst": [time_s + 0.4 for time_s in times if time_s < SPAN_S - 1],
+            "another clock": [1.3 + 7 * index for index in range(5)],
             "by chance": [chance.uniform(0, SPAN_S) for _ in range(8)],
         }[more]
-        found = find_rhythm(times, SPAN_S)
-        assert found.answer == "yes"
-        right += found.period_s == pytest.approx(2, rel=0.02)
+        rhythm = find_rhythm(times, SPAN_S)
+        assert rhythm.answer == "yes"
+        right += rhythm.period_s == pytest.approx(2, rel=0.02)
     assert right >= 18
 
 
 def test_some_missing_beats_do_not_hide_it() -> None:
     times = ticks(2, "a")
     del times[7], times[12]
-    found = find_rhythm(times, SPAN_S)
-    assert found.answer == "yes"
-    assert found.period_s == pytest.approx(2)
+    rhythm = find_rhythm(times, SPAN_S)
+    assert rhythm.answer == "yes"
+    assert rhythm.period_s == pytest.approx(2)
 
 
 def test_no_times_have_no_period() -> None:
-    found = find_rhythm([], SPAN_S)
-    assert found.answer == "no"
-    assert found.period_s is None
-    assert found.longest_s == pytest.approx(SPAN_S / 3)
+    rhythm = find_rhythm([], SPAN_S)
+    assert rhythm.answer == "no"
+    assert rhythm.period_s is None
+    assert rhythm.longest_s == pytest.approx(SPAN_S / 3)
 
 
 @pytest.mark.quick_cases(1)
@@ -88,9 +88,9 @@ def test_a_few_times_are_unknown(count: int) -> None:
 
 
 def test_a_clock_that_stops_is_unknown() -> None:
-    found = find_rhythm([each for each in ticks(2, "a") if each < 0.6 * SPAN_S], SPAN_S)
-    assert found.answer == "unknown"
-    assert "only" in found.evidence[-1]
+    rhythm = find_rhythm([time_s for time_s in ticks(2, "a") if time_s < 0.6 * SPAN_S], SPAN_S)
+    assert rhythm.answer == "unknown"
+    assert "only" in rhythm.evidence[-1]
 
 
 def test_every_second_tick_is_not_the_period() -> None:
@@ -98,8 +98,8 @@ def test_every_second_tick_is_not_the_period() -> None:
 
 
 def test_shorter_than_asked_for_is_not_found() -> None:
-    found = find_rhythm(ticks(0.25, "a"), SPAN_S, least_s=0.3)
-    assert found.period_s == pytest.approx(0.5), "every second tick is one"
+    rhythm = find_rhythm(ticks(0.25, "a"), SPAN_S, least_s=0.3)
+    assert rhythm.period_s == pytest.approx(0.5), "every second tick is one"
 
 
 def test_times_outside_of_the_span_are_an_error() -> None:

@@ -20,7 +20,7 @@ from pytest_cloudbench.net.link import LinkUnavailable, Way
 
 @contextmanager
 def skipping() -> Iterator[None]:
-    """Skips if something is not available here, and says what is missing."""
+    """Skip the test if something is not available here, with the missing thing as the reason."""
     try:
         yield
     except (LinkUnavailable, CaptureUnavailable, MissingProgramError) as error:
@@ -28,21 +28,21 @@ def skipping() -> Iterator[None]:
 
 
 @contextmanager
-def lab_of(client: SyncClient, folder: Path, way: Way | None = None, **options: Any) -> Iterator[Lab]:
-    """A lab of the client that is open, or a skip."""
+def open_lab(client: SyncClient, folder: Path, way: Way | None = None, **options: Any) -> Iterator[Lab]:
+    """Yield an open lab of the client, or skip the test."""
     with skipping(), Lab(client, folder, seed="known", up=way, **options) as lab:
         yield lab
 
 
 @contextmanager
-def transfers(spec: str, folder: Path, way: Way, **options: Any) -> Iterator[Transfers]:
-    """The client on a link, or a skip."""
-    with lab_of(clients.make_client(spec), folder, way, timeout_s=60.0, **options) as lab:
+def open_transfers(spec: str, folder: Path, way: Way, **options: Any) -> Iterator[Transfers]:
+    """Yield the transfers of a client on a link, or skip the test."""
+    with open_lab(clients.make_client(spec), folder, way, timeout_s=60.0, **options) as lab:
         yield Transfers(lab)
 
 
 @contextmanager
-def session_of(client: SyncClient, folder: Path, **options: Any) -> Iterator[SyncSession]:
-    """A session of the client on a link that is not measured, or a skip."""
-    with lab_of(client, folder, stream_s=None, **options) as lab:
+def open_session(client: SyncClient, folder: Path, **options: Any) -> Iterator[SyncSession]:
+    """Yield a session of the client on a link that is not measured, or skip the test."""
+    with open_lab(client, folder, stream_s=None, **options) as lab:
         yield SyncSession(lab)

@@ -15,17 +15,17 @@ from pytest_cloudbench.lab.sync.changes import play_edits
 from pytest_cloudbench.model import ClientError
 from pytest_cloudbench.workload.payload import RandomContent
 from pytest_cloudbench.workload.payload.edits import Edit, Insert, Overwrite, appends, http_download, two_users
-from tests.lab.sync.links import session_of
+from tests.lab.sync.links import open_session
 
 
 def test_a_window_adds_up() -> None:
     steps = tuple((number, 10) for number in range(25))
-    seen = Window("a", changed_bytes=55, up_bytes=300, down_bytes=250, steps=steps)
-    assert (seen.wire_bytes, seen.tue) == (550, 10.0)
-    assert seen.every(1.0) == [145, 245, 160]
-    assert sum(seen.every(0.3)) == 550
-    assert seen.between(0.31, 0.52) == 13 + 14
-    assert seen.between(0.0, 2.5) == 550
+    window = Window("a", changed_bytes=55, up_bytes=300, down_bytes=250, steps=steps)
+    assert (window.wire_bytes, window.tue) == (550, 10.0)
+    assert window.every(1.0) == [145, 245, 160]
+    assert sum(window.every(0.3)) == 550
+    assert window.between(0.31, 0.52) == 13 + 14
+    assert window.between(0.0, 2.5) == 550
 
 
 def test_unknown_values_give_no_tue_or_rate() -> None:
@@ -82,25 +82,25 @@ def test_a_writer_that_is_held_up_says_so(tmp_path: Path) -> None:
 
 def test_a_client_is_watched(tmp_path: Path) -> None:
     pair: Any = clients.make_client("reference")
-    with session_of(pair, tmp_path) as session:
+    with open_session(pair, tmp_path) as session:
         activity, path = Activity(session), pair.folder / "a.bin"
 
         def write() -> int:
             path.write_bytes(RandomContent("a", 50_000).read(0, 50_000))
             return 50_000
 
-        def rest(duration_s: float) -> int:
+        def stay_idle(duration_s: float) -> int:
             pair.idle(duration_s)
             return 0
 
         quiet, new, many = activity.watch([
-            Act("quiet", partial(rest, 1.0), is_synced=False),
+            Act("quiet", partial(stay_idle, 1.0), is_synced=False),
             Act("new", write),
             Act("many", lambda: play_edits(appends("b", 0.4, 1, 4), path).changed_bytes),
         ])  # fmt: skip
         counters, before = pair.counters(), activity.login
-        (later,) = activity.watch([Act("later", partial(rest, 0.5), is_synced=False)])
-    assert [each.reasons for each in (quiet, new, many, later)] == [()] * 4
+        (later,) = activity.watch([Act("later", partial(stay_idle, 0.5), is_synced=False)])
+    assert [window.reasons for window in (quiet, new, many, later)] == [()] * 4
     assert (quiet.wire_bytes, quiet.events_s, quiet.tue) == (0, (), None)
     assert 50_000 < (new.up_bytes or 0) < 55_000
     assert len(new.events_s) == 1
@@ -112,8 +112,10 @@ def test_a_client_is_watched(tmp_path: Path) -> None:
     assert (many.up_bytes or 0) > 50_000 * len(many.events_s), "without delta, all of the file goes each time"
     assert many.tue == pytest.approx(((many.up_bytes or 0) + (many.down_bytes or 0)) / 4)
     assert before is not None
-    sent = sum(each.up_bytes or 0 for each in (before, new, many))
-    assert 0.9 * sent < counters["received_bytes"] < sent, "the server's kernel counts the same, without headers"
+    total_bytes = sum(window.up_bytes or 0 for window in (before, new, many))
+    assert 0.9 * total_bytes < counters["received_bytes"] < total_bytes, (
+        "the server's kernel counts the same, without headers"
+    )
     assert before.syns == 1
     assert (before.wire_bytes or 0) > 1000
     assert activity.login is before, "the client was started once"
@@ -121,7 +123,7 @@ def test_a_client_is_watched(tmp_path: Path) -> None:
 
 def test_a_client_that_ends_gives_no_number(tmp_path: Path) -> None:
     pair: Any = clients.make_client("reference")
-    with session_of(pair, tmp_path, timeout_s=0.5) as session:
+    with open_session(pair, tmp_path, timeout_s=0.5) as session:
 
         def end() -> int:
             pair.stop()
@@ -136,14 +138,14 @@ def test_a_client_that_ends_gives_no_number(tmp_path: Path) -> None:
 
 
 def test_change_without_captured_packets_gives_a_reason(tmp_path: Path) -> None:
-    """A client that brings files another way: here the test itself puts them where the server keeps them."""
+    """The client brings files another way, which the test simulates by reporting them as synced."""
     pair: Any = clients.make_client("reference")
-    with session_of(pair, tmp_path) as session:
+    with open_session(pair, tmp_path) as session:
         activity = Activity(session)
         activity.watch([])
         pair.after_change, pair.wait_synced = list, lambda timeout_s: Proof.QUIET
-        (seen,) = activity.watch([Act("elsewhere", lambda: 1)])
-    assert seen.reasons == ("the server has it, but no packet was captured",)
+        (window,) = activity.watch([Act("elsewhere", lambda: 1)])
+    assert window.reasons == ("the server has it, but no packet was captured",)
 
 
 def test_an_act_that_fails_is_an_error(tmp_path: Path) -> None:
@@ -153,7 +155,7 @@ def test_an_act_that_fails_is_an_error(tmp_path: Path) -> None:
         raise ClientError("not this one")
 
     with (
-        session_of(pair, tmp_path) as session,
+        open_session(pair, tmp_path) as session,
         pytest.raises(ClientError, match="not this one"),
     ):
         Activity(session).watch([Act("fails", fail)])
@@ -162,8 +164,8 @@ def test_an_act_that_fails_is_an_error(tmp_path: Path) -> None:
 def test_a_silent_client_is_seen_to_be_silent(tmp_path: Path) -> None:
     """A separate capture in which the client has no packet is neither an error nor a doubt."""
     pair: Any = clients.make_client("reference")
-    with session_of(pair, tmp_path) as session:
+    with open_session(pair, tmp_path) as session:
         activity = Activity(session)
         activity.watch([])
-        (seen,) = activity.watch([Act("idle", lambda: 0, is_synced=False)])
-    assert (seen.reasons, seen.wire_bytes, seen.events_s) == ((), 0, ())
+        (window,) = activity.watch([Act("idle", lambda: 0, is_synced=False)])
+    assert (window.reasons, window.wire_bytes, window.events_s) == ((), 0, ())

@@ -1,4 +1,4 @@
-"""The changes that a client is shown are as described, appear at once, and can be undone."""
+"""Changes in a client's folder: they are as described, appear at once, and can be undone."""
 
 from __future__ import annotations
 
@@ -20,63 +20,65 @@ def changes(tmp_path: Path) -> Changes:
     return Changes(tmp_path / "folder", tmp_path / "stage", "seed")
 
 
-def held(tmp_path: Path) -> dict[str, bytes]:
+def read_files(tmp_path: Path) -> dict[str, bytes]:
     root = tmp_path / "folder"
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
-def only_new(before: dict[str, bytes], after: dict[str, bytes]) -> bytes:
+def new_content(before: dict[str, bytes], after: dict[str, bytes]) -> bytes:
     (name,) = after.keys() - before.keys()
     return after[name]
 
 
 def test_a_copy_has_another_name_in_another_folder(changes: Changes, tmp_path: Path) -> None:
     changes.apply(Step("new", SIZE))
-    before = held(tmp_path)
-    seen = changes.apply(Step("copy"))
-    after = held(tmp_path)
+    before = read_files(tmp_path)
+    observation = changes.apply(Step("copy"))
+    after = read_files(tmp_path)
     first, second = (name.split("/") for name in after)
-    assert only_new(before, after) == next(iter(before.values()))
+    assert new_content(before, after) == next(iter(before.values()))
     assert first[0] != second[0]
     assert first[1][:4] != second[1][:4]
-    assert (seen.size_bytes, seen.changed_bytes) == (SIZE, SIZE)
+    assert (observation.size_bytes, observation.changed_bytes) == (SIZE, SIZE)
 
 
 @pytest.mark.parametrize("kind", ["append", "insert", "change", "spliced"])
 def test_edits_change_the_declared_bytes(changes: Changes, tmp_path: Path, kind: str) -> None:
     changes.apply(Step("new", SIZE))
-    (old,) = held(tmp_path).values()
-    seen = changes.apply(Step(kind, 64))
-    (new,) = held(tmp_path).values()
+    (old,) = read_files(tmp_path).values()
+    observation = changes.apply(Step(kind, 64))
+    (new,) = read_files(tmp_path).values()
     if kind == "change":
         assert len(new) == SIZE + 32
-        assert next(at for at in range(SIZE) if new[at] != old[at]) in range(SIZE // 4, SIZE // 4 + 4)
+        assert next(offset for offset in range(SIZE) if new[offset] != old[offset]) in range(SIZE // 4, SIZE // 4 + 4)
         assert new[SIZE // 4 + 32 : SIZE] == old[SIZE // 4 + 32 :]
     else:
-        at = {"append": SIZE, "insert": SIZE // 2}.get(kind, next((i for i in range(SIZE) if new[i] != old[i]), 0))
-        where = new.find(old[at : at + 500], at) if at < SIZE else SIZE + 64
+        offset = {"append": SIZE, "insert": SIZE // 2}.get(
+            kind, next((index for index in range(SIZE) if new[index] != old[index]), 0)
+        )
+        rest_offset = new.find(old[offset : offset + 500], offset) if offset < SIZE else SIZE + 64
         assert len(new) == SIZE + 64
-        assert new[:at] + new[where:] == old
-    assert (seen.size_bytes, seen.changed_bytes) == (len(new), 64)
+        assert new[:offset] + new[rest_offset:] == old
+    assert (observation.size_bytes, observation.changed_bytes) == (len(new), 64)
 
 
 def test_a_twin_differs_from_the_file_as_an_edit_does(changes: Changes, tmp_path: Path) -> None:
     changes.apply(Step("new", SIZE))
-    before = held(tmp_path)
+    before = read_files(tmp_path)
     changes.apply(Step("twin_insert", 64))
-    (old,), twin = before.values(), only_new(before, held(tmp_path))
+    (old,), twin = before.values(), new_content(before, read_files(tmp_path))
     assert twin[: SIZE // 2] + twin[SIZE // 2 + 64 :] == old
-    assert held(tmp_path).items() >= before.items()
+    assert read_files(tmp_path).items() >= before.items()
 
 
 def test_contents_compress_as_their_kind_says(changes: Changes, tmp_path: Path) -> None:
     for kind in ("text", "text_in_jpeg", "text_as_jpeg", "fake_jpeg", "jpeg", "sparse"):
-        before = held(tmp_path)
-        seen = changes.apply(Step(kind, SIZE))
-        after = held(tmp_path)
+        before = read_files(tmp_path)
+        observation = changes.apply(Step(kind, SIZE))
+        after = read_files(tmp_path)
         (name,) = after.keys() - before.keys()
-        assert seen.zlib_bytes == len(zlib.compress(after[name], 6))
-        assert (seen.zlib_bytes < 0.5 * SIZE) == (kind != "jpeg")
+        assert observation.zlib_bytes == len(zlib.compress(after[name], 6))
+        assert (observation.zlib_bytes < 0.5 * SIZE) == (kind != "jpeg")
         assert name.endswith(".jpg") == (kind in ("text_as_jpeg", "fake_jpeg", "jpeg"))
         assert after[name].startswith(b"\xff\xd8") == (kind in ("text_in_jpeg", "fake_jpeg", "jpeg"))
 
@@ -84,52 +86,54 @@ def test_contents_compress_as_their_kind_says(changes: Changes, tmp_path: Path) 
 def test_texts_are_never_the_same(changes: Changes, tmp_path: Path) -> None:
     for _ in range(2):
         changes.apply(Step("text", SIZE))
-    first, second = held(tmp_path).values()
-    blocks = {first[at : at + 32] for at in range(0, SIZE, 32)}
-    assert not any(second[at : at + 32] in blocks for at in range(0, SIZE, 32))
+    first, second = read_files(tmp_path).values()
+    blocks = {first[offset : offset + 32] for offset in range(0, SIZE, 32)}
+    assert not any(second[offset : offset + 32] in blocks for offset in range(0, SIZE, 32))
 
 
 def test_a_version_keeps_a_share(changes: Changes, tmp_path: Path) -> None:
     changes.apply(Step("new", SIZE))
-    (old,) = held(tmp_path).values()
-    seen = changes.apply(Step("version", share=0.3))
-    (new,) = held(tmp_path).values()
+    (old,) = read_files(tmp_path).values()
+    observation = changes.apply(Step("version", share=0.3))
+    (new,) = read_files(tmp_path).values()
     assert (len(new), new[: SIZE * 3 // 10]) == (SIZE, old[: SIZE * 3 // 10])
     assert new[SIZE * 3 // 10 :] != old[SIZE * 3 // 10 :]
-    assert seen.changed_bytes == SIZE * 7 // 10
+    assert observation.changed_bytes == SIZE * 7 // 10
 
 
 def test_batches_hold_as_many_bytes(changes: Changes, tmp_path: Path) -> None:
     for kind, files in (("few", 10), ("many", 100)):
-        before = held(tmp_path)
+        before = read_files(tmp_path)
         changes.apply(Step(kind, 100_000, files))
-        new = [data for name, data in held(tmp_path).items() if name not in before]
+        new = [data for name, data in read_files(tmp_path).items() if name not in before]
         assert (len(set(new)), sum(map(len, new))) == (files, 100_000)
 
 
 def test_deleted_content_is_gone_everywhere_and_comes_back(changes: Changes, tmp_path: Path) -> None:
     changes.apply(Step("text", SIZE))
-    others = held(tmp_path)
+    others = read_files(tmp_path)
     for kind in ("new", "copy", "append", "twin_change"):
         changes.apply(Step(kind, SIZE if kind == "new" else 64))
-    (base,) = [data for data in held(tmp_path).values() if len(data) == SIZE + 64 and data not in others.values()]
+    (base_content,) = [
+        data for data in read_files(tmp_path).values() if len(data) == SIZE + 64 and data not in others.values()
+    ]
     changes.apply(Step("delete"))
-    assert held(tmp_path) == others
+    assert read_files(tmp_path) == others
     changes.apply(Step("restore"))
-    assert only_new(others, held(tmp_path)) == base
+    assert new_content(others, read_files(tmp_path)) == base_content
 
 
 @pytest.mark.parametrize("kind", ["copy", "append", "change", "text", "many", "delete"])
 def test_a_step_can_be_taken_back(changes: Changes, tmp_path: Path, kind: str) -> None:
     changes.apply(Step("new", SIZE))
     changes.apply(Step("copy"))
-    before = held(tmp_path)
+    before = read_files(tmp_path)
     changes.apply(Step(kind, SIZE if kind in ("text", "many") else 64, 10 if kind == "many" else 1))
-    assert held(tmp_path) != before
+    assert read_files(tmp_path) != before
     changes.undo()
-    assert held(tmp_path) == before
+    assert read_files(tmp_path) == before
     changes.apply(Step("append", 64))
-    assert sorted(map(len, held(tmp_path).values())) == [SIZE, SIZE + 64]
+    assert sorted(map(len, read_files(tmp_path).values())) == [SIZE, SIZE + 64]
 
 
 def test_steps_that_cannot_be(changes: Changes) -> None:
@@ -142,5 +146,5 @@ def test_steps_that_cannot_be(changes: Changes) -> None:
 def test_every_kind_can_be_done(changes: Changes) -> None:
     changes.apply(Step("new", SIZE))
     for kind in KINDS:
-        seen = changes.apply(Step(kind, SIZE, 2 if kind in ("few", "many") else 1))
-        assert seen.kind == kind
+        observation = changes.apply(Step(kind, SIZE, 2 if kind in ("few", "many") else 1))
+        assert observation.kind == kind

@@ -1,4 +1,4 @@
-"""Servers and names that a capture shows, and those of a part of it."""
+"""Contacted servers and names in a capture, and in a part of it."""
 
 from __future__ import annotations
 

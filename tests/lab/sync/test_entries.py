@@ -1,4 +1,7 @@
-"""``lab``: one agent measures, all conclude the same; what is unavailable skips; what may be wrong never passes."""
+"""Entries of the ``lab`` fixture: one agent measures, and all agents conclude the same.
+
+A test skips if something is unavailable, and never passes with numbers that may be wrong.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +29,8 @@ def test_once(lab):
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Lab]:
-    with lab_in(tmp_path) as made:
-        yield made
+    with lab_in(tmp_path) as new_lab:
+        yield new_lab
 
 
 def test_one_agent_measures_and_all_conclude(lab: Lab) -> None:

@@ -1,4 +1,4 @@
-"""``--client`` and ``lab``: entries, skips, captures on request, with and without workers."""
+"""The ``lab`` fixture with ``--client``: entries, skips and captures on request, with and without workers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_cloudbench.net.capture import read_comment, walk
-from tests.fleet.harness import Ended, Lab, lab_in
+from tests.fleet.harness import FinishedRun, Lab, lab_in
 from tests.runs import ALONE, FLEET
 
 pytestmark = pytest.mark.usefixtures("can_link", "can_capture")
@@ -38,27 +38,27 @@ at_least = 1
 source = "somebody who was wrong"
 date = 2026-11-20
 """
-BOTH = ("--client", "reference", "--client", "reference?deduplication=1")
+BOTH_CLIENTS = ("--client", "reference", "--client", "reference?deduplication=1")
 
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Lab]:
-    with lab_in(tmp_path) as made:
-        made.write(TEST)
-        made.write(EXPECTED, "expected.toml")
-        yield made
+    with lab_in(tmp_path) as new_lab:
+        new_lab.write(TEST)
+        new_lab.write(EXPECTED, "expected.toml")
+        yield new_lab
 
 
-def judged(run: Ended) -> None:
-    """One client deduplicates and the other does not, each as configured."""
+def check_entries(run: FinishedRun) -> None:
+    """Check that one client deduplicates and the other does not, each as configured."""
     assert run.counts() == {"passed": 1, "failed": 1}, run.text
     plain, saving = run.info("test_copy[reference]"), run.info("test_copy[reference?deduplication=1]")
     assert (plain["deduplication"], saving["deduplication"]) == (0, 1)
     assert plain["tue"] > 0.9
     assert saving["told"] == f"{saving['tue']:.0%}"
     assert saving["provider"] == "reference?deduplication=1"
-    for off in saving["setting"]["link"]["delivered"]["off"]:  # of a busy machine, and the entry says so
-        assert f"the link did not deliver what was asked: {off}" in saving["notes"]
+    for deviation in saving["setting"]["link"]["delivered"]["off"]:  # on a busy machine; the entry reports it
+        assert f"the link did not deliver what was asked: {deviation}" in saving["notes"]
     assert any("somebody who was wrong" in line for line in plain["expectations_unmet"])
     assert run.lines_with("client and server are on this machine")
     assert run.leftovers == []
@@ -69,7 +69,7 @@ def judged(run: Ended) -> None:
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("workers", [ALONE, FLEET])
 def test_entries_are_made_and_judged(lab: Lab, workers: tuple[str, ...]) -> None:
-    judged(lab.run(*BOTH, *workers, "-ocloudbench_expectations=expected.toml"))
+    check_entries(lab.run(*BOTH_CLIENTS, *workers, "-ocloudbench_expectations=expected.toml"))
 
 
 @pytest.mark.slow
@@ -77,9 +77,9 @@ def test_captures_are_kept_on_request(lab: Lab) -> None:
     run = lab.run("--client", "reference", "-ocloudbench_keep_captures=true")
     assert run.counts() == {"passed": 1}, run.text
     (path,) = run.folder.rglob("results/**/*.pcapng")
-    told = read_comment(walk(path.read_bytes()).comments)
-    assert told is not None
-    assert told["steps"] == ["new", "copy"]
+    comment = read_comment(walk(path.read_bytes()).comments)
+    assert comment is not None
+    assert comment["steps"] == ["new", "copy"]
 
 
 def test_missing_client_is_skipped_with_its_install_command(lab: Lab) -> None:

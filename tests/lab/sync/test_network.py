@@ -1,4 +1,4 @@
-"""A client that somebody else started, on an interface that other programs use: only its own bytes count."""
+"""A client that somebody else started, on a shared interface: only its own bytes count."""
 
 from __future__ import annotations
 
@@ -45,105 +45,119 @@ STEPS = (
 _number = itertools.count()
 
 
-def measured(at: ExternalClientLab, tmp_path: Path, steps: str = STEPS, **options: Any) -> tuple[dict[str, Any], Any]:
-    """Observations by their kind, and what else is known."""
-    found = at.run_python(SESSION, at.spec(**options), str(tmp_path / f"session-{next(_number)}"), steps)
-    assert not list(at.pair.folder.glob("cloudbench-*")), "what was written is removed"
-    return {each["kind"]: each for each in found["seen"]}, found
+def measure_by_kind(
+    client_lab: ExternalClientLab, tmp_path: Path, steps: str = STEPS, **options: Any
+) -> tuple[dict[str, Any], Any]:
+    """Measure the steps. Return the observations by their kind, and the whole output of the session."""
+    output = client_lab.run_python(
+        SESSION, client_lab.spec(**options), str(tmp_path / f"session-{next(_number)}"), steps
+    )
+    assert not list(client_lab.pair.folder.glob("cloudbench-*")), "what was written is removed"
+    return {observation["kind"]: observation for observation in output["seen"]}, output
 
 
 @pytest.mark.slow
 def test_by_name_beside_another_program_at_the_same_address(tmp_path: Path) -> None:
-    with open_external_client(f"reference?deduplication=1&connections=per-file&{NAMED}", tmp_path) as at:
-        at.start_other_program()
-        before = at.pair.counters()["received_bytes"]
-        seen, found = measured(at, tmp_path, names="*.example.test")
-        received = at.pair.counters()["received_bytes"] - before
-    assert all(not each["reasons"] for each in seen.values()), seen
-    assert seen["idle"]["up_bytes"] == 0
-    assert 1_000_000 < seen["new"]["up_bytes"] < 1_010_000
-    assert 0 < seen["copy"]["up_bytes"] < 5_000, "the switch shows"
-    assert seen["many"]["syns"] == 10
-    assert sum(each["up_bytes"] for each in seen.values()) <= received, "nothing that its server did not get"
-    network = found["record"]["link"]
+    with open_external_client(f"reference?deduplication=1&connections=per-file&{NAMED}", tmp_path) as client_lab:
+        client_lab.start_other_program()
+        before = client_lab.pair.counters()["received_bytes"]
+        observations, output = measure_by_kind(client_lab, tmp_path, names="*.example.test")
+        received = client_lab.pair.counters()["received_bytes"] - before
+    assert all(not observation["reasons"] for observation in observations.values()), observations
+    assert observations["idle"]["up_bytes"] == 0
+    assert 1_000_000 < observations["new"]["up_bytes"] < 1_010_000
+    assert 0 < observations["copy"]["up_bytes"] < 5_000, "the switch shows"
+    assert observations["many"]["syns"] == 10
+    assert sum(observation["up_bytes"] for observation in observations.values()) <= received, (
+        "nothing that its server did not get"
+    )
+    network = output["record"]["link"]
     assert network["flows_of_others"] > 3
     assert network["nameless"] == {"flows": 0, "wire_bytes": 0}
     assert network["seen_servers"] == ["files.example.test"]
     assert network["round_trip_s"] == pytest.approx(0.02, rel=0.3)
     assert network["mode"] == "the user's own network, not shaped"
-    assert any("20" in note and "measured from handshakes" in note for note in found["notes"])
-    assert any("recognised by name (*.example.test): " in note for note in found["notes"])
-    assert not any("on this machine" in note for note in found["notes"])
-    assert not any("quiet network" in note for note in found["notes"])
+    assert any("20" in note and "measured from handshakes" in note for note in output["notes"])
+    assert any("recognised by name (*.example.test): " in note for note in output["notes"])
+    assert not any("on this machine" in note for note in output["notes"])
+    assert not any("quiet network" in note for note in output["notes"])
 
 
 def test_an_open_connection_has_no_name_and_is_not_guessed(tmp_path: Path) -> None:
-    with open_external_client(f"reference?{NAMED}", tmp_path) as at:
-        refused = at.run_python(SESSION, at.spec(names="*.example.test"), str(tmp_path / "session"), STEPS)["refused"]
-        assert not list(at.pair.folder.iterdir())
-    assert "bytes were in flows without a name, which may or may not be the client's: say which servers" in refused
+    with open_external_client(f"reference?{NAMED}", tmp_path) as client_lab:
+        refusal = client_lab.run_python(
+            SESSION, client_lab.spec(names="*.example.test"), str(tmp_path / "session"), STEPS
+        )["refused"]
+        assert not list(client_lab.pair.folder.iterdir())
+    assert "bytes were in flows without a name, which may or may not be the client's: say which servers" in refusal
 
 
 @pytest.mark.slow
 def test_names_that_lack_a_server_are_found_out(tmp_path: Path) -> None:
-    """The content goes to a server that nobody named; it must not look like a client that hardly sends anything."""
-    with open_external_client(f"reference?connections=per-file&{NAMED}", tmp_path) as at:
-        at.start_other_program()
-        for spec in (at.spec(names="login.example.test"), at.spec(servers="192.0.2.1")):
-            refused = at.run_python(SESSION, spec, str(tmp_path / f"session-{next(_number)}"), STEPS)["refused"]
-            assert "the server has it, but nothing from the client was captured" in refused
-            assert ("files.example.test (1," in refused) == ("names=" in spec), refused
+    """The content goes to a server that nobody named. The client must not look like one that sends almost nothing."""
+    with open_external_client(f"reference?connections=per-file&{NAMED}", tmp_path) as client_lab:
+        client_lab.start_other_program()
+        for spec in (client_lab.spec(names="login.example.test"), client_lab.spec(servers="192.0.2.1")):
+            refusal = client_lab.run_python(SESSION, spec, str(tmp_path / f"session-{next(_number)}"), STEPS)["refused"]
+            assert "the server has it, but nothing from the client was captured" in refusal
+            assert ("files.example.test (1," in refusal) == ("names=" in spec), refusal
 
 
 def test_addresses_of_servers_name_an_open_connection(tmp_path: Path) -> None:
-    with open_external_client("reference?deduplication=1", tmp_path) as at:
-        seen, found = measured(at, tmp_path, servers=f"{at.link.address('server')},2001:2::/48")
-    assert all(not each["reasons"] for each in seen.values()), seen
-    assert 1_000_000 < seen["new"]["up_bytes"] < 1_010_000
-    assert seen["new"]["syns"] == 0
-    assert 0 < seen["copy"]["up_bytes"] < 5_000
-    assert found["record"]["link"]["round_trip_s"] == pytest.approx(0.02, rel=0.5)
-    assert any("measured from acknowledgements" in note for note in found["notes"])
+    with open_external_client("reference?deduplication=1", tmp_path) as client_lab:
+        observations, output = measure_by_kind(
+            client_lab, tmp_path, servers=f"{client_lab.link.address('server')},2001:2::/48"
+        )
+    assert all(not observation["reasons"] for observation in observations.values()), observations
+    assert 1_000_000 < observations["new"]["up_bytes"] < 1_010_000
+    assert observations["new"]["syns"] == 0
+    assert 0 < observations["copy"]["up_bytes"] < 5_000
+    assert output["record"]["link"]["round_trip_s"] == pytest.approx(0.02, rel=0.5)
+    assert any("measured from acknowledgements" in note for note in output["notes"])
 
 
 @pytest.mark.slow
 def test_small_nameless_traffic_is_reported_beside_the_number(tmp_path: Path) -> None:
-    with open_external_client(f"reference?connections=per-file&{NAMED}", tmp_path) as at:
-        at.start_nameless_program(500)
-        seen, found = measured(at, tmp_path, names="*.example.test")
-    assert all(not each["reasons"] for each in seen.values()), seen
-    assert 1_000_000 < seen["new"]["up_bytes"] < 1_010_000
-    assert seen["new"]["nameless_bytes"] > 500
-    assert any(note.startswith("1 flow / ") and "are not counted" in note for note in found["notes"])
+    with open_external_client(f"reference?connections=per-file&{NAMED}", tmp_path) as client_lab:
+        client_lab.start_nameless_program(500)
+        observations, output = measure_by_kind(client_lab, tmp_path, names="*.example.test")
+    assert all(not observation["reasons"] for observation in observations.values()), observations
+    assert 1_000_000 < observations["new"]["up_bytes"] < 1_010_000
+    assert observations["new"]["nameless_bytes"] > 500
+    assert any(note.startswith("1 flow / ") and "are not counted" in note for note in output["notes"])
 
 
 @pytest.mark.slow
 def test_quiet_is_reported_as_a_weaker_proof(tmp_path: Path) -> None:
-    with open_external_client(f"reference?connections=per-file&{NAMED}", tmp_path) as at:
+    with open_external_client(f"reference?connections=per-file&{NAMED}", tmp_path) as client_lab:
         steps = '[{"kind": "new", "size_bytes": 1000000}]'
-        seen, found = measured(at, tmp_path, steps, verified=False, names="*.example.test", quiet_s="1")
-    assert not seen["new"]["reasons"]
-    assert found["record"]["proofs"] == [Proof.QUIET.value]
+        observations, output = measure_by_kind(
+            client_lab, tmp_path, steps, verified=False, names="*.example.test", quiet_s="1"
+        )
+    assert not observations["new"]["reasons"]
+    assert output["record"]["proofs"] == [Proof.QUIET.value]
     assert any(
         "a quiet network is taken as a sign that the server had everything, which is weaker" in note
-        for note in found["notes"]
+        for note in output["notes"]
     )
 
 
 @pytest.mark.slow
 def test_a_server_that_is_near_shows_no_waits(tmp_path: Path) -> None:
-    """Without a delay an answer arrives before the next bytes, though the client did not wait for it."""
-    with open_external_client(f"reference?bundling=pipelined&connections=one&{NAMED}", tmp_path, delay_ms=0) as at:
+    """Without a delay, an answer arrives before the next bytes although the client did not wait for it."""
+    with open_external_client(
+        f"reference?bundling=pipelined&connections=one&{NAMED}", tmp_path, delay_ms=0
+    ) as client_lab:
         steps = STEPS.replace('{"kind": "copy"}', '{"kind": "few", "size_bytes": 5000, "files": 2}')
-        seen, _ = measured(at, tmp_path, steps, servers=at.link.address("server"))
-    verdicts = judge_capabilities([Observation(**each) for each in seen.values()])
+        observations, _ = measure_by_kind(client_lab, tmp_path, steps, servers=client_lab.link.address("server"))
+    verdicts = judge_capabilities([Observation(**observation) for observation in observations.values()])
     for name in ("chunking", "bundling"):
         assert verdicts[name].answer == "unknown"
         assert "the server is near (round trip 0." in verdicts[name].detail
 
 
 def test_external_client_names_missing_options(tmp_path: Path) -> None:
-    def refused(**options: str) -> str:
+    def find_refusal(**options: str) -> str:
         client = clients.make_client("external", folder=str(tmp_path), **options)
         network = network_of(client, Way())
         assert isinstance(network, UsersInterface)
@@ -153,9 +167,9 @@ def test_external_client_names_missing_options(tmp_path: Path) -> None:
         assert not list(tmp_path.iterdir())
         return str(raised.value)
 
-    assert "give interface, the one that the client uses; there are: lo" in refused(names="*.example.com")
-    assert "cannot identify the client's traffic on lo; give names, product or servers" in refused(interface="lo")
-    assert "no address of none0 is known; give address" in refused(interface="none0", names="*.example.com")
+    assert "give interface, the one that the client uses; there are: lo" in find_refusal(names="*.example.com")
+    assert "cannot identify the client's traffic on lo; give names, product or servers" in find_refusal(interface="lo")
+    assert "no address of none0 is known; give address" in find_refusal(interface="none0", names="*.example.com")
 
 
 def test_clean_removes_files_of_killed_run_from_mirrored_folder(
@@ -175,30 +189,30 @@ def test_clean_removes_files_of_killed_run_from_mirrored_folder(
         "if sys.argv[3:]: network.close()\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
-    for ends in ([], ["at its end"]):
-        argv = [sys.executable, "-c", program, str(mirrored), str(tmp_path / "work"), *ends]
+    for extra_args in ([], ["at its end"]):
+        argv = [sys.executable, "-c", program, str(mirrored), str(tmp_path / "work"), *extra_args]
         assert subprocess.run(argv, check=False).returncode == -signal.SIGKILL
-        assert len(journal.pending_folders()[0]) == len(list(mirrored.glob("cloudbench-*"))) == (0 if ends else 1)
+        assert len(journal.pending_folders()[0]) == len(list(mirrored.glob("cloudbench-*"))) == (0 if extra_args else 1)
         assert cli.main(["clean"]) == 0
         assert [path.name for path in mirrored.iterdir()] == ["mine.txt"]
         assert journal.pending_folders() == ([], [])
 
 
 def test_addresses_are_the_kernels() -> None:
-    found = interface_addresses("lo")
-    if not found:
+    addresses = interface_addresses("lo")
+    if not addresses:
         pytest.skip("lo has no address here, or this is not Linux")
-    assert "127.0.0.1" in found
+    assert "127.0.0.1" in addresses
     assert interface_addresses("none0") == ()
 
 
 def test_addresses_of_either_kind(tmp_path: Path) -> None:
-    with open_external_client("reference", tmp_path) as at:
+    with open_external_client("reference", tmp_path) as client_lab:
         code = "from pytest_cloudbench.lab.sync.network import interface_addresses as of\n"
-        found = at.run_python(code + print_as_json(["of('cloudbench0')", "of('lo')"]))
-        expected = at.link.address("client")
-    assert expected in found[0]
-    assert expected not in found[1]
+        addresses = client_lab.run_python(code + print_as_json(["of('cloudbench0')", "of('lo')"]))
+        expected = client_lab.link.address("client")
+    assert expected in addresses[0]
+    assert expected not in addresses[1]
 
 
 def test_any_other_client_has_a_link_of_its_own() -> None:

@@ -1,4 +1,7 @@
-"""Tests of a lab run on one agent, the others wait: same tests, entries and files with any number of workers."""
+"""Tests of a lab run on one agent while the others wait.
+
+Tests, entries and files are the same with any number of workers.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fleet.harness import FOLDER, Ended, Lab, lab_in
+from tests.fleet.harness import FOLDER, FinishedRun, Lab, lab_in
 
 SPREADS = [(), ("-n", "1"), ("-n", "3")]
 TWO_CLIENTS = ("--client", "reference", "--client", "reference?retry=2")
@@ -33,8 +36,8 @@ CONCLUDES = """
 
 @pytest.fixture
 def lab(tmp_path: Path, ctrl_c: None) -> Iterator[Lab]:
-    with lab_in(tmp_path) as made:
-        yield made
+    with lab_in(tmp_path) as new_lab:
+        yield new_lab
 
 
 @pytest.mark.quick_cases(1)
@@ -49,7 +52,7 @@ def test_names_do_not_depend_on_workers(lab: Lab, spread: tuple[str, ...]) -> No
         for spec in specs
         for name in (
             f"test_it.py::test_first[{spec}]",
-            *(f"test_it.py::test_second[{spec}-{size}]#{each}" for size in (1, 2) for each in "ab"),
+            *(f"test_it.py::test_second[{spec}-{size}]#{label}" for size in (1, 2) for label in "ab"),
         )
     ], "tests of one client follow each other"
     assert [entry["name"] for entry in run.document["benchmarks"][:3]] == [
@@ -59,9 +62,9 @@ def test_names_do_not_depend_on_workers(lab: Lab, spread: tuple[str, ...]) -> No
     ]
     assert run.document["benchmarks"][1]["params"] == {"provider": "reference", "size": 1}
     assert {entry["extra_info"]["agents"] for entry in run.document["benchmarks"]} == {1}
-    told = [line.split() for line in (lab.folder / "told").read_text().splitlines()]
-    assert len(told) == 6
-    assert len({pid for pid, *_ in told}) == 1, "one agent measures"
+    calls = [line.split() for line in (lab.folder / "told").read_text().splitlines()]
+    assert len(calls) == 6
+    assert len({pid for pid, *_ in calls}) == 1, "one agent measures"
 
 
 @pytest.mark.slow
@@ -95,7 +98,7 @@ def test_no_other_test_runs_while_a_client_is_measured(lab: Lab) -> None:
     assert run.counts() == {"passed": 7}, run.text
     spans = [line.split() for line in (lab.folder / "spans").read_text().splitlines()]
     assert sorted(name for name, *_ in spans) == ["all"] * 4 + ["lab"] + ["shared"] * 4
-    ((_, begin, end),) = (each for each in spans if each[0] == "lab")
+    ((_, begin, end),) = (span for span in spans if span[0] == "lab")
     others = [(float(first), float(last)) for name, first, last in spans if name != "lab"]
     assert all(last <= float(begin) or float(end) <= first for first, last in others), spans
 
@@ -165,7 +168,7 @@ def test_a_leader_that_is_lost_fails_its_test_and_the_next_one_leads(lab: Lab) -
     assert (lab.folder / "second").read_text() == "gw1"
 
 
-def refused(run: Ended, line: str) -> None:
+def assert_refused(run: FinishedRun, line: str) -> None:
     assert run.status == 1, run.text
     assert run.lines_with(line)
     assert not run.lines_with("Traceback")
@@ -174,13 +177,13 @@ def refused(run: Ended, line: str) -> None:
 @pytest.mark.slow
 def test_a_real_client_has_no_scaled_time(lab: Lab) -> None:
     lab.write("    def test_it(lab): pass")
-    refused(lab.run("--client", "reference", "--time-scale", "10"), "a sync client runs in real time; leave")
+    assert_refused(lab.run("--client", "reference", "--time-scale", "10"), "a sync client runs in real time; leave")
 
 
 @pytest.mark.slow
 def test_a_provider_and_a_client_are_two_tests(lab: Lab) -> None:
     lab.write("    def test_it(lab, experiment): pass")
-    refused(lab.run(*FOLDER, "--client", "reference", "-n", "2"), "experiment a provider on all: make two tests")
+    assert_refused(lab.run(*FOLDER, "--client", "reference", "-n", "2"), "experiment a provider on all: make two tests")
 
 
 @pytest.mark.slow
@@ -208,8 +211,10 @@ OTHER_PLUGIN = """
 
 
 @pytest.mark.quick_cases(1)
-@pytest.mark.parametrize(("line", "seen"), [("", "theirs"), ("from pytest_cloudbench.plugin import lab", "reference")])
-def test_a_lab_of_another_plugin_is_theirs_until_ours_is_imported(lab: Lab, line: str, seen: str) -> None:
+@pytest.mark.parametrize(
+    ("line", "expected"), [("", "theirs"), ("from pytest_cloudbench.plugin import lab", "reference")]
+)
+def test_a_lab_of_another_plugin_is_theirs_until_ours_is_imported(lab: Lab, line: str, expected: str) -> None:
     lab.write(OTHER_PLUGIN, "other.py").write(f"pytest_plugins = ['other']\n{line}\n", "conftest.py")
     lab.write("""
     def test_it(lab):
@@ -217,7 +222,7 @@ def test_a_lab_of_another_plugin_is_theirs_until_ours_is_imported(lab: Lab, line
     """)
     run = lab.run("--client", "reference", env={"PYTHONPATH": str(lab.folder)})
     assert run.counts() == {"passed": 1}, run.text
-    assert (lab.folder / "seen").read_text() == seen
+    assert (lab.folder / "seen").read_text() == expected
 
 
 SHARES = """
@@ -261,9 +266,9 @@ def test_a_file_shares_a_client_until_a_test_wants_its_own(lab: Lab) -> None:
     assert run.leftovers == []
     workdirs = {Path(line.split("] ")[1].split()[0]) for line in (one, own, three)}
     assert not any(path.exists() for path in workdirs)
-    kept = {
-        path.parent.name: sorted(each.name for each in path.parent.iterdir()) for path in run.folder.rglob("lab.json")
+    names_by_test = {
+        path.parent.name: sorted(entry.name for entry in path.parent.iterdir()) for path in run.folder.rglob("lab.json")
     }
-    assert sorted(kept) == [f"test_it.py__test_{name}_reference_" for name in ("one", "own", "three")]
-    assert kept["test_it.py__test_own_reference_"] == ["0.pcapng", "capture-0.json", "lab.json"]
+    assert sorted(names_by_test) == [f"test_it.py__test_{name}_reference_" for name in ("one", "own", "three")]
+    assert names_by_test["test_it.py__test_own_reference_"] == ["0.pcapng", "capture-0.json", "lab.json"]
     assert not list(run.folder.rglob("observations.json")), "nobody took a step"

@@ -1,4 +1,4 @@
-"""The time until the other side has files: known from a link's rate, and never for files that are not intact."""
+"""The time until the other side has files, which follows from the link's rate and needs intact files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pytest_cloudbench.lab.sync.lab import Lab
 from pytest_cloudbench.lab.sync.propagation import Propagation, _ReceiverWatch, propagate
 from pytest_cloudbench.net.link import Way
 
-from .links import lab_of
+from .links import open_lab
 
 RATE_BIT_PER_S = 8e6
 
@@ -30,13 +30,13 @@ Start = Callable[..., Lab]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Opens the lab of a reference client with these options, and starts the client."""
+    """Function that opens the lab of a reference client with some options and starts the client."""
     with ExitStack() as stack:
 
         def make(options: str = "") -> Lab:
             client = clients.make_client(f"reference?settle_s=0.2{options}")
             way = Way(delay_ms=5, rate_bit_per_s=RATE_BIT_PER_S)
-            lab = stack.enter_context(lab_of(client, tmp_path, way, interruptible=True, stream_s=None))
+            lab = stack.enter_context(open_lab(client, tmp_path, way, interruptible=True, stream_s=None))
             lab.start()
             return lab
 
@@ -48,39 +48,39 @@ def lab(start: Start) -> Lab:
     return start()
 
 
-def arrival(lab: Lab, workload: Workload, timeout_s: float = 30.0) -> Propagation:
+def measure_propagation(lab: Lab, workload: Workload, timeout_s: float = 30.0) -> Propagation:
     return propagate(lab, workload, name="new", seed="known", timeout_s=timeout_s)
 
 
 def test_a_file_takes_patience_and_its_size_over_the_rate(lab: Lab) -> None:
-    found = arrival(lab, Workload(1, 1_000_000))
-    assert found.error == ""
-    assert found.high_s is not None
-    on_the_link_s = found.up_bytes * 8 / RATE_BIT_PER_S
-    assert 0.2 + on_the_link_s * 0.9 <= found.high_s <= 0.2 + on_the_link_s * 1.5 + 0.5
-    assert 0 <= found.high_s - found.low_s <= 0.5
-    assert 1_000_000 * 1.03 <= found.up_bytes <= 1_000_000 * 1.06
-    assert 0 < found.down_bytes < 60_000
-    assert all((found.memory_bytes[side] or 0) > 5_000_000 for side in ("client", "server"))
-    assert all(found.cpu_s[side] is not None for side in ("client", "server"))
-    assert (found.cpu_s["device"], found.memory_bytes["device"]) == (None, None), "there is none"
-    assert found.other_down_bytes == pytest.approx(found.up_bytes, rel=0.01), "the other end of the link"
-    assert found.other_up_bytes == pytest.approx(found.down_bytes, rel=0.1)
+    propagation = measure_propagation(lab, Workload(1, 1_000_000))
+    assert propagation.error == ""
+    assert propagation.high_s is not None
+    on_the_link_s = propagation.up_bytes * 8 / RATE_BIT_PER_S
+    assert 0.2 + on_the_link_s * 0.9 <= propagation.high_s <= 0.2 + on_the_link_s * 1.5 + 0.5
+    assert 0 <= propagation.high_s - propagation.low_s <= 0.5
+    assert 1_000_000 * 1.03 <= propagation.up_bytes <= 1_000_000 * 1.06
+    assert 0 < propagation.down_bytes < 60_000
+    assert all((propagation.memory_bytes[side] or 0) > 5_000_000 for side in ("client", "server"))
+    assert all(propagation.cpu_s[side] is not None for side in ("client", "server"))
+    assert (propagation.cpu_s["device"], propagation.memory_bytes["device"]) == (None, None), "there is none"
+    assert propagation.other_down_bytes == pytest.approx(propagation.up_bytes, rel=0.01), "the other end of the link"
+    assert propagation.other_up_bytes == pytest.approx(propagation.down_bytes, rel=0.1)
 
 
 def test_a_set_that_does_not_come_has_no_time(lab: Lab) -> None:
     lab.link.interrupt("black_hole", at_byte=100_000, duration_s=600)
-    found = arrival(lab, Workload(1, 1_000_000), timeout_s=1.0)
-    assert found.high_s is None
-    assert "not there" in found.error
-    assert found.low_s >= 0.9
+    propagation = measure_propagation(lab, Workload(1, 1_000_000), timeout_s=1.0)
+    assert propagation.high_s is None
+    assert "not there" in propagation.error
+    assert propagation.low_s >= 0.9
 
 
 def test_a_client_that_ends_is_noticed_at_once(lab: Lab) -> None:
     lab.link.interrupt("reset", at_byte=100_000)
-    found = arrival(lab, Workload(1, 1_000_000), timeout_s=60.0)
-    assert found.high_s is None
-    assert "ended while it was needed" in found.error
+    propagation = measure_propagation(lab, Workload(1, 1_000_000), timeout_s=60.0)
+    assert propagation.high_s is None
+    assert "ended while it was needed" in propagation.error
 
 
 def test_right_sizes_with_other_bytes_are_not_intact(tmp_path: Path) -> None:
@@ -102,15 +102,17 @@ def test_a_second_device_has_its_own_bytes_cpu_and_memory(
 ) -> None:
     lab = start("&pull_s=0.2")
     pair = lab.client
-    found = arrival(lab, Workload(4, 250_000))
-    assert found.error == ""
-    assert found.high_s is not None
-    assert found.high_s >= 0.2 + found.up_bytes * 8 / RATE_BIT_PER_S * 0.9, "it was uploaded before"
-    assert 1_000_000 * 1.03 <= found.up_bytes <= 1_000_000 * 1.06, "what the device downloads does not cross the link"
-    assert 1_000_000 < (found.other_down_bytes or 0) < 1_000_000 * 1.03
-    assert 0 < (found.other_up_bytes or 0) < 60_000
-    assert all((found.memory_bytes[side] or 0) > 5_000_000 for side in ("client", "server", "device"))
-    assert all(found.cpu_s[side] is not None for side in ("client", "server", "device"))
+    propagation = measure_propagation(lab, Workload(4, 250_000))
+    assert propagation.error == ""
+    assert propagation.high_s is not None
+    assert propagation.high_s >= 0.2 + propagation.up_bytes * 8 / RATE_BIT_PER_S * 0.9, "it was uploaded before"
+    assert 1_000_000 * 1.03 <= propagation.up_bytes <= 1_000_000 * 1.06, (
+        "what the device downloads does not cross the link"
+    )
+    assert 1_000_000 < (propagation.other_down_bytes or 0) < 1_000_000 * 1.03
+    assert 0 < (propagation.other_up_bytes or 0) < 60_000
+    assert all((propagation.memory_bytes[side] or 0) > 5_000_000 for side in ("client", "server", "device"))
+    assert all(propagation.cpu_s[side] is not None for side in ("client", "server", "device"))
     assert set(pair.pids("device")).isdisjoint((*pair.pids("server"), *pair.pids("client")))
 
 
@@ -123,23 +125,23 @@ def test_the_period_of_the_second_device_is_in_the_time(
     lab, appeared_ns = start(f"&pull_s={period_s}"), [0]
     pair: Any = lab.client
 
-    def noted(*args: Any) -> int:
+    def put_and_note(*args: Any) -> int:
         appeared_ns[0] = put(*args)
         return appeared_ns[0]
 
-    monkeypatch.setattr("pytest_cloudbench.lab.sync.propagation.put", noted)
+    monkeypatch.setattr("pytest_cloudbench.lab.sync.propagation.put", put_and_note)
     look_ns = before_ns = time.time_ns()
-    questions = asked(pair)
-    while asked(pair) == questions:
-        # When this was read, the next poll had not arrived yet.
+    polls = count_polls(pair)
+    while count_polls(pair) == polls:
+        # At this time the next poll had not arrived yet.
         before_ns, look_ns = look_ns, time.time_ns()
-    found = arrival(lab, Workload(1, 1000))
-    assert found.high_s is not None
-    assert appeared_ns[0] + found.high_s * 1e9 >= before_ns + period_s * 1e9
+    propagation = measure_propagation(lab, Workload(1, 1000))
+    assert propagation.high_s is not None
+    assert appeared_ns[0] + propagation.high_s * 1e9 >= before_ns + period_s * 1e9
 
 
-def asked(pair: ReferenceClient) -> int:
-    """How often the second device has polled."""
+def count_polls(pair: ReferenceClient) -> int:
+    """Return how often the second device has polled."""
     return int(pair.counters()["device"]["requests"].get("/news", 0))
 
 
@@ -151,11 +153,11 @@ def test_file_missing_on_the_second_device_has_not_arrived(
     pair: Any = lab.client
     (pid,) = pair.pids("device")
     os.kill(pid, signal.SIGSTOP)
-    found = arrival(lab, Workload(1, 1000), timeout_s=1.5)
-    assert (found.high_s, found.error) == (None, "not there, or not intact, after 1.5 s")
+    propagation = measure_propagation(lab, Workload(1, 1000), timeout_s=1.5)
+    assert (propagation.high_s, propagation.error) == (None, "not there, or not intact, after 1.5 s")
     pair.wait_synced(60)
     assert (pair.stored / "new").exists()
     os.kill(pid, signal.SIGKILL)
-    found = propagate(lab, Workload(1, 1000), name="more", seed="", timeout_s=60)
-    assert found.high_s is None
-    assert "reference-device (device): killed by signal 9" in found.error
+    propagation = propagate(lab, Workload(1, 1000), name="more", seed="", timeout_s=60)
+    assert propagation.high_s is None
+    assert "reference-device (device): killed by signal 9" in propagation.error

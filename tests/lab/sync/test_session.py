@@ -1,4 +1,4 @@
-"""Clients on a link with a capture: what is seen is what was sent, and nothing is left behind, whatever happens."""
+"""Clients on a link with a capture: the captured bytes are the sent ones, and nothing is ever left behind."""
 
 from __future__ import annotations
 
@@ -40,52 +40,52 @@ folder = "{stored}"
 
 @pytest.fixture
 def start(tmp_path: Path, can_capture: None) -> Iterator[Start]:
-    """Starts sessions, and ends them; skips with the reason where this machine cannot."""
-    made: list[Lab] = []
+    """Function that starts sessions, which end with the test. Skips with the reason if this machine cannot."""
+    labs: list[Lab] = []
 
-    def one(spec: str, **options: Any) -> SyncSession:
-        lab = Lab(clients.make_client(spec), tmp_path / str(len(made)), seed=str(tmp_path), stream_s=None, **options)
+    def start_session(spec: str, **options: Any) -> SyncSession:
+        lab = Lab(clients.make_client(spec), tmp_path / str(len(labs)), seed=str(tmp_path), stream_s=None, **options)
         with skipping():
             lab.__enter__()
-        made.append(lab)
+        labs.append(lab)
         return SyncSession(lab)
 
-    yield one
-    for lab in made:
+    yield start_session
+    for lab in labs:
         lab.__exit__(None, None, None)
-    for number in range(len(made)):
+    for number in range(len(labs)):
         assert not leftovers(tmp_path / str(number))
 
 
 def leftovers(workdir: Path) -> list[str]:
-    """Processes that say in their environment or their command that they belong to the session."""
-    found = []
+    """List the processes whose environment or command names the session's folder."""
+    pids = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
-            told = Path(f"/proc/{name}/environ").read_bytes() + Path(f"/proc/{name}/cmdline").read_bytes()
+            content = Path(f"/proc/{name}/environ").read_bytes() + Path(f"/proc/{name}/cmdline").read_bytes()
         except OSError:
             continue
-        if str(workdir).encode() in told and int(name) != os.getpid():
-            found.append(name)
-    return found
+        if str(workdir).encode() in content and int(name) != os.getpid():
+            pids.append(name)
+    return pids
 
 
-def by_kind(seen: list[Observation]) -> dict[str, Observation]:
-    return {each.kind: each for each in seen}
+def by_kind(observations: list[Observation]) -> dict[str, Observation]:
+    return {observation.kind: observation for observation in observations}
 
 
 def test_bytes_seen_are_bytes_sent(start: Start) -> None:
     session = start("reference?deduplication=1")
-    seen = by_kind(session.measure([IDLE, Step("new", SIZE), Step("copy"), Step("many", 50_000, 10)]))
-    assert all(each.is_valid for each in seen.values()), seen
-    assert SIZE < seen["new"].up_bytes < SIZE * 1.01
-    assert 0 < seen["copy"].up_bytes < 5_000
-    assert 50_000 < seen["many"].up_bytes < 60_000
-    assert seen["many"].exchanges >= 9
-    assert seen["idle"].up_bytes == 0
-    wire = seen["new"].wire_bytes
+    observations = by_kind(session.measure([IDLE, Step("new", SIZE), Step("copy"), Step("many", 50_000, 10)]))
+    assert all(observation.is_valid for observation in observations.values()), observations
+    assert SIZE < observations["new"].up_bytes < SIZE * 1.01
+    assert 0 < observations["copy"].up_bytes < 5_000
+    assert 50_000 < observations["many"].up_bytes < 60_000
+    assert observations["many"].exchanges >= 9
+    assert observations["idle"].up_bytes == 0
+    wire = observations["new"].wire_bytes
     assert wire is not None
-    assert wire > seen["new"].up_bytes + seen["new"].down_bytes
+    assert wire > observations["new"].up_bytes + observations["new"].down_bytes
     assert session.lab.record()["captures"][0]["is_valid"]
     assert session.lab.record()["versions"]
     # The next series has a capture of its own, and the same connection.
@@ -97,9 +97,9 @@ def test_bytes_seen_are_bytes_sent(start: Start) -> None:
 
 def test_a_link_without_any_right_will_do(start: Start) -> None:
     session = start("reference", rights="user")
-    (seen,) = session.measure([Step("new", 100_000)])
-    assert seen.is_valid
-    assert 100_000 < seen.up_bytes < 110_000
+    (observation,) = session.measure([Step("new", 100_000)])
+    assert observation.is_valid
+    assert 100_000 < observation.up_bytes < 110_000
 
 
 def test_a_step_that_is_not_carried_out_is_invalid_and_taken_back(start: Start, tmp_path: Path) -> None:
@@ -107,10 +107,10 @@ def test_a_step_that_is_not_carried_out_is_invalid_and_taken_back(start: Start, 
         pytest.skip("socat is not installed")
     (tmp_path / "forgetful.toml").write_text(FORGETFUL)
     session = start(str(tmp_path / "forgetful.toml"))
-    seen = session.measure([IDLE, Step("text", 50_000), Step("new", 400_000), Step("text", 60_000)])
-    assert [each.is_valid for each in seen] == [True, True, False, True]
-    assert "did not carry it out" in seen[2].reasons[0]
-    assert seen[3].up_bytes > 110_000
+    observations = session.measure([IDLE, Step("text", 50_000), Step("new", 400_000), Step("text", 60_000)])
+    assert [observation.is_valid for observation in observations] == [True, True, False, True]
+    assert "did not carry it out" in observations[2].reasons[0]
+    assert observations[3].up_bytes > 110_000
 
 
 FAILING = r"""
@@ -125,8 +125,8 @@ tar c . | socat -t 30 - "TCP:$3:$4"
 """
 
 
-def failing(tmp_path: Path, times: int) -> str:
-    """A client whose command fails this many times, and then copies everything over the link."""
+def write_failing_client(tmp_path: Path, times: int) -> str:
+    """Write a client whose command fails this many times and then copies everything. Return its spec."""
     if shutil.which("socat") is None:
         pytest.skip("socat is not installed")
     path = tmp_path / "failing.toml"
@@ -151,7 +151,7 @@ CAUSE = r"sync (client): exit status 3 (connecting | quota of *** exceeded\x07)"
 
 
 def test_a_command_that_always_fails_is_a_client_that_never_synced(start: Start, tmp_path: Path) -> None:
-    session = start(failing(tmp_path, times=9999))
+    session = start(write_failing_client(tmp_path, times=9999))
     verdicts = session.examine()
     assert session.lab.never_synced == CAUSE
     assert {verdict.answer for verdict in verdicts.values()} == {"unknown"}
@@ -159,7 +159,7 @@ def test_a_command_that_always_fails_is_a_client_that_never_synced(start: Start,
 
 
 def test_command_failing_at_first_is_measured_later_and_its_failure_noted(start: Start, tmp_path: Path) -> None:
-    session = start(failing(tmp_path, times=1))
+    session = start(write_failing_client(tmp_path, times=1))
     first, copy, append = session.measure([Step("new", 400_000), Step("copy"), Step("append", 64)])
     assert first.reasons == (f"the client did not carry it out: {CAUSE}",)
     assert copy.reasons == append.reasons == (f"the file that it changes is missing: {first.reasons[0]}",)
@@ -221,12 +221,12 @@ MORE = [
     "syncthing", "syncthing?compression=always", "lsyncd", "lsyncd?compress=0", "unison",
     "rclone", "rclone?remote=chunker", "rclone?remote=compress", "restic",
 ]  # fmt: skip
-NOT_TOLD = {
+ALLOWED_UNKNOWN = {
     "reference?deduplication=block": {"chunking"}, "reference?deduplication=block&delta=fixed": {"chunking"},
     "restic": {"chunking"},
     "rclone": {"bundling"},
 }  # fmt: skip
-"""What may stay unknown: blocks that do not show, a run that failed."""
+"""Capabilities that may stay unknown, because blocks do not show or a run failed."""
 
 
 @pytest.mark.slow
@@ -238,5 +238,5 @@ def test_capabilities_are_found_without_false_positives(start: Start, spec: str)
     for name, documented in session.lab.client.facts.documented.items():
         if documented.answer == "unknown":
             continue
-        allowed = {documented.answer} | ({"unknown"} if name in NOT_TOLD.get(spec, ()) else set())
+        allowed = {documented.answer} | ({"unknown"} if name in ALLOWED_UNKNOWN.get(spec, ()) else set())
         assert verdicts[name].answer in allowed, verdicts[name]

@@ -1,4 +1,4 @@
-"""Memory and energy: what the kernel reports, and None where it reports nothing."""
+"""Memory and energy as the kernel reports them, and None if it reports nothing."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ import pytest
 from pytest_cloudbench.lab.sync.usage import energy_j, read_energy_uj, rss_bytes
 
 
-def package(root: Path, name: str, energy_uj: str) -> None:
+def write_package(root: Path, name: str, energy_uj: str) -> None:
     (root / name).mkdir(parents=True, exist_ok=True)
     (root / name / "energy_uj").write_text(f"{energy_uj}\n")
     (root / name / "max_energy_range_uj").write_text("1000000\n")
 
 
 def test_packages_are_summed_and_their_parts_are_not(tmp_path: Path) -> None:
-    package(tmp_path, "intel-rapl:0", "100000")
-    package(tmp_path, "intel-rapl:1", "900000")
-    package(tmp_path, "intel-rapl:0:0", "5")
+    write_package(tmp_path, "intel-rapl:0", "100000")
+    write_package(tmp_path, "intel-rapl:1", "900000")
+    write_package(tmp_path, "intel-rapl:0:0", "5")
     before = read_energy_uj(tmp_path)
     assert sorted(before) == ["intel-rapl:0", "intel-rapl:1"]
-    package(tmp_path, "intel-rapl:0", "300000")
-    package(tmp_path, "intel-rapl:1", "100000")  # it has begun again at zero
+    write_package(tmp_path, "intel-rapl:0", "300000")
+    write_package(tmp_path, "intel-rapl:1", "100000")  # the counter has begun again at zero
     assert energy_j(before, read_energy_uj(tmp_path)) == pytest.approx(0.2 + 0.2)
 
 
 def test_energy_is_unknown_if_a_counter_is_unreadable(tmp_path: Path) -> None:
     assert read_energy_uj(tmp_path) == {}
-    package(tmp_path, "intel-rapl:0", "100000")
+    write_package(tmp_path, "intel-rapl:0", "100000")
     before = read_energy_uj(tmp_path)
-    package(tmp_path, "intel-rapl:1", "no number")
+    write_package(tmp_path, "intel-rapl:1", "no number")
     assert read_energy_uj(tmp_path) == {}, "one package of two would be half of the energy"
     assert energy_j({}, {}) is None
     assert energy_j(before, {}) is None

@@ -24,12 +24,12 @@ def test_workload_appears_with_its_number_and_size_of_files(tmp_path: Path) -> N
     assert list((tmp_path / "stage").iterdir()) == []
 
 
-@pytest.mark.parametrize(("kind", "least", "most"), [("binary", 0.99, 1.01), ("text", 0.2, 0.6)])
-def test_kinds_of_content_differ_in_compressibility(kind: str, least: float, most: float) -> None:
+@pytest.mark.parametrize(("kind", "min_ratio", "max_ratio"), [("binary", 0.99, 1.01), ("text", 0.2, 0.6)])
+def test_kinds_of_content_differ_in_compressibility(kind: str, min_ratio: float, max_ratio: float) -> None:
     ((_, content),) = Workload(1, 200_000, kind).contents("seed")
     data = content.read(0, 200_000)
     assert len(data) == 200_000
-    assert least <= len(zlib.compress(data)) / len(data) <= most
+    assert min_ratio <= len(zlib.compress(data)) / len(data) <= max_ratio
 
 
 @given(st.text(max_size=8), st.text(max_size=8))

@@ -1,7 +1,7 @@
 """Captures of real traffic with a known truth, and every way in which a capture can be invalid.
 
-This machine's loopback also carries others' traffic, so captures of it have a filter. Skips where nothing can be
-captured.
+This machine's loopback also carries the traffic of other programs, so captures of it have a filter. The tests are
+skipped where nothing can be captured.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
 
 @pytest.fixture(scope="session")
 def can_capture() -> None:
-    """Skips with the reason, which says what to install or which right to give."""
+    """Skip the test if nothing can be captured. The reason says what to install or which right to give."""
     try:
         check(LOOPBACK)
     except CaptureUnavailable as error:
@@ -64,30 +64,30 @@ def send(port: int, payloads: list[bytes]) -> None:
             sender.sendto(payload, ("127.0.0.1", port))
 
 
-def captured(path: Path) -> list[bytes]:
-    """The datagrams in a file of this machine's loopback (Ethernet, IPv4, UDP), by a reader of three lines."""
-    data, at, found = path.read_bytes(), 0, []
-    while at < len(data):
-        kind, length = (int.from_bytes(data[at + i : at + i + 4], sys.byteorder) for i in (0, 4))
+def read_datagrams(path: Path) -> list[bytes]:
+    """Return the datagrams in a capture of this machine's loopback: Ethernet, IPv4 and UDP."""
+    data, offset, datagrams = path.read_bytes(), 0, []
+    while offset < len(data):
+        kind, length = (int.from_bytes(data[offset + i : offset + i + 4], sys.byteorder) for i in (0, 4))
         if kind == 6:
-            ip = data[at + 28 + 14 : at + 28 + int.from_bytes(data[at + 20 : at + 24], sys.byteorder)]
-            found.append(ip[(ip[0] & 15) * 4 + 8 : int.from_bytes(ip[2:4])])
-        at += length
-    return found
+            ip = data[offset + 28 + 14 : offset + 28 + int.from_bytes(data[offset + 20 : offset + 24], sys.byteorder)]
+            datagrams.append(ip[(ip[0] & 15) * 4 + 8 : int.from_bytes(ip[2:4])])
+        offset += length
+    return datagrams
 
 
-def of_others(path: Path, token: str) -> int:
-    """Sentinels of other captures of the same loopback: tests run side by side."""
-    return sum(data.startswith(b"cloudbench-sentinel") and token.encode() not in data for data in captured(path))
+def count_other_sentinels(path: Path, token: str) -> int:
+    """Count the sentinels of other captures of the same loopback. Tests run side by side."""
+    return sum(data.startswith(b"cloudbench-sentinel") and token.encode() not in data for data in read_datagrams(path))
 
 
-def own(path: Path) -> list[bytes]:
-    """The datagrams that are not sentinels, of this capture or any other."""
-    return [data for data in captured(path) if not data.startswith(b"cloudbench-sentinel")]
+def read_own_datagrams(path: Path) -> list[bytes]:
+    """Return the datagrams that are not sentinels of this capture or of any other."""
+    return [data for data in read_datagrams(path) if not data.startswith(b"cloudbench-sentinel")]
 
 
-def guard_children(capture: Capture) -> list[int]:
-    """dumpcap's pid."""
+def list_guard_children(capture: Capture) -> list[int]:
+    """Return the pids of the guard's children. The only one is dumpcap's."""
     process = capture._process
     assert process is not None
     return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
@@ -103,15 +103,15 @@ def test_every_sent_byte_is_captured(tmp_path: Path, port: int) -> None:
     result = capture.result
     assert result is not None
     assert (result.is_valid, result.reasons) == (True, ())
-    others = of_others(path, result.token)
-    assert (result.packets - others, result.dropped, result.cut_packets) == (100, 0, 0)
+    other_sentinels = count_other_sentinels(path, result.token)
+    assert (result.packets - other_sentinels, result.dropped, result.cut_packets) == (100, 0, 0)
     assert result.received == result.packets + result.sentinels
-    sentinels = [data for data in captured(path) if result.token.encode() in data]
-    assert own(path) == payloads
+    sentinels = [data for data in read_datagrams(path) if result.token.encode() in data]
+    assert read_own_datagrams(path) == payloads
     assert len(sentinels) == result.sentinels >= 2
-    said = read_comment(walk(path.read_bytes()).comments)
-    assert comment.items() <= said.items()
-    assert said["sentinel"] == {"address": SENTINEL_ADDRESS, "port": SENTINEL_PORT, "token": result.token}
+    metadata = read_comment(walk(path.read_bytes()).comments)
+    assert comment.items() <= metadata.items()
+    assert metadata["sentinel"] == {"address": SENTINEL_ADDRESS, "port": SENTINEL_PORT, "token": result.token}
 
 
 @pytest.mark.usefixtures("can_capture")
@@ -121,7 +121,7 @@ def test_first_and_last_datagram_are_always_captured(tmp_path: Path, port: int) 
         with Capture(LOOPBACK, path, filter=f"udp port {port}") as capture:
             send(port, [b"first", b"last"])
         assert capture.result is not None
-        assert own(path) == [b"first", b"last"]
+        assert read_own_datagrams(path) == [b"first", b"last"]
 
 
 @pytest.mark.usefixtures("can_capture")
@@ -131,14 +131,14 @@ def test_a_snaplen_cuts_packets_and_reports_it(tmp_path: Path, port: int) -> Non
         send(port, [b"x" * 1000, b"y"])
     assert capture.result is not None
     assert capture.result.is_valid
-    assert (capture.result.packets - of_others(path, capture.token), capture.result.cut_packets) == (2, 1)
+    assert (capture.result.packets - count_other_sentinels(path, capture.token), capture.result.cut_packets) == (2, 1)
 
 
 @pytest.mark.usefixtures("can_capture")
 @pytest.mark.skipif(sys.platform != "linux", reason="finds dumpcap in /proc")
 def test_drops_make_a_capture_invalid(tmp_path: Path, port: int) -> None:
     with Capture(LOOPBACK, tmp_path / "drops.pcapng", filter=f"udp port {port}", buffer_mib=1) as capture:
-        (dumpcap,) = guard_children(capture)
+        (dumpcap,) = list_guard_children(capture)
         os.kill(dumpcap, signal.SIGSTOP)  # the ring fills up
         send(port, [b"x" * 60_000] * 200)
         os.kill(dumpcap, signal.SIGCONT)
@@ -163,7 +163,7 @@ def test_an_early_end_of_dumpcap_makes_a_capture_invalid(
     with Capture(LOOPBACK, tmp_path / "ended.pcapng", filter=f"udp port {port}") as capture:
         capture._patience_s = 0.5  # it is ready now
         send(port, [b"x"])
-        (dumpcap,) = guard_children(capture)
+        (dumpcap,) = list_guard_children(capture)
         descriptor = os.pidfd_open(dumpcap)
         os.kill(dumpcap, number)
         if number != signal.SIGSTOP:
@@ -187,41 +187,41 @@ def test_dumpcap_ends_with_its_owner(tmp_path: Path) -> None:
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(words, env=environment, **pipes) as owner:
         assert owner.stdout is not None
-        left = [os.pidfd_open(int(pid)) for pid in owner.stdout.readline().split()]
-        assert len(left) == 2
+        descriptors = [os.pidfd_open(int(pid)) for pid in owner.stdout.readline().split()]
+        assert len(descriptors) == 2
         owner.kill()
-    for descriptor in left:
+    for descriptor in descriptors:
         assert select.select([descriptor], (), (), 10.0)[0]
         os.close(descriptor)
 
 
-def judged(tmp_path: Path, data: bytes, said: str) -> CaptureResult:
-    """What is concluded from a file and dumpcap's output."""
+def judge_capture(tmp_path: Path, data: bytes, output: str) -> CaptureResult:
+    """Return the result of a capture with this file and this output of dumpcap."""
     capture = Capture("lo", tmp_path / "judged.pcapng")
     capture.path.write_bytes(data.replace(b"TOKEN-OF-SIXTEEN", capture.token.encode()))
-    capture._error_output._lines = said.splitlines()
+    capture._error_output._lines = output.splitlines()
     return capture._judge_file([])
 
 
-SAID = "Packets received/dropped on interface 'lo': 3/{} (pcap:{}/dumpcap:0/flushed:0/ps_ifdrop:0) (100.0%)"
+STATISTICS_LINE = "Packets received/dropped on interface 'lo': 3/{} (pcap:{}/dumpcap:0/flushed:0/ps_ifdrop:0) (100.0%)"
 PACKETS: list[tuple[bytes, int]] = [(b"x", 0), (b" TOKEN-OF-SIXTEEN start", 0), (b" TOKEN-OF-SIXTEEN end", 0)]
 
 
 @pytest.mark.parametrize(
-    ("data", "said", "word"),
+    ("data", "output", "word"),
     [
-        (pcapng("<", PACKETS, (3, 0), "TOKEN-OF-SIXTEEN"), SAID.format(0, 0), ""),
-        (pcapng("<", PACKETS, (3, 2), "TOKEN-OF-SIXTEEN"), SAID.format(0, 0), "2 packets were dropped"),
-        (pcapng("<", PACKETS, (3, 0), "TOKEN-OF-SIXTEEN"), SAID.format(4, 4), "4 packets were dropped"),
-        (pcapng("<", PACKETS, None, "TOKEN-OF-SIXTEEN"), SAID.format(0, 0), "no interface statistics"),
+        (pcapng("<", PACKETS, (3, 0), "TOKEN-OF-SIXTEEN"), STATISTICS_LINE.format(0, 0), ""),
+        (pcapng("<", PACKETS, (3, 2), "TOKEN-OF-SIXTEEN"), STATISTICS_LINE.format(0, 0), "2 packets were dropped"),
+        (pcapng("<", PACKETS, (3, 0), "TOKEN-OF-SIXTEEN"), STATISTICS_LINE.format(4, 4), "4 packets were dropped"),
+        (pcapng("<", PACKETS, None, "TOKEN-OF-SIXTEEN"), STATISTICS_LINE.format(0, 0), "no interface statistics"),
         (pcapng("<", PACKETS, (3, 0), "TOKEN-OF-SIXTEEN"), "", "no statistics"),
-        (pcapng("<", PACKETS, (3, 0), "TOKEN-OF-SIXTEEN")[:-1], SAID.format(0, 0), "middle of a block"),
-        (b"", SAID.format(0, 0), "middle of a block"),
+        (pcapng("<", PACKETS, (3, 0), "TOKEN-OF-SIXTEEN")[:-1], STATISTICS_LINE.format(0, 0), "middle of a block"),
+        (b"", STATISTICS_LINE.format(0, 0), "middle of a block"),
     ],
     ids=["valid", "drops-file", "drops-said", "no-statistics", "nothing-said", "cut", "empty"],
 )
-def test_only_a_provably_complete_capture_is_valid(tmp_path: Path, data: bytes, said: str, word: str) -> None:
-    result = judged(tmp_path, data, said)
+def test_only_a_provably_complete_capture_is_valid(tmp_path: Path, data: bytes, output: str, word: str) -> None:
+    result = judge_capture(tmp_path, data, output)
     if word:
         assert not result.is_valid
         assert any(word in reason for reason in result.reasons), result.reasons
@@ -248,7 +248,7 @@ def test_check_takes_a_larger_buffer_after_drops(
         def __exit__(self, *error: Any) -> None:
             buffers_mib.append(self._buffer_mib)
             if len(buffers_mib) <= small_buffers:
-                (dumpcap,) = guard_children(self)
+                (dumpcap,) = list_guard_children(self)
                 os.kill(dumpcap, signal.SIGSTOP)
                 with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
                     sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("127.0.0.1"))
@@ -304,12 +304,12 @@ def test_a_capture_inside_a_link_has_only_its_traffic(tmp_path: Path, rights: st
         with Link(rights=rights, run="capture") as link:
             with Capture(link.interface, path, netns=link.enter("client", as_root=True)) as capture:
                 assert link.run("client", [sys.executable, "-c", script]).returncode == 0
-            again = json.loads(json.dumps(link.stats()))
+            stats = json.loads(json.dumps(link.stats()))
     except LinkUnavailable as error:
         pytest.skip(str(error))
     assert capture.result is not None
     assert capture.result.reasons == ()
-    # Fifty datagrams, and the rate-limited ICMP messages that say that nobody listens there.
+    # Fifty datagrams, and rate-limited ICMP messages because nobody listens on the port.
     assert 50 < capture.result.packets <= 100
-    if again["directions"]:
-        assert again["directions"]["up"]["taken"] == 50  # sentinels stay on their side
+    if stats["directions"]:
+        assert stats["directions"]["up"]["taken"] == 50  # sentinels stay on their side

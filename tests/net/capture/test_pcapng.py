@@ -1,4 +1,4 @@
-"""The walk through pcapng blocks, on files made here: whole, cut anywhere, of either byte order."""
+"""The walk through pcapng blocks, on complete and truncated files of either byte order."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def pcapng(order: str, packets: list[tuple[bytes, int]], counts: tuple[int, int]
     options = option(order, 1, comment.encode()) + option(order, 0, b"") if comment else b""
     data = block(order, 0x0A0D0D0A, struct.pack(order + "IHHq", 0x1A2B3C4D, 1, 0, -1) + options)
     data += block(order, 1, struct.pack(order + "HHI", 101, 0, 0))
-    for content, more in packets:
-        head = struct.pack(order + "IIIII", 0, 0, 0, len(content), len(content) + more)
+    for content, cut_bytes in packets:
+        head = struct.pack(order + "IIIII", 0, 0, 0, len(content), len(content) + cut_bytes)
         data += block(order, 6, head + content + b"\0" * (-len(content) % 4))
     if counts is not None:
         received, dropped = (struct.pack(order + "Q", number) for number in counts)
@@ -42,21 +42,21 @@ PACKETS = st.lists(st.tuples(st.binary(max_size=40), st.integers(0, 3)), max_siz
 def test_written_packets_are_counted(
     order: str, packets: list[tuple[bytes, int]], counts: tuple[int, int] | None
 ) -> None:
-    found = walk(pcapng(order, packets, counts, '{"cloudbench_capture": 1, "run": "r"}'))
-    assert found.is_whole
-    assert found.packets == len(packets)
-    assert found.cut_packets == sum(more > 0 for _, more in packets)
-    assert (found.received, found.dropped) == (counts or (None, None))
-    assert read_comment(found.comments)["run"] == "r"
+    result = walk(pcapng(order, packets, counts, '{"cloudbench_capture": 1, "run": "r"}'))
+    assert result.is_whole
+    assert result.packets == len(packets)
+    assert result.cut_packets == sum(cut_bytes > 0 for _, cut_bytes in packets)
+    assert (result.received, result.dropped) == (counts or (None, None))
+    assert read_comment(result.comments)["run"] == "r"
 
 
 @given(ORDERS, PACKETS, st.data())
 def test_a_file_cut_within_a_block_is_incomplete(
     order: str, packets: list[tuple[bytes, int]], data: st.DataObject
 ) -> None:
-    whole = pcapng(order, packets, (1, 0))
-    found = walk(whole[: data.draw(st.integers(0, len(whole) - 1))])
-    assert not (found.is_whole and found.dropped is not None)
+    content = pcapng(order, packets, (1, 0))
+    result = walk(content[: data.draw(st.integers(0, len(content) - 1))])
+    assert not (result.is_whole and result.dropped is not None)
 
 
 @given(st.binary(max_size=200))
@@ -65,8 +65,8 @@ def test_no_bytes_raise(data: bytes) -> None:
 
 
 def test_statistics_of_several_interfaces_add_up() -> None:
-    more = pcapng("<", [], (5, 2))
-    assert walk(pcapng("<", [], (10, 1)) + more).dropped == 3
+    second = pcapng("<", [], (5, 2))
+    assert walk(pcapng("<", [], (10, 1)) + second).dropped == 3
 
 
 @pytest.mark.parametrize("comments", [[], ["words"], ["[1]"], ['{"other": 1}']])

@@ -1,4 +1,4 @@
-"""A TCP server and a client for tests, each run inside a namespace; both say what they saw as one line of JSON.
+"""A TCP server and a client for tests, each run inside a namespace. Each prints its result as one line of JSON.
 
 ``peers.py serve ADDRESS`` first prints its port. ``peers.py send ADDRESS PORT BYTES`` sends the pattern.
 """
@@ -28,8 +28,8 @@ def serve(address: str) -> dict[str, object]:
                 total += len(data)
                 digest.update(data)
             connection.sendall(b"done")
-        except OSError as trouble:
-            error = errno.errorcode.get(trouble.errno or 0, type(trouble).__name__)
+        except OSError as failure:
+            error = errno.errorcode.get(failure.errno or 0, type(failure).__name__)
     return {"bytes": total, "sha256": digest.hexdigest(), "error": error}
 
 
@@ -38,17 +38,17 @@ def send(address: str, port: int, size_bytes: int) -> dict[str, object]:
     with socket.create_connection((address, port), timeout=300) as connection:
         connection.settimeout(float(sys.argv[5]) if len(sys.argv) > 5 else 300.0)
         try:
-            left = size_bytes
-            while left:
-                at = (size_bytes - left) % len(PATTERN)
-                left -= connection.send(PATTERN[at : at + left])
+            remaining_bytes = size_bytes
+            while remaining_bytes:
+                start = (size_bytes - remaining_bytes) % len(PATTERN)
+                remaining_bytes -= connection.send(PATTERN[start : start + remaining_bytes])
             connection.shutdown(socket.SHUT_WR)
             answer = connection.recv(4)
-        except OSError as trouble:
-            error = errno.errorcode.get(trouble.errno or 0, type(trouble).__name__)
+        except OSError as failure:
+            error = errno.errorcode.get(failure.errno or 0, type(failure).__name__)
     return {"answer": answer.decode(), "error": error, "seconds": time.monotonic() - start_s}
 
 
 if __name__ == "__main__":
-    seen = serve(sys.argv[2]) if sys.argv[1] == "serve" else send(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
-    print(json.dumps(seen))
+    result = serve(sys.argv[2]) if sys.argv[1] == "serve" else send(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    print(json.dumps(result))

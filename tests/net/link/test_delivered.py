@@ -20,8 +20,11 @@ from pytest_cloudbench.net.link.delivered import (
 STREAM = {"bytes": 1_000_000, "timed_bytes": 1_000_000, "seconds": 0.8, "overhead": 1.04}
 
 
-def seen(**changes: Any) -> dict[str, Any]:
-    """Ten probes of 20 ms up and 5 ms down; of a thousand others, all came back."""
+def make_measurements(**changes: Any) -> dict[str, Any]:
+    """Return the measurements of a link with 20 ms up, 5 ms down and no loss.
+
+    There are ten probes of the delay and a thousand of the loss.
+    """
     return {
         "delay": {"up_ns": [20_000_000] * 10, "down_ns": [5_000_000] * 10},
         "loss": {"sent": 1000, "arrived": 1000, "back": 1000},
@@ -34,12 +37,17 @@ UP, DOWN = Way(delay_ms=20), Way(delay_ms=5)
 
 
 def test_a_link_as_requested_is_accepted() -> None:
-    got = judge_delivery(UP, DOWN, seen(up=STREAM, down=STREAM))
-    assert got.is_as_asked
-    assert (got.rtt_ms, got.up.delay_ms, got.down.delay_ms, got.up.jitter_ms) == (25.0, 20.0, 5.0, 0.0)
-    assert got.up.goodput_bit_per_s == pytest.approx(10e6)
-    assert got.up.throughput_bit_per_s == pytest.approx(10.4e6)
-    assert got.as_dict()["down"]["sent"] == 1000
+    delivered = judge_delivery(UP, DOWN, make_measurements(up=STREAM, down=STREAM))
+    assert delivered.is_as_asked
+    assert (delivered.rtt_ms, delivered.up.delay_ms, delivered.down.delay_ms, delivered.up.jitter_ms) == (
+        25.0,
+        20.0,
+        5.0,
+        0.0,
+    )
+    assert delivered.up.goodput_bit_per_s == pytest.approx(10e6)
+    assert delivered.up.throughput_bit_per_s == pytest.approx(10.4e6)
+    assert delivered.as_dict()["down"]["sent"] == 1000
 
 
 @pytest.mark.parametrize(
@@ -58,27 +66,27 @@ def test_a_link_as_requested_is_accepted() -> None:
     ],
 )
 def test_each_deviation_is_reported(up: Way, changes: dict[str, Any], word: str) -> None:
-    got = judge_delivery(up, DOWN, seen(**changes))
-    assert any(word in text for text in got.off), got.off
+    delivered = judge_delivery(up, DOWN, make_measurements(**changes))
+    assert any(word in text for text in delivered.off), delivered.off
 
 
 def test_the_rate_is_not_judged_under_loss() -> None:
     loss = {"sent": 1000, "arrived": 950, "back": 950}
     lossy = Way(delay_ms=20, loss=0.05, rate_bit_per_s=50e6)
-    assert judge_delivery(lossy, DOWN, seen(loss=loss, up=STREAM, rates={"up": 40e6})).is_as_asked
+    assert judge_delivery(lossy, DOWN, make_measurements(loss=loss, up=STREAM, rates={"up": 40e6})).is_as_asked
 
 
 def test_a_slow_start_does_not_make_a_link_slow() -> None:
     link = Way(delay_ms=20, rate_bit_per_s=12e6)
-    got = judge_delivery(link, DOWN, seen(up=STREAM, rates={"up": 11.9e6}))
-    assert got.is_as_asked
-    assert got.up.throughput_bit_per_s == pytest.approx(10.4e6)
-    assert got.up.rate_bit_per_s == 11.9e6
+    delivered = judge_delivery(link, DOWN, make_measurements(up=STREAM, rates={"up": 11.9e6}))
+    assert delivered.is_as_asked
+    assert delivered.up.throughput_bit_per_s == pytest.approx(10.4e6)
+    assert delivered.up.rate_bit_per_s == 11.9e6
 
 
 def test_a_rate_reached_only_by_a_stream_counts() -> None:
     link = Way(delay_ms=20, rate_bit_per_s=10e6)
-    assert judge_delivery(link, DOWN, seen(up=STREAM, rates={"up": 7e6})).is_as_asked
+    assert judge_delivery(link, DOWN, make_measurements(up=STREAM, rates={"up": 7e6})).is_as_asked
 
 
 SECONDS = 1_000_000_000
@@ -90,15 +98,17 @@ def test_a_train_shows_the_rate_through_pauses_and_jitter(rate_bit_per_s: float)
     settings = choose_train_settings(way, way)
     assert settings is not None
     count, size = int(settings["count"]), int(settings["size_bytes"])
-    apart_ns = (size + 28) * 8 * SECONDS / rate_bit_per_s
-    assert settings["spacing_s"] * SECONDS == pytest.approx(apart_ns / 1.25)
-    at_rate = [round(number * apart_ns) for number in range(count)]
-    assert compute_train_rate(at_rate, size) == pytest.approx(rate_bit_per_s, rel=0.01)
-    paused = [time + round(count / 10 * apart_ns) * (number > count // 3) for number, time in enumerate(at_rate)]
-    assert compute_train_rate(paused, size) == pytest.approx(rate_bit_per_s, rel=0.05)
-    dropped = at_rate[: count * 3 // 4]
-    assert compute_train_rate(dropped, size) == pytest.approx(rate_bit_per_s, rel=0.05)
-    assert compute_train_rate(at_rate[:5], size) is None
+    interval_ns = (size + 28) * 8 * SECONDS / rate_bit_per_s
+    assert settings["spacing_s"] * SECONDS == pytest.approx(interval_ns / 1.25)
+    steady_ns = [round(number * interval_ns) for number in range(count)]
+    assert compute_train_rate(steady_ns, size) == pytest.approx(rate_bit_per_s, rel=0.01)
+    paused_ns = [
+        time_ns + round(count / 10 * interval_ns) * (number > count // 3) for number, time_ns in enumerate(steady_ns)
+    ]
+    assert compute_train_rate(paused_ns, size) == pytest.approx(rate_bit_per_s, rel=0.05)
+    truncated_ns = steady_ns[: count * 3 // 4]
+    assert compute_train_rate(truncated_ns, size) == pytest.approx(rate_bit_per_s, rel=0.05)
+    assert compute_train_rate(steady_ns[:5], size) is None
     assert compute_train_rate([0] * count, size) is None
 
 
@@ -108,9 +118,9 @@ def test_no_rate_needs_no_train() -> None:
 
 def test_rare_pauses_show_in_p99_and_not_in_jitter() -> None:
     delays = {"up_ns": [20_000_000] * 9 + [90_000_000], "down_ns": [5_000_000] * 10}
-    got = judge_delivery(UP, DOWN, seen(delay=delays))
-    assert got.up.jitter_ms == 0
-    assert got.up.delay_p99_ms == 90
+    delivered = judge_delivery(UP, DOWN, make_measurements(delay=delays))
+    assert delivered.up.jitter_ms == 0
+    assert delivered.up.delay_p99_ms == 90
 
 
 def test_probes_use_a_quarter_of_a_slow_link() -> None:
@@ -122,9 +132,11 @@ def test_probes_use_a_quarter_of_a_slow_link() -> None:
 def test_sending_a_probes_bits_is_expected_delay() -> None:
     slow = Way(rate_bit_per_s=64_000)
     delays = {"up_ns": [6_200_000] * 10, "down_ns": [6_200_000] * 10}
-    assert judge_delivery(slow, slow, seen(delay=delays)).is_as_asked
-    at_once = judge_delivery(slow, slow, seen(delay={"up_ns": [100_000] * 10, "down_ns": [6_200_000] * 10}))
-    assert [text.partition(":")[0] for text in at_once.off] == ["up delay", "round trip"]
+    assert judge_delivery(slow, slow, make_measurements(delay=delays)).is_as_asked
+    delivered = judge_delivery(
+        slow, slow, make_measurements(delay={"up_ns": [100_000] * 10, "down_ns": [6_200_000] * 10})
+    )
+    assert [text.partition(":")[0] for text in delivered.off] == ["up delay", "round trip"]
 
 
 def test_stream_bytes_are_bounded_by_the_rate() -> None:

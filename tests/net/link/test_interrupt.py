@@ -1,4 +1,4 @@
-"""Interruptions of real connections: what the server got, what the client noticed, how long it took."""
+"""Interruptions of real connections, as the server and the client notice them."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class Transfer:
         )
 
     def end(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        sent, _ = self.client.communicate(timeout=HANG_S)
-        got, _ = self.server.communicate(timeout=HANG_S)
-        return json.loads(sent), json.loads(got)
+        client_output, _ = self.client.communicate(timeout=HANG_S)
+        server_output, _ = self.server.communicate(timeout=HANG_S)
+        return json.loads(client_output), json.loads(server_output)
 
 
 def pattern_digest(size_bytes: int) -> str:
@@ -58,57 +58,61 @@ def pattern_digest(size_bytes: int) -> str:
 def test_a_reset_hits_the_exact_byte(mode: str, ipv6: bool) -> None:
     with open_or_skip(up=Way(delay_ms=2), mode=mode) as link:
         link.interrupt("reset", at_byte=100_000)
-        sent, got = Transfer(link, ipv6=ipv6).end()
+        client_result, server_result = Transfer(link, ipv6=ipv6).end()
         (record,) = link.interruptions()
-    assert sent["error"] in ("ECONNRESET", "EPIPE")  # EPIPE: the reset came between two calls
-    assert got["error"] == "ECONNRESET"
-    assert got["bytes"] == 100_000
-    assert got["sha256"] == pattern_digest(100_000)
+    assert client_result["error"] in ("ECONNRESET", "EPIPE")  # EPIPE: the reset came between two calls
+    assert server_result["error"] == "ECONNRESET"
+    assert server_result["bytes"] == 100_000
+    assert server_result["sha256"] == pattern_digest(100_000)
     assert (record["passed_bytes"], record["flows"]) == (100_000, 1)
 
 
 def test_a_reset_under_loss_passes_no_extra_bytes() -> None:
     with Link(Way(delay_ms=2, loss=0.03), interruptible=True, seed=5) as link:
         link.interrupt("reset", at_byte=100_000)
-        sent, got = Transfer(link).end()
-        assert sent["error"] in ("ECONNRESET", "EPIPE")
-        assert got["error"] == "ECONNRESET"
-        assert got["bytes"] <= 100_000
-        assert got["sha256"] == pattern_digest(got["bytes"])
-        sent, got = Transfer(link).end()
-    assert (sent["answer"], got["sha256"]) == ("done", pattern_digest(SIZE_BYTES))
+        client_result, server_result = Transfer(link).end()
+        assert client_result["error"] in ("ECONNRESET", "EPIPE")
+        assert server_result["error"] == "ECONNRESET"
+        assert server_result["bytes"] <= 100_000
+        assert server_result["sha256"] == pattern_digest(server_result["bytes"])
+        client_result, server_result = Transfer(link).end()
+    assert (client_result["answer"], server_result["sha256"]) == ("done", pattern_digest(SIZE_BYTES))
 
 
 def test_a_drop_is_silent_at_both_ends() -> None:
     with Link(interruptible=True) as link:
         link.interrupt("drop", at_byte=100_000)
-        sent, got = Transfer(link, patience_s=1.0).end()
-    assert (sent["error"], got["error"]) == ("TimeoutError", "TimeoutError")
-    assert (got["bytes"], got["sha256"]) == (100_000, pattern_digest(100_000))
+        client_result, server_result = Transfer(link, patience_s=1.0).end()
+    assert (client_result["error"], server_result["error"]) == ("TimeoutError", "TimeoutError")
+    assert (server_result["bytes"], server_result["sha256"]) == (100_000, pattern_digest(100_000))
 
 
 def test_connections_survive_a_black_hole() -> None:
     with Link(Way(delay_ms=2), interruptible=True) as link:
         link.interrupt("black_hole", at_byte=500_000, duration_s=1.0)
-        sent, got = Transfer(link).end()
+        client_result, server_result = Transfer(link).end()
         (record,) = link.interruptions()
         counts = link.stats()["directions"]["up"]
-    assert (sent["answer"], got["bytes"], got["sha256"]) == ("done", SIZE_BYTES, pattern_digest(SIZE_BYTES))
-    assert sent["seconds"] >= 1.0
+    assert (client_result["answer"], server_result["bytes"], server_result["sha256"]) == (
+        "done",
+        SIZE_BYTES,
+        pattern_digest(SIZE_BYTES),
+    )
+    assert client_result["seconds"] >= 1.0
     assert record["passed_bytes"] == 500_000
     assert counts["interrupted"] > 0
 
 
 def test_a_timed_reset_ends_the_connection() -> None:
-    with Link(Way(delay_ms=1, rate_bit_per_s=4e6), interruptible=True) as link:  # 6 s for all
+    with Link(Way(delay_ms=1, rate_bit_per_s=4e6), interruptible=True) as link:  # all bytes take 6 s
         transfer = Transfer(link)
         assert wait_for(lambda: link.stats()["directions"]["up"]["delivered"] > 10, HANG_S, poll_s=0.01)
         link.interrupt("reset", at_s=0.5)
-        sent, got = transfer.end()
+        client_result, server_result = transfer.end()
         (record,) = link.interruptions()
-    assert sent["error"] in ("ECONNRESET", "EPIPE")
-    assert got["error"] == "ECONNRESET"
-    assert got["bytes"] < SIZE_BYTES
+    assert client_result["error"] in ("ECONNRESET", "EPIPE")
+    assert server_result["error"] == "ECONNRESET"
+    assert server_result["bytes"] < SIZE_BYTES
     assert record["happened_ns"] - record["armed_ns"] >= 0.5e9, "never early; on a busy machine it may be late"
 
 

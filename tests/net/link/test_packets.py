@@ -1,4 +1,4 @@
-"""Hand-made packets: what is read from them and made from them, checked against the kernel's rules and arithmetic."""
+"""Parsing, cutting and resetting of hand-made packets, checked against the kernel's rules and arithmetic."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PORTS = struct.pack("!HH", 40000, 443)
 
 
 def ones_sum(data: bytes) -> int:
-    """RFC 1071, word by word."""
+    """Add up the words of some bytes as RFC 1071 says."""
     total = 0
     for (word,) in struct.iter_unpack("!H", data + b"\0" * (len(data) % 2)):
         total += word
@@ -37,7 +37,7 @@ def packet(
 
 
 def assert_sound(data: bytes, ends: tuple[bytes, bytes]) -> None:
-    """Lengths and checksums as a receiver checks them."""
+    """Check lengths and checksums as a receiver does."""
     ip_bytes = 20 if len(ends[0]) == 4 else 40
     tcp = data[ip_bytes:]
     if ip_bytes == 20:
@@ -51,16 +51,16 @@ def assert_sound(data: bytes, ends: tuple[bytes, bytes]) -> None:
 @pytest.mark.parametrize("ends", [V4, V6], ids=["ipv4", "ipv6"])
 @pytest.mark.parametrize("header", [b"", b"\1" * 14], ids=["tun", "packet"])
 def test_parsed_fields_equal_the_packets_fields(ends: tuple[bytes, bytes], header: bytes) -> None:
-    found = parse_segment(header + packet(ends, b"hello", flags=ACK | SYN, options=b"\1" * 8), len(header))
-    assert found is not None
-    assert (found.source, found.target, found.source_port + found.target_port) == (*ends, PORTS)
-    assert (found.seq, found.ack, found.payload_bytes, found.end) == (1000, 77, 5, 1006)
+    segment = parse_segment(header + packet(ends, b"hello", flags=ACK | SYN, options=b"\1" * 8), len(header))
+    assert segment is not None
+    assert (segment.source, segment.target, segment.source_port + segment.target_port) == (*ends, PORTS)
+    assert (segment.seq, segment.ack, segment.payload_bytes, segment.end) == (1000, 77, 5, 1006)
 
 
 def test_padding_does_not_count_as_payload() -> None:
-    found = parse_segment(packet(V4, b"") + b"\0" * 6, 0)
-    assert found is not None
-    assert found.payload_bytes == 0
+    segment = parse_segment(packet(V4, b"") + b"\0" * 6, 0)
+    assert segment is not None
+    assert segment.payload_bytes == 0
 
 
 def test_other_protocols_and_fragments_have_no_segment() -> None:
@@ -76,25 +76,25 @@ def test_other_protocols_and_fragments_have_no_segment() -> None:
 def test_a_cut_packet_is_valid_and_has_the_first_bytes(
     payload: bytes, data: st.DataObject, ends: tuple[bytes, bytes], seq: int
 ) -> None:
-    whole = b"\2" * 14 + packet(ends, payload, seq=seq, flags=ACK | 1, options=b"\1" * 12)
+    frame = b"\2" * 14 + packet(ends, payload, seq=seq, flags=ACK | 1, options=b"\1" * 12)
     keep = data.draw(st.integers(0, len(payload)))
-    before = parse_segment(whole, 14)
-    assert before is not None
-    after = cut_payload(whole, 14, before, keep)
-    found = parse_segment(after, 14)
-    assert found is not None
-    assert after[:14] == whole[:14]
-    assert after[found.payload_start :] == payload[:keep]
-    assert (found.seq, found.end) == (seq, (seq + keep) % 2**32)  # FIN belongs to what was cut off
-    assert_sound(after[14:], ends)
+    segment = parse_segment(frame, 14)
+    assert segment is not None
+    cut_frame = cut_payload(frame, 14, segment, keep)
+    cut_segment = parse_segment(cut_frame, 14)
+    assert cut_segment is not None
+    assert cut_frame[:14] == frame[:14]
+    assert cut_frame[cut_segment.payload_start :] == payload[:keep]
+    assert (cut_segment.seq, cut_segment.end) == (seq, (seq + keep) % 2**32)  # FIN is cut off with the last bytes
+    assert_sound(cut_frame[14:], ends)
 
 
 @given(st.sampled_from([V4, V6]), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
 def test_a_reset_is_valid(ends: tuple[bytes, bytes], seq: int, ack: int) -> None:
     data = make_reset(b"", *ends, PORTS, seq, ack)
-    found = parse_segment(data, 0)
-    assert found is not None
-    assert (found.source, found.target, found.seq, found.ack, found.flags) == (*ends, seq, ack, RST | ACK)
+    segment = parse_segment(data, 0)
+    assert segment is not None
+    assert (segment.source, segment.target, segment.seq, segment.ack, segment.flags) == (*ends, seq, ack, RST | ACK)
     assert_sound(data, ends)
 
 

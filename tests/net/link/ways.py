@@ -1,4 +1,4 @@
-"""Links that a machine may not offer in every way."""
+"""Opening of links of a kind that a machine may not offer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_cloudbench.net.link import Link, LinkUnavailable
 
 @contextlib.contextmanager
 def open_or_skip(**options: Any) -> Iterator[Link]:
-    """A link made in one particular way, which this machine may not offer."""
+    """Open a link with these options, or skip the test if this machine does not offer it."""
     try:
         link = Link(**options).__enter__()
     except LinkUnavailable as error:

@@ -24,9 +24,10 @@ ANYONE = "0.0.0.0/0"
 
 @dataclass
 class Zone:
-    """Answers by name, then by the client's subnet: the longest that holds the client, or what ECS says it is.
+    """Answers by name and by the client's subnet.
 
-    ``pools`` are names that anybody gets one address of by chance.
+    The longest subnet that holds the client counts. ECS may name another client. ``pools`` are names for which each
+    query gets one address by chance.
     """
 
     names: Mapping[str, Mapping[str, list[str]]]

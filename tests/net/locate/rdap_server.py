@@ -15,14 +15,14 @@ from typing import Any
 
 @dataclass
 class Registry:
-    """Owners by network: an answer, a status, or raw bytes."""
+    """A registry that has an answer, a status or raw bytes for each network."""
 
     networks: Mapping[str, Any]
     asked: list[str] = field(default_factory=list)
 
 
 def network(prefix: str, organisation: str, country: str = "NO") -> dict[str, Any]:
-    """The minimal answer of a registry about a network."""
+    """Return the minimal answer of a registry about a network."""
     net = ipaddress.ip_network(prefix)
     return {
         "objectClassName": "ip network", "handle": f"NET-{organisation[:3].upper()}", "startAddress": str(net[0]),
@@ -35,19 +35,19 @@ def network(prefix: str, organisation: str, country: str = "NO") -> dict[str, An
 
 
 def bootstrap(url: str, *prefixes: str) -> str:
-    """A list of services as IANA publishes it."""
+    """Return a list of services as IANA publishes it."""
     return json.dumps({"publication": "2026-11-01T00:00:00Z", "services": [[[*prefixes], [url]]]})
 
 
 class HandlingServer(ThreadingTCPServer):
-    """An HTTP server that, unlike Python's own, asks no resolver for its name, which costs 10 s where there is none."""
+    """An HTTP server that does not look up its own name. Python's own server waits 10 s if there is no resolver."""
 
     allow_reuse_address = daemon_threads = True
 
 
 @contextmanager
 def serve_rdap(registry: Registry, address: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
-    """Answer until the block ends. Yields the URL."""
+    """Answer until the block ends. Yield the URL."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -63,7 +63,7 @@ def serve_rdap(registry: Registry, address: str = "127.0.0.1", port: int = 0) ->
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Say nothing."""
+            """Write no log."""
 
     with HandlingServer((address, port), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)

@@ -1,8 +1,8 @@
-"""A small internet: a network namespace for each site, and a way of ``net.link`` from each site to each other.
+"""A small internet: a network namespace for each site, and a way of ``net.link`` from each site to every other.
 
-One thread reads packets from TUN devices, and the link's own forwarder takes them to whoever has the address. Where
-several sites have one, the nearest gets the packet, as with anycast. On a busy machine packets come later and never
-earlier, so a truth stays inside what round trips allow.
+One thread reads packets from TUN devices, and the link's own forwarder takes them to the site that has the address.
+If several sites have an address, the nearest one gets the packet, as with anycast. On a busy machine packets come later
+and never earlier, so the true positions stay within the limits of the round trips.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ def run(*words: str, text: str = "") -> None:
 
 @dataclass
 class Site:
-    """A namespace at a place, with its addresses. What goes out of a site with a proxy is answered by the proxy's.
+    """A namespace at a position, with its addresses.
 
-    ``routers`` are before it, on the way to it: they drop packets whose time to live is too short, and say so.
+    If the site is ``behind`` a proxy, the proxy's site answers its packets. ``routers`` are on the way to the site.
+    They drop packets whose time to live is too short, and report it to the sender.
     """
 
     name: str
@@ -56,7 +57,7 @@ class Site:
         return f"loc{os.getpid()}-{self.name}"
 
     def command(self, *words: str) -> list[str]:
-        """The command that runs a program at the site."""
+        """Return the command that runs a program at the site."""
         return ["ip", "netns", "exec", self.namespace, *words]
 
 
@@ -64,7 +65,7 @@ Ways = Callable[[Site, Site], Way]
 
 
 def usual_way(source: Site, target: Site) -> Way:
-    """A way that is a fifth longer than a straight line, the same in both directions."""
+    """Return a way that is a fifth longer than a straight line, the same in both directions."""
     return Way((distance_km(source.position, target.position) * _MS_PER_KM + _FIXED_MS) / 2)
 
 
@@ -82,11 +83,11 @@ class Road:
         self._direction.read_packets()
 
     def deliver(self) -> float | None:
-        """Hand over what has arrived. Returns when the next packet does, on the monotonic clock."""
+        """Hand over packets that have arrived. Return when the next one arrives, on the monotonic clock."""
         return self._direction.write_due_packets()
 
     def close(self) -> None:
-        """Drop what is on the way."""
+        """Drop all packets on the way."""
         self._entry.close()
         self._source.close()
 
@@ -102,15 +103,15 @@ class SmallInternet:
         self._has_changed = threading.Event()
 
     def change_ways(self, ways: Ways) -> None:
-        """Have all packets take other ways from now on. What is on the way is lost."""
+        """Send packets on other ways from now on. Packets that are on the way are lost."""
         self._ways = ways
         self._has_changed.clear()
         os.write(self._request, _CHANGE)
         self._has_changed.wait()
 
-    def rtt_ms(self, one: Site, other: Site) -> float:
-        """The usual round trip between two sites."""
-        return self._ways(one, other).delay_ms + self._ways(other, one).delay_ms
+    def rtt_ms(self, first: Site, second: Site) -> float:
+        """Return the usual round trip between two sites."""
+        return self._ways(first, second).delay_ms + self._ways(second, first).delay_ms
 
     def __enter__(self) -> SmallInternet:
         self._stack = ExitStack()
@@ -131,18 +132,19 @@ class SmallInternet:
     def _open(self, site: Site) -> None:
         run("ip", "netns", "add", site.namespace)
         self._stack.callback(run, "ip", "netns", "delete", site.namespace)
-        with inside(site):
+        with enter_site(site):
             site.descriptor = devices.make_tun("net0")
         self._stack.callback(os.close, site.descriptor)
         behind = [client for client in self.sites.values() if client.behind == site.name]
         lines = [f"link set {device} up" for device in ("lo", "net0")]
-        for version, everything, served in ((4, "0.0.0.0/0", "192.0.0.0/2"), (6, "::/0", "2000::/3")):
-            own = of_version(version, site.addresses)
+        for version, all_addresses, proxied_addresses in ((4, "0.0.0.0/0", "192.0.0.0/2"), (6, "::/0", "2000::/3")):
+            own = filter_version(version, site.addresses)
             lines += [f"address add {address} dev net0{' nodad' * (version == 6)}" for address in own]
-            lines += [f"route add {everything} dev net0 src {address}" for address in own[:1]]
-            clients = of_version(version, [address for client in behind for address in client.addresses])
-            lines += [f"route add {address} dev net0" for address in clients]  # answers go back
-            lines += [f"route add local {served} dev lo table main" for _ in clients[:1]]  # all that comes is for here
+            lines += [f"route add {all_addresses} dev net0 src {address}" for address in own[:1]]
+            clients = filter_version(version, [address for client in behind for address in client.addresses])
+            lines += [f"route add {address} dev net0" for address in clients]  # so that answers go back
+            # All incoming packets are local.
+            lines += [f"route add local {proxied_addresses} dev lo table main" for _ in clients[:1]]
         run("ip", "-n", site.namespace, "-batch", "-", text="\n".join(lines))
 
     def _find(self, source: Site, address: str) -> Site | None:
@@ -180,8 +182,8 @@ class SmallInternet:
             way = self._ways(source, target)
             self._choose_road(source, target, way, target.descriptor).enter(packet)
         elif is_four:
-            way = Way(self.rtt_ms(source, target))  # there and back at once
-            answer = exceed_time(packet, target.routers[time_to_live - 1])
+            way = Way(self.rtt_ms(source, target))  # the whole round trip at once
+            answer = make_time_exceeded(packet, target.routers[time_to_live - 1])
             self._choose_road(source, target, way, source.descriptor).enter(answer)
 
     def _choose_road(self, source: Site, target: Site, way: Way, sink: int) -> Road:
@@ -191,23 +193,23 @@ class SmallInternet:
         return self._roads[key]
 
 
-def of_version(version: int, addresses: Iterable[str]) -> list[str]:
-    """The addresses of one version of IP."""
+def filter_version(version: int, addresses: Iterable[str]) -> list[str]:
+    """Return the addresses of one version of IP."""
     return [address for address in addresses if ipaddress.ip_address(address).version == version]
 
 
 @contextmanager
-def inside(site: Site) -> Iterator[None]:
-    """Have this thread in a site's namespace for the block."""
-    own = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
-    there = os.open(Path("/run/netns") / site.namespace, os.O_RDONLY)
+def enter_site(site: Site) -> Iterator[None]:
+    """Move this thread into a site's namespace until the block ends."""
+    own_descriptor = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+    site_descriptor = os.open(Path("/run/netns") / site.namespace, os.O_RDONLY)
     try:
-        devices.enter_net(there)
+        devices.enter_net(site_descriptor)
         yield
     finally:
-        devices.enter_net(own)
-        os.close(own)
-        os.close(there)
+        devices.enter_net(own_descriptor)
+        os.close(own_descriptor)
+        os.close(site_descriptor)
 
 
 @contextmanager
@@ -217,7 +219,7 @@ def _serve_at(site: Site) -> Iterator[None]:
 
     def serve() -> None:
         try:
-            with inside(site), ExitStack() as stack:
+            with enter_site(site), ExitStack() as stack:
                 for address, server in site.servers:
                     stack.enter_context(server(address))
                 is_ready.set()
@@ -240,24 +242,24 @@ def _serve_at(site: Site) -> Iterator[None]:
 
 @contextmanager
 def listen(address: str, port: int = 443) -> Iterator[None]:
-    """Accept connections, by the kernel alone."""
+    """Let the kernel accept connections until the block ends."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.create_server((address, port), family=family):
         yield
 
 
-def exceed_time(packet: bytes, router: str) -> bytes:
-    """What a router sends to the sender of a packet that it drops (RFC 792)."""
+def make_time_exceeded(packet: bytes, router: str) -> bytes:
+    """Return the ICMP message that a router sends to the sender of a dropped packet (RFC 792)."""
     quoted = packet[: (packet[0] & 15) * 4 + 8]
     message = struct.pack("!BBHI", 11, 0, 0, 0) + quoted
-    message = message[:2] + sum_up(message) + message[4:]
+    message = message[:2] + compute_checksum(message) + message[4:]
     address = ipaddress.ip_address(router).packed
     header = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(message), 0, 0, 64, 1, 0) + address + packet[12:16]
-    return header[:10] + sum_up(header) + header[12:] + message
+    return header[:10] + compute_checksum(header) + header[12:] + message
 
 
-def sum_up(data: bytes) -> bytes:
-    """The Internet checksum (RFC 1071)."""
+def compute_checksum(data: bytes) -> bytes:
+    """Return the Internet checksum (RFC 1071)."""
     total = sum(struct.unpack(f"!{len(data) // 2}H", data))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
@@ -265,10 +267,10 @@ def sum_up(data: bytes) -> bytes:
 
 
 def hosts_toml(sites: Mapping[str, Site]) -> str:
-    """The table of hosts of sites that are vantage points, with their places in degrees."""
+    """Return the table of hosts for sites that are vantage points, with their positions in degrees."""
     rows = []
     for site in sites.values():
         command = ", ".join(f'"{word}"' for word in site.command("python3"))
-        place = f"{site.position.latitude_deg},{site.position.longitude_deg}"
-        rows.append(f'[[host]]\nname = "{site.name}"\ncommand = [{command}]\nlabels = {{location = "{place}"}}\n')
+        location = f"{site.position.latitude_deg},{site.position.longitude_deg}"
+        rows.append(f'[[host]]\nname = "{site.name}"\ncommand = [{command}]\nlabels = {{location = "{location}"}}\n')
     return "\n".join(rows)

@@ -1,4 +1,4 @@
-"""The true place is always inside the answer, the answer is as small as it can be, and contradictions are unknown."""
+"""Discs around vantage points: the server is inside the answer, which is as small as possible, or it is unknown."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from pytest_cloudbench.net.locate.discs import Disc, is_possible, place_server
 from pytest_cloudbench.net.locate.sphere import Cap, Position, distance_km, enclose, move
 
-from .layouts import EUROPE, PATHS, WORLD, make_disc, make_layout, somewhere
+from .layouts import EUROPE, PATHS, WORLD, choose_position, make_disc, make_layout
 
 OSLO, ROME, TOKYO = Position(59.91, 10.75), Position(41.89, 12.48), Position(35.68, 139.69)
 BERLIN, PARIS = Position(52.52, 13.41), Position(48.86, 2.35)
@@ -18,7 +18,7 @@ BERLIN, PARIS = Position(52.52, 13.41), Position(48.86, 2.35)
 
 @pytest.mark.parametrize("paths", PATHS)
 def test_the_truth_is_inside_200_layouts_and_no_answer_is_wider_than_the_smallest_disc(paths: str) -> None:
-    known = 0
+    answers = 0
     for seed in range(200):
         layout = make_layout(seed, paths=paths)
         placed = place_server(layout.discs)
@@ -26,12 +26,12 @@ def test_the_truth_is_inside_200_layouts_and_no_answer_is_wider_than_the_smalles
         if placed.cap is None:
             assert layout.smallest_ms > 25
             continue
-        known += 1
+        answers += 1
         assert distance_km(layout.truth, placed.cap.center) <= placed.cap.radius_km + 0.01, seed
         assert placed.cap.radius_km <= 100 * layout.smallest_ms + 1e-9, seed
         if layout.smallest_ms <= 5:
             assert placed.cap.radius_km <= 500
-    assert known > 100
+    assert answers > 100
 
 
 def test_clocks_that_read_too_little_seldom_lose_the_truth() -> None:
@@ -128,27 +128,27 @@ def test_region_is_possible_only_within_round_trips() -> None:
 
 
 def test_anycast_with_two_sites_is_never_placed_at_one() -> None:
-    """Discs that exclude nothing show nothing, but then each site is allowed by all of its own vantage points."""
-    unknown = 0
+    """If the discs do not exclude each other, each site is inside all discs of its own vantage points."""
+    anycast_count = 0
     for seed in range(100):
         random = Random(seed)
-        sites = [somewhere(random, WORLD), somewhere(random, WORLD)]
-        centers = [somewhere(random, WORLD) for _ in range(12)]
+        sites = [choose_position(random, WORLD), choose_position(random, WORLD)]
+        centers = [choose_position(random, WORLD) for _ in range(12)]
         discs = [
             make_disc(random, f"v{n}", c, min(sites, key=lambda site: distance_km(site, c)), "good", 0.0)
             for n, c in enumerate(centers)
         ]
         placed = place_server(discs)
         if placed.reason == "anycast":
-            unknown += 1
+            anycast_count += 1
             assert all(any(distance_km(s, cap.center) <= cap.radius_km for s in sites) for cap in placed.sites)
-    assert unknown > 40
+    assert anycast_count > 40
 
 
 def test_the_smallest_cap_holds_all_points_and_none_much_smaller_does() -> None:
     random = Random(7)
     for _ in range(50):
-        points = [somewhere(random, EUROPE) for _ in range(random.randint(1, 30))]
+        points = [choose_position(random, EUROPE) for _ in range(random.randint(1, 30))]
         cap = enclose([point.vector for point in points])
         assert all(distance_km(point, cap.center) <= cap.radius_km + 1e-6 for point in points)
         for bearing in range(0, 360, 30):

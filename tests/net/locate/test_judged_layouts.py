@@ -1,4 +1,4 @@
-"""Random layouts through the whole judgement, as surveys are stored: the truth is inside every region that is told."""
+"""Random layouts as stored surveys: the true position is inside every region that the judgement gives."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def tables() -> LocateTables:
 
 
 def measure(random: Random, layout: Layout, truths: dict[str, Position], paths: str) -> list[VantagePoint]:
-    """What each vantage point of a layout measures to all servers: several connects, of which the least counts."""
+    """Return vantage points with their round trips to all servers: several connects, and the shortest counts."""
     vantages = []
     for disc in layout.discs:
         rtts = dict[str, list[float]]()
         for address, truth in truths.items():
-            least = make_disc(random, disc.vantage, disc.center, truth, paths, low_ms=0.0).rtt_ms
-            rtts[address] = [least + random.expovariate(0.5) for _ in range(random.randint(0, 3))] + [least]
+            shortest_ms = make_disc(random, disc.vantage, disc.center, truth, paths, low_ms=0.0).rtt_ms
+            rtts[address] = [shortest_ms + random.expovariate(0.5) for _ in range(random.randint(0, 3))] + [shortest_ms]
             random.shuffle(rtts[address])
         vantages.append(VantagePoint(disc.vantage, *disc.center, rtts=rtts, has_proxy=False))
     everywhere = {address: [0.3] for address in truths}
@@ -54,11 +54,15 @@ def measure(random: Random, layout: Layout, truths: dict[str, Position], paths: 
 
 
 def place_servers(random: Random, layout: Layout, seed: int) -> tuple[dict[str, Position], dict[str, list[str]]]:
-    """Where servers are, with names by reverse DNS: none, one with a code that proves nothing, or a false one."""
-    beside = move(layout.truth, random.uniform(0, 360), random.uniform(0, 300))
-    truths = {PLAIN: layout.truth, OTHER: beside, IRELAND: move(DUBLIN, random.uniform(0, 360), random.uniform(0, 20))}
+    """Return the positions of servers and their names: none, one with a code that proves nothing, or a false one."""
+    neighbour = move(layout.truth, random.uniform(0, 360), random.uniform(0, 300))
+    truths = {
+        PLAIN: layout.truth,
+        OTHER: neighbour,
+        IRELAND: move(DUBLIN, random.uniform(0, 360), random.uniform(0, 20)),
+    }
     names = {0: [], 1: [VAGUE_NAME], 2: [TOKYO_NAME]}[seed % 3]
-    is_far = distance_km(layout.truth, TOKYO) > 2 * WIDEST_KM  # nothing tells a false name from a true one nearby
+    is_far = distance_km(layout.truth, TOKYO) > 2 * WIDEST_KM  # nearby, a false name cannot be told from a true one
     return truths, {PLAIN: names if is_far else []}
 
 
@@ -70,8 +74,8 @@ def judge_layout(seed: int) -> tuple[dict[str, Position], dict[str, Location]]:
     vantages = measure(random, layout, truths, paths)
     surveys = []
     for day in DAYS:
-        seen = [vantage for vantage, its_day in zip(vantages, days, strict=True) if its_day == day]
-        surveys.append(ServerSurvey(day, {NAME: NameSeen([*truths])}, seen, ptr))
+        day_vantages = [vantage for vantage, its_day in zip(vantages, days, strict=True) if its_day == day]
+        surveys.append(ServerSurvey(day, {NAME: NameSeen([*truths])}, day_vantages, ptr))
     stored = [decode_survey(encode_survey(survey), "stored") for survey in surveys]
     locations, _ = tables().judge(merge_surveys(stored))
     return truths, locations
@@ -79,7 +83,7 @@ def judge_layout(seed: int) -> tuple[dict[str, Position], dict[str, Location]]:
 
 @pytest.mark.slow
 def test_the_truth_is_inside_every_region_of_200_layouts() -> None:
-    told, excluded = 0, 0
+    regions, excluded = 0, 0
     for seed in range(LAYOUTS):
         truths, locations = judge_layout(seed)
         for address, truth in truths.items():
@@ -87,17 +91,19 @@ def test_the_truth_is_inside_every_region_of_200_layouts() -> None:
             if location.cap is None:
                 assert (location.place, location.by.partition(":")[0]) == (UNKNOWN, "too wide"), (seed, location)
                 continue
-            told += 1
+            regions += 1
             excluded += "excluded" in location.by
             off_km = distance_km(location.cap.center, truth) - location.cap.radius_km
             assert off_km <= 0, (seed, off_km, location)
-    assert told > LAYOUTS
+    assert regions > LAYOUTS
     assert excluded > 0
 
 
 def test_published_regions_are_used_and_false_names_are_not() -> None:
-    judged = [judge_layout(seed) for seed in range(60)]
-    assert all("eu-west-1" in locations[IRELAND].place for _, locations in judged)
-    false = [locations[PLAIN] for truths, locations in judged if distance_km(truths[PLAIN], TOKYO) > 2 * WIDEST_KM]
-    assert len(false) > 10
-    assert not any("Tokyo" in location.place or "Narita" in location.place for location in false)
+    results = [judge_layout(seed) for seed in range(60)]
+    assert all("eu-west-1" in locations[IRELAND].place for _, locations in results)
+    far_locations = [
+        locations[PLAIN] for truths, locations in results if distance_km(truths[PLAIN], TOKYO) > 2 * WIDEST_KM
+    ]
+    assert len(far_locations) > 10
+    assert not any("Tokyo" in location.place or "Narita" in location.place for location in far_locations)

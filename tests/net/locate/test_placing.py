@@ -1,4 +1,4 @@
-"""Names, ranges and round trips together: what an operator says counts where round trips allow it, and never else."""
+"""Names, ranges and round trips together: an operator's statement counts only if round trips allow it."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_the_shipped_ranges_know_documented_addresses() -> None:
 def test_most_regions_of_the_three_large_clouds_have_a_place() -> None:
     regions = parse_regions(data.read_locate_table("regions.txt"))
     text = data.read_locate_table("prefixes.txt")
-    named = {tuple(line.split("\t")[:2]) for line in text.splitlines() if "\t" in line and line.split("\t")[1]}
-    large = {(operator, region) for operator, region in named if operator in {"Amazon", "Google", "Microsoft"}}
+    published = {tuple(line.split("\t")[:2]) for line in text.splitlines() if "\t" in line and line.split("\t")[1]}
+    large = {(operator, region) for operator, region in published if operator in {"Amazon", "Google", "Microsoft"}}
     assert len(large & {*regions}) >= 0.8 * len(large)
     assert distance_km(regions["Google", "europe-west10"].cap.center, Position(52.52, 13.41)) < 10

@@ -1,4 +1,4 @@
-"""``cloudbench locate`` in small internets at random: no answer is wrong, whatever the layout."""
+"""``cloudbench locate`` in random small internets: no answer is wrong, whatever the layout."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pytest_cloudbench.net.locate.survey import NameSeen, ServerSurvey, VantageP
 
 from .layouts import MOST_VANTAGES, PATHS, make_layout
 from .plans import KINDS, make_plan
-from .small_internet import Site, SmallInternet, inside
+from .small_internet import Site, SmallInternet, enter_site
 from .world import (
     ALIASES,
     ANYCAST,
@@ -56,14 +56,14 @@ def test_no_answer_is_wrong_in_a_small_internet_at_random(kind: str, tmp_path: P
     world = World(tmp_path, make_plan(kind, seed=1))
     with world.internet:
         names = [*NAMES, "alias.example"]
-        found = world.locate(*names, "--subnets", "subnets.txt", "--save", "seen.json")
-        read = world.locate("--content", f"http://{STORAGE}/new", f"http://{CDN}/new", "--save", "read.json")
-    seen = json.loads((tmp_path / "seen.json").read_bytes())
-    check_places(world, found["servers"], seen)
-    check_places(world, read["servers"], json.loads((tmp_path / "read.json").read_bytes()))
-    check_names(world, found)
-    assert read["servers"][CDN]["layer"] == "unknown"
-    assert read["servers"][STORAGE]["layer"] in {"storage", "unknown"}
+        result = world.locate(*names, "--subnets", "subnets.txt", "--save", "seen.json")
+        content_result = world.locate("--content", f"http://{STORAGE}/new", f"http://{CDN}/new", "--save", "read.json")
+    survey = json.loads((tmp_path / "seen.json").read_bytes())
+    check_places(world, result["servers"], survey)
+    check_places(world, content_result["servers"], json.loads((tmp_path / "read.json").read_bytes()))
+    check_names(world, result)
+    assert content_result["servers"][CDN]["layer"] == "unknown"
+    assert content_result["servers"][STORAGE]["layer"] in {"storage", "unknown"}
 
 
 def test_the_truth_is_inside_the_answer_of_200_layouts_that_connects_measured() -> None:
@@ -73,13 +73,13 @@ def test_the_truth_is_inside_the_answer_of_200_layouts_that_connects_measured() 
     server = Site("server", CENTER, (PLAIN,))  # its ports are closed, and a refusal takes as long as an answer
     with SmallInternet(server, *vantages.values()) as internet, ExitStack() as stack:
         threads = {name: stack.enter_context(start_thread(site)) for name, site in vantages.items()}
-        told = [check_layout(internet, threads, seed) for seed in range(LAYOUTS)]
-    assert sum(is_told for is_told, _ in told) > LAYOUTS // 2
-    assert sum(is_near for _, is_near in told) > LAYOUTS // 10
+        outcomes = [check_layout(internet, threads, seed) for seed in range(LAYOUTS)]
+    assert sum(is_placed for is_placed, _ in outcomes) > LAYOUTS // 2
+    assert sum(is_near for _, is_near in outcomes) > LAYOUTS // 10
 
 
 def check_layout(internet: SmallInternet, threads: dict[str, ThreadPoolExecutor], seed: int) -> tuple[bool, bool]:
-    """Measure one layout by real connects and judge it. Returns whether a place was told, and whether one was near."""
+    """Measure one layout by real connects and judge it. Return whether it was placed, and by a near vantage point."""
     layout = make_layout(seed, paths=[*PATHS][seed % 3], is_odd=True)
     share_out = (seed % 9 + 1) / 10  # ways there and back are rarely the same
     rtts = {disc.vantage: disc.rtt_ms for disc in layout.discs}
@@ -93,14 +93,14 @@ def check_layout(internet: SmallInternet, threads: dict[str, ThreadPoolExecutor]
     request = {
         "addresses": [PLAIN], "port": 443, "connects": 2, "gap_s": 0.0, "timeout_s": 10.0, "controls": [],
     }  # fmt: skip
-    measured = {name: threads[name].submit(rtt.measure, request) for name in rtts}
-    seen = [
-        VantagePoint(disc.vantage, *disc.center, rtts=measured[disc.vantage].result()["rtts"], has_proxy=False)
+    futures = {name: threads[name].submit(rtt.measure, request) for name in rtts}
+    vantages = [
+        VantagePoint(disc.vantage, *disc.center, rtts=futures[disc.vantage].result()["rtts"], has_proxy=False)
         for disc in layout.discs
     ]
-    locations, _ = tables().judge(ServerSurvey("2026-11-27", {"a.example": NameSeen([PLAIN])}, seen))
+    locations, _ = tables().judge(ServerSurvey("2026-11-27", {"a.example": NameSeen([PLAIN])}, vantages))
     location = locations[PLAIN]
-    smallest_ms = min(min(vantage.rtts[PLAIN]) for vantage in seen)
+    smallest_ms = min(min(vantage.rtts[PLAIN]) for vantage in vantages)
     if location.cap is None:
         assert (location.by.partition(":")[0], smallest_ms * KM_PER_MS > WIDEST_KM) == ("too wide", True), seed
         return False, False
@@ -111,21 +111,21 @@ def check_layout(internet: SmallInternet, threads: dict[str, ThreadPoolExecutor]
 
 
 def start_thread(site: Site) -> ThreadPoolExecutor:
-    """A thread that is in a site's namespace for as long as it lives."""
+    """Start a thread that stays in a site's namespace."""
     stack = ExitStack()
-    return ThreadPoolExecutor(1, initializer=lambda: stack.enter_context(inside(site)))
+    return ThreadPoolExecutor(1, initializer=lambda: stack.enter_context(enter_site(site)))
 
 
-def check_places(world: World, servers: dict[str, Any], seen: dict[str, Any]) -> None:
+def check_places(world: World, servers: dict[str, Any], survey: dict[str, Any]) -> None:
     """Check each server's region against the truth, and against the shortest round trip that was stored."""
-    counted = [row for row in seen["vantages"] if not row["has_proxy"]]
-    assert [row["name"] for row in seen["vantages"] if row["has_proxy"]] == (
+    rows = [row for row in survey["vantages"] if not row["has_proxy"]]
+    assert [row["name"] for row in survey["vantages"] if row["has_proxy"]] == (
         ["proxied"] if world.plan.proxied is not None else []
     )
     for address, truth in world.truths.items():
         if address not in servers:
             continue
-        smallest_ms = min(min(row["rtts"][address]) for row in counted if row["rtts"].get(address))
+        smallest_ms = min(min(row["rtts"][address]) for row in rows if row["rtts"].get(address))
         if servers[address]["region"] is None:
             assert servers[address]["known_by"].startswith("too wide"), address
             assert smallest_ms * KM_PER_MS > WIDEST_KM, address
@@ -136,15 +136,15 @@ def check_places(world: World, servers: dict[str, Any], seen: dict[str, Any]) ->
         assert radius_km < 500 + _ROUNDED_KM or smallest_ms > 5, address
 
 
-def check_names(world: World, found: dict[str, Any]) -> None:
-    """Check what is said of names, owners, reverse names and shared addresses."""
-    servers, plan = found["servers"], world.plan
-    assert found["names"]["edges.example"]["addresses"] == [EDGE_A, EDGE_B]
-    assert found["names"]["edges.example"]["heeds_subnets"] is True
+def check_names(world: World, result: dict[str, Any]) -> None:
+    """Check the statements about names, owners, reverse names and shared addresses."""
+    servers, plan = result["servers"], world.plan
+    assert result["names"]["edges.example"]["addresses"] == [EDGE_A, EDGE_B]
+    assert result["names"]["edges.example"]["heeds_subnets"] is True
     has_six = plan.resolver_fault != "dead for IPv6"
-    assert found["names"]["six.example"]["addresses"] == ([SIX] if has_six else [])
-    assert found["names"]["alias.example"]["addresses"] == [PLAIN], ALIASES
-    assert found["resolvers"] == {}
+    assert result["names"]["six.example"]["addresses"] == ([SIX] if has_six else [])
+    assert result["names"]["alias.example"]["addresses"] == [PLAIN], ALIASES
+    assert result["resolvers"] == {}
     assert servers[PLAIN]["operator"] == OWNER
     assert servers[NAMED]["operator"] == servers[FALSE]["operator"] == "Google"
     assert not servers[FALSE]["known_by"].startswith("operator's name")

@@ -1,4 +1,4 @@
-"""Owners by RDAP, from a real server of our own: the owner that was set is found, and a refusal is no owner."""
+"""Owners by RDAP from a real server: the configured owner is found, and a refusal leaves the owner unknown."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FAST = Manners(rate_per_s=500.0, timeout_s=2.0)
 
 
 @contextmanager
-def client_of(networks: dict[str, Any]) -> Iterator[tuple[OwnerClient, Registry]]:
+def open_client(networks: dict[str, Any]) -> Iterator[tuple[OwnerClient, Registry]]:
     registry = Registry(networks)
     with serve_rdap(registry) as url:
         lists = Bootstrap(bootstrap(url, "192.0.2.0/24", "198.51.100.0/24", "2001:db8::/32"), "b")
@@ -32,7 +32,7 @@ def test_the_owner_that_a_registry_knows_is_found_and_asked_for_once_for_each_ne
         "192.0.2.0/24": network("192.0.2.0/24", "Fjord Storage AS"),
         "2001:db8::/32": network("2001:db8::/32", "Six"),
     }
-    with client_of(networks) as (client, registry):
+    with open_client(networks) as (client, registry):
         owner = client.find_owner("192.0.2.7")
         assert owner == Owner("Fjord Storage AS", "NET-FJO", "NO")
         assert client.find_owner("192.0.2.200") is owner
@@ -42,7 +42,7 @@ def test_the_owner_that_a_registry_knows_is_found_and_asked_for_once_for_each_ne
 
 @pytest.mark.parametrize("status", [403, 404, 422, 429, 500])
 def test_refusal_of_a_registry_leaves_the_owner_unknown(status: int) -> None:
-    with client_of({"192.0.2.0/24": status, "198.51.100.0/24": network("198.51.100.0/24", "Late")}) as (
+    with open_client({"192.0.2.0/24": status, "198.51.100.0/24": network("198.51.100.0/24", "Late")}) as (
         client,
         registry,
     ):
@@ -56,7 +56,7 @@ def test_refusal_of_a_registry_leaves_the_owner_unknown(status: int) -> None:
 
 @pytest.mark.parametrize("answer", [b"<html>", b"[]", b""])
 def test_malformed_rdap_answer_leaves_owner_unknown(answer: bytes) -> None:
-    with client_of({"192.0.2.0/24": answer}) as (client, _):
+    with open_client({"192.0.2.0/24": answer}) as (client, _):
         assert "answer is no" in client.find_owner("192.0.2.7").problem
 
 
@@ -66,7 +66,7 @@ def test_a_registry_that_is_not_there_is_unknown() -> None:
 
 
 def test_private_addresses_and_those_of_nobody_are_not_asked_for() -> None:
-    with client_of({}) as (client, registry):
+    with open_client({}) as (client, registry):
         assert client.find_owner("203.0.113.1").problem == "no registry is listed for the address"
         assert registry.asked == []
     polite = OwnerClient(Bootstrap(bootstrap("http://127.0.0.1:9/", "10.0.0.0/8"), "b"), FAST)

@@ -1,4 +1,4 @@
-"""Addresses by resolver and subnet, from real servers of our own: bad resolvers are named, and no good one is."""
+"""Addresses by resolver and subnet from real servers: bad resolvers are named, and good ones are not."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def stack() -> Iterator[ExitStack]:
         yield stack
 
 
-def start(stack: ExitStack, fault: str = "", names: dict[str, dict[str, list[str]]] | None = None) -> Resolver:
+def start_resolver(stack: ExitStack, fault: str = "", names: dict[str, dict[str, list[str]]] | None = None) -> Resolver:
     return stack.enter_context(serve_dns(Zone(names or {NAME: ADDRESSES}, fault=fault)))
 
 
 def test_all_addresses_come_by_resolver_and_subnet(stack: ExitStack) -> None:
-    resolver = start(stack)
+    resolver = start_resolver(stack)
     replies = resolve.ask_resolvers([NAME, "absent.example.com"], [resolver], SUBNETS, manners=FAST)
     assert [(reply.name, reply.subnet, reply.status, reply.addresses) for reply in replies] == [
         (NAME, "", "answered", ("192.0.2.1", "2001:db8::1")),
@@ -49,21 +49,21 @@ def test_all_addresses_come_by_resolver_and_subnet(stack: ExitStack) -> None:
 
 @pytest.mark.parametrize(("fault", "heeds"), [("", True), ("ignores subnets", None), ("rotates", None)])
 def test_whether_a_subnet_was_heeded_shows_in_the_answers(stack: ExitStack, fault: str, heeds: bool | None) -> None:
-    resolver = start(stack, fault)
+    resolver = start_resolver(stack, fault)
     replies = resolve.ask_resolvers([NAME], [resolver], SUBNETS, times=2, manners=FAST)
     assert resolve.heeds_subnets(replies, resolver, manners=FAST)[0] is heeds
 
 
 def test_a_few_addresses_that_take_turns_heed_no_subnet(stack: ExitStack) -> None:
-    resolver = start(stack, "takes turns")
+    resolver = start_resolver(stack, "takes turns")
     by_chance = [
         DnsReply(NAME, resolver, str(subnet), "answered", (f"192.0.2.{100 + number}",))
         for number, subnet in enumerate(SUBNETS)
         for _ in range(2)
     ]
-    heeds, again = resolve.heeds_subnets(by_chance, resolver, manners=FAST)
+    heeds, new_replies = resolve.heeds_subnets(by_chance, resolver, manners=FAST)
     assert heeds is None
-    assert {address for reply in again for address in reply.addresses} == {"192.0.2.100", "192.0.2.101"}
+    assert {address for reply in new_replies for address in reply.addresses} == {"192.0.2.100", "192.0.2.101"}
 
 
 @pytest.mark.parametrize(
@@ -78,14 +78,14 @@ def test_a_few_addresses_that_take_turns_heed_no_subnet(stack: ExitStack) -> Non
     ],
 )
 def test_a_bad_resolver_is_named_with_its_fault(stack: ExitStack, fault: str, words: str | None) -> None:
-    good, other = start(stack), start(stack, fault)
+    good, other = start_resolver(stack), start_resolver(stack, fault)
     replies = resolve.ask_resolvers([NAME], [good, other], manners=FAST)
     assert resolve.find_liars(replies, [good, other], manners=FAST) == ({} if words is None else {other: words})
 
 
 def test_an_address_that_only_one_resolver_gives_needs_a_certificate(stack: ExitStack) -> None:
-    good, liar = start(stack), start(stack, names={NAME: {ANYONE: ["192.0.2.66"]}})
-    third = start(stack, names={NAME: {ANYONE: ["192.0.2.7", "192.0.2.1"]}})
+    good, liar = start_resolver(stack), start_resolver(stack, names={NAME: {ANYONE: ["192.0.2.66"]}})
+    third = start_resolver(stack, names={NAME: {ANYONE: ["192.0.2.7", "192.0.2.1"]}})
     resolvers = [good, liar, third]
     replies = resolve.ask_resolvers([NAME], resolvers, manners=FAST)
     certified = {"192.0.2.1": True, "192.0.2.66": False}
@@ -107,7 +107,7 @@ def test_a_dead_resolver_costs_two_timeouts_and_not_one_for_every_name(stack: Ex
 
 def test_a_resolver_that_is_dead_for_ipv6_still_answers_for_every_name(stack: ExitStack) -> None:
     names = {f"n{number}.example.com": {ANYONE: [f"192.0.2.{number}"]} for number in range(60)}
-    resolver = start(stack, "dead for IPv6", names)
+    resolver = start_resolver(stack, "dead for IPv6", names)
     replies = resolve.ask_resolvers([*names], [resolver], manners=Manners(2000.0, timeout_s=0.3))
     assert [(reply.status, reply.addresses) for reply in replies] == [
         ("answered", tuple(rows[ANYONE])) for rows in names.values()
@@ -116,7 +116,7 @@ def test_a_resolver_that_is_dead_for_ipv6_still_answers_for_every_name(stack: Ex
 
 def test_a_lost_packet_loses_no_answer(stack: ExitStack) -> None:
     names = {f"n{number}.example.com": {ANYONE: [f"192.0.2.{number}"]} for number in range(40)}
-    resolver = start(stack, "loses every fifth", names)
+    resolver = start_resolver(stack, "loses every fifth", names)
     replies = resolve.ask_resolvers([*names], [resolver], manners=FAST)
     assert [reply.addresses for reply in replies] == [tuple(rows[ANYONE]) for rows in names.values()]
 
@@ -131,10 +131,10 @@ def test_names_by_reverse_dns(stack: ExitStack) -> None:
 
 def test_lists_are_read_with_comments() -> None:
     text = "192.0.2.53  # at home\n\n192.0.2.54:5353\n2001:db8::53\n[2001:db8::54]:5353\n"
-    assert [str(each) for each in resolve.read_resolvers(text, "r")] == [
+    assert [str(resolver) for resolver in resolve.read_resolvers(text, "r")] == [
         "192.0.2.53", "192.0.2.54:5353", "2001:db8::53", "[2001:db8::54]:5353",
     ]  # fmt: skip
-    assert [str(each) for each in resolve.read_subnets("2001:db8:1:2::/64\n", "s")] == ["2001:db8:1::/56"]
+    assert [str(subnet) for subnet in resolve.read_subnets("2001:db8:1:2::/64\n", "s")] == ["2001:db8:1::/56"]
 
 
 @pytest.mark.parametrize(

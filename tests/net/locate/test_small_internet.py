@@ -1,4 +1,4 @@
-"""``cloudbench locate`` in a small internet whose truth is set: places, owners, anycast, a proxy, answers by subnet."""
+"""``cloudbench locate`` in a known small internet: places, owners, anycast, a proxy, and answers by subnet."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def test_places_owners_and_anycast_are_as_they_were_set(world: World) -> None:
-    found = world.locate(*NAMES)
-    servers = found["servers"]
+    result = world.locate(*NAMES)
+    servers = result["servers"]
     for address, truth in ((PLAIN, ZURICH), (NAMED, LONDON), (FALSE, ROME), (EDGE_A, OSLO)):
         center, radius_km = region_of(servers[address])
         assert distance_km(center, truth) <= radius_km, address
@@ -64,7 +64,7 @@ def test_places_owners_and_anycast_are_as_they_were_set(world: World) -> None:
     assert "excluded" in servers[FALSE]["known_by"]
     assert servers[ANYCAST]["place"] == "unknown"
     assert servers[ANYCAST]["known_by"].startswith("anycast: at least 2 servers")
-    assert found["names"]["edges.example"]["addresses"] == [EDGE_A]
+    assert result["names"]["edges.example"]["addresses"] == [EDGE_A]
 
 
 def test_a_server_beside_a_vantage_point_is_placed_within_500_km(world: World) -> None:
@@ -73,19 +73,19 @@ def test_a_server_beside_a_vantage_point_is_placed_within_500_km(world: World) -
 
 
 def test_more_addresses_come_to_light_by_clients_networks(world: World) -> None:
-    found = world.locate("edges.example", "--subnets", "subnets.txt")
-    assert found["names"]["edges.example"] == {
+    result = world.locate("edges.example", "--subnets", "subnets.txt")
+    assert result["names"]["edges.example"] == {
         "addresses": [EDGE_A, EDGE_B], "phases": [], "heeds_subnets": True,
     }  # fmt: skip
     for address, truth in ((EDGE_A, OSLO), (EDGE_B, ROME)):
-        center, radius_km = region_of(found["servers"][address])
+        center, radius_km = region_of(result["servers"][address])
         assert distance_km(center, truth) <= radius_km
 
 
 def test_answers_from_a_pool_by_chance_heed_no_subnet(world: World) -> None:
-    seen = world.locate(POOL, "--subnets", "subnets.txt", vantages=())["names"][POOL]
-    assert seen["heeds_subnets"] is None
-    assert {*seen["addresses"]} <= {EDGE_A, EDGE_B}
+    answer = world.locate(POOL, "--subnets", "subnets.txt", vantages=())["names"][POOL]
+    assert answer["heeds_subnets"] is None
+    assert {*answer["addresses"]} <= {EDGE_A, EDGE_B}
 
 
 def test_a_vantage_point_behind_a_proxy_does_not_fake_anycast(world: World) -> None:
@@ -104,10 +104,10 @@ def test_a_proxy_for_ipv6_alone_is_found_too(world: World) -> None:
 
 
 def test_routers_before_a_server_give_hints_that_round_trips_allow(world: World) -> None:
-    found = world.locate("plain.example", "named.example", "--save", "traced.json")
+    result = world.locate("plain.example", "named.example", "--save", "traced.json")
     hint = "Zurich in ae1.zrh2.transit.example.net, a router before it"
-    assert found["servers"][PLAIN]["hints"] == [hint]  # a router in Tokyo is too far from where the server is
-    assert found["servers"][NAMED]["hints"] == []
+    assert result["servers"][PLAIN]["hints"] == [hint]  # a router in Tokyo is too far from the server
+    assert result["servers"][NAMED]["hints"] == []
     hops = json.loads((world.folder / "traced.json").read_bytes())["hops"]
     assert [hop["address"] for hop in hops[PLAIN]] == [FAR_ROUTER, NEAR_ROUTER]
     assert hops[NAMED] == []
@@ -120,8 +120,8 @@ def test_any_user_may_ask_for_the_way_to_a_server(world: World) -> None:
         f"print(*(hop.address for hop in trace_route('{PLAIN}')))"
     )
     command = world.sites["home"].command(sys.executable, "-c", code)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=True)
-    assert done.stdout.split() == [FAR_ROUTER, NEAR_ROUTER]
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=True)
+    assert finished.stdout.split() == [FAR_ROUTER, NEAR_ROUTER]
 
 
 def test_locate_tells_a_storage_by_content_that_nobody_has_read_before(world: World) -> None:

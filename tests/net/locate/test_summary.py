@@ -1,4 +1,4 @@
-"""The summary of a location: between which distances the servers are, and what may not be stated."""
+"""The summary of a location: the limits of the servers' distances, and values that must stay unknown."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def test_a_distance_is_unknown_without_the_place_of_this_machine_or_of_one_serve
 
 def test_servers_that_differ_are_named_one_after_the_other() -> None:
     servers = [server("Oslo", Cap(OSLO, 50.0)), server("Rome", Cap(ROME, 50.0)), server("Oslo", Cap(OSLO, 50.0))]
-    told = summarize_location(["a.example"], servers, None, "2026-11-27")
-    assert told is not None
-    assert (told["place"], told["operator"], told["servers"]) == ("Oslo or Rome", "Fjord AS", 3)
+    summary = summarize_location(["a.example"], servers, None, "2026-11-27")
+    assert summary is not None
+    assert (summary["place"], summary["operator"], summary["servers"]) == ("Oslo or Rome", "Fjord AS", 3)
 
 
 def test_location_is_absent_without_measurement_and_unknown_after_failed_ones() -> None:
     assert summarize_location(["a.example"], [server("unknown", None, 0)], None, "2026-11-27") is None
-    in_vain = summarize_location(["a.example"], [server("unknown", None, 2)], None, "2026-11-27")
-    assert in_vain is not None
-    assert in_vain["place"] == "unknown"
+    summary = summarize_location(["a.example"], [server("unknown", None, 2)], None, "2026-11-27")
+    assert summary is not None
+    assert summary["place"] == "unknown"

@@ -79,8 +79,8 @@ def test_surveys_of_several_days_are_one() -> None:
 def test_a_vantage_point_of_unknown_place_does_not_count() -> None:
     lost = VantagePoint("lost", rtts={"192.0.2.1": [1.0]})
     gone = VantagePoint("gone", 1.0, 2.0, problem="no answer within 20 s")
-    seen = ServerSurvey("2026-11-01", {"a.example": NameSeen(["192.0.2.1"])}, [lost, gone, OSLO_DAY_1])
-    evidences, left_out = survey.collect_evidence(seen, lambda address: None)
+    stored = ServerSurvey("2026-11-01", {"a.example": NameSeen(["192.0.2.1"])}, [lost, gone, OSLO_DAY_1])
+    evidences, left_out = survey.collect_evidence(stored, lambda address: None)
     assert [disc.vantage for disc in evidences[0].discs] == ["oslo"]
     assert left_out == {"lost": "nobody said where it is", "gone": "no answer within 20 s"}
 
@@ -89,18 +89,18 @@ def test_several_addresses_of_one_anycast_service_have_no_place() -> None:
     oslo = VantagePoint("oslo", 59.91, 10.75, 0.0, {"192.0.2.1": [1.0], "192.0.2.2": [1.0]}, False)
     rome = VantagePoint("rome", 41.89, 12.48, 0.0, {"192.0.2.1": [1.0], "192.0.2.2": [1.0]}, False)
     milan = VantagePoint("milan", 45.46, 9.19, 0.0, {"192.0.2.1": [8.0], "192.0.2.2": [8.0]}, False)
-    seen = ServerSurvey("2026-11-01", {"a.example": NameSeen(["192.0.2.1", "192.0.2.2"])}, [oslo, rome, milan])
-    locations, left_out = LocateTables().judge(seen)
+    stored = ServerSurvey("2026-11-01", {"a.example": NameSeen(["192.0.2.1", "192.0.2.2"])}, [oslo, rome, milan])
+    locations, left_out = LocateTables().judge(stored)
     assert {location.place for location in locations.values()} == {"unknown"}
     assert all(location.by.startswith("anycast") for location in locations.values())
     assert left_out == {}
-    assert any("oslo contradicts all others" in line for line in format_remarks(seen, locations, left_out))
+    assert any("oslo contradicts all others" in line for line in format_remarks(stored, locations, left_out))
 
 
 def test_one_name_at_two_places_is_two_vantage_points() -> None:
     moved = VantagePoint("oslo", 41.89, 12.48, 0.0, {"192.0.2.1": [21.0]}, False)
-    seen = ServerSurvey("2026-11-01", {"a.example": NameSeen(["192.0.2.1"])}, [OSLO_DAY_1, moved])
-    evidences, _ = survey.collect_evidence(seen, lambda address: None)
+    stored = ServerSurvey("2026-11-01", {"a.example": NameSeen(["192.0.2.1"])}, [OSLO_DAY_1, moved])
+    evidences, _ = survey.collect_evidence(stored, lambda address: None)
     assert [disc.vantage for disc in evidences[0].discs] == ["oslo", "oslo at 41.89,12.48"]
 
 

@@ -1,4 +1,4 @@
-"""A small internet with all its servers, as a plan says, and ``cloudbench locate`` as it is typed there."""
+"""A small internet with all servers of a plan, in which ``cloudbench locate`` runs as from a terminal."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ print(json.dumps([rtt_ms, times]))
 
 @contextmanager
 def serve_content(address: str, source: str = "") -> Iterator[None]:
-    """A storage, or an edge that fetches all content from its source, on connections that it keeps."""
+    """Run a storage, or an edge that fetches all content from its source on one connection."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -83,7 +83,7 @@ def serve_content(address: str, source: str = "") -> Iterator[None]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Say nothing."""
+            """Write no log."""
 
     upstream = HTTPConnection(source or address, 80)
     with HandlingServer((address, 80), Handler) as server:
@@ -98,7 +98,7 @@ def serve_content(address: str, source: str = "") -> Iterator[None]:
 
 
 def name_of_google(code: str) -> str:
-    """A name in the form of Google's, with the code of an airport."""
+    """Return a name in Google's form, with the code of an airport."""
     return f"{code}25s34-in-f14.1e100.net"
 
 
@@ -116,7 +116,8 @@ class World:
             ptr={
                 reverse(NEAR_ROUTER): "ae1.zrh2.transit.example.net",
                 reverse(FAR_ROUTER): "ae7.nrt1.transit.example.net",
-                reverse(NAMED): name_of_google(plan.named[1]), reverse(FALSE): name_of_google(plan.false[1]),
+                reverse(NAMED): name_of_google(plan.named_server[1]),
+                reverse(FALSE): name_of_google(plan.false_server[1]),
                 reverse(PLAIN): "s1.example.net",
             },
             fault=plan.resolver_fault, aliases=ALIASES, pools={POOL: [EDGE_A, EDGE_B]},
@@ -129,8 +130,8 @@ class World:
             ]),
             Site("plain", plan.plain, (PLAIN,), routers=plan.routers, servers=[(PLAIN, listen)]),
             Site("six", plan.six, (SIX,), servers=[(SIX, listen)]),
-            Site("named", plan.named[0], (NAMED,), servers=[(NAMED, listen)]),
-            Site("false", plan.false[0], (FALSE,)),
+            Site("named", plan.named_server[0], (NAMED,), servers=[(NAMED, listen)]),
+            Site("false", plan.false_server[0], (FALSE,)),
             Site("cast-a", plan.anycast[0], anycast, servers=[(ANYCAST, listen)]),
             Site("cast-b", plan.anycast[1], anycast),
             Site("edge-a", plan.edges[0], (EDGE_A,), servers=[(EDGE_A, listen)]),
@@ -151,18 +152,18 @@ class World:
 
     @property
     def truths(self) -> dict[str, Position]:
-        """Where the server of each address is that has one."""
+        """Positions of all servers that have one position, by address."""
         plan = self.plan
         return {
-            PLAIN: plan.plain, NAMED: plan.named[0], FALSE: plan.false[0], SIX: plan.six, CDN: plan.cdn,
+            PLAIN: plan.plain, NAMED: plan.named_server[0], FALSE: plan.false_server[0], SIX: plan.six, CDN: plan.cdn,
             STORAGE: plan.storage, EDGE_A: plan.edges[0], EDGE_B: plan.edges[1],
         }  # fmt: skip
 
     def read_first_bytes(self, address: str) -> tuple[float, list[float]]:
-        """The shortest round trip from home to an address, and the times to the first bytes of content there."""
+        """Return the shortest round trip from home to an address, and the times to the first bytes of its content."""
         command = self.sites["home"].command(sys.executable, "-c", READS, address)
-        done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=True)
-        rtt_ms, first_bytes_ms = json.loads(done.stdout)
+        finished = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=True)
+        rtt_ms, first_bytes_ms = json.loads(finished.stdout)
         return float(rtt_ms), [float(value) for value in first_bytes_ms]
 
     def serve_registry(self, address: str) -> Any:
@@ -170,11 +171,11 @@ class World:
 
     def locate(self, *words: str, vantages: tuple[str, ...] | None = None) -> dict[str, Any]:
         """Run ``cloudbench locate`` at home, which is a vantage point, too."""
-        chosen = {name: self.sites[name] for name in (self.vantages if vantages is None else vantages)}
+        sites = {name: self.sites[name] for name in (self.vantages if vantages is None else vantages)}
         files = {
             "resolvers.txt": f"{RESOLVER}\n",
             "rdap.json": bootstrap(f"http://{REGISTRY}:8080/", "198.18.0.0/15"),
-            "hosts.toml": hosts_toml(chosen),
+            "hosts.toml": hosts_toml(sites),
             "subnets.txt": "\n".join(SUBNETS),
         }
         for name, text in files.items():
@@ -183,14 +184,14 @@ class World:
         command = self.sites["home"].command(
             sys.executable, "-m", "pytest_cloudbench.commands.cli", "locate", *words, "--json", "--cloudbench-yes",
             f"--here={home.latitude_deg},{home.longitude_deg}", "--resolvers", "resolvers.txt", "--rdap", "rdap.json",
-            "--rate", "200", *(["--cloudbench-hosts", "hosts.toml"] if chosen else []),
+            "--rate", "200", *(["--cloudbench-hosts", "hosts.toml"] if sites else []),
         )  # fmt: skip
         environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
-        done = subprocess.run(
+        finished = subprocess.run(
             command, cwd=self.folder, capture_output=True, text=True, timeout=HANG_S, check=False, env=environment
         )
-        assert done.returncode in {0, 1}, done.stderr
-        return dict(json.loads(done.stdout))
+        assert finished.returncode in {0, 1}, finished.stderr
+        return dict(json.loads(finished.stdout))
 
 
 def region_of(server: dict[str, Any]) -> tuple[Position, float]:

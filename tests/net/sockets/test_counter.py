@@ -1,4 +1,4 @@
-"""What the kernel counted of real connections, against what a client and a server exchanged."""
+"""Counts of the kernel for real connections, compared with the bytes that a client and a server exchanged."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux coun
 _HEAD = struct.Struct("!II")
 
 
-def _serve(listener: socket.socket) -> None:
-    """For each request of a length and some bytes, answer with the other length of bytes."""
+def _answer_requests(listener: socket.socket) -> None:
+    """Accept connections and answer each request with as many bytes as it asks for."""
 
     def answer(connection: socket.socket) -> None:
         with (
             contextlib.suppress(ConnectionError),
             connection,
-            connection.makefile("rb") as asked,
+            connection.makefile("rb") as requests,
         ):
-            while head := asked.read(_HEAD.size):
+            while head := requests.read(_HEAD.size):
                 up, down = _HEAD.unpack(head)
-                asked.read(up)
+                requests.read(up)
                 connection.sendall(bytes(down))
 
     while True:
@@ -53,11 +53,11 @@ def _serve(listener: socket.socket) -> None:
 
 
 @contextmanager
-def served(family: int, address: str) -> Iterator[tuple[str, int]]:
+def run_server(family: int, address: str) -> Iterator[tuple[str, int]]:
     with socket.socket(family) as listener:
         listener.bind((address, 0))
         listener.listen()
-        thread = threading.Thread(target=_serve, args=(listener,))
+        thread = threading.Thread(target=_answer_requests, args=(listener,))
         thread.start()
         yield address, listener.getsockname()[1]
         listener.shutdown(socket.SHUT_RDWR)
@@ -66,21 +66,21 @@ def served(family: int, address: str) -> Iterator[tuple[str, int]]:
 
 @pytest.fixture(params=[(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")], ids=["IPv4", "IPv6"])
 def server(request: pytest.FixtureRequest) -> Iterator[tuple[str, int]]:
-    with served(*request.param) as place:
-        yield place
+    with run_server(*request.param) as address:
+        yield address
 
 
 def exchange(connection: socket.socket, up: int, down: int) -> int:
-    """Returns how many bytes went over the connection."""
+    """Send and receive this many bytes. Return how many bytes went over the connection."""
     connection.sendall(_HEAD.pack(up, down) + bytes(up))
-    left = down
-    while left:
-        left -= len(connection.recv(left))
+    remaining_bytes = down
+    while remaining_bytes:
+        remaining_bytes -= len(connection.recv(remaining_bytes))
     return _HEAD.size + up + down
 
 
 def test_exchanged_bytes_are_counted_exactly(server: tuple[str, int]) -> None:
-    """One connection is older than the count, one is new, some were opened and closed, one is closed meanwhile."""
+    """One connection is older than the count, one is new, one is closed meanwhile, and some are opened and closed."""
     with socket.create_connection(server) as old, socket.create_connection(server) as ending:
         exchange(old, 10_000, 20_000)
         exchange(ending, 1, 1)
@@ -92,8 +92,8 @@ def test_exchanged_bytes_are_counted_exactly(server: tuple[str, int]) -> None:
                 total += exchange(short, number, 2_000_000 if number == 7 else 3 * number)
         with socket.create_connection(server) as new:
             total += exchange(new, 1_000_000, 0) + exchange(new, 0, 1)
-            found = counter.stop()
-    assert (found.bytes, found.connections, found.why) == (total, 51, "")
+            count = counter.stop()
+    assert (count.bytes, count.connections, count.why) == (total, 51, "")
 
 
 def test_bytes_before_start_and_after_stop_do_not_count(server: tuple[str, int]) -> None:
@@ -108,7 +108,7 @@ def test_bytes_before_start_and_after_stop_do_not_count(server: tuple[str, int])
 
 
 def test_other_services_and_own_questions_do_not_count(server: tuple[str, int]) -> None:
-    with served(socket.AF_INET, "127.0.0.1") as other:
+    with run_server(socket.AF_INET, "127.0.0.1") as other:
         counter = ServiceCounter([server])
         with socket.create_connection(other) as elsewhere, socket.create_connection(server) as own:
             exchange(elsewhere, 10, 10)
@@ -121,18 +121,18 @@ def test_other_services_and_own_questions_do_not_count(server: tuple[str, int]) 
 
 
 def test_several_services_are_summed(server: tuple[str, int]) -> None:
-    with served(socket.AF_INET, "127.0.0.1") as other:
+    with run_server(socket.AF_INET, "127.0.0.1") as other:
         counter = ServiceCounter([server, other])
-        with socket.create_connection(other) as one, socket.create_connection(server) as two:
-            total = exchange(one, 10, 20) + exchange(two, 40, 80)
+        with socket.create_connection(other) as first, socket.create_connection(server) as second:
+            total = exchange(first, 10, 20) + exchange(second, 40, 80)
         assert counter.stop().bytes == total
 
 
 def test_an_ipv4_client_of_a_dual_stack_server_counts() -> None:
-    with served(socket.AF_INET6, "::") as (_, port):
+    with run_server(socket.AF_INET6, "::") as (_, port):
         counter = ServiceCounter([("localhost", port)])
-        with socket.create_connection(("127.0.0.1", port)) as one, socket.create_connection(("::1", port)) as two:
-            total = exchange(one, 10, 20) + exchange(two, 40, 80)
+        with socket.create_connection(("127.0.0.1", port)) as first, socket.create_connection(("::1", port)) as second:
+            total = exchange(first, 10, 20) + exchange(second, 40, 80)
         assert counter.stop().bytes == total
 
 
@@ -152,14 +152,14 @@ def test_a_reset_that_cleared_counts_is_unknown() -> None:
             client.sendall(bytes(1000))
             accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             accepted.close()
-            found = counter.stop()
-    assert found.bytes is None
-    assert "reset" in found.why
+            count = counter.stop()
+    assert count.bytes is None
+    assert "reset" in count.why
 
 
 @needs_root
 def test_a_client_in_another_network_makes_the_count_unknown() -> None:
-    with served(socket.AF_INET, "0.0.0.0") as (_, port):
+    with run_server(socket.AF_INET, "0.0.0.0") as (_, port):
         pair = f"cb{os.getpid() % 100_000}"
         child = subprocess.Popen(
             ["unshare", "-n", sys.executable, "-c", _ELSEWHERE, pair, str(port)],
@@ -168,11 +168,11 @@ def test_a_client_in_another_network_makes_the_count_unknown() -> None:
         assert child.stdin is not None
         assert child.stdout is not None
         child.stdout.readline()
-        made = subprocess.run(
+        finished = subprocess.run(
             ["ip", "link", "add", pair, "type", "veth", "peer", "name", f"{pair}p", "netns", str(child.pid)],
             check=False, capture_output=True,
         )  # fmt: skip
-        if made.returncode:
+        if finished.returncode:
             child.kill()
             child.wait()
             pytest.skip("no pair of interfaces can be made here")
@@ -184,9 +184,9 @@ def test_a_client_in_another_network_makes_the_count_unknown() -> None:
         assert child.wait(HANG_S) == 0
         child.stdin.close()
         child.stdout.close()
-        found = counter.stop()
-    assert found.bytes is None
-    assert "in another network namespace" in found.why
+        count = counter.stop()
+    assert count.bytes is None
+    assert "in another network namespace" in count.why
 
 
 _ELSEWHERE = f"""
@@ -205,20 +205,20 @@ with socket.create_connection(("10.231.77.1", port), {HANG_S}) as client:
 def test_more_closed_connections_than_can_be_recorded_are_unknown(
     server: tuple[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    may_note = threading.Event()
-    may_note.set()
-    note = SocketWatch._record_closed
-    monkeypatch.setattr(SocketWatch, "_record_closed", lambda self: (may_note.wait(), note(self)))
+    may_record = threading.Event()
+    may_record.set()
+    record_closed = SocketWatch._record_closed
+    monkeypatch.setattr(SocketWatch, "_record_closed", lambda self: (may_record.wait(), record_closed(self)))
     monkeypatch.setattr("pytest_cloudbench.net.sockets.kernel._BUFFER_BYTES", 1)
     counter = ServiceCounter([server])
-    may_note.clear()
+    may_record.clear()
     for _ in range(200):
         with socket.create_connection(server) as client:
             exchange(client, 1, 1)
-    may_note.set()
-    found = counter.stop()
-    assert found.bytes is None
-    assert "faster than this process could record" in found.why
+    may_record.set()
+    count = counter.stop()
+    assert count.bytes is None
+    assert "faster than this process could record" in count.why
 
 
 def test_other_systems_than_linux_are_unknown(server: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,8 +245,8 @@ while True:
 
 
 @contextmanager
-def foreign() -> Iterator[tuple[str, int]]:
-    """A server that is no descendant of this process: the process that started it has ended."""
+def run_foreign_server() -> Iterator[tuple[str, int]]:
+    """Run a server that is no descendant of this process, because the process that started it has ended."""
     start = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', sys.argv[1]])"
     with subprocess.Popen([sys.executable, "-c", start, _FOREIGN], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
@@ -262,34 +262,38 @@ UNCLEAR = "a connection that may belong to this run ended meanwhile"
 
 
 def assert_own_bytes(exchange_bytes: Callable[[], int]) -> None:
-    """Assert that what is exchanged is counted, in a span in which no other test's connection ends on this machine."""
+    """Assert that exchanged bytes are counted. Try again if a connection of another test ended meanwhile."""
     for _ in range(50):
         counter = OwnCounter([os.getpid()])
         total = exchange_bytes()
-        found = counter.stop()
-        if found.why != UNCLEAR:
+        count = counter.stop()
+        if count.why != UNCLEAR:
             break
-    assert found.bytes == total, found.why
+    assert count.bytes == total, count.why
 
 
 def test_own_processes_exchange_with_others_is_counted() -> None:
-    with foreign() as server, socket.create_connection(server) as old:
+    with run_foreign_server() as server, socket.create_connection(server) as old:
         exchange(old, 100, 100)
         assert_own_bytes(lambda: exchange(old, 100_000, 30))
 
 
 def test_an_ended_connection_of_unclear_owner_is_unknown() -> None:
-    with foreign() as server:
+    with run_foreign_server() as server:
         counter = OwnCounter([os.getpid()])
         with socket.create_connection(server) as client:
             exchange(client, 10, 10)
-        found = counter.stop()
-        assert (found.bytes, found.why) == (None, UNCLEAR)
+        count = counter.stop()
+        assert (count.bytes, count.why) == (None, UNCLEAR)
         assert OwnCounter([os.getpid(), 0]).stop().why == "some agents are on another host or in a container"
 
 
 def test_traffic_between_own_processes_does_not_count(server: tuple[str, int]) -> None:
-    with foreign() as other, socket.create_connection(server) as inside, socket.create_connection(other) as outside:
+    with (
+        run_foreign_server() as other,
+        socket.create_connection(server) as inside,
+        socket.create_connection(other) as outside,
+    ):
 
         def exchange_both() -> int:
             exchange(inside, 5000, 5000)
@@ -300,7 +304,7 @@ def test_traffic_between_own_processes_does_not_count(server: tuple[str, int]) -
 
 @needs_root
 def test_no_rights_are_needed() -> None:
-    said = run_as_nobody(
+    output = run_as_nobody(
         "import json, os, socket\n"
         "from pytest_cloudbench.net.sockets.counter import ServiceCounter\n"
         "listener = socket.create_server(('127.0.0.1', 0))\n"
@@ -314,7 +318,7 @@ def test_no_rights_are_needed() -> None:
         "found = counter.stop()\n"
         "print(json.dumps([os.geteuid(), found.bytes, found.why]))\n"
     )
-    assert json.loads(said) == [65534, 210, ""]
+    assert json.loads(output) == [65534, 210, ""]
 
 
 @pytest.mark.slow
@@ -329,9 +333,9 @@ def test_socket_counts_equal_a_capture(server: tuple[str, int], tmp_path: Path) 
         for number in range(20):
             with socket.create_connection(server) as client:
                 total += exchange(client, 1000 * number, 100_000) + exchange(client, 5, 6)
-        counted = counter.stop()
-        found = capture.stop()
-    assert found.is_valid, found.reasons
-    with open_capture(found.path) as (data, release):
-        seen = analyze(data, source=found.path.name, release=release)
-        assert int(seen.table.sums["unique_bytes"].sum()) == counted.bytes == total
+        count = counter.stop()
+        result = capture.stop()
+    assert result.is_valid, result.reasons
+    with open_capture(result.path) as (data, release):
+        analysis = analyze(data, source=result.path.name, release=release)
+        assert int(analysis.table.sums["unique_bytes"].sum()) == count.bytes == total

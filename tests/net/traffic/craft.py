@@ -1,4 +1,4 @@
-"""Captures made in memory, whose truth is known by construction."""
+"""Captures made in memory, with a truth that is known by construction."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CLIENT, SERVER = "10.0.0.1", "10.0.0.2"
 
 @dataclass(frozen=True)
 class Segment:
-    """A TCP segment on Ethernet; ``up`` is from the client."""
+    """A TCP segment on Ethernet. ``up`` says that the client sends it."""
 
     at_ns: int
     up: bool
@@ -43,12 +43,12 @@ class Segment:
 def ip(
     source: str, target: str, protocol: int, body: bytes, *, extensions: bytes = b"", first: int | None = None
 ) -> bytes:
-    a, b = ip_address(source), ip_address(target)
-    if isinstance(a, IPv6Address):
+    source_address, target_address = ip_address(source), ip_address(target)
+    if isinstance(source_address, IPv6Address):
         head = struct.pack(">IHBB", 0x60000000, len(extensions) + len(body), protocol if first is None else first, 64)
-        return head + a.packed + b.packed + extensions + body
+        return head + source_address.packed + target_address.packed + extensions + body
     head = struct.pack(">BBHHHBBH", 0x45, 0, 20 + len(body), 0, 0x4000, 64, protocol, 0)
-    return head + a.packed + b.packed + body
+    return head + source_address.packed + target_address.packed + body
 
 
 def ethernet(source: str, target: str, protocol: int, body: bytes, tags: bytes = b"") -> bytes:
@@ -75,8 +75,10 @@ def pcap(
     magic, unit = (0xA1B23C4D, 1) if nano else (0xA1B2C3D4, 1000)
     parts = [struct.pack(order + "IHHiIII", magic, 2, 4, 0, 0, snaplen, link)]
     for at_ns, frame in packets:
-        kept = frame[:snaplen]
-        parts.append(struct.pack(order + "IIII", at_ns // SECOND, at_ns % SECOND // unit, len(kept), len(frame)) + kept)
+        stored = frame[:snaplen]
+        parts.append(
+            struct.pack(order + "IIII", at_ns // SECOND, at_ns % SECOND // unit, len(stored), len(frame)) + stored
+        )
     return b"".join(parts)
 
 
@@ -104,15 +106,15 @@ def interface(
 
 
 def packet(
-    at: int, frame: bytes, order: str = "<", *, number: int = 0, wire: int | None = None, options: bytes = b""
+    ticks: int, frame: bytes, order: str = "<", *, number: int = 0, wire: int | None = None, options: bytes = b""
 ) -> bytes:
-    """An enhanced packet block; ``at`` in ticks of the interface."""
-    head = struct.pack(order + "IIIII", number, at >> 32, at & 0xFFFFFFFF, len(frame), wire or len(frame))
+    """Return an enhanced packet block. ``ticks`` is its time in units of the interface."""
+    head = struct.pack(order + "IIIII", number, ticks >> 32, ticks & 0xFFFFFFFF, len(frame), wire or len(frame))
     return block(6, head + frame + bytes(-len(frame) % 4) + options, order)
 
 
-def old_packet(at: int, frame: bytes, order: str = "<", *, number: int = 0) -> bytes:
-    head = struct.pack(order + "HHIIII", number, 0, at >> 32, at & 0xFFFFFFFF, len(frame), len(frame))
+def old_packet(ticks: int, frame: bytes, order: str = "<", *, number: int = 0) -> bytes:
+    head = struct.pack(order + "HHIIII", number, 0, ticks >> 32, ticks & 0xFFFFFFFF, len(frame), len(frame))
     return block(2, head + frame, order)
 
 
@@ -135,13 +137,13 @@ def pcapng(packets: Sequence[Record], *, dropped: int = 0) -> bytes:
 def connection(
     data: bytes = b"", *, mss: int = 1000, port: int = 40_000, start_ns: int = START_NS, isn: int = 1000
 ) -> list[Segment]:
-    """A whole TCP connection that sends ``data`` up in segments of at most ``mss``; a millisecond between packets."""
+    """Return a TCP connection that sends ``data`` up in segments of at most ``mss``, one packet each millisecond."""
     now = start_ns
-    found: list[Segment] = []
+    segments: list[Segment] = []
 
     def add(up: bool, seq: int, ack: int, flags: int, body: bytes = b"", options: bytes = b"") -> None:
         nonlocal now
-        found.append(Segment(now, up, seq, ack, flags, body, client_port=port, options=options))
+        segments.append(Segment(now, up, seq, ack, flags, body, client_port=port, options=options))
         now += SECOND // 1000
 
     option_mss = b"\x02\x04" + mss.to_bytes(2, "big")
@@ -155,4 +157,4 @@ def connection(
     add(True, end, 5001, 17)
     add(False, 5001, end + 1, 17)
     add(True, end + 1, 5002, 16)
-    return found
+    return segments

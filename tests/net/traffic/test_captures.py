@@ -1,4 +1,4 @@
-"""Real captures: equal to tshark frame by frame, and to what tools/make_captures.py put into them."""
+"""Real captures: equal to tshark frame by frame, and to the traffic that tools/make_captures.py put into them."""
 
 from __future__ import annotations
 
@@ -33,30 +33,30 @@ RULES = parse_rules(read_flow_rules())
 
 
 @cache
-def analysed(name: str, canary: bytes | None = None) -> Analysis:
+def analyze_file(name: str, canary: bytes | None = None) -> Analysis:
     return analyze((FOLDER / name).read_bytes(), source=name, rules=RULES, canary=canary)
 
 
-def summary(name: str) -> dict[str, Any]:
-    return analysed(name).as_dict()
+def summarize_file(name: str) -> dict[str, Any]:
+    return analyze_file(name).as_dict()
 
 
-def assert_equal(found: Analysis, truth: dict[str, Any]) -> None:
-    """Ours and tshark's, frame by frame."""
-    told = found.as_dict()
-    tcp = [flow for flow in found.table.flows if flow.is_tcp]
-    assert found.records == truth["packets"]
+def assert_equal(analysis: Analysis, truth: dict[str, Any]) -> None:
+    """Assert that an analysis equals tshark's, frame by frame."""
+    result = analysis.as_dict()
+    tcp = [flow for flow in analysis.table.flows if flow.is_tcp]
+    assert analysis.records == truth["packets"]
     assert len(tcp) == truth["streams"]
-    sent: dict[str, int] = {}
+    payload_bytes: dict[str, int] = {}
     for flow in tcp:
         for address, side in ((flow.client, flow.up), (flow.server, flow.down)):
-            sent[str(address)] = sent.get(str(address), 0) + side.payload_bytes
-    assert sent == truth["payload_bytes"]
-    assert (told["syns"], told["syn_acks"]) == (truth["syns"], truth["syn_acks"])
+            payload_bytes[str(address)] = payload_bytes.get(str(address), 0) + side.payload_bytes
+    assert payload_bytes == truth["payload_bytes"]
+    assert (result["syns"], result["syn_acks"]) == (truth["syns"], truth["syn_acks"])
     for mark, kinds in MARKS.items():
-        rows = np.isin(found.table.verdicts, kinds)
-        assert found.table.packets.number[rows].tolist() == truth[mark], mark
-    assert told["retransmissions"] == len(truth["retransmission"])
+        rows = np.isin(analysis.table.verdicts, kinds)
+        assert analysis.table.packets.number[rows].tolist() == truth[mark], mark
+    assert result["retransmissions"] == len(truth["retransmission"])
     stored = [flow.initial_rtt_ns / 1e9 for flow in tcp if flow.initial_rtt_ns is not None]
     assert sorted(set(stored)) == pytest.approx(truth["initial_rtt_s"])
 
@@ -68,10 +68,10 @@ def test_every_capture_has_stored_answers() -> None:
 
 @pytest.mark.parametrize("name", CAPTURES)
 def test_equal_to_stored_tshark_answers(name: str) -> None:
-    assert_equal(analysed(name), STORED[name])
+    assert_equal(analyze_file(name), STORED[name])
 
 
-def make_captures() -> Any:
+def load_make_captures() -> Any:
     specification = importlib.util.spec_from_file_location("make_captures", ROOT / "tools" / "make_captures.py")
     assert specification
     assert specification.loader
@@ -82,9 +82,9 @@ def make_captures() -> Any:
 
 @pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
 def test_equal_to_the_installed_tshark() -> None:
-    tool = make_captures()
+    tool = load_make_captures()
     for name in CAPTURES:
-        assert_equal(analysed(name), tool.answers(FOLDER / name))
+        assert_equal(analyze_file(name), tool.ask_tshark(FOLDER / name))
 
 
 @pytest.mark.parametrize(
@@ -98,24 +98,24 @@ def test_equal_to_the_installed_tshark() -> None:
     ],
 )  # fmt: skip
 def test_unique_bytes_equal_the_sent_bytes(name: str, up: int, down: int) -> None:
-    told = summary(name)
-    assert (told["unique_up_bytes"], told["unique_down_bytes"]) == (up, down)
-    assert told["payload_up_bytes"] >= up
+    summary = summarize_file(name)
+    assert (summary["unique_up_bytes"], summary["unique_down_bytes"]) == (up, down)
+    assert summary["payload_up_bytes"] >= up
 
 
 @pytest.mark.parametrize("name", CAPTURES)
 def test_verdicts_of_captures_are_as_known(name: str) -> None:
-    told = summary(name)
+    summary = summarize_file(name)
     # Only dumpcap writes how many packets it lost; these captures lost none.
-    assert told["validity"]["verdict"] == ("valid" if name.endswith("ng") else "unknown"), told["validity"]
-    assert told["validity"]["drops"] == (0 if name.endswith("ng") else None)
-    assert told["validity"]["sizes_known"] == (name != "offload.pcap")
-    assert (told["header_bytes"] is None) == (name == "offload.pcap")
+    assert summary["validity"]["verdict"] == ("valid" if name.endswith("ng") else "unknown"), summary["validity"]
+    assert summary["validity"]["drops"] == (0 if name.endswith("ng") else None)
+    assert summary["validity"]["sizes_known"] == (name != "offload.pcap")
+    assert (summary["header_bytes"] is None) == (name == "offload.pcap")
 
 
 @pytest.mark.parametrize(("name", "version"), [("tls13.pcapng", "TLSv1.3"), ("tls12.pcapng", "TLSv1.2")])
 def test_tls_names_and_versions_are_read(name: str, version: str) -> None:
-    (flow,) = summary(name)["flows"]
+    (flow,) = summarize_file(name)["flows"]
     assert (flow["sni"], flow["tls_version"], flow["alpn_offered"]) == (
         "storage.example.com", version, ["h2", "http/1.1"],
     )  # fmt: skip
@@ -124,41 +124,41 @@ def test_tls_names_and_versions_are_read(name: str, version: str) -> None:
 
 
 def test_a_cut_hello_of_a_capture_is_unknown() -> None:
-    told = summary("snaplen.pcap")
-    (flow,) = told["flows"]
+    summary = summarize_file("snaplen.pcap")
+    (flow,) = summary["flows"]
     assert (flow["sni"], flow["tls_version"], flow["alpn_offered"]) == (None, None, [])
-    assert told["cut_packets"] > 0
-    assert told["payload_up_bytes"] > 20_000, "sizes are those of the wire"
+    assert summary["cut_packets"] > 0
+    assert summary["payload_up_bytes"] > 20_000, "sizes are those of the wire"
 
 
 def test_dns_names_a_flow_without_a_hello() -> None:
-    told = summary("names.pcapng")
-    named = {flow["protocol"]: flow for flow in told["flows"]}
-    assert named["tcp"]["name"] == "upload.example.com"
-    assert told["dns_queries"] == {"upload.example.com": 1}
-    assert named["udp"]["role"] == "dns"
-    assert named["quic"]["quic_version"] == "1"
-    assert named["quic"]["sni"] is None, "it is encrypted"
-    assert named["quic"]["dns_names"] == ["upload.example.com"]
+    summary = summarize_file("names.pcapng")
+    flows = {flow["protocol"]: flow for flow in summary["flows"]}
+    assert flows["tcp"]["name"] == "upload.example.com"
+    assert summary["dns_queries"] == {"upload.example.com": 1}
+    assert flows["udp"]["role"] == "dns"
+    assert flows["quic"]["quic_version"] == "1"
+    assert flows["quic"]["sni"] is None, "it is encrypted"
+    assert flows["quic"]["dns_names"] == ["upload.example.com"]
 
 
 def test_a_reset_and_a_new_syn_are_two_flows() -> None:
-    flows = summary("reuse.pcapng")["flows"]
+    flows = summarize_file("reuse.pcapng")["flows"]
     assert [flow["payload_up_bytes"] for flow in flows] == [2_000, 5_000]
     assert {flow["client_port"] for flow in flows} == {45_000}
     assert [flow["resets"] > 0 for flow in flows] == [True, True]
 
 
 def test_keep_alives_are_not_retransmissions() -> None:
-    (flow,) = analysed("keep-alive.pcapng").table.flows
+    (flow,) = analyze_file("keep-alive.pcapng").table.flows
     assert (flow.up.retransmissions, flow.up.keep_alives) == (0, 3)
 
 
 def test_chunk_boundaries_are_found() -> None:
-    table = analysed("chunks.pcapng").table
+    table = analyze_file("chunks.pcapng").table
     assert metrics.chunks(table, table.flows[0]) == [20_000, 20_000, 20_000, 5_000]
     assert metrics.turns(table, table.flows[0]) == 4
-    (flow,) = summary("upload-ipv4.pcapng")["flows"]
+    (flow,) = summarize_file("upload-ipv4.pcapng")["flows"]
     assert flow["chunks_bytes"] == [100_000], "one object has no boundary"
 
 
@@ -166,16 +166,16 @@ def test_a_canary_across_packets_is_found() -> None:
     text = b"CANARY-IN-PLAIN-TEXT"
     data = (FOLDER / "canary.pcapng").read_bytes()
     assert text not in data, "no packet holds all of it"
-    found = analysed("canary.pcapng", text).canary
-    assert found is not None
-    assert found.verdict == "yes"
-    assert [(each.flow, each.up, each.offset_bytes) for each in found.found] == [(0, True, 1000)]
-    encrypted = analysed("tls13.pcapng", text).canary
-    assert encrypted is not None
-    assert (encrypted.verdict, encrypted.found) == ("no", ())
-    cut = analysed("snaplen.pcap", text).canary
-    assert cut is not None
-    assert cut.verdict == "unknown", "most of the payload is not in the file"
+    canary = analyze_file("canary.pcapng", text).canary
+    assert canary is not None
+    assert canary.verdict == "yes"
+    assert [(sighting.flow, sighting.up, sighting.offset_bytes) for sighting in canary.found] == [(0, True, 1000)]
+    encrypted_canary = analyze_file("tls13.pcapng", text).canary
+    assert encrypted_canary is not None
+    assert (encrypted_canary.verdict, encrypted_canary.found) == ("no", ())
+    cut_canary = analyze_file("snaplen.pcap", text).canary
+    assert cut_canary is not None
+    assert cut_canary.verdict == "unknown", "most of the payload is not in the file"
 
 
 def test_the_chosen_client_sends_up() -> None:
@@ -187,47 +187,47 @@ def test_the_chosen_client_sends_up() -> None:
 @pytest.mark.parametrize("name", ["loss-up.pcapng", "offload.pcap"])
 def test_the_command_prints_the_analysis(name: str) -> None:
     command = [sys.executable, "-m", "pytest_cloudbench.commands.cli", "analyze", str(FOLDER / name), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    told = json.loads(done.stdout)
-    wanted = set("payload_up_bytes payload_down_bytes unique_up_bytes wire_up_bytes wire_down_bytes syns".split())
-    for each in (told, *told["flows"]):
-        assert wanted | {"packets", "retransmissions"} <= each.keys()
-    assert told["retransmissions"] == len(STORED[name]["retransmission"])
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
+    assert (finished.returncode, finished.stderr) == (0, "")
+    output = json.loads(finished.stdout)
+    keys = set("payload_up_bytes payload_down_bytes unique_up_bytes wire_up_bytes wire_down_bytes syns".split())
+    for entry in (output, *output["flows"]):
+        assert keys | {"packets", "retransmissions"} <= entry.keys()
+    assert output["retransmissions"] == len(STORED[name]["retransmission"])
 
 
 @pytest.mark.parametrize("every", [1, 3, 100])
 def test_repeated_packets_make_the_verdict_unknown(every: int) -> None:
-    once = craft.records(craft.connection(bytes(200_000)))
-    shown = [
-        (at_ns + 20_000 * again, frame)
-        for number, (at_ns, frame) in enumerate(once)
-        for again in range(1 + (number % every == 0))
+    single = craft.records(craft.connection(bytes(200_000)))
+    packets = [
+        (at_ns + 20_000 * copy, frame)
+        for number, (at_ns, frame) in enumerate(single)
+        for copy in range(1 + (number % every == 0))
     ]
-    validity = analyze(craft.pcapng(shown)).validity
-    is_told = every < 10  # one in a hundred also occurs in real networks
-    assert validity.verdict == ("unknown" if is_told else "valid")
-    assert any("packets twice" in reason for reason in validity.reasons) == is_told
+    validity = analyze(craft.pcapng(packets)).validity
+    is_reported = every < 10  # one in a hundred also occurs in real networks
+    assert validity.verdict == ("unknown" if is_reported else "valid")
+    assert any("packets twice" in reason for reason in validity.reasons) == is_reported
 
 
 def test_retransmissions_are_not_taken_for_duplicates() -> None:
     for name in ("loss-heavy.pcapng", "loss-up.pcapng", "loss-down.pcapng", "keep-alive.pcapng"):
-        assert not [reason for reason in analysed(name).validity.reasons if "twice" in reason]
+        assert not [reason for reason in analyze_file(name).validity.reasons if "twice" in reason]
 
 
 @pytest.mark.parametrize(("client", "server"), [("10.0.0.1", "10.0.0.2"), ("2001:db8::1", "2001:db8::2")])
 @pytest.mark.parametrize("cut", [0, 1, 2, 3, 4, 6, 11, 12, 13, 20])
 def test_a_cut_mss_option_is_unknown(cut: int, client: str, server: str) -> None:
-    """What follows in the file is the next record, which must not be taken for payload."""
-    made = [
-        replace(each, client=client, server=server, options=b"\1\1\1\3\3\7\1\1\2\4\5\x78" * (each.flags & 2 > 0))
-        for each in craft.connection(b"x" * 3000, mss=1400)
+    """The next record in the file must not be taken for payload."""
+    segments = [
+        replace(segment, client=client, server=server, options=b"\1\1\1\3\3\7\1\1\2\4\5\x78" * (segment.flags & 2 > 0))
+        for segment in craft.connection(b"x" * 3000, mss=1400)
     ]
-    data = craft.pcap(craft.records(made), snaplen=len(made[2].frame()) + cut)
+    data = craft.pcap(craft.records(segments), snaplen=len(segments[2].frame()) + cut)
     (flow,) = analyze(data).table.flows
     expected = 0x578 if cut >= 12 else None
     assert (flow.up.mss_bytes, flow.down.mss_bytes) == (expected, expected)
     if shutil.which("tshark"):
         command = ["tshark", "-n", "-r", "-", "-T", "fields", "-e", "tcp.options.mss_val", "-Y", "tcp.flags.syn == 1"]
-        said = subprocess.run(command, input=data, capture_output=True, check=True).stdout.decode().split()
-        assert said == ([str(expected)] * 2 if expected else [])
+        values = subprocess.run(command, input=data, capture_output=True, check=True).stdout.decode().split()
+        assert values == ([str(expected)] * 2 if expected else [])

@@ -1,4 +1,4 @@
-"""Counting UDP packets without keeping them: the same answers, in memory that does not grow with their number."""
+"""Counts of UDP packets that are not kept: the same results, in memory that does not grow with their number."""
 
 from __future__ import annotations
 
@@ -39,25 +39,25 @@ def make_conversations(seed: int, count: int, *, tagged_share: float = 0) -> byt
 def test_counts_are_those_of_all_packets(seed: int, batch_records: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_cloudbench.net.traffic.records.BATCH_RECORDS", batch_records)
     for data in (make_conversations(seed, 600), paths.capture(seed)):
-        whole, thin = (analyze(data, keeps_datagrams=keeps) for keeps in (True, False))
-        assert thin.as_dict() == whole.as_dict()
+        full, thin = (analyze(data, keeps_datagrams=keeps) for keeps in (True, False))
+        assert thin.as_dict() == full.as_dict()
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_counts_are_the_same_if_some_packets_of_each_flow_have_a_tag(seed: int) -> None:
     plain, tagged = (make_conversations(seed, 600, tagged_share=share) for share in (0, 0.5))
     assert len(tagged) > len(plain)
-    whole, thin = (analyze(tagged, keeps_datagrams=keeps) for keeps in (True, False))
-    assert thin.as_dict() == whole.as_dict()
-    assert len(thin.table.packets) < len(whole.table.packets)
+    full, thin = (analyze(tagged, keeps_datagrams=keeps) for keeps in (True, False))
+    assert thin.as_dict() == full.as_dict()
+    assert len(thin.table.packets) < len(full.table.packets)
 
 
 @pytest.mark.parametrize("client", ["10.0.0.1", "10.9.0.2", "2001:db8::2"])
 def test_counts_of_one_client_are_those_of_all_its_packets(client: str) -> None:
     data = make_conversations(9, 600)
-    whole, thin = (analyze(data, client=client, keeps_datagrams=keeps) for keeps in (True, False))
-    assert thin.as_dict() == whole.as_dict()
-    assert len(thin.table.packets) < len(whole.table.packets)
+    full, thin = (analyze(data, client=client, keeps_datagrams=keeps) for keeps in (True, False))
+    assert thin.as_dict() == full.as_dict()
+    assert len(thin.table.packets) < len(full.table.packets)
 
 
 def make_flood(count: int) -> bytes:

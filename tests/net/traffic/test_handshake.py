@@ -25,7 +25,7 @@ from tests.net.traffic import craft
 
 
 def hello(name: str = "files.example.com", alpn: tuple[str, ...] = ("h2", "http/1.1")) -> bytes:
-    """What OpenSSL sends."""
+    """Return a client hello as OpenSSL sends it."""
     context = ssl.create_default_context()
     context.set_alpn_protocols(list(alpn))
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -38,16 +38,20 @@ HELLO = hello()
 
 
 def test_a_client_hello_is_parsed() -> None:
-    found = parse_client_hello(HELLO + b"more")
-    assert found is not None
-    assert (found.sni, found.alpn, found.has_ech) == ("files.example.com", ("h2", "http/1.1"), False)
-    assert "TLSv1.3" in found.versions
+    client_hello = parse_client_hello(HELLO + b"more")
+    assert client_hello is not None
+    assert (client_hello.sni, client_hello.alpn, client_hello.has_ech) == (
+        "files.example.com",
+        ("h2", "http/1.1"),
+        False,
+    )
+    assert "TLSv1.3" in client_hello.versions
 
 
 def test_unprintable_names_are_replaced() -> None:
-    found = parse_client_hello(HELLO.replace(b"files.example.com", b"files\x1b[31m\r.com  "))
-    assert found is not None
-    assert found.sni == "files\ufffd[31m\ufffd.com  "
+    client_hello = parse_client_hello(HELLO.replace(b"files.example.com", b"files\x1b[31m\r.com  "))
+    assert client_hello is not None
+    assert client_hello.sni == "files\ufffd[31m\ufffd.com  "
 
 
 @pytest.mark.parametrize("size", range(0, len(HELLO), 7))
@@ -99,21 +103,21 @@ def question(name: str) -> bytes:
 
 
 def test_dns_messages_are_parsed() -> None:
-    ask = b"\x12\x34\x01\x00\x00\x01" + bytes(6) + question("a.Example.com") + b"\0\1\0\1"
-    found = parse_dns_message(ask)
-    assert found is not None
-    assert (found.name, found.is_answer, found.addresses) == ("a.example.com", False, ())
+    query = b"\x12\x34\x01\x00\x00\x01" + bytes(6) + question("a.Example.com") + b"\0\1\0\1"
+    message = parse_dns_message(query)
+    assert message is not None
+    assert (message.name, message.is_answer, message.addresses) == ("a.example.com", False, ())
     alias = b"\xc0\x0c\0\5\0\1\0\0\0\1\0\7\4node\xc0\x0e"
     four = b"\xc0\x0c\0\1\0\1\0\0\0\1\0\4" + bytes([10, 1, 2, 3])
     six = b"\xc0\x0c\0\x1c\0\1\0\0\0\1\0\x10" + ip_address("2001:db8::5").packed
     answer = (
         b"\x12\x34\x81\x80\x00\x01\x00\x03" + bytes(4) + question("a.Example.com") + b"\0\1\0\1" + alias + four + six
     )
-    found = parse_dns_message(answer)
-    assert found is not None
-    assert (found.is_answer, [str(each) for each in found.addresses]) == (True, ["10.1.2.3", "2001:db8::5"])
+    message = parse_dns_message(answer)
+    assert message is not None
+    assert (message.is_answer, [str(address) for address in message.addresses]) == (True, ["10.1.2.3", "2001:db8::5"])
     assert parse_dns_message(answer[:-1]) is None
-    assert parse_dns_message(ask[:12] + b"\xc0\x0c" + b"\0\1\0\1") is None, "a name that points at itself"
+    assert parse_dns_message(query[:12] + b"\xc0\x0c" + b"\0\1\0\1") is None, "a name that points at itself"
 
 
 def test_pages_are_released_while_many_messages_are_read() -> None:
@@ -123,30 +127,30 @@ def test_pages_are_released_while_many_messages_are_read() -> None:
         for number in range(3000)
     ]
     released, data = list[int](), craft.pcap(frames, nano=True)
-    found = analyze(data, release=released.append)
-    assert found.dns_queries == {"a.example.com": 3000}
+    analysis = analyze(data, release=released.append)
+    assert analysis.dns_queries == {"a.example.com": 3000}
     assert released.count(len(data)) > 3000 // 512
 
 
 def test_messages_that_differ_in_their_number_are_counted_together_unless_a_name_refers_to_it() -> None:
-    rest, numbers = b"\x01\x00\x00\x01" + bytes(6), (b"\1a", b"\1b", b"\0\0", b"\1a", b"\3\0", b"\3a")
+    header, numbers = b"\x01\x00\x00\x01" + bytes(6), (b"\1a", b"\1b", b"\0\0", b"\1a", b"\3\0", b"\3a")
     plain, referring = [question("a.example.com"), question("b.example.com")], [b"\1x\xc0\x00", b"\1y\xc0\x01"]
     for names in (plain, referring, plain + referring):
-        messages = [b"\1", *(number + rest + name + b"\0\1\0\1" for number in numbers for name in names)]
+        messages = [b"\1", *(number + header + name + b"\0\1\0\1" for number in numbers for name in names)]
         counted = Counter[DnsMessage]()
         for message, count in count_dns_messages(messages):
             counted[message] += count
-        singly = Counter(one for data in messages if (one := parse_dns_message(data)) is not None)
+        singly = Counter(parsed for data in messages if (parsed := parse_dns_message(data)) is not None)
         assert [*counted.items()] == [*singly.items()]
         assert counted.total() > 0
 
 
 @settings(deadline=None)
 @given(st.binary(max_size=200), st.integers(0, len(HELLO)), st.binary(max_size=4))
-def test_no_input_raises(data: bytes, place: int, patch: bytes) -> None:
-    broken = HELLO[:place] + patch + HELLO[place + len(patch) :]
+def test_no_input_raises(data: bytes, offset: int, patch: bytes) -> None:
+    broken = HELLO[:offset] + patch + HELLO[offset + len(patch) :]
     for parser in (parse_client_hello, parse_server_hello, parse_quic_version, parse_dns_message):
         parser(data)
         parser(broken)
         parser(broken + data)
-    assert parse_client_hello(broken[: place // 2]) is None
+    assert parse_client_hello(broken[: offset // 2]) is None

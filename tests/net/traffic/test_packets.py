@@ -19,13 +19,13 @@ SIX = ("2001:db8::1", "2001:db8::2")
 DATA = Segment(START_NS, True, 1, data=b"x" * 100)
 
 
-def read(*frames: bytes, link: int = 1, snaplen: int = 262144) -> Analysis:
+def analyze_frames(*frames: bytes, link: int = 1, snaplen: int = 262144) -> Analysis:
     records = [(START_NS + number * 1000, frame) for number, frame in enumerate(frames)]
     return analyze(craft.pcap(records, link=link, snaplen=snaplen))
 
 
-def payload(found: Analysis) -> list[int]:
-    return [int(size) for size in found.table.packets.payload]
+def payload_sizes(analysis: Analysis) -> list[int]:
+    return [int(size) for size in analysis.table.packets.payload]
 
 
 def tcp_bytes() -> bytes:
@@ -42,9 +42,9 @@ def tcp_bytes() -> bytes:
     ],
 )  # fmt: skip
 def test_supported_link_types_are_read(link: int, head: bytes) -> None:
-    found = read(head + DATA.frame()[14:], link=link)
-    assert payload(found) == [100]
-    (flow,) = found.table.flows
+    analysis = analyze_frames(head + DATA.frame()[14:], link=link)
+    assert payload_sizes(analysis) == [100]
+    (flow,) = analysis.table.flows
     assert (str(flow.client), flow.client_port, str(flow.server), flow.server_port) == (CLIENT, 40_000, SERVER, 443)
     assert flow.up.wire_bytes == len(head) + len(DATA.frame()) - 14
 
@@ -53,7 +53,7 @@ IP4 = DATA.frame()[14:]
 ETHER = bytes(12)
 
 
-def outer(protocol: int, body: bytes) -> bytes:
+def in_ip(protocol: int, body: bytes) -> bytes:
     return craft.ethernet("192.0.2.1", "192.0.2.2", protocol, body)
 
 
@@ -64,39 +64,39 @@ def in_udp(port: int, body: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("link", "frame"),
     [
-        (1, ETHER + b"\x81\0\0\7" * 7 + b"\x08\0" + IP4),  # as many VLAN tags
+        (1, ETHER + b"\x81\0\0\7" * 7 + b"\x08\0" + IP4),  # seven VLAN tags
         (1, ETHER + b"\x88\x47\0\1\0\x40\0\2\1\x40" + IP4),  # two MPLS labels
         (1, ETHER + b"\x88\x48\0\1\1\x40" + DATA.frame()[14:]),
         (1, ETHER + b"\x88\x64\x11\0\0\1\0\x8e\0\x21" + IP4 + bytes(9)),  # PPPoE
         (1, ETHER + b"\x81\0\0\7\x88\x64\x11\0\0\1\0\x8e\0\x21" + IP4),
         (1, ETHER + b"\0\x94\xaa\xaa\3\0\0\0\x08\0" + IP4),  # 802.3 with SNAP
-        (1, ETHER + b"\0\x8f\6\6\3" + IP4),  # and with IP alone
+        (1, ETHER + b"\0\x8f\6\6\3" + IP4),  # 802.3 with IP alone
         (9, b"\xff\3\0\x21" + IP4), (9, b"\0\x21" + IP4), (50, b"\xff\3\x21" + IP4),  # PPP
         (51, b"\x11\0\0\1\0\x8e\0\x21" + IP4), (104, b"\x0f\0\x08\0" + IP4),  # PPPoE and Cisco HDLC as link types
         (113, bytes(14) + b"\x81\0\0\7\x08\0" + IP4),
-        (1, outer(4, IP4)), (1, outer(4, outer(4, IP4)[14:])),  # IP in IP
+        (1, in_ip(4, IP4)), (1, in_ip(4, in_ip(4, IP4)[14:])),  # IP in IP
         (1, craft.ethernet("2001:db8::9", "2001:db8::8", 4, IP4)),
-        (1, outer(47, b"\0\0\x08\0" + IP4)), (1, outer(47, b"\xb0\0\x08\0" + bytes(12) + IP4)),  # GRE
-        (1, outer(47, b"\0\0\x65\x58" + DATA.frame())),
+        (1, in_ip(47, b"\0\0\x08\0" + IP4)), (1, in_ip(47, b"\xb0\0\x08\0" + bytes(12) + IP4)),  # GRE
+        (1, in_ip(47, b"\0\0\x65\x58" + DATA.frame())),
         (1, in_udp(4789, b"\x08\0\0\0\0\0\1\0" + DATA.frame())),  # VXLAN
         (1, in_udp(6081, b"\0\0\x65\x58\0\0\1\0" + DATA.frame())),  # Geneve
     ],
 )  # fmt: skip
 def test_wrappings_and_tunnels_are_skipped(link: int, frame: bytes) -> None:
-    """What is inside counts, as in tshark's fields of TCP; the frame's bytes are the whole frame's."""
-    found = read(frame, link=link)
-    (flow,) = found.table.flows
+    """The inner flow counts, as in tshark's fields of TCP, but the wire bytes are those of the whole frame."""
+    analysis = analyze_frames(frame, link=link)
+    (flow,) = analysis.table.flows
     assert (flow.protocol, str(flow.client), flow.client_port) == (6, CLIENT, 40_000)
     assert (flow.up.payload_bytes, flow.up.wire_bytes) == (100, len(frame))
-    assert found.aside.wire_bytes == 0
+    assert analysis.aside.wire_bytes == 0
 
 
 def test_ipv6_in_tunnels_is_read() -> None:
-    inner = six(b"", 6)[14:]
-    tunnels = [outer(41, inner), outer(47, b"\0\0\x86\xdd" + inner), ETHER + b"\x88\x47\0\0\x21\x40" + inner]
+    inner = ipv6_frame(b"", 6)[14:]
+    tunnels = [in_ip(41, inner), in_ip(47, b"\0\0\x86\xdd" + inner), ETHER + b"\x88\x47\0\0\x21\x40" + inner]
     tunnels.append(ETHER + b"\x88\x64\x11\0\0\1\0\xa2\0\x57" + inner)
-    found = read(*tunnels)
-    (flow,) = found.table.flows
+    analysis = analyze_frames(*tunnels)
+    (flow,) = analysis.table.flows
     assert (str(flow.client), flow.up.payload_bytes, flow.up.packets) == (SIX[0], 400, 4)
 
 
@@ -104,40 +104,42 @@ def test_ipv6_in_tunnels_is_read() -> None:
     "frame",
     [
         ETHER + b"\x88\x47\0\1\1\x40" + bytes(60),  # a pseudowire behind an MPLS label
-        ETHER + b"\x88\xe7\0\0\0\1" + DATA.frame(), outer(47, b"\x20\1\x88\x0b" + bytes(60)),
+        ETHER + b"\x88\xe7\0\0\0\1" + DATA.frame(), in_ip(47, b"\x20\1\x88\x0b" + bytes(60)),
         ETHER + b"\x81\0\0\7" * 40 + b"\x08\0" + IP4,
     ],
 )  # fmt: skip
 def test_an_unknown_wrapping_is_always_counted(frame: bytes) -> None:
-    found = read(frame)
-    assert (found.aside.not_understood, found.aside.wire_bytes, found.table.flows) == (1, len(frame), [])
-    assert "1 packets may hold flows inside undecoded protocols: 1 " in found.validity.reasons[-1]
+    analysis = analyze_frames(frame)
+    assert (analysis.aside.not_understood, analysis.aside.wire_bytes, analysis.table.flows) == (1, len(frame), [])
+    assert "1 packets may hold flows inside undecoded protocols: 1 " in analysis.validity.reasons[-1]
 
 
 def test_undecoded_packets_make_the_canary_unknown() -> None:
-    known = craft.pcapng([(START_NS, DATA.frame())])
+    plain = craft.pcapng([(START_NS, DATA.frame())])
     hidden = craft.pcapng([(START_NS, DATA.frame()), (START_NS, ETHER + b"\x88\xe7\0\0\0\1" + b"canary")])
-    verdicts = [found.canary.verdict for data in (known, hidden) if (found := analyze(data, canary=b"canary")).canary]
+    verdicts = [
+        analysis.canary.verdict for data in (plain, hidden) if (analysis := analyze(data, canary=b"canary")).canary
+    ]
     assert verdicts == ["no", "unknown"]
 
 
 def test_another_use_of_a_tunnels_port_is_udp() -> None:
-    found = read(in_udp(4789, b"hello" * 9), in_udp(6081, bytes(60)))
-    assert [flow.up.payload_bytes for flow in found.table.flows] == [45, 60]
+    analysis = analyze_frames(in_udp(4789, b"hello" * 9), in_udp(6081, bytes(60)))
+    assert [flow.up.payload_bytes for flow in analysis.table.flows] == [45, 60]
 
 
 def test_an_icmp_error_that_quotes_tcp_is_not_tcp() -> None:
-    found = read(outer(1, b"\3\1" + bytes(6) + IP4), DATA.frame())
-    assert (found.aside.other_ip, payload(found)) == (1, [100])
+    analysis = analyze_frames(in_ip(1, b"\3\1" + bytes(6) + IP4), DATA.frame())
+    assert (analysis.aside.other_ip, payload_sizes(analysis)) == (1, [100])
 
 
 def test_an_unknown_link_type_is_counted() -> None:
-    found = read(DATA.frame(), link=147)
-    assert (found.aside.not_understood, found.table.flows) == (1, [])
-    assert "1 link type 147" in found.validity.reasons[-1]
+    analysis = analyze_frames(DATA.frame(), link=147)
+    assert (analysis.aside.not_understood, analysis.table.flows) == (1, [])
+    assert "1 link type 147" in analysis.validity.reasons[-1]
 
 
-def six(extensions: bytes, first: int, body: bytes | None = None) -> bytes:
+def ipv6_frame(extensions: bytes, first: int, body: bytes | None = None) -> bytes:
     frame = Segment(START_NS, True, 1, data=b"x" * 100, client=SIX[0], server=SIX[1]).frame()
     body = frame[54:] if body is None else body
     return bytes(12) + b"\x86\xdd" + craft.ip(SIX[0], SIX[1], 6, body, extensions=extensions, first=first)
@@ -153,123 +155,123 @@ def six(extensions: bytes, first: int, body: bytes | None = None) -> bytes:
     ],
 )
 def test_ipv6_extension_headers_are_skipped(extensions: bytes, first: int) -> None:
-    found = read(six(extensions, first))
-    assert payload(found) == [100]
-    assert str(found.table.flows[0].client) == SIX[0]
+    analysis = analyze_frames(ipv6_frame(extensions, first))
+    assert payload_sizes(analysis) == [100]
+    assert str(analysis.table.flows[0].client) == SIX[0]
 
 
-def pieces(size: int, identity: int = 7) -> list[bytes]:
-    """The IPv4 packet of DATA in pieces of this size."""
+def fragments4(size: int, identity: int = 7) -> list[bytes]:
+    """Return the IPv4 packet of DATA in fragments of this size."""
     head, body = bytearray(IP4[:20]), IP4[20:]
-    found = []
+    frames = []
     for begin in range(0, len(body), size):
         part = body[begin : begin + size]
         more = 0x2000 if begin + size < len(body) else 0
         head[2:8] = struct.pack(">HHH", 20 + len(part), identity, more | begin // 8)
-        found.append(ETHER + b"\x08\0" + bytes(head) + part)
-    return found
+        frames.append(ETHER + b"\x08\0" + bytes(head) + part)
+    return frames
 
 
-def pieces6(size: int) -> list[bytes]:
-    body = six(b"", 6)[54:]
+def fragments6(size: int) -> list[bytes]:
+    body = ipv6_frame(b"", 6)[54:]
     return [
-        six(struct.pack(">BBHI", 6, 0, begin | (begin + size < len(body)), 9), 44, body[begin : begin + size])
+        ipv6_frame(struct.pack(">BBHI", 6, 0, begin | (begin + size < len(body)), 9), 44, body[begin : begin + size])
         for begin in range(0, len(body), size)
     ]
 
 
-@pytest.mark.parametrize("frames", [pieces(64), pieces(24), pieces6(64), pieces6(24)])
+@pytest.mark.parametrize("frames", [fragments4(64), fragments4(24), fragments6(64), fragments6(24)])
 @pytest.mark.parametrize("order", [1, -1])
 def test_fragments_are_joined(frames: list[bytes], order: int) -> None:
-    found = read(*frames[::order])
-    (flow,) = found.table.flows
+    analysis = analyze_frames(*frames[::order])
+    (flow,) = analysis.table.flows
     assert (flow.up.packets, flow.up.payload_bytes) == (1, 100)
-    assert flow.up.wire_bytes == found.wire_bytes == sum(map(len, frames))
-    aside = found.aside
+    assert flow.up.wire_bytes == analysis.wire_bytes == sum(map(len, frames))
+    aside = analysis.aside
     assert (aside.joined, aside.fragments, aside.wire_bytes) == (len(frames) - 1, 0, 0)
 
 
 def test_incomplete_fragments_are_set_aside() -> None:
-    whole = pieces(64)
-    found = read(whole[0], *pieces(24, 8)[1:], *pieces6(24)[:2], DATA.frame())
-    assert (found.aside.fragments, found.aside.joined, payload(found)) == (7, 0, [100])
-    assert found.validity.verdict == "unknown"
-    assert "7 fragments of incomplete IP packets" in found.validity.reasons[-1]
-    again = read(whole[0], whole[0], *whole)
-    assert (again.aside.fragments, again.aside.joined, payload(again)) == (0, 3, [100])
+    frames = fragments4(64)
+    analysis = analyze_frames(frames[0], *fragments4(24, 8)[1:], *fragments6(24)[:2], DATA.frame())
+    assert (analysis.aside.fragments, analysis.aside.joined, payload_sizes(analysis)) == (7, 0, [100])
+    assert analysis.validity.verdict == "unknown"
+    assert "7 fragments of incomplete IP packets" in analysis.validity.reasons[-1]
+    repeated = analyze_frames(frames[0], frames[0], *frames)
+    assert (repeated.aside.fragments, repeated.aside.joined, payload_sizes(repeated)) == (0, 3, [100])
 
 
 def test_an_atomic_ipv6_fragment_is_a_packet() -> None:
-    found = read(six(b"\6\0\0\0" + bytes(4), 44))
-    assert (payload(found), found.aside.joined) == ([100], 0)
+    analysis = analyze_frames(ipv6_frame(b"\6\0\0\0" + bytes(4), 44))
+    assert (payload_sizes(analysis), analysis.aside.joined) == ([100], 0)
 
 
 def test_waiting_fragments_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fragments, "_MOST_PIECES", 10)
-    waiting = [pieces(64, identity)[0] for identity in range(30)]
-    found = read(*waiting, pieces(64, 0)[1], pieces(64, 29)[1])
-    assert (payload(found), found.aside.fragments) == ([100], 30)
+    waiting = [fragments4(64, identity)[0] for identity in range(30)]
+    analysis = analyze_frames(*waiting, fragments4(64, 0)[1], fragments4(64, 29)[1])
+    assert (payload_sizes(analysis), analysis.aside.fragments) == ([100], 30)
 
 
 def test_padding_is_not_payload() -> None:
     bare = Segment(START_NS, True, 1)
-    assert payload(read(bare.frame() + bytes(6), DATA.frame())) == [0, 100]
+    assert payload_sizes(analyze_frames(bare.frame() + bytes(6), DATA.frame())) == [0, 100]
 
 
 def test_a_short_snap_length_changes_no_size() -> None:
-    whole, cut = read(DATA.frame()), read(DATA.frame(), snaplen=60)
-    assert payload(whole) == payload(cut) == [100]
+    full, cut = analyze_frames(DATA.frame()), analyze_frames(DATA.frame(), snaplen=60)
+    assert payload_sizes(full) == payload_sizes(cut) == [100]
     assert cut.table.packets.kept.tolist() == [6]
-    assert whole.table.flows[0].up.wire_bytes == cut.table.flows[0].up.wire_bytes
-    assert (whole.cut, cut.cut) == (0, 1)
-    assert read(DATA.frame(), snaplen=50).aside.short == 1
+    assert full.table.flows[0].up.wire_bytes == cut.table.flows[0].up.wire_bytes
+    assert (full.cut, cut.cut) == (0, 1)
+    assert analyze_frames(DATA.frame(), snaplen=50).aside.short == 1
 
 
 def test_a_length_of_zero_is_segmentation_offload() -> None:
     frame = bytearray(DATA.frame())
     frame[16:18] = bytes(2)
-    assert payload(read(bytes(frame))) == [100]
-    long = six(b"", 6)
-    assert payload(read(long[:18] + bytes(2) + long[20:])) == [100]
+    assert payload_sizes(analyze_frames(bytes(frame))) == [100]
+    long = ipv6_frame(b"", 6)
+    assert payload_sizes(analyze_frames(long[:18] + bytes(2) + long[20:])) == [100]
 
 
 def test_udp_payload_and_ports_are_read() -> None:
     frame = craft.udp(CLIENT, 5000, SERVER, 6000, b"y" * 30)
     offloaded = frame[:38] + bytes(2) + frame[40:]
-    found = read(frame, offloaded, craft.udp(SERVER, 6000, CLIENT, 5000, b"z"))
-    (flow,) = found.table.flows
+    analysis = analyze_frames(frame, offloaded, craft.udp(SERVER, 6000, CLIENT, 5000, b"z"))
+    (flow,) = analysis.table.flows
     assert (flow.up.payload_bytes, flow.down.payload_bytes, flow.up.unique_bytes) == (60, 1, 60)
     assert flow.client_by == "first packet"
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "counter"),
+    ("offset", "value", "counter"),
     [(14, 0x42, "malformed"), (14, 0x65, "malformed"), (16, 0x00, None), (46, 0x10, "malformed"), (23, 1, "other_ip")],
 )
-def test_contradictory_headers_are_set_aside(place: int, value: int, counter: str | None) -> None:
+def test_contradictory_headers_are_set_aside(offset: int, value: int, counter: str | None) -> None:
     frame = bytearray(DATA.frame())
-    frame[place] = value
-    found = read(bytes(frame))
-    assert counter is None or getattr(found.aside, counter) == 1
-    assert len(found.table.packets) + found.aside.malformed + found.aside.other_ip + found.aside.short == 1
+    frame[offset] = value
+    analysis = analyze_frames(bytes(frame))
+    assert counter is None or getattr(analysis.aside, counter) == 1
+    assert len(analysis.table.packets) + analysis.aside.malformed + analysis.aside.other_ip + analysis.aside.short == 1
 
 
 def test_a_malformed_packet_leaves_no_flow_without_packets() -> None:
-    """When its endpoints were numbered before it was put aside, the analysis of later packets failed."""
+    """The analysis of later packets once failed because the endpoints were numbered too early."""
     broken = bytearray(DATA.frame())
     broken[46] = 0x10
-    found = read(bytes(broken), Segment(START_NS, True, 1, data=b"y", client_port=7).frame())
-    assert [(flow.number, flow.client_port, flow.up.payload_bytes) for flow in found.table.flows] == [(0, 7, 1)]
-    assert found.validity.reasons[-1] == "1 packets have contradictory headers"
+    analysis = analyze_frames(bytes(broken), Segment(START_NS, True, 1, data=b"y", client_port=7).frame())
+    assert [(flow.number, flow.client_port, flow.up.payload_bytes) for flow in analysis.table.flows] == [(0, 7, 1)]
+    assert analysis.validity.reasons[-1] == "1 packets have contradictory headers"
 
 
 def test_every_packet_is_in_a_flow_or_aside() -> None:
     arp = bytes(12) + b"\x08\x06" + bytes(28)
     icmp = craft.ethernet(CLIENT, SERVER, 1, bytes(8))
-    found = read(arp, icmp, DATA.frame(), DATA.frame()[:20])
-    aside = found.aside
-    assert (aside.not_ip, aside.other_ip, aside.short, len(found.table.packets), found.records) == (1, 1, 1, 1, 4)
-    assert aside.wire_bytes + sum(flow.up.wire_bytes for flow in found.table.flows) == found.wire_bytes
+    analysis = analyze_frames(arp, icmp, DATA.frame(), DATA.frame()[:20])
+    aside = analysis.aside
+    assert (aside.not_ip, aside.other_ip, aside.short, len(analysis.table.packets), analysis.records) == (1, 1, 1, 1, 4)
+    assert aside.wire_bytes + sum(flow.up.wire_bytes for flow in analysis.table.flows) == analysis.wire_bytes
 
 
 # --- flows ---
@@ -277,21 +279,21 @@ def test_every_packet_is_in_a_flow_or_aside() -> None:
 
 def test_the_sender_of_the_syn_is_the_client() -> None:
     syn = Segment(START_NS, False, 1, flags=2)
-    (flow,) = read(syn.frame(), DATA.frame()).table.flows
+    (flow,) = analyze_frames(syn.frame(), DATA.frame()).table.flows
     assert (str(flow.client), flow.client_by) == (SERVER, "syn")
-    (flow,) = read(Segment(START_NS, False, 1, flags=18).frame()).table.flows
+    (flow,) = analyze_frames(Segment(START_NS, False, 1, flags=18).frame()).table.flows
     assert (str(flow.client), flow.client_by) == (CLIENT, "syn")
-    (flow,) = read(Segment(START_NS, False, 1).frame()).table.flows
+    (flow,) = analyze_frames(Segment(START_NS, False, 1).frame()).table.flows
     assert (str(flow.client), flow.client_by) == (CLIENT, "port")
 
 
 def test_flows_of_others_are_foreign() -> None:
     other = Segment(START_NS, True, 1, data=b"z" * 7, client="10.0.0.9")
     data = craft.pcap(craft.records([other, DATA]))
-    found = analyze(data, client=CLIENT)
-    assert [flow.up.payload_bytes for flow in found.table.flows] == [100]
-    assert [flow.up.payload_bytes for flow in found.table.foreign] == [7]
-    assert found.as_dict()["payload_up_bytes"] == 100
+    analysis = analyze(data, client=CLIENT)
+    assert [flow.up.payload_bytes for flow in analysis.table.flows] == [100]
+    assert [flow.up.payload_bytes for flow in analysis.table.foreign] == [7]
+    assert analysis.as_dict()["payload_up_bytes"] == 100
     with pytest.raises(UsageError, match=r"10\.0\.0\.77.*its clients are: 10\.0\.0\.1, 10\.0\.0\.9"):
         analyze(data, client="10.0.0.77")
     with pytest.raises(UsageError, match="expected an IPv4 or IPv6 address"):
@@ -300,7 +302,7 @@ def test_flows_of_others_are_foreign() -> None:
 
 
 def test_client_addresses_match_in_any_spelling() -> None:
-    data = craft.pcap([(START_NS, six(b"", 6))])
+    data = craft.pcap([(START_NS, ipv6_frame(b"", 6))])
     for spelling in (SIX[0], "2001:DB8:0:0::0001", "2001:db8::1%eth0"):
         (flow,) = analyze(data, client=spelling).table.flows
         assert (str(flow.client), flow.up.payload_bytes, flow.client_by) == (SIX[0], 100, "option")
@@ -308,38 +310,38 @@ def test_client_addresses_match_in_any_spelling() -> None:
 
 @pytest.mark.parametrize(("isn", "flows", "retransmissions"), [(1000, 1, 3), (9000, 2, 0)])
 def test_a_repeated_syn_after_the_end_is_the_same_flow(isn: int, flows: int, retransmissions: int) -> None:
-    """As in tshark 4.0: a capture that holds everything twice does not hold twice as many unique bytes."""
-    again = craft.connection(b"x" * 500, start_ns=START_NS + craft.SECOND, isn=isn)
-    found = analyze(craft.pcap(craft.records([*craft.connection(b"x" * 500), *again]))).as_dict()
-    assert len(found["flows"]) == flows
-    assert found["unique_up_bytes"] == 500 * flows
-    assert found["retransmissions_up"] == retransmissions
-    assert found["syns"] == 2
+    """As in tshark 4.0, a capture with all packets twice does not have twice as many unique bytes."""
+    second = craft.connection(b"x" * 500, start_ns=START_NS + craft.SECOND, isn=isn)
+    summary = analyze(craft.pcap(craft.records([*craft.connection(b"x" * 500), *second]))).as_dict()
+    assert len(summary["flows"]) == flows
+    assert summary["unique_up_bytes"] == 500 * flows
+    assert summary["retransmissions_up"] == retransmissions
+    assert summary["syns"] == 2
 
 
 def test_reused_ports_are_separate_flows() -> None:
-    """A SYN with a new number each time, as a load generator with a fixed port sends them."""
+    """Each SYN has a new number, as from a load generator with a fixed port."""
     segments: list[Segment] = []
     for number in range(300):
         segments += craft.connection(b"x" * number, isn=1 + 100_000 * number, start_ns=START_NS + number * craft.SECOND)
-    told = analyze(craft.pcap(craft.records(segments))).as_dict()
-    assert [flow["unique_up_bytes"] for flow in told["flows"]] == list(range(300))
-    assert told["retransmissions"] == 0
+    summary = analyze(craft.pcap(craft.records(segments))).as_dict()
+    assert [flow["unique_up_bytes"] for flow in summary["flows"]] == list(range(300))
+    assert summary["retransmissions"] == 0
 
 
 @pytest.mark.parametrize(("first", "hellos"), [(b"x", 0), (b"\x16", 1976)])
 def test_pages_are_released_for_many_flows(first: bytes, hellos: int) -> None:
-    """Names and options are searched in all of the file: all of a mapped file would stay in memory."""
+    """Names and options are searched in the whole file, so all of a mapped file would stay in memory."""
     segments = [Segment(START_NS, True, 1, flags=flags, data=first * (flags == 24), client_port=port)
                 for flags in (2, 24) for port in range(1024, 3000)]  # fmt: skip
     data = craft.pcap(craft.records(segments))
-    places: list[int] = []
-    analyze(data, release=places.append)
-    assert places.count(len(data)) >= hellos // 32 + 2 * (1976 // 512)
+    offsets: list[int] = []
+    analyze(data, release=offsets.append)
+    assert offsets.count(len(data)) >= hellos // 32 + 2 * (1976 // 512)
 
 
 def test_garbage_sequence_numbers_leave_other_flows_alone() -> None:
-    """One flow leaps by nearly 2 GiB with each segment, beyond 4 TiB in all; the next one lacks 1,000 bytes."""
+    """One flow leaps by nearly 2 GiB with each segment, beyond 4 TiB in all. The next flow lacks 1,000 bytes."""
     garbage = [Segment(START_NS + row, True, row * (2**31 - 1), data=b"x", client_port=7) for row in range(2500)]
     holed = [Segment(START_NS + row, True, at, data=bytes(10), client_port=8) for row, at in enumerate((1, 1011, 1021))]
     (_, flow) = analyze(craft.pcap(craft.records([*garbage, *holed]))).table.flows
@@ -348,21 +350,24 @@ def test_garbage_sequence_numbers_leave_other_flows_alone() -> None:
 
 def test_flows_and_facts_are_the_same_objects_every_time() -> None:
     segments = [Segment(START_NS + port, True, 1, data=b"x", client_port=port) for port in range(5)]
-    found = analyze(craft.pcap(craft.records(segments)))
-    third = found.table.flow(2)
-    assert [each.number for each in found.table.flows] == list(range(5))
-    assert third is found.table.flows[2] is found.facts[2].flow
-    assert found.facts[2] is found.facts[2]
+    analysis = analyze(craft.pcap(craft.records(segments)))
+    third = analysis.table.flow(2)
+    assert [flow.number for flow in analysis.table.flows] == list(range(5))
+    assert third is analysis.table.flows[2] is analysis.facts[2].flow
+    assert analysis.facts[2] is analysis.facts[2]
 
 
 def test_changed_facts_show_in_the_json() -> None:
     """``dissect`` learns names of QUIC flows later."""
     segments = [Segment(START_NS + port, True, 1, data=b"x", client_port=port) for port in range(5)]
-    found = analyze(craft.pcap(craft.records(segments)))
-    found.facts[3].sni, found.facts[3].role = "late.example.com", "control"
-    flows = found.as_dict()["flows"]
+    analysis = analyze(craft.pcap(craft.records(segments)))
+    analysis.facts[3].sni, analysis.facts[3].role = "late.example.com", "control"
+    flows = analysis.as_dict()["flows"]
     assert [flow["name"] for flow in flows] == ["10.0.0.2"] * 3 + ["late.example.com", "10.0.0.2"]
-    assert (found.as_dict()["roles"]["control"]["flows"], [flow.number for flow in found.of("control")]) == (1, [3])
+    assert (analysis.as_dict()["roles"]["control"]["flows"], [flow.number for flow in analysis.of("control")]) == (
+        1,
+        [3],
+    )
 
 
 def test_many_flows_stay_separate() -> None:
@@ -370,9 +375,9 @@ def test_many_flows_stay_separate() -> None:
         Segment(START_NS + row, True, 1 + row, data=b"x" * (port % 50), client_port=port)
         for row in range(3) for port in range(1024, 5000)
     ]  # fmt: skip
-    found = analyze(craft.pcap(craft.records(segments)))
-    assert [flow.client_port for flow in found.table.flows] == list(range(1024, 5000))
-    assert all(flow.up.payload_bytes == 3 * (flow.client_port % 50) for flow in found.table.flows)
+    analysis = analyze(craft.pcap(craft.records(segments)))
+    assert [flow.client_port for flow in analysis.table.flows] == list(range(1024, 5000))
+    assert all(flow.up.payload_bytes == 3 * (flow.client_port % 50) for flow in analysis.table.flows)
 
 
 def test_unique_bytes_survive_wrap_around() -> None:
@@ -383,11 +388,13 @@ def test_unique_bytes_survive_wrap_around() -> None:
 
 
 def test_acknowledged_but_uncaptured_bytes_make_invalid() -> None:
-    whole = craft.connection(b"x" * 5000)
-    assert analyze(craft.pcapng(craft.records(whole))).validity.verdict == "valid"
-    hole = analyze(craft.pcapng(craft.records([each for number, each in enumerate(whole) if number != 5])))
+    segments = craft.connection(b"x" * 5000)
+    assert analyze(craft.pcapng(craft.records(segments))).validity.verdict == "valid"
+    hole = analyze(craft.pcapng(craft.records([segment for number, segment in enumerate(segments) if number != 5])))
     assert (hole.table.flows[0].up.missing_bytes, hole.validity.verdict) == (1000, "invalid")
-    tail = analyze(craft.pcapng(craft.records([each for each in whole if not (each.up and each.seq >= 5001)])))
+    tail = analyze(
+        craft.pcapng(craft.records([segment for segment in segments if not (segment.up and segment.seq >= 5001)]))
+    )
     assert tail.table.flows[0].up.unseen_bytes > 0
     assert tail.validity.verdict == "invalid"
 
@@ -404,10 +411,10 @@ def test_drops_make_invalid_and_no_statistics_unknown() -> None:
 def test_segments_above_the_mss_make_the_overhead_unknown() -> None:
     offloaded = craft.connection(b"x" * 5000)
     offloaded[3:5] = [Segment(offloaded[3].at_ns, True, 1001, 5001, data=b"x" * 5000)]
-    found = analyze(craft.pcapng(craft.records(offloaded[:4])))
-    told = found.as_dict(changed_bytes=5000)
-    assert (told["tue"], told["overhead"], told["header_bytes"]) == (None, None, None)
-    assert "above the MSS" in told["validity"]["size_reasons"][0]
+    analysis = analyze(craft.pcapng(craft.records(offloaded[:4])))
+    summary = analysis.as_dict(changed_bytes=5000)
+    assert (summary["tue"], summary["overhead"], summary["header_bytes"]) == (None, None, None)
+    assert "above the MSS" in summary["validity"]["size_reasons"][0]
     normal = analyze(craft.pcapng(craft.records(craft.connection(b"x" * 5000)))).as_dict(changed_bytes=5000)
     assert normal["validity"]["sizes_known"]
     assert normal["header_bytes"] == normal["wire_bytes"] - 5000

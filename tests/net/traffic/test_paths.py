@@ -1,4 +1,4 @@
-"""Random captures of all kinds: equal to tshark, frame by frame, and the same whatever way they are read."""
+"""Random captures of all kinds: equal to tshark, frame by frame, and the same in every way of reading."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from tests.net.traffic.test_captures import MARKS
 FIELDS = ("tcp.len", "tcp.flags.syn", "tcp.flags.ack", *(f"tcp.analysis.{mark}" for mark in MARKS))
 
 
-def theirs(data: bytes) -> dict[str, list[tuple[int, int]]]:
-    """(number, value) of the frames that have a value other than 0, for each field."""
+def read_with_tshark(data: bytes) -> dict[str, list[tuple[int, int]]]:
+    """Return (number, value) of the frames with a value other than 0, by field."""
     options = [word for field in FIELDS for word in ("-e", field)]
     command = ["tshark", "-n", "-r", "-", "-T", "fields", "-e", "frame.number", "-E", "separator=|", *options]
     lines = subprocess.run(command, input=data, capture_output=True, check=True).stdout.decode().splitlines()
     rows = [line.split("|") for line in lines]
     columns = {field: [(int(row[0]), int(row[at] or 0)) for row in rows] for at, field in enumerate(FIELDS, 1)}
-    return {field: [each for each in column if each[1]] for field, column in columns.items()}
+    return {field: [entry for entry in column if entry[1]] for field, column in columns.items()}
 
 
-def ours(found: Analysis) -> dict[str, list[tuple[int, int]]]:
-    packets = found.table.packets
+def list_values(analysis: Analysis) -> dict[str, list[tuple[int, int]]]:
+    packets = analysis.table.packets
     marks = {
-        f"tcp.analysis.{mark}": [int(kind in kinds) for kind in found.table.verdicts] for mark, kinds in MARKS.items()
+        f"tcp.analysis.{mark}": [int(kind in kinds) for kind in analysis.table.verdicts]
+        for mark, kinds in MARKS.items()
     }
     syn, ack = (packets.flags >> 1 & 1).tolist(), (packets.flags >> 4 & 1).tolist()
     columns = {"tcp.len": packets.payload.tolist(), "tcp.flags.syn": syn, "tcp.flags.ack": ack, **marks}
@@ -42,9 +43,9 @@ def ours(found: Analysis) -> dict[str, list[tuple[int, int]]]:
 @pytest.mark.parametrize("seed", range(12))
 def test_every_path_equals_tshark(seed: int) -> None:
     data = paths.capture(seed)
-    found = ours(analyze(data))
-    assert found == theirs(data)
-    assert found["tcp.analysis.retransmission"]
+    values = list_values(analyze(data))
+    assert values == read_with_tshark(data)
+    assert values["tcp.analysis.retransmission"]
 
 
 @pytest.mark.parametrize("seed", range(100, 106))

@@ -16,53 +16,53 @@ from pytest_cloudbench.net.traffic.packets import Packets
 from pytest_cloudbench.net.traffic.records import Batch
 from tests.net.traffic import craft, paths
 
-_BY_PAIR = ("pair", "from_high")  # numbers that may be given in another order
+_BY_PAIR = ("pair", "from_high")  # these numbers may be in another order
 
 
-def nothing(self: plain.Plain, batch: Batch) -> Iterator[Any]:
+def yield_nothing(self: plain.Plain, batch: Batch) -> Iterator[Any]:
     return iter(())
 
 
-def read(data: bytes) -> tuple[dict[str, Any], Any, Any]:
-    found = analyze(data)
-    names = [each.name for each in fields(Packets) if each.name not in _BY_PAIR]
-    columns = {name: getattr(found.table.packets, name) for name in names}
+def analyze_columns(data: bytes) -> tuple[dict[str, Any], Any, Any]:
+    analysis = analyze(data)
+    names = [field.name for field in fields(Packets) if field.name not in _BY_PAIR]
+    columns = {name: getattr(analysis.table.packets, name) for name in names}
     kinds = {name: (str(column.dtype), column.tolist()) for name, column in columns.items()}
-    return found.as_dict(), kinds, found.table.up.tolist()
+    return analysis.as_dict(), kinds, analysis.table.up.tolist()
 
 
-def damaged(data: bytes, draw: random.Random) -> bytes:
-    found = bytearray(data)
+def damage(data: bytes, draw: random.Random) -> bytes:
+    broken = bytearray(data)
     for _ in range(draw.choice([5, 50, 500])):
-        found[draw.randrange(40, len(found))] = draw.choice([0, 255, 0x45, draw.getrandbits(8)])
-    return bytes(found)
+        broken[draw.randrange(40, len(broken))] = draw.choice([0, 255, 0x45, draw.getrandbits(8)])
+    return bytes(broken)
 
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("seed", range(200, 206))
 def test_fast_and_slow_path_agree(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    draw, whole = random.Random(seed), paths.capture(seed)
-    for data in (whole, *(damaged(whole, draw) for _ in range(3))):
-        short = read(data)
+    draw, intact = random.Random(seed), paths.capture(seed)
+    for data in (intact, *(damage(intact, draw) for _ in range(3))):
+        fast = analyze_columns(data)
         with monkeypatch.context() as patch:
-            patch.setattr(plain.Plain, "columns", nothing)
-            assert short == read(data)
+            patch.setattr(plain.Plain, "columns", yield_nothing)
+            assert fast == analyze_columns(data)
 
 
 @pytest.mark.parametrize("snaplen", [*range(50, 76), 90, 200])
 def test_fast_and_slow_path_agree_on_cut_packets(snaplen: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = craft.connection(b"x" * 5000)
-    six = [(at, craft.ethernet("2001:db8::1", "2001:db8::2", 6, frame[34:])) for at, frame in craft.records(made)]
-    data = craft.pcap([*craft.records(made), *six], snaplen=snaplen)
-    short = read(data)
-    monkeypatch.setattr(plain.Plain, "columns", nothing)
-    assert short == read(data)
+    segments = craft.connection(b"x" * 5000)
+    six = [(at, craft.ethernet("2001:db8::1", "2001:db8::2", 6, frame[34:])) for at, frame in craft.records(segments)]
+    data = craft.pcap([*craft.records(segments), *six], snaplen=snaplen)
+    fast = analyze_columns(data)
+    monkeypatch.setattr(plain.Plain, "columns", yield_nothing)
+    assert fast == analyze_columns(data)
 
 
 def test_a_plain_upload_needs_no_slow_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_cloudbench.net.traffic.packets.Headers", None)
-    found = analyze(craft.pcap(craft.records(craft.connection(b"x" * 5000))))
-    assert found.as_dict()["payload_up_bytes"] == 5000
+    analysis = analyze(craft.pcap(craft.records(craft.connection(b"x" * 5000))))
+    assert analysis.as_dict()["payload_up_bytes"] == 5000
 
 
 def make_datagrams(draw: random.Random) -> list[bytes]:
@@ -88,9 +88,9 @@ def test_fast_and_slow_path_agree_on_udp(seed: int, snaplen: int, monkeypatch: p
     frames = make_datagrams(random.Random(seed))
     tcp = craft.records(craft.connection(b"x" * 500))
     data = craft.pcap([*enumerate(frames), *tcp][:: -1 if seed % 2 else 1], snaplen=snaplen)
-    short = read(data)
-    monkeypatch.setattr(plain.Plain, "columns", nothing)
-    assert short == read(data)
+    fast = analyze_columns(data)
+    monkeypatch.setattr(plain.Plain, "columns", yield_nothing)
+    assert fast == analyze_columns(data)
 
 
 @pytest.mark.parametrize(("source", "target"), [("10.0.0.1", "10.9.0.2"), ("2001:db8::1", "2001:db8::2")])
@@ -101,10 +101,10 @@ def test_plain_datagrams_need_no_slow_path(source: str, target: str, monkeypatch
     assert analyze(craft.pcap(list(enumerate(frames)))).as_dict()["payload_up_bytes"] == sum(sizes)
 
 
-@pytest.mark.parametrize(("bits", "most"), [(17, 1 << 16), (2, 1 << 16), (4, 40), (1, 300)])
-def test_keys_in_shared_slots_keep_their_numbers(bits: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("bits", "max_keys"), [(17, 1 << 16), (2, 1 << 16), (4, 40), (1, 300)])
+def test_keys_in_shared_slots_keep_their_numbers(bits: int, max_keys: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Recent, "_BITS", bits)
-    monkeypatch.setattr(Recent, "_MAX_KEYS", most)
+    monkeypatch.setattr(Recent, "_MAX_KEYS", max_keys)
     draw, recent = np.random.default_rng(bits), Recent(2)
     for _ in range(30):
         first, second = draw.integers(0, draw.integers(1, 12), (2, draw.integers(1, 200))).astype(np.uint64)

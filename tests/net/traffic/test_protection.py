@@ -1,4 +1,4 @@
-"""Whether everything in a capture is encrypted: yes, no and unknown, each from a capture with that truth."""
+"""Encryption of everything in a capture: yes, no and unknown, each from a capture with that truth."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ CAPTURES = Path(__file__).resolve().parents[3] / "fixtures" / "captures"
     ],
 )
 def test_a_capture_of_known_protection_is_judged(name: str, verdict: str, what: str) -> None:
-    found = analyze((CAPTURES / f"{name}.pcapng").read_bytes()).summary()["encryption"]
-    assert found["verdict"] == verdict
-    assert [*found["encrypted"], *found["plain"], *found["unknown"]] == [what]
+    encryption = analyze((CAPTURES / f"{name}.pcapng").read_bytes()).summary()["encryption"]
+    assert encryption["verdict"] == verdict
+    assert [*encryption["encrypted"], *encryption["plain"], *encryption["unknown"]] == [what]
 
 
 def test_a_request_in_plain_http_is_found() -> None:
-    sent = b"PUT /secret.txt HTTP/1.1\r\nhost: example.org\r\n\r\n"
-    found = analyze(craft.pcap(craft.records(craft.connection(sent)))).summary()["encryption"]
-    assert (found["verdict"], len(found["plain"])) == ("no", 1)
+    request = b"PUT /secret.txt HTTP/1.1\r\nhost: example.org\r\n\r\n"
+    encryption = analyze(craft.pcap(craft.records(craft.connection(request)))).summary()["encryption"]
+    assert (encryption["verdict"], len(encryption["plain"])) == ("no", 1)
 
 
 def test_a_binary_protocol_of_its_own_is_unknown() -> None:
-    sent = Random(3).randbytes(500)
-    found = analyze(craft.pcap(craft.records(craft.connection(sent)))).summary()["encryption"]
-    assert (found["verdict"], found["plain"], len(found["unknown"])) == ("unknown", [], 1)
+    payload = Random(3).randbytes(500)
+    encryption = analyze(craft.pcap(craft.records(craft.connection(payload)))).summary()["encryption"]
+    assert (encryption["verdict"], encryption["plain"], len(encryption["unknown"])) == ("unknown", [], 1)
 
 
 def test_text_is_told_from_bytes() -> None:
@@ -52,10 +52,10 @@ def test_text_is_told_from_bytes() -> None:
 
 def test_a_text_that_is_only_encoded_is_found_with_its_form() -> None:
     text = b"secret-canary-4711"
-    sent = b"POST / HTTP/1.1\r\n\r\n" + gzip.compress(b64encode(b"xy" + text))
-    found = analyze(craft.pcap(craft.records(craft.connection(sent))), canary=text).canary
-    assert found is not None
-    assert (found.verdict, [item.form for item in found.found]) == ("yes", ["gzip, base64"])
-    other = analyze(craft.pcap(craft.records(craft.connection(sent))), canary=b"another-canary").canary
+    request = b"POST / HTTP/1.1\r\n\r\n" + gzip.compress(b64encode(b"xy" + text))
+    canary = analyze(craft.pcap(craft.records(craft.connection(request))), canary=text).canary
+    assert canary is not None
+    assert (canary.verdict, [item.form for item in canary.found]) == ("yes", ["gzip, base64"])
+    other = analyze(craft.pcap(craft.records(craft.connection(request))), canary=b"another-canary").canary
     assert other is not None
     assert (other.verdict, other.found) == ("no", ())

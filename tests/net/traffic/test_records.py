@@ -1,4 +1,4 @@
-"""Capture files into records: every format, damaged files, and the walk of many places at once."""
+"""Records of capture files: every format, damaged files, and the walk from many positions at once."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ FOLDER = Path(__file__).resolve().parents[3] / "fixtures" / "captures"
 FRAME = craft.Segment(0, True, 1).frame()
 
 
-def read(data: bytes) -> tuple[Reader, list[tuple[int, int, int, int]]]:
-    """(offset, captured, wire, time_ns) of each record."""
+def read_records(data: bytes) -> tuple[Reader, list[tuple[int, int, int, int]]]:
+    """Return the reader, and (offset, captured, wire, time_ns) of each record."""
     reader = Reader(data)
     rows = []
     for batch in reader:
@@ -36,35 +36,35 @@ def read(data: bytes) -> tuple[Reader, list[tuple[int, int, int, int]]]:
 def test_pcap_variants_are_read(order: str, nano: bool) -> None:
     packets = [(craft.START_NS + number * 1_001_000, bytes([number]) * (20 + number)) for number in range(50)]
     data = craft.pcap(packets, order=order, nano=nano, snaplen=40)
-    reader, rows = read(data)
+    reader, rows = read_records(data)
     assert (reader.format, reader.is_complete, reader.interfaces[0].snaplen) == ("pcap", True, 40)
     assert [(data[o : o + c], w, t) for o, c, w, t in rows] == [(f[:40], len(f), t) for t, f in packets]
 
 
 @pytest.mark.parametrize("order", ["<", ">"])
 def test_pcap_with_longer_headers_is_read(order: str) -> None:
-    """Alexey Kuznetzov's patch of libpcap put eight bytes more before each packet."""
+    """Alexey Kuznetzov's patch of libpcap added eight bytes to the header of each packet."""
     packets = [(craft.START_NS + number * 1_001_000, bytes([number % 251]) * (20 + number)) for number in range(600)]
     data = struct.pack(order + "IHHiIII", 0xA1B2CD34, 2, 4, 0, 0, 65535, 1)
     for at_ns, frame in packets:
         head = (at_ns // craft.SECOND, at_ns % craft.SECOND // 1000, len(frame), len(frame) + 1)
         data += struct.pack(order + "IIIIIHBB", *head, 1, 8, 0, 0) + frame
-    _, rows = read(data)
+    _, rows = read_records(data)
     assert [(data[o : o + c], w - 1, t) for o, c, w, t in rows] == [(f, len(f), t) for t, f in packets]
 
 
 def test_more_kept_than_stated_is_corrected() -> None:
-    """A packet cannot have been shorter than what was kept of it, so its length is in doubt."""
+    """A packet cannot be shorter than its bytes in the file, so its length is in doubt."""
     data = craft.section() + craft.interface() + craft.packet(1, FRAME + b"x" * 30, wire=40) + craft.statistics()
-    found = analyze(data)
-    assert (found.wire_bytes, found.reader.longer) == (len(FRAME) + 30, 1)
-    assert found.validity.verdict == "unknown"
-    assert found.validity.reasons == ("1 packets have more bytes in the file than their stated length",)
+    analysis = analyze(data)
+    assert (analysis.wire_bytes, analysis.reader.longer) == (len(FRAME) + 30, 1)
+    assert analysis.validity.verdict == "unknown"
+    assert analysis.validity.reasons == ("1 packets have more bytes in the file than their stated length",)
 
 
 def test_blocks_without_packets_may_be_long() -> None:
     data = craft.section() + craft.interface() + craft.block(0x777, bytes(17 << 20)) + craft.packet(5, FRAME)
-    reader, rows = read(data)
+    reader, rows = read_records(data)
     assert (len(rows), reader.is_complete) == (1, True)
 
 
@@ -72,8 +72,8 @@ def test_an_unknown_version_is_named() -> None:
     later = bytearray(craft.section())
     later[12] = 2
     with pytest.raises(UsageError, match="pcapng version 2"):
-        read(bytes(later))
-    reader, rows = read(craft.section() + craft.interface() + craft.packet(5, FRAME) + bytes(later))
+        read_records(bytes(later))
+    reader, rows = read_records(craft.section() + craft.interface() + craft.packet(5, FRAME) + bytes(later))
     assert len(rows) == 1
     assert "pcapng version 2" in str(reader.reason)
 
@@ -87,7 +87,7 @@ def test_pcapng_time_resolutions_are_converted(order: str, resolution: int | Non
     seconds = 1_000_000 if ticks_per_s < 1 << 40 else 1000
     data = craft.section(order) + craft.interface(order, resolution=resolution, offset=7)
     data += craft.packet(seconds * ticks_per_s + ticks_per_s // 2, FRAME, order)
-    _, rows = read(data)
+    _, rows = read_records(data)
     assert rows[0][3] == (seconds + 7) * craft.SECOND + craft.SECOND // 2
 
 
@@ -112,23 +112,27 @@ def test_all_pcapng_blocks_are_read() -> None:
     data += craft.packet(7, FRAME[14:], number=1) + craft.old_packet(8, FRAME) + craft.simple_packet(FRAME)
     data += craft.statistics(number=1, received=9, dropped=2, os_dropped=1)
     data += craft.section(">") + craft.interface(">", link=276) + craft.packet(9, FRAME, ">", wire=2000)
-    reader, rows = read(data)
+    reader, rows = read_records(data)
     assert reader.is_complete
     assert [data[o : o + c] for o, c, _, _ in rows] == [FRAME, FRAME[14:], FRAME, FRAME, FRAME]
     assert [time for *_, time in rows] == [5000, 7, 8000, 0, 9000]
     assert rows[4][2] == 2000
     assert reader.comments == ["first section", "look"]
     assert (reader.packet_drops, reader.untimed) == (3, 1)
-    assert [each.link_type for each in reader.interfaces] == [1, 101, 276]
-    assert [(each.received, each.drops) for each in reader.interfaces] == [(None, None), (9, 3), (None, None)]
+    assert [interface.link_type for interface in reader.interfaces] == [1, 101, 276]
+    assert [(interface.received, interface.drops) for interface in reader.interfaces] == [
+        (None, None),
+        (9, 3),
+        (None, None),
+    ]
 
 
 def test_link_types_of_interfaces_are_kept_apart() -> None:
     data = craft.section() + craft.interface(link=1) + craft.interface(link=101)
     data += craft.packet(1, FRAME) + craft.packet(2, FRAME[14:], number=1)
-    told = analyze(data).as_dict()
-    assert told["flow_packets"] == 2
-    assert told["wire_bytes"] == len(FRAME) * 2 - 14
+    summary = analyze(data).as_dict()
+    assert summary["flow_packets"] == 2
+    assert summary["wire_bytes"] == len(FRAME) * 2 - 14
 
 
 @pytest.mark.parametrize(
@@ -145,55 +149,55 @@ def test_a_cut_file_keeps_complete_records(make: object) -> None:
     data = craft.pcap(packets) if make is craft.pcap else craft.pcapng(packets)
     counts = set()
     for size in range(60, len(data)):
-        reader, rows = read(data[:size])
+        reader, rows = read_records(data[:size])
         counts.add(len(rows))
         assert all(offset + captured <= size for offset, captured, _, _ in rows)
-        whole = size in {rows[-1][0] + rows[-1][1], 24} if rows and make is craft.pcap else None
-        assert whole is None or reader.is_complete == whole
+        is_whole = size in {rows[-1][0] + rows[-1][1], 24} if rows and make is craft.pcap else None
+        assert is_whole is None or reader.is_complete == is_whole
     assert counts >= set(range(9))
 
 
 def test_garbage_in_the_middle_is_named() -> None:
     data = craft.pcap([(craft.START_NS, FRAME)] * 3)
-    reader, rows = read(data + b"\xff" * 400)
+    reader, rows = read_records(data + b"\xff" * 400)
     assert len(rows) == 3
     assert reader.reason is not None
     assert "record 4" in reader.reason
     assert "4,294,967,295" in reader.reason
-    told = analyze(data + b"\xff" * 400).as_dict()
-    assert told["validity"]["verdict"] == "invalid"
-    assert told["flow_packets"] == 3
+    summary = analyze(data + b"\xff" * 400).as_dict()
+    assert summary["validity"]["verdict"] == "invalid"
+    assert summary["flow_packets"] == 3
 
 
 # --- the walk ---
 
 
-def many(count: int, seed: int, *, nasty: bool) -> list[craft.Record]:
-    """Packets of many sizes; nasty ones hold what looks like the headers of other packets."""
+def make_packets(count: int, seed: int, *, nasty: bool) -> list[craft.Record]:
+    """Return packets of many sizes. Nasty ones contain bytes that look like headers of other packets."""
     draw = random.Random(seed)
-    found = []
+    packets = []
     for number in range(count):
         size = draw.choice((60, 66, 200, 1514, 1514))
         body = draw.randbytes(size)
         at_ns = craft.START_NS + number * 10_000_000
         if nasty and number % 3 == 0:
             body = (craft.pcap([(at_ns, bytes(20))] * 40)[24:] + craft.packet(at_ns, bytes(8)) * 20)[: max(size, 900)]
-        found.append((at_ns, body))
-    return found
+        packets.append((at_ns, body))
+    return packets
 
 
 @pytest.mark.parametrize("nasty", [False, True])
 @pytest.mark.parametrize("kind", ["pcap", "pcap >", "pcapng"])
 def test_parallel_and_single_walk_agree(kind: str, nasty: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    packets = many(3000, 5, nasty=nasty)
+    packets = make_packets(3000, 5, nasty=nasty)
     data = craft.pcapng(packets) if kind == "pcapng" else craft.pcap(packets, order=">" if ">" in kind else "<")
     monkeypatch.setattr(records, "_PIECE_BYTES", 1 << 40)
-    _, alone = read(data)
+    _, alone = read_records(data)
     monkeypatch.setattr(records, "_PIECE_BYTES", 4096)
-    _, pieces = read(data)
+    _, pieces = read_records(data)
     monkeypatch.setattr(records, "WINDOW_BYTES", 70_000)
     monkeypatch.setattr(records, "BATCH_RECORDS", 100)
-    reader, windows = read(data)
+    reader, windows = read_records(data)
     assert [frame for _, frame in packets] == [data[o : o + c] for o, c, _, _ in alone]
     assert [(t, len(f)) for t, f in packets] == [
         (time // (1 if kind == "pcapng" else 1000) * (1 if kind == "pcapng" else 1000), wire)
@@ -206,13 +210,13 @@ def test_parallel_and_single_walk_agree(kind: str, nasty: bool, monkeypatch: pyt
 
 def test_pages_are_released_per_window(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "WINDOW_BYTES", 100_000)
-    data = craft.pcap(many(1000, 2, nasty=False))
-    places: list[int] = []
-    for _ in Reader(data, release=places.append):
+    data = craft.pcap(make_packets(1000, 2, nasty=False))
+    offsets: list[int] = []
+    for _ in Reader(data, release=offsets.append):
         pass
-    assert places == sorted(places)
-    assert len(places) >= len(data) // 110_000
-    assert places[-1] == len(data)
+    assert offsets == sorted(offsets)
+    assert len(offsets) >= len(data) // 110_000
+    assert offsets[-1] == len(data)
 
 
 # --- no input makes a traceback ---
@@ -220,13 +224,13 @@ def test_pages_are_released_per_window(monkeypatch: pytest.MonkeyPatch) -> None:
 REAL = [(FOLDER / name).read_bytes() for name in ("names.pcapng", "snaplen.pcap", "reuse.pcapng", "keep-alive.pcapng")]
 
 
-def survives(data: bytes) -> None:
+def assert_survives(data: bytes) -> None:
     message = ""
     try:
-        told = analyze(data, canary=b"CANARY").as_dict(changed_bytes=5, changed_ns=1)
+        summary = analyze(data, canary=b"CANARY").as_dict(changed_bytes=5, changed_ns=1)
     except UsageError as error:
         message = str(error)
-    assert len(message.splitlines()) == 1 if message else told["flow_packets"] <= told["packets"]
+    assert len(message.splitlines()) == 1 if message else summary["flow_packets"] <= summary["packets"]
 
 
 @settings(deadline=None)
@@ -235,7 +239,7 @@ def survives(data: bytes) -> None:
     st.sampled_from([b"\xd4\xc3\xb2\xa1", b"\xa1\xb2\x3c\x4d", craft.section() + craft.interface(), b""]),
 )
 def test_random_bytes_raise_only_usage_errors(data: bytes, head: bytes) -> None:
-    survives(head + data)
+    assert_survives(head + data)
 
 
 @settings(deadline=None)
@@ -246,10 +250,10 @@ def test_random_bytes_raise_only_usage_errors(data: bytes, head: bytes) -> None:
 )
 def test_damaged_captures_raise_only_usage_errors(data: bytes, changes: list[tuple[int, int]], cut: int) -> None:
     broken = bytearray(data[: len(data) - cut % len(data)])
-    for place, value in changes:
-        if place < len(broken):
-            broken[place] = value
-    survives(bytes(broken))
+    for offset, value in changes:
+        if offset < len(broken):
+            broken[offset] = value
+    assert_survives(bytes(broken))
 
 
 @settings(deadline=None)
@@ -258,9 +262,9 @@ def test_damage_at_any_position_is_survived(seed: int) -> None:
     draw = random.Random(seed)
     broken = bytearray(draw.choice(REAL))
     for _ in range(draw.choice((3, 30, 300))):
-        place = draw.randrange(24, len(broken))
-        broken[place : place + draw.choice((0, 1, 4))] = draw.randbytes(draw.choice((0, 1, 4)))
-    survives(bytes(broken))
+        offset = draw.randrange(24, len(broken))
+        broken[offset : offset + draw.choice((0, 1, 4))] = draw.randbytes(draw.choice((0, 1, 4)))
+    assert_survives(bytes(broken))
 
 
 @pytest.mark.parametrize(

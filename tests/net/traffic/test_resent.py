@@ -1,4 +1,4 @@
-"""Retransmissions: known sequences, and the shortcut compared with judging step by step."""
+"""Retransmissions in known sequences, and the shortcut compared with step-by-step judgement."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MS = craft.SECOND // 1000
 Row = tuple[int, bool, int, int, int, int, int]
 
 
-def judged(rows: Sequence[Row], *, stepwise: bool = False, part: int = 1000) -> list[int]:
+def judge_rows(rows: Sequence[Row], *, stepwise: bool = False, part: int = 1000) -> list[int]:
     kinds = (np.int64, bool, np.uint32, np.uint32, np.uint8, np.uint16, np.uint32)
     columns = [np.array(column, kind) for column, kind in zip(zip(*rows, strict=True), kinds, strict=True)]
     parts = (Segments(*(column[at : at + part] for column in columns)) for at in range(0, len(rows), part))
@@ -49,7 +49,7 @@ BEGIN = [segment(0, True, 99, flags=2, ack=0), segment(10, False, 0, flags=18, a
 @pytest.mark.parametrize("base", [100, 0xFFFFFF00])
 def test_ordinary_packets_have_no_verdict(base: int) -> None:
     rows = [segment(30 + number, True, base + number * 100, 100) for number in range(50)]
-    assert judged(rows) == [0] * 50
+    assert judge_rows(rows) == [0] * 50
 
 
 @pytest.mark.parametrize(
@@ -62,18 +62,18 @@ def test_a_filled_hole_is_retransmitted_or_out_of_order(late_ms: int, acks: int,
     rows.append(segment(32 + late_ms, True, 200, 100))
     if verdict == FAST:
         rows.insert(6, segment(31.9, False, 1, ack=200))
-    assert judged(rows)[-1] == verdict
+    assert judge_rows(rows)[-1] == verdict
 
 
 def test_resending_acknowledged_bytes_is_spurious() -> None:
     rows = [*BEGIN, segment(30, True, 100, 100), segment(31, False, 1, ack=200), segment(400, True, 100, 100)]
-    assert judged(rows) == [0, 0, 0, 0, 0, SPURIOUS]
+    assert judge_rows(rows) == [0, 0, 0, 0, 0, SPURIOUS]
 
 
 def test_keep_alives_and_probes_are_told_apart() -> None:
     rows = [*BEGIN, segment(30, True, 100, 100), segment(31, False, 1, ack=200, window=0)]
     rows += [segment(5000, True, 199, 1), segment(9000, True, 199, 0), segment(9500, True, 200, 1)]
-    assert judged(rows) == [0, 0, 0, 0, 0, KEEP_ALIVE, KEEP_ALIVE, 0]
+    assert judge_rows(rows) == [0, 0, 0, 0, 0, KEEP_ALIVE, KEEP_ALIVE, 0]
 
 
 @pytest.mark.parametrize(("late_ms", "verdict"), [(-5, RETRANSMITTED), (-50, OUT_OF_ORDER)])
@@ -81,16 +81,16 @@ def test_a_handshake_with_backward_time_is_judged_like_tshark(late_ms: int, verd
     """tshark's times are unsigned: after a negative round trip only what came earlier still is long ago."""
     rows = [segment(0, True, 99, flags=2, ack=0), segment(1, False, 0, flags=18, ack=100), segment(-20, True, 100)]
     rows += [segment(30, True, 100, 100), segment(31, True, 300, 100), segment(31 + late_ms, True, 200, 50)]
-    assert judged(rows)[-1] == verdict
+    assert judge_rows(rows)[-1] == verdict
 
 
 def test_a_repeated_syn_is_judged() -> None:
     rows = [segment(0, True, 99, flags=2, ack=0), segment(1000, True, 99, flags=2, ack=0)]
-    assert judged(rows) == [0, RETRANSMITTED]
+    assert judge_rows(rows) == [0, RETRANSMITTED]
 
 
 def story(draw: random.Random, base: int | None = None) -> list[Row]:
-    """A connection mostly in order, which sometimes jumps, repeats, closes a window, resets, or starts again."""
+    """Return a connection mostly in order, which sometimes jumps, repeats, closes a window, resets, or starts again."""
     bases = [draw.choice([0, 1, 5, 0xFFFFFFD0]) if base is None else base for _ in range(2)]
     following, now = [*bases], 3 * MS
     rows: list[Row] = []
@@ -101,17 +101,17 @@ def story(draw: random.Random, base: int | None = None) -> list[Row]:
         ]
         rows.append((2 * MS, False, bases[0], bases[1], 16, 100, 0))
     for _ in range(draw.randrange(1, 40)):
-        which = draw.randrange(2)
+        side = draw.randrange(2)
         now += draw.choice([0, 1, MS // 10, MS, 4 * MS, 30 * MS, -MS])
-        seq = following[which] + draw.choice([0] * 12 + [-1, -10, -20, 10, 20])
-        ack = following[1 - which] + draw.choice([0] * 8 + [-10, -10, -20, 10])
+        seq = following[side] + draw.choice([0] * 12 + [-1, -10, -20, 10, 20])
+        ack = following[1 - side] + draw.choice([0] * 8 + [-10, -10, -20, 10])
         flags = draw.choice([16] * 20 + [24, 17, 4, 20, 2, 18, 0])
         if flags == 2 and base is not None:
-            # Another number than before: versions of tshark disagree about the same one after FIN or RST.
+            # A new number, because versions of tshark disagree about the same one after FIN or RST.
             seq += draw.randrange(1000, 9000)
         window, size = draw.choice([100] * 8 + [0, 200]), draw.choice([0, 0, 0, 1, 10, 10, 10, 20])
-        rows.append((now, bool(which), seq & 0xFFFFFFFF, ack & 0xFFFFFFFF, flags, window, size))
-        following[which] = max(following[which], seq + size)
+        rows.append((now, bool(side), seq & 0xFFFFFFFF, ack & 0xFFFFFFFF, flags, window, size))
+        following[side] = max(following[side], seq + size)
     return rows
 
 
@@ -120,13 +120,13 @@ def story(draw: random.Random, base: int | None = None) -> list[Row]:
 @example(31, 3)
 def test_columns_and_single_steps_agree(seed: int, part: int) -> None:
     rows = story(random.Random(seed))
-    assert judged(rows) == judged(rows, part=part) == judged(rows, stepwise=True)
+    assert judge_rows(rows) == judge_rows(rows, part=part) == judge_rows(rows, stepwise=True)
 
 
 def test_ordinary_stretches_are_not_stepped_through() -> None:
     rows = [segment(number, True, 100 + number * 100, 100) for number in range(5000)]
     rows += [segment(6000, True, 100 + 4998 * 100, 100), segment(6001, True, 100 + 5000 * 100, 100)]
-    assert judged(rows) == judged(rows, stepwise=True) == [0] * 5000 + [RETRANSMITTED, 0]
+    assert judge_rows(rows) == judge_rows(rows, stepwise=True) == [0] * 5000 + [RETRANSMITTED, 0]
 
 
 # --- against tshark itself ---
@@ -135,25 +135,25 @@ def test_ordinary_stretches_are_not_stepped_through() -> None:
 @pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])
 def test_crafted_connections_equal_tshark(seed: int) -> None:
-    """Several hundred connections in one capture, each from a port of its own."""
+    """Several hundred connections are in one capture, each from its own port."""
     draw = random.Random(seed)
-    many = [story(draw, 100_000) for _ in range(400)]
+    stories = [story(draw, 100_000) for _ in range(400)]
     packets: list[craft.Record] = []
-    for number, rows in enumerate(many):
+    for number, rows in enumerate(stories):
         for now, down, seq, ack, flags, window, size in rows:
-            each = craft.Segment(
+            sent_segment = craft.Segment(
                 craft.START_NS + number * 10**12 + now, not down, seq, ack, flags, bytes(size), window,
                 client_port=20_000 + number,
             )  # fmt: skip
-            packets.append((each.at_ns, each.frame()))
+            packets.append((sent_segment.at_ns, sent_segment.frame()))
     data = craft.pcap(packets, nano=True)
     names = ("stream", "retransmission", "fast_retransmission", "spurious_retransmission", "out_of_order", "keep_alive")
     options = [word for name in names for word in ("-e", f"tcp.{'' if name == 'stream' else 'analysis.'}{name}")]
-    done = subprocess.run(
+    finished = subprocess.run(
         ["tshark", "-n", "-r", "-", "-T", "fields", "-E", "separator=,", *options],
         input=data, capture_output=True, check=True,
     )  # fmt: skip
-    found = analyze(data)
+    analysis = analyze(data)
     kinds = {
         RETRANSMITTED: "1,,,,",
         FAST: "1,1,,,",
@@ -162,13 +162,13 @@ def test_crafted_connections_equal_tshark(seed: int) -> None:
         KEEP_ALIVE: ",,,,1",
         0: ",,,,",
     }
-    lines = done.stdout.decode().splitlines()
-    ours = [kinds[int(kind)] for kind in found.table.verdicts]
-    theirs = [",".join("1" if value else "" for value in line.split(",")[1:]) for line in lines]
-    assert len(found.table.flows) == 1 + max(int(line.split(",")[0]) for line in lines) > len(many)
-    assert len(ours) == len(theirs) == len(packets)
-    wrong = [row for row, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1]]
-    assert not wrong, [(row, ours[row], theirs[row]) for row in wrong]
+    lines = finished.stdout.decode().splitlines()
+    own_marks = [kinds[int(kind)] for kind in analysis.table.verdicts]
+    tshark_marks = [",".join("1" if value else "" for value in line.split(",")[1:]) for line in lines]
+    assert len(analysis.table.flows) == 1 + max(int(line.split(",")[0]) for line in lines) > len(stories)
+    assert len(own_marks) == len(tshark_marks) == len(packets)
+    wrong = [row for row, pair in enumerate(zip(own_marks, tshark_marks, strict=True)) if pair[0] != pair[1]]
+    assert not wrong, [(row, own_marks[row], tshark_marks[row]) for row in wrong]
 
 
 def test_stored_answers_cover_each_verdict() -> None:

@@ -1,4 +1,4 @@
-"""Rules for roles: what ships, what users write, and what is wrong with it."""
+"""Rules for roles: those that ship, those of users, and errors in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Beginnings of flows: those of many at once are those of each."""
+"""Beginnings of flows: many read at once equal each read alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.net.traffic import craft, paths
 
 
 def make_datagrams(seed: int) -> bytes:
-    """Datagrams of few flows, many of them empty, and some cut by the snap length."""
+    """Return datagrams of few flows. Many are empty, and some are cut by the snap length."""
     draw, frames = random.Random(seed), list[craft.Record]()
     for number in range(500):
         ends = [("10.0.0.1", 5000 + draw.randrange(9)), ("10.0.0.9", 443)]

@@ -1,4 +1,4 @@
-"""Wrappings around flows: opened as in tshark, or named and a doubt; protocols that hold no flow are no doubt."""
+"""Wrappings around flows: opened as in tshark, or named as a doubt. Protocols without flows are no doubt."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ SIX = Segment(START_NS, True, 1, 1, 24, b"y" * 70, client="2001:db8::1", server=
 FRAME, IP4, IP6 = DATA.frame(), DATA.frame()[14:], SIX.frame()[14:]
 
 
-def read(*frames: bytes) -> Analysis:
+def analyze_frames(*frames: bytes) -> Analysis:
     return analyze(craft.pcapng([(START_NS + number, frame) for number, frame in enumerate(frames)]))
 
 
-def outer(protocol: int, body: bytes) -> bytes:
+def in_ip(protocol: int, body: bytes) -> bytes:
     return craft.ethernet("192.0.2.1", "192.0.2.2", protocol, body)
 
 
@@ -34,13 +34,13 @@ def udp(port: int, body: bytes, source_port: int = 40_000) -> bytes:
 
 
 def erspan(*, version: int, body: bytes = FRAME, tail: bytes = b"", kind: int = 0) -> bytes:
-    """In GRE: type I, II or III by the version; a frame, or IP."""
+    """Return ERSPAN in GRE, of type I, II or III by the version. The body is a frame or IP."""
     if version == 0:
-        return outer(47, b"\0\0\x88\xbe" + body)
+        return in_ip(47, b"\0\0\x88\xbe" + body)
     if version == 1:
-        return outer(47, b"\x10\0\x88\xbe\0\0\0\1" + b"\x10\x64\x10\1\0\0\0\0" + body)
+        return in_ip(47, b"\x10\0\x88\xbe\0\0\0\1" + b"\x10\x64\x10\1\0\0\0\0" + body)
     head = bytes([0x20, 100, 0x10, 1]) + bytes(4) + struct.pack(">HH", 0, kind << 10 | (1 if tail else 0))
-    return outer(47, b"\x10\0\x22\xeb\0\0\0\1" + head + tail + body)
+    return in_ip(47, b"\x10\0\x22\xeb\0\0\0\1" + head + tail + body)
 
 
 def gtp(body: bytes, flags: int = 0x30, options: bytes = b"", kind: int = 255) -> bytes:
@@ -60,8 +60,8 @@ LOOKED_INTO = {
     "GTP with two extensions": gtp(IP6, 0x34, b"\0\0\0\x85" + b"\1\0\1\xc0" + b"\1\0\1\0"),
     "Teredo": udp(3544, IP6),
     "Teredo with an origin": udp(3544, bytes(8) + IP6),
-    "AH": outer(51, b"\6\4\0\0" + bytes(20) + IP4[20:]),
-    "AH around IP": outer(51, b"\4\4\0\0" + bytes(20) + IP4),
+    "AH": in_ip(51, b"\6\4\0\0" + bytes(20) + IP4[20:]),
+    "AH around IP": in_ip(51, b"\4\4\0\0" + bytes(20) + IP4),
     "VXLAN": udp(4789, b"\x08\0\0\0\0\0\1\0" + FRAME),
     "VXLAN-GPE, IPv4 inside": udp(4790, b"\x0c\0\0\1\0\0\1\0" + IP4),
     "VXLAN-GPE, a frame inside": udp(4790, b"\x0c\0\0\3\0\0\1\0" + FRAME),
@@ -74,12 +74,12 @@ LOOKED_INTO = {
 
 @pytest.mark.parametrize("name", LOOKED_INTO)
 def test_the_inner_flow_counts(name: str) -> None:
-    found = read(LOOKED_INTO[name])
-    (flow,) = found.table.flows
+    analysis = analyze_frames(LOOKED_INTO[name])
+    (flow,) = analysis.table.flows
     assert flow.up.payload_bytes == (70 if flow.client.version == 6 else 100)
-    behind_ah = name == "AH"  # it stands behind the header of IP, and not around it
+    behind_ah = name == "AH"  # AH comes after the IP header and not around it
     assert str(flow.client) == (SIX.client if flow.client.version == 6 else "192.0.2.1" if behind_ah else CLIENT)
-    assert (found.validity.verdict, found.aside.hidden) == ("valid", {})
+    assert (analysis.validity.verdict, analysis.aside.hidden) == ("valid", {})
 
 
 @pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
@@ -87,11 +87,12 @@ def test_wrappings_are_read_like_tshark(tmp_path: Path) -> None:
     path = tmp_path / "wrapped.pcapng"
     path.write_bytes(craft.pcapng([(START_NS + number, frame) for number, frame in enumerate(LOOKED_INTO.values())]))
     command = ["tshark", "-n", "-r", str(path), "-T", "fields", "-e", "tcp.len", "-e", "tcp.seq_raw"]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=True).stdout.splitlines()
-    ours = [
-        f"{70 if inside.table.flows[0].client.version == 6 else 100}\t1" for inside in map(read, LOOKED_INTO.values())
+    lines = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=True).stdout.splitlines()
+    expected = [
+        f"{70 if analysis.table.flows[0].client.version == 6 else 100}\t1"
+        for analysis in map(analyze_frames, LOOKED_INTO.values())
     ]
-    assert dict(zip(LOOKED_INTO, said, strict=True)) == dict(zip(LOOKED_INTO, ours, strict=True))
+    assert dict(zip(LOOKED_INTO, lines, strict=True)) == dict(zip(LOOKED_INTO, expected, strict=True))
 
 
 HIDDEN = {
@@ -104,14 +105,14 @@ HIDDEN = {
     "Cisco metadata": ETHER + b"\x89\x09\1\1\0\1\0\1" + FRAME[12:],
     "MPLS pseudowire": ETHER + b"\x88\x47\0\1\1\x40" + bytes(4) + FRAME,
     "EtherType 0x5555": ETHER + b"\x55\x55" + FRAME,
-    "GRE": outer(47, b"\x20\1\x88\x0b" + bytes(60)),
-    "WCCP": outer(47, b"\0\0\x88\x3e\0\0\0\0" + IP4),
-    "EtherType 0xb7ea": outer(47, b"\0\0\xb7\xea" + bytes(60)),
-    "ESP": outer(50, bytes(60)),
-    "IPComp": outer(108, bytes(60)),
-    "L2TP": outer(115, bytes(60)),
-    "EtherIP": outer(97, b"\x30\0" + FRAME),
-    "IP protocol 253": outer(253, IP4),
+    "GRE": in_ip(47, b"\x20\1\x88\x0b" + bytes(60)),
+    "WCCP": in_ip(47, b"\0\0\x88\x3e\0\0\0\0" + IP4),
+    "EtherType 0xb7ea": in_ip(47, b"\0\0\xb7\xea" + bytes(60)),
+    "ESP": in_ip(50, bytes(60)),
+    "IPComp": in_ip(108, bytes(60)),
+    "L2TP": in_ip(115, bytes(60)),
+    "EtherIP": in_ip(97, b"\x30\0" + FRAME),
+    "IP protocol 253": in_ip(253, IP4),
     "LLC 0x6a": ETHER + struct.pack(">H", 60) + b"\x6a\x6a\3" + bytes(57),
     "SNAP 0080c2 0x0007": ETHER + struct.pack(">H", 60) + b"\xaa\xaa\3\0\x80\xc2\0\7" + FRAME,
     "PPP with multilink": ETHER + b"\x88\x64\x11\0\0\1\0\x40\0\x3d" + bytes(60),
@@ -128,12 +129,12 @@ HIDDEN = {
 
 @pytest.mark.parametrize("name", HIDDEN)
 def test_undecoded_wrappings_make_the_verdict_unknown(name: str) -> None:
-    found = read(FRAME, HIDDEN[name], HIDDEN[name])
-    assert found.aside.hidden == {name.strip(): 2}
-    assert found.summary()["not_looked_into"] == {name.strip(): 2}
-    assert found.validity.verdict == "unknown"
-    assert found.validity.reasons == (f"2 packets may hold flows inside undecoded protocols: 2 {name.strip()}",)
-    counted = sum(flow.up.packets for flow in found.table.flows) + found.aside.not_understood
+    analysis = analyze_frames(FRAME, HIDDEN[name], HIDDEN[name])
+    assert analysis.aside.hidden == {name.strip(): 2}
+    assert analysis.summary()["not_looked_into"] == {name.strip(): 2}
+    assert analysis.validity.verdict == "unknown"
+    assert analysis.validity.reasons == (f"2 packets may hold flows inside undecoded protocols: 2 {name.strip()}",)
+    counted = sum(flow.up.packets for flow in analysis.table.flows) + analysis.aside.not_understood
     assert counted == 3, "each is in a flow or aside"
 
 
@@ -141,9 +142,9 @@ def test_undecoded_wrappings_make_the_verdict_unknown(name: str) -> None:
     ("link", "name"), [(105, "802.11"), (127, "802.11 with radiotap"), (201, "Bluetooth"), (147, "link type 147")]
 )
 def test_undecoded_link_types_make_the_verdict_unknown(link: int, name: str) -> None:
-    found = analyze(craft.pcap([(START_NS, FRAME)] * 3, link=link))
-    assert (found.aside.hidden, found.aside.not_understood, found.table.flows) == ({name: 3}, 3, [])
-    assert found.validity.reasons[-1] == f"3 packets may hold flows inside undecoded protocols: 3 {name}"
+    analysis = analyze(craft.pcap([(START_NS, FRAME)] * 3, link=link))
+    assert (analysis.aside.hidden, analysis.aside.not_understood, analysis.table.flows) == ({name: 3}, 3, [])
+    assert analysis.validity.reasons[-1] == f"3 packets may hold flows inside undecoded protocols: 3 {name}"
 
 
 def llc(body: bytes) -> bytes:
@@ -160,10 +161,10 @@ HOLDS_NONE = {
     "IS-IS": llc(b"\xfe\xfe\3\x83" + bytes(30)), "NetBIOS": llc(b"\xf0\xf0\3" + bytes(30)),
     "IPX, raw": llc(b"\xff\xff" + bytes(40)), "CDP": llc(b"\xaa\xaa\3\0\0\x0c\x20\0" + bytes(30)),
     "PVST": llc(b"\xaa\xaa\3\0\0\x0c\1\x0b" + bytes(30)), "AppleTalk": llc(b"\xaa\xaa\3\x08\0\7\x80\x9b" + bytes(30)),
-    "LCP": ETHER + b"\x88\x64\x11\0\0\1\0\x10\xc0\x21" + bytes(20), "ICMP": outer(1, b"\x08\0" + bytes(60)),
-    "IGMP": outer(2, bytes(8)), "OSPF": outer(89, bytes(44)), "EIGRP": outer(88, bytes(40)),
-    "PIM": outer(103, bytes(20)), "VRRP": outer(112, bytes(20)), "SCTP": outer(132, bytes(40)),
-    "RSVP": outer(46, bytes(40)), "GRE keep-alive": outer(47, bytes(4)),
+    "LCP": ETHER + b"\x88\x64\x11\0\0\1\0\x10\xc0\x21" + bytes(20), "ICMP": in_ip(1, b"\x08\0" + bytes(60)),
+    "IGMP": in_ip(2, bytes(8)), "OSPF": in_ip(89, bytes(44)), "EIGRP": in_ip(88, bytes(40)),
+    "PIM": in_ip(103, bytes(20)), "VRRP": in_ip(112, bytes(20)), "SCTP": in_ip(132, bytes(40)),
+    "RSVP": in_ip(46, bytes(40)), "GRE keep-alive": in_ip(47, bytes(4)),
     "ICMPv6": craft.ethernet("fe80::1", "ff02::1", 58, b"\x86\0" + bytes(20)),
     "no next header": craft.ethernet("fe80::1", "ff02::1", 59, b""),
     "ARP in VXLAN": udp(4789, b"\x08\0\0\0\0\0\1\0" + ETHER + b"\x08\x06" + bytes(46)),
@@ -173,18 +174,18 @@ HOLDS_NONE = {
 
 @pytest.mark.parametrize("name", HOLDS_NONE)
 def test_protocols_without_flows_keep_the_verdict_valid(name: str) -> None:
-    found = read(FRAME, HOLDS_NONE[name])
-    assert (found.validity.verdict, found.validity.reasons, len(found.table.flows)) == ("valid", (), 1)
-    assert found.aside.not_ip + found.aside.other_ip == 1
+    analysis = analyze_frames(FRAME, HOLDS_NONE[name])
+    assert (analysis.validity.verdict, analysis.validity.reasons, len(analysis.table.flows)) == ("valid", (), 1)
+    assert analysis.aside.not_ip + analysis.aside.other_ip == 1
 
 
 @pytest.mark.parametrize("port", [1701, 2152, 3544, 4341, 4500, 4789, 4790, 5247, 6081, 51_820])
 def test_a_port_alone_is_not_a_tunnel(port: int) -> None:
-    """An answer to a client whose port happens to be a tunnel's; and such a tunnel's own messages."""
+    """One packet is an answer to a client whose port happens to be a tunnel's. The other is a tunnel's own message."""
     answer = craft.udp(SERVER, 53, CLIENT, port, b"\x61\x34\x81\x80\0\1\0\1\0\0\0\0" + bytes(60))
     control = {1701: b"\xc8\2" + bytes(60), 2152: b"\x32\1" + bytes(60), 4500: bytes(4) + bytes(60), 5247: b"\x20" * 60}
-    found = read(answer, udp(port, control.get(port, b"\xff" * 60)))
-    assert (found.validity.verdict, found.aside.hidden, len(found.table.flows)) == ("valid", {}, 2)
+    analysis = analyze_frames(answer, udp(port, control.get(port, b"\xff" * 60)))
+    assert (analysis.validity.verdict, analysis.aside.hidden, len(analysis.table.flows)) == ("valid", {}, 2)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -195,10 +196,10 @@ def test_damaged_wrappings_are_each_counted_once(seed: int) -> None:
         frame = bytearray(draw.choice(frames))
         for _ in range(draw.randrange(6)):
             frame[draw.randrange(12, min(len(frame), 90))] = draw.choice([0, 1, 4, 6, 255, draw.getrandbits(8)])
-        kept = draw.choice([len(frame), len(frame), draw.randrange(10, len(frame))])
-        records.append((START_NS + number, bytes(frame[:kept])))
-    found = analyze(craft.pcap(records, snaplen=draw.choice([262_144, 100, 60, 48])))
-    told = found.summary()
-    aside = {name: count for name, count in told["not_in_flows"].items() if name != "wire_bytes"}
-    assert told["flow_packets"] + sum(aside.values()) == told["packets"] == 400
-    assert aside["not_understood"] <= sum(told["not_looked_into"].values())
+        size = draw.choice([len(frame), len(frame), draw.randrange(10, len(frame))])
+        records.append((START_NS + number, bytes(frame[:size])))
+    analysis = analyze(craft.pcap(records, snaplen=draw.choice([262_144, 100, 60, 48])))
+    summary = analysis.summary()
+    aside = {name: count for name, count in summary["not_in_flows"].items() if name != "wire_bytes"}
+    assert summary["flow_packets"] + sum(aside.values()) == summary["packets"] == 400
+    assert aside["not_understood"] <= sum(summary["not_looked_into"].values())

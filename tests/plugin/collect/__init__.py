@@ -1,1 +1,1 @@
-"""Configuration files as tests, as a user meets them: real pytest processes."""
+"""Configuration files as tests, in real pytest processes as a user starts them."""

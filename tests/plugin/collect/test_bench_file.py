@@ -1,4 +1,4 @@
-"""Bench files as pytest runs them: real sessions on files that are written here, alone and on several agents."""
+"""Bench files in real sessions of pytest, in one process and on several agents."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from pytest_cloudbench.plugin.collect import has_only_config_files
 from pytest_cloudbench.plugin.configs.bench import parse_bench
 from pytest_cloudbench.plugin.configs.bench_keys import METRICS, OPERATIONS
 from pytest_cloudbench.results.oplog import read_parquet
-from tests.fleet.harness import FOLDER, IDEAL, Ended, Lab, grid, keys, lab_in, outcomes
-from tests.plugin.configs.bench_documents import FILES, GONE, PAYLOADS, changed, toml
+from tests.fleet.harness import FOLDER, IDEAL, FinishedRun, Lab, grid, keys, lab_in, outcomes
+from tests.plugin.configs.bench_documents import FILES, GONE, PAYLOADS, toml, with_changes
 from tests.provider_folders import make_folders
 from tests.runs import SPREAD, Spread
 
@@ -39,13 +39,13 @@ SENSORS: dict[str, Any] = {
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Lab]:
-    with lab_in(tmp_path) as made:
+    with lab_in(tmp_path) as new_lab:
         (tmp_path / "pytest.ini").write_text("[pytest]\ncloudbench_files = *.bench.toml\n")
-        yield made
+        yield new_lab
 
 
 def document(*experiments: Mapping[str, Any]) -> str:
-    """A bench file as people write it, except that tables are written inline."""
+    """Return a bench file as people write it, but with inline tables."""
     return "\n".join(
         "[[experiment]]\n" + "".join(f"{key} = {toml(value)}\n" for key, value in experiment.items())
         for experiment in experiments
@@ -60,8 +60,8 @@ def write(lab: Lab, *experiments: Mapping[str, Any], name: str = FILE) -> Lab:
     return lab
 
 
-def entries(run: Ended) -> dict[str, Mapping[str, Any]]:
-    """What each entry says, by its full name without the file's."""
+def entries(run: FinishedRun) -> dict[str, Mapping[str, Any]]:
+    """Return each entry's extra_info and parameters, by its full name without the name of the file."""
     return {
         entry["fullname"].rpartition("::")[2]: entry["extra_info"] | {"params": entry["params"]}
         for entry in run.document["benchmarks"]
@@ -82,14 +82,14 @@ def test_operations_are_measured_one_after_the_other_on_the_same_files(lab: Lab,
     write(lab, {**POOL, "operations": words}, {**SENSORS, "operations": words})
     run = lab.run(FILE, *FOLDER, *spread)
     assert (run.counts(), run.leftovers) == ({"passed": 2}, []), run.text
-    found = entries(run)
-    assert list(found) == [f"{name}[folder:objects]#{word}" for name in ("pool", "sensors") for word in words]
-    assert [info["operation"] for info in found.values()] == [OPERATIONS[word].value for word in words] * 2
-    assert [info["ok"] for info in found.values()] == [6] * 5 + [10] * 5
-    assert not any(info["errors"] or info["doubts"] for info in found.values())
-    told = ["operations, 1,800 bytes up", "operations, 1,800 bytes down", *(f"operations ({verb})" for verb in
+    infos = entries(run)
+    assert list(infos) == [f"{name}[folder:objects]#{word}" for name in ("pool", "sensors") for word in words]
+    assert [info["operation"] for info in infos.values()] == [OPERATIONS[word].value for word in words] * 2
+    assert [info["ok"] for info in infos.values()] == [6] * 5 + [10] * 5
+    assert not any(info["errors"] or info["doubts"] for info in infos.values())
+    totals = ["operations, 1,800 bytes up", "operations, 1,800 bytes down", *(f"operations ({verb})" for verb in
             ("stat", "list", "delete"))]  # fmt: skip
-    assert [line.partition("about 6 ")[2] for line in run.lines_with("about 6 ")] == told
+    assert [line.partition("about 6 ")[2] for line in run.lines_with("about 6 ")] == totals
     assert files_in(lab.folder / "objects") == []
     tables = [read_parquet(path) for path in run.folder.rglob("*sensors*.parquet")]
     assert [keys(table) for table in tables] == [grid(5, 2)] * 5
@@ -100,9 +100,9 @@ def test_files_are_uploaded_once_and_unmeasured_if_upload_is_no_operation(lab: L
     write(lab, {**POOL, "operations": ["stat", "share", "delete"]}, {**SENSORS, "operations": ["download", "delete"]})
     run = lab.run(FILE, *IDEAL)
     assert run.counts() == {"passed": 2}, run.text
-    found = entries(run)
-    assert [name.partition("#")[2] for name in found] == ["stat", "share", "delete", "download", "delete"]
-    assert [(info["ok"], info["errors"]) for info in found.values()] == [(6, {})] * 3 + [(10, {})] * 2
+    infos = entries(run)
+    assert [name.partition("#")[2] for name in infos] == ["stat", "share", "delete", "download", "delete"]
+    assert [(info["ok"], info["errors"]) for info in infos.values()] == [(6, {})] * 3 + [(10, {})] * 2
 
 
 def test_an_operation_that_is_not_offered_fails_before_anything_is_measured(lab: Lab) -> None:
@@ -141,7 +141,7 @@ def test_each_operation_ends_when_it_is_steady_and_the_next_one_has_the_files_th
 
 
 def test_a_download_of_a_file_that_was_not_uploaded_fails(lab: Lab) -> None:
-    """A file that an upload has lost is missing in later operations, too, and no number hides that."""
+    """A lost upload makes later operations on its file fail, and their numbers show it."""
     (lab.folder / "full.toml").write_text(
         '[meta]\nname = "full"\napi = "dropbox"\ndescription = "x"\n[quota]\nbytes = 1500\n'
     )
@@ -159,16 +159,16 @@ def test_a_download_of_a_file_that_was_not_uploaded_fails(lab: Lab) -> None:
 def test_a_grid_is_a_test_of_each_combination(lab: Lab, spread: Spread) -> None:
     payload = {"generator": "text"}
     sizes = {"sensors": [2, 3], "payload": {"size_bytes": [10, 20]}}
-    write(lab, {**changed(SENSORS, ("sensors", GONE)), "payload": payload, "grid": sizes})
+    write(lab, {**with_changes(SENSORS, ("sensors", GONE)), "payload": payload, "grid": sizes})
     run = lab.run(FILE, *FOLDER, *spread)
     assert run.counts() == {"passed": 4}, run.text
-    found = entries(run)
-    assert [info["params"] for info in found.values()] == [
+    infos = entries(run)
+    assert [info["params"] for info in infos.values()] == [
         {"provider": "folder:objects", "sensors": sensors, "size_bytes": size}
         for sensors in (2, 3)
         for size in (10, 20)
     ]
-    assert [(info["sensors"], info["size_bytes"], info["ok"]) for info in found.values()] == [
+    assert [(info["sensors"], info["size_bytes"], info["ok"]) for info in infos.values()] == [
         (sensors, size, 2 * sensors) for sensors in (2, 3) for size in (10, 20)
     ]
     title = run.lines_with("loss rate")[0].split("  ")
@@ -237,10 +237,10 @@ def test_a_trace_beside_the_file_is_replayed(lab: Lab, spread: Spread) -> None:
     part = {**mine, "name": "part", "sensors": 1, "ops_per_sensor": 1, "repeat": 1}
     run = write(lab, mine, part, name=f"inner/{FILE}").run(f"inner/{FILE}", *FOLDER, *spread)
     assert run.counts() == {"passed": 2}, run.text
-    found = entries(run)
-    assert list(found) == ["mine[folder:objects]#trace", "mine[folder:objects]#trace-2", "part[folder:objects]#trace"]
-    assert [(info["ops"], info["files"], info["ok"]) for info in found.values()] == [(5, 3, 5), (5, 3, 5), (1, 1, 1)]
-    assert all(len(info["expectations"]) == 2 and not info["expectations_unmet"] for info in found.values())
+    infos = entries(run)
+    assert list(infos) == ["mine[folder:objects]#trace", "mine[folder:objects]#trace-2", "part[folder:objects]#trace"]
+    assert [(info["ops"], info["files"], info["ok"]) for info in infos.values()] == [(5, 3, 5), (5, 3, 5), (1, 1, 1)]
+    assert all(len(info["expectations"]) == 2 and not info["expectations_unmet"] for info in infos.values())
     for path in run.folder.rglob("*mine*.parquet"):
         table = read_parquet(path)
         rows = sorted(zip(table.sensor, table.seq, [verb.value for verb in table.verb], table.size_bytes, strict=True))
@@ -248,7 +248,7 @@ def test_a_trace_beside_the_file_is_replayed(lab: Lab, spread: Spread) -> None:
 
 
 def test_a_trace_of_another_style_is_replayed(lab: Lab) -> None:
-    """Calendar times, another order of columns and rows, Windows' mark and line ends, comments, names with blanks."""
+    """It has calendar times, another order of columns and rows, Windows' mark and line ends, comments and blanks."""
     rows = ["# made by somebody", "size, operation, sensor, time", "7,put,cold store,1700000002.5", "",
             '9,PUT,"a, b",1700000000', "0,download,cold store,1700000006"]  # fmt: skip
     (lab.folder / "other.csv").write_bytes(b"\xef\xbb\xbf" + "\r\n".join(rows).encode())
@@ -291,9 +291,9 @@ def test_broken_expectations_are_one_report_after_all_is_measured(lab: Lab, spre
     first = [("upload", "ok_rate <= 0.5", "our contract"), ("download", "first_byte_p50 <= 0", FILE),
              ("delete", "ok_rate <= 0.25", FILE)]  # fmt: skip
     assert broken == [*first, *[(f"{label}-2", claim, source) for label, claim, source in first]]
-    found = entries(run)
-    assert len(found) == 6
-    met = [line for info in found.values() for line in info["expectations"] if line.endswith("met, measured 0")]
+    infos = entries(run)
+    assert len(infos) == 6
+    met = [line for info in infos.values() for line in info["expectations"] if line.endswith("met, measured 0")]
     assert len(met) == 2, "loss_rate, which holds in both rounds"
     assert "Traceback" not in run.text
 
@@ -313,11 +313,11 @@ def test_an_expectation_that_cannot_be_judged_is_inconclusive(lab: Lab) -> None:
 
 
 def test_expectations_apply_only_to_their_provider_and_grid_point(lab: Lab) -> None:
-    def limited(provider: str, where: dict[str, int]) -> dict[str, Any]:
+    def limit_ok_rate(provider: str, where: dict[str, int]) -> dict[str, Any]:
         return {"metric": "ok_rate", "at_most": 0.5, "provider": provider, "where": where}
 
-    claims = [limited("folder:objects", {"threads": 2}), limited("emulated:ideal", {"threads": 1})]
-    write(lab, {**changed(POOL, ("threads", GONE)), "grid": {"threads": [1, 2]}, "expect": claims})
+    claims = [limit_ok_rate("folder:objects", {"threads": 2}), limit_ok_rate("emulated:ideal", {"threads": 1})]
+    write(lab, {**with_changes(POOL, ("threads", GONE)), "grid": {"threads": [1, 2]}, "expect": claims})
     run = lab.run(FILE, *FOLDER, *IDEAL)
     assert run.counts() == {"passed": 2, "failed": 2}, run.text
     failed = set(re.findall(r"^FAILED \S+::(\S+)", run.text, re.M))
@@ -334,7 +334,7 @@ def test_every_metric_that_can_be_expected_is_judged(lab: Lab) -> None:
     assert run.counts() == {"skipped": 1}, "not everything has a value, such as the times of refused operations"
 
 
-# --- what is stored ---
+# --- stored results ---
 
 
 @pytest.mark.slow
@@ -370,15 +370,15 @@ def test_a_session_without_bench_files_imports_no_collector() -> None:
         "print([plugin.pytest_collect_file(pathlib.Path(name), None) for name in ('bench.toml', 'test_x.py')])\n"
         "print(*sorted(name for name in sys.modules if name.startswith('pytest_cloudbench')))\n"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    collected, loaded = said.splitlines()
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    collected, loaded = output.splitlines()
     assert collected == "[None, None]"
     assert loaded.split() == [
         f"pytest_cloudbench{name}" for name in ("", ".plugin", ".plugin.collect", ".plugin.options")
     ]
 
 
-# --- what is wrong ---
+# --- invalid files ---
 
 TRACED = {"name": "t", "payload": {"generator": "text"}, "arrival": {"process": "trace", "file": "t.csv"}}
 HEAD = "time,sensor,operation,size\n"
@@ -455,7 +455,7 @@ def test_missing_credentials_fail_only_the_tests_that_need_them(lab: Lab) -> Non
 
 
 def random_experiment(chance: Random, number: int) -> dict[str, Any]:
-    """Any generator, load, operations and claims that together take less than a second."""
+    """Return an experiment with a random generator, load, operations and claims that takes less than a second."""
     interval = {"interval_s": chance.choice([0.001, 0.01, 0.03])}
     arrival = chance.choice([
         {"process": "fixed", **interval, "first_delay_max_s": chance.choice([0, 0.02])},
@@ -485,7 +485,7 @@ def random_experiment(chance: Random, number: int) -> dict[str, Any]:
     return {**experiment, **sensors, "sensors": chance.randint(1, 9)}
 
 
-def is_read(experiment: Mapping[str, Any]) -> bool:
+def is_valid(experiment: Mapping[str, Any]) -> bool:
     try:
         parse_bench(document(experiment), FILE, FILES.__getitem__)
     except ConfigError:
@@ -499,22 +499,22 @@ def test_random_files_run_or_are_refused(lab: Lab, seed: int, spread: Spread) ->
     for name, text in FILES.items():
         (lab.folder / name).write_text(text)
     chance = Random(seed)
-    made = [random_experiment(chance, number) for number in range(20)]
-    read = [experiment for experiment in made if is_read(experiment)]
-    assert len(read) >= 10
-    run = write(lab, *read).run(FILE, *IDEAL, "-rA", *spread)
+    experiments = [random_experiment(chance, number) for number in range(20)]
+    valid_experiments = [experiment for experiment in experiments if is_valid(experiment)]
+    assert len(valid_experiments) >= 10
+    run = write(lab, *valid_experiments).run(FILE, *IDEAL, "-rA", *spread)
     assert run.leftovers == []
-    ended = outcomes(run.text)
-    tests = sum(len(experiment.get("grid", {"": [1]}).popitem()[1]) for experiment in read)
+    counts = outcomes(run.text)
+    tests = sum(len(experiment.get("grid", {"": [1]}).popitem()[1]) for experiment in valid_experiments)
     assert run.counts().get("failed", 0) == run.counts().get("errors", 0) == 0, run.text
     assert sum(run.counts().values()) == tests, "each has passed, or is inconclusive"
-    assert ended["PASSED"] >= tests // 4
+    assert counts["PASSED"] >= tests // 4
     for info in entries(run).values():
         assert info["ops"] == info["ok"] + info["throttled"] + info["failed"] + info["corrupt"]
         assert info["failed"] == info["corrupt"] == 0, info
 
 
-@pytest.mark.slow  # docs/reference/bench-files.md has its command, and is run each time
+@pytest.mark.slow  # docs/reference/bench-files.md has its command, which is tested in every run
 def test_the_example_runs_as_it_is_written(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(lab.folder)
     assert cli.main(["new"]) == 0

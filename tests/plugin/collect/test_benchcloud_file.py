@@ -1,4 +1,4 @@
-"""BenchCloud's files run unchanged: appendix A of the thesis, and everything else that such files could contain."""
+"""BenchCloud's files run unchanged: appendix A of the thesis, and all other settings that such files may have."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from hypothesis import strategies as st
 
 from pytest_cloudbench.load.names import FileNames
 from pytest_cloudbench.plugin.collect.benchcloud_file import StartSleeps
-from tests.fleet.harness import FOLDER, IDEAL, Ended, Lab, lab_in
-from tests.plugin.configs.test_benchcloud import FILES, LAYOUTS, LISTINGS, Change, changed, plain
+from tests.fleet.harness import FOLDER, IDEAL, FinishedRun, Lab, lab_in
+from tests.plugin.configs.test_benchcloud import FILES, LAYOUTS, LISTINGS, Change, changed, format_plain
 
-# As a user would: no entry of this project's own pytest settings, several layouts of the same values.
+# The files run as a user would run them: without this project's own pytest settings, and in several layouts.
 NAMES = {name: name.replace(".", "") for name in FILES}
 SMALL: tuple[Change, ...] = (("test", "times", "6"), ("file_generator", "size", "1000"), ("concurrent", "threads", "3"))
 LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
 NO_SLEEP: Change = ("test", "sleep", "False")
 
-# Before a run's folder is removed, what is in it: path below the folder, and size.
+# A conftest.py that writes the path and size of each file of a run to seen.txt before the run's folder is removed.
 SEEN = """
     import pathlib
     from pytest_cloudbench.drivers.folder import FolderDriver
@@ -48,22 +48,22 @@ SEEN = """
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Lab]:
-    with lab_in(tmp_path) as made:
+    with lab_in(tmp_path) as new_lab:
         (tmp_path / "pytest.ini").write_text("[pytest]\ncloudbench_files = *.conf *.ini *.cfg\n")
-        yield made
+        yield new_lab
 
 
-def put(lab: Lab, text: str, name: str = "old.conf") -> None:
+def write_file(lab: Lab, text: str, name: str = "old.conf") -> None:
     (lab.folder / name).write_bytes(text.encode())
 
 
-def log_of(run: Ended, name: str) -> str:
-    found = [path for path in (run.folder / "results").rglob(name) if path.is_file()]
-    assert len(found) == 1, (name, run.text)
-    return found[0].read_text("utf-8")
+def log_of(run: FinishedRun, name: str) -> str:
+    paths = [path for path in (run.folder / "results").rglob(name) if path.is_file()]
+    assert len(paths) == 1, (name, run.text)
+    return paths[0].read_text("utf-8")
 
 
-def profile(lab: Lab, name: str, settings: str) -> tuple[str, str]:
+def write_profile(lab: Lab, name: str, settings: str) -> tuple[str, str]:
     head = f'[meta]\nname = "{name}"\napi = "dropbox"\ndescription = "sick"\n'
     (lab.folder / f"{name}.toml").write_text(f"{head}{settings}\n")
     return "--provider", f"emulated:./{name}.toml"
@@ -74,7 +74,7 @@ def numbers(pattern: str, text: str) -> list[int]:
 
 
 def check_log(text: str, listing: Mapping[str, Any], ops: int) -> None:
-    """The lines and tables that programs look for, in BenchCloud's own form."""
+    """Check that a log has the lines and tables of BenchCloud's own form."""
     expected = listing["expected"]
     stamped = re.compile(r"\[\d{13}\] \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d \| ")
     head, _, tail = text.partition("\nStatistics of all operations:\n")
@@ -87,10 +87,10 @@ def check_log(text: str, listing: Mapping[str, Any], ops: int) -> None:
     failed = numbers(r"\| Operation #(\d+) failed: throttled\. \(\d+ms\)$", head)
     assert sorted(done + failed) == list(range(ops))
     if expected["kind"] == "upload":
-        made = re.findall(r"File generated: (\S+)$", head, re.M)
+        names = re.findall(r"File generated: (\S+)$", head, re.M)
         prefix, suffix = expected.get("prefix", ""), expected.get("suffix", "")
-        assert len(set(made)) == ops
-        assert all(re.fullmatch(re.escape(prefix) + "[0-9a-f]{16}" + re.escape(suffix), name) for name in made)
+        assert len(set(names)) == ops
+        assert all(re.fullmatch(re.escape(prefix) + "[0-9a-f]{16}" + re.escape(suffix), name) for name in names)
     else:
         assert len(re.findall(r"\| Start downloading file #\d+: \S+$", head, re.M)) == ops
     assert bool(expected.get("sleep_s")) == (f"About to sleep for {expected.get('sleep_s')} second(s)..." in head)
@@ -100,7 +100,7 @@ def check_log(text: str, listing: Mapping[str, Any], ops: int) -> None:
     assert re.search(r"\| Time spent for all operations: \d+ms\n$", tail)
 
 
-def check_appendix(run: Ended, name: str, provider: str, changes: str = "") -> None:
+def check_appendix(run: FinishedRun, name: str, provider: str, changes: str = "") -> None:
     listing, entry = LISTINGS[name], f"{NAMES[name]}[{provider}]"
     expected, info = listing["expected"], run.info(entry)
     ops = expected.get("times", 5)
@@ -115,9 +115,9 @@ def check_appendix(run: Ended, name: str, provider: str, changes: str = "") -> N
     assert keys >= set(listing["place"]["notes"]) - {"driver.class"}
     folder = run.folder / "results" / Path(info["ops_file"]).parent.name
     where = f"{NAMES[name]}.conf__{entry}".replace("[", "_").replace("]", "_").replace(":", "_")
-    found = list(folder.parent.rglob(f"{where}/{listing['place']['log_name']}"))
-    assert len(found) == 1, where
-    check_log(found[0].read_text("utf-8"), listing, ops)
+    logs = list(folder.parent.rglob(f"{where}/{listing['place']['log_name']}"))
+    assert len(logs) == 1, where
+    check_log(logs[0].read_text("utf-8"), listing, ops)
 
 
 # --- appendix A ---
@@ -125,10 +125,10 @@ def check_appendix(run: Ended, name: str, provider: str, changes: str = "") -> N
 
 @pytest.mark.slow
 def test_appendix_a_runs_against_an_emulated_account_and_a_folder_of_nine_needs_no_option(lab: Lab) -> None:
-    """All INI files of the appendix at once (A.6 is a script: the readiness experiment); sleeps 400 times shorter."""
+    """All INI files of the appendix run at once, with sleeps 400 times shorter. A.6 is a script and not among them."""
     assert FILES.keys() == {f"A.{number}" for number in (1, 2, 3, 4, 5, 7, 8, 9)}
     for at, (name, stem) in enumerate(NAMES.items()):
-        put(lab, LAYOUTS[at % len(LAYOUTS)](FILES[name]["file"]), f"{stem}.conf")
+        write_file(lab, LAYOUTS[at % len(LAYOUTS)](FILES[name]["file"]), f"{stem}.conf")
     run = lab.run(
         "-n", "2", "--time-scale", "400", "-ocloudbench_benchcloud_fill=5:1000", "--provider", "emulated:dropbox"
     )
@@ -141,9 +141,9 @@ def test_appendix_a_runs_against_an_emulated_account_and_a_folder_of_nine_needs_
 
 @pytest.mark.slow
 def test_appendix_a_runs_against_a_folder(lab: Lab) -> None:
-    """In real time, so without the sleeps; names and sizes are looked at on the disk."""
+    """The files run in real time without their sleeps. Names and sizes are checked on the disk."""
     for at, (name, stem) in enumerate(NAMES.items()):
-        put(lab, LAYOUTS[at % len(LAYOUTS)]({**FILES[name]["file"], "test": {**FILES[name]["file"]["test"],
+        write_file(lab, LAYOUTS[at % len(LAYOUTS)]({**FILES[name]["file"], "test": {**FILES[name]["file"]["test"],
             "sleep": "False"}}), f"{stem}.conf")  # fmt: skip
     lab.write(SEEN, "conftest.py")
     run = lab.run(*FOLDER, "-ocloudbench_benchcloud_fill=5:1000")
@@ -151,22 +151,22 @@ def test_appendix_a_runs_against_a_folder(lab: Lab) -> None:
     rows = [line.split() for line in (lab.folder / "seen.txt").read_text().splitlines()]
     for name, stem in NAMES.items():
         expected, where = LISTINGS[name]["expected"], LISTINGS[name]["place"]
-        seen = [(path, int(size)) for run_name, path, size in rows if run_name.startswith(f"{stem}.conf")]
-        assert {size for _, size in seen} == {expected.get("generator_params", {"size_bytes": 1000})["size_bytes"]}
+        files = [(path, int(size)) for run_name, path, size in rows if run_name.startswith(f"{stem}.conf")]
+        assert {size for _, size in files} == {expected.get("generator_params", {"size_bytes": 1000})["size_bytes"]}
         if "remote_filename" in expected:
-            assert [path for path, _ in seen] == [where["path"]]
+            assert [path for path, _ in files] == [where["path"]]
             continue
-        assert len(seen) == expected.get("times", 5)
+        assert len(files) == expected.get("times", 5)
         path = re.escape(where.get("path", f"{where.get('folder')}/x"))
         assert all(re.fullmatch(path.replace("x", "[0-9a-f]{16}") if "path" not in where else
-                   "[0-9a-f]{16}".join(path.rsplit("x", 1)), found) for found, _ in seen)  # fmt: skip
+                   "[0-9a-f]{16}".join(path.rsplit("x", 1)), file_path) for file_path, _ in files)  # fmt: skip
         assert run.info(f"{stem}[folder:objects]")["lost"] in (0, None)
 
 
 @pytest.mark.slow
 def test_drivers_note_their_emulator_and_local_driver_asks_for_a_folder(lab: Lab) -> None:
-    put(lab, changed(*SMALL), "up.conf")
-    put(lab, changed(("file_generator", "size", "1000"), listing="A.7"), "local.ini")
+    write_file(lab, changed(*SMALL), "up.conf")
+    write_file(lab, changed(("file_generator", "size", "1000"), listing="A.7"), "local.ini")
     run = lab.run()
     assert run.counts() == {"passed": 1, "failed": 1}, run.text
     assert run.lines_with("note: driver.class: runs against emulated:dropbox; --provider dropbox is the real service")
@@ -178,19 +178,19 @@ def test_drivers_note_their_emulator_and_local_driver_asks_for_a_folder(lab: Lab
 @pytest.mark.slow
 def test_the_example_of_the_document_runs(lab: Lab) -> None:
     document = (Path(__file__).parents[3] / "docs" / "reference" / "benchcloud.md").read_text("utf-8")
-    put(lab, re.findall(r"^```ini\n(.*?)^```", document, re.M | re.S)[0], "upload.conf")
+    write_file(lab, re.findall(r"^```ini\n(.*?)^```", document, re.M | re.S)[0], "upload.conf")
     run = lab.run("upload.conf")
     assert run.counts() == {"passed": 1}, run.text
     assert list(run.entries) == ["upload[emulated:dropbox]"]
     assert len(re.findall(r"^\| +#\d +\| +(\d+ms|failed) +\|$", run.text, re.M)) == 10
 
 
-# --- what a run does ---
+# --- runs ---
 
 
 @pytest.mark.slow
 def test_a_download_fills_its_folder_first(lab: Lab) -> None:
-    put(lab, plain(FILES["A.2"]["file"]))
+    write_file(lab, format_plain(FILES["A.2"]["file"]))
     run = lab.run(*IDEAL, "-n", "3", "-ocloudbench_benchcloud_fill=7:3000")
     assert run.counts() == {"passed": 1}, run.text
     info = run.info("old[emulated:ideal]")
@@ -202,18 +202,18 @@ def test_a_download_fills_its_folder_first(lab: Lab) -> None:
     assert run.lines_with("cloudbench_benchcloud_fill many: expected FILES:BYTES, such as 50:102400")
 
 
-@given(least=st.integers(0, 5), more=st.integers(0, 5), seed=st.text(max_size=5))
-def test_start_sleeps_are_whole_seconds_and_every_one_of_them_occurs(least: int, more: int, seed: str) -> None:
-    arrival = StartSleeps(1, 0, least + more, least)
+@given(min_s=st.integers(0, 5), range_s=st.integers(0, 5), seed=st.text(max_size=5))
+def test_start_sleeps_are_whole_seconds_and_every_one_of_them_occurs(min_s: int, range_s: int, seed: str) -> None:
+    arrival = StartSleeps(1, 0, min_s + range_s, min_s)
     drawn = [arrival.first_s(seed, thread) for thread in range(300)]
-    assert set(drawn) == {float(second) for second in range(least, least + more + 1)}
+    assert set(drawn) == {float(second) for second in range(min_s, min_s + range_s + 1)}
     assert drawn == [arrival.first_s(seed, thread) for thread in range(300)]
 
 
 @pytest.mark.slow
 def test_each_thread_sleeps_a_random_time_before_its_first_operation(lab: Lab) -> None:
     sleeps: tuple[Change, ...] = (("test", "random_start_sleep_min", "3"), ("test", "random_start_sleep_max", "9"))
-    put(lab, changed(*SMALL, *sleeps, ("test", "times", "3")))
+    write_file(lab, changed(*SMALL, *sleeps, ("test", "times", "3")))
     run = lab.run(*IDEAL, "--time-scale", "10", "-n", "2", "--cloudbench-seed", "s")
     assert run.counts() == {"passed": 1}, run.text
     log = log_of(run, "dropbox_upload_random_binary_50f_100KB_25threads.log")
@@ -227,7 +227,7 @@ def test_each_thread_sleeps_a_random_time_before_its_first_operation(lab: Lab) -
 
 @pytest.mark.slow
 def test_the_operations_are_the_same_however_many_agents_share_them(lab: Lab) -> None:
-    put(lab, changed(*SMALL))
+    write_file(lab, changed(*SMALL))
     names = []
     for spread in ((), ("-n", "3")):
         run = lab.run(*FOLDER, *spread, "--cloudbench-seed", "s", "--cloudbench-results", f"results{len(spread)}")
@@ -241,7 +241,9 @@ def test_the_operations_are_the_same_however_many_agents_share_them(lab: Lab) ->
 
 
 def test_sleep_after_the_last_operation_is_skipped(lab: Lab) -> None:
-    put(lab, changed(*SMALL, ("test", "sleep", "True"), ("test", "sleep_seconds", "500"), ("test", "times", "3")))
+    write_file(
+        lab, changed(*SMALL, ("test", "sleep", "True"), ("test", "sleep_seconds", "500"), ("test", "times", "3"))
+    )
     run = lab.run(*FOLDER)
     assert run.counts() == {"passed": 1}, run.text
     assert run.info("old[folder:objects]")["elapsed"] < 50
@@ -249,8 +251,8 @@ def test_sleep_after_the_last_operation_is_skipped(lab: Lab) -> None:
 
 def test_terminal_lists_all_times_without_a_log(lab: Lab) -> None:
     many: Change = ("test", "times", "150")
-    put(lab, changed(*SMALL, many), "logged.conf")
-    put(lab, changed(*SMALL, many, ("logging", "enabled", "False")), "bare.conf")
+    write_file(lab, changed(*SMALL, many), "logged.conf")
+    write_file(lab, changed(*SMALL, many, ("logging", "enabled", "False")), "bare.conf")
     run = lab.run(*FOLDER)
     assert run.counts() == {"passed": 2}, run.text
     assert len(re.findall(r"^\| +#\d+ +\|", run.text, re.M)) == 150
@@ -258,22 +260,24 @@ def test_terminal_lists_all_times_without_a_log(lab: Lab) -> None:
     assert len(list((lab.folder / "results").rglob("*.log"))) == 1
 
 
-# --- its bugs are not kept ---
+# --- bugs of BenchCloud that are not reproduced ---
 
 
 @pytest.mark.slow
 def test_a_failed_operation_is_a_failure_and_hangs_nothing(lab: Lab) -> None:
-    put(lab, changed(*SMALL))
-    sick = {
+    write_file(lab, changed(*SMALL))
+    faults = {
         "errors": ("[faults]\nerror_rate = 1.0", "old.conf: none of 6 operations succeeded: server 6"),
         "quota": ("[quota]\nbytes = 3500", "old.conf: 3 of 6 operations failed, the first one is #"),
         "full": ("[quota]\nbytes = 1", "old.conf: none of 6 operations succeeded: quota 6"),
         "rotten": ("[faults]\ncorrupt_rate = 1.0", "old.conf: 6 of 6 operations failed, the first one is #0: corrupt"),
     }
-    run = lab.run(*(word for name, (settings, _) in sick.items() for word in profile(lab, name, settings)), "-n", "2")
+    run = lab.run(
+        *(word for name, (settings, _) in faults.items() for word in write_profile(lab, name, settings)), "-n", "2"
+    )
     assert (run.status, run.counts()) == (1, {"failed": 4}), run.text
-    for _, said in sick.values():
-        assert run.lines_with(said), run.text
+    for _, message in faults.values():
+        assert run.lines_with(message), run.text
     assert "Traceback" not in run.text
     assert run.leftovers == []
     log = log_of(run, "*quota*/dropbox_upload_random_binary_50f_100KB_25threads.log")
@@ -285,8 +289,8 @@ def test_a_failed_operation_is_a_failure_and_hangs_nothing(lab: Lab) -> None:
 
 @pytest.mark.slow
 def test_throttled_operations_are_a_loss_that_gates_judge(lab: Lab) -> None:
-    put(lab, changed(*SMALL))
-    throttled = profile(lab, "busy", "[throttle]\nrate_per_s = 0.5\nburst = 2")
+    write_file(lab, changed(*SMALL))
+    throttled = write_profile(lab, "busy", "[throttle]\nrate_per_s = 0.5\nburst = 2")
     run = lab.run(*throttled)
     assert run.counts() == {"passed": 1}, run.text
     info = run.info("old[emulated:./busy.toml]")
@@ -298,13 +302,13 @@ def test_throttled_operations_are_a_loss_that_gates_judge(lab: Lab) -> None:
     assert (run.status, run.counts()) == (1, {"failed": 1})
 
 
-# --- which files ---
+# --- collected files ---
 
 
 def test_other_ini_files_are_left_alone(lab: Lab) -> None:
     for name in ("tox.ini", "setup.cfg", "app.conf"):
-        put(lab, "[tox]\nenvlist = py\n[test]\nx = 1\n; there is no [driver]\n", name)
-    put(lab, "[test]\n[driver]\n", "notes.txt")
+        write_file(lab, "[tox]\nenvlist = py\n[test]\nx = 1\n; there is no [driver]\n", name)
+    write_file(lab, "[test]\n[driver]\n", "notes.txt")
     (lab.folder / "bytes.ini").write_bytes(bytes(range(256)) * 10)
     (lab.folder / "wide.ini").write_bytes("[test]\n[driver]\n".encode("utf-16"))
     (lab.folder / "big.ini").write_bytes(b"[test]\n[driver]\n" + b"#" * (1 << 20))
@@ -317,7 +321,7 @@ def test_other_ini_files_are_left_alone(lab: Lab) -> None:
     )
     (lab.folder / "old.INI").write_bytes(b"\xef\xbb\xbf" + changed(("test", "description", "b")).encode())
     for name in ("setup_module.conf", "pytestmark.conf"):
-        put(lab, changed(), name)
+        write_file(lab, changed(), name)
     (lab.folder / "latin.cfg").write_bytes(changed(("test", "description", "caf\xe9")).encode("latin-1"))
     assert lab.run("--collect-only", "-q").lines_with("::") == [
         f"{file}::{name}[emulated:dropbox]" for file, name in (
@@ -328,15 +332,15 @@ def test_other_ini_files_are_left_alone(lab: Lab) -> None:
 
 
 def test_wrong_file_is_refused_in_one_line(lab: Lab) -> None:
-    put(lab, changed(("test", "times", "ten")))
-    put(lab, changed(("driver", "class", "benchcloud.drivers.wuala_driver.WualaDriver")), "wuala.conf")
+    write_file(lab, changed(("test", "times", "ten")))
+    write_file(lab, changed(("driver", "class", "benchcloud.drivers.wuala_driver.WualaDriver")), "wuala.conf")
     run = lab.run("--continue-on-collection-errors")
     assert run.counts() == {"errors": 2}, run.text
     assert run.lines_with("old.conf: test.times: expected a whole number, 1 or more, found 'ten'")
     assert run.lines_with("wuala.conf: driver.class: expected one of ")
     assert "Traceback" not in run.text
     (lab.folder / "old.conf").unlink()
-    put(lab, changed(*SMALL, ("driver", "class", "benchcloud.drivers.wuala_driver.WualaDriver")), "wuala.conf")
+    write_file(lab, changed(*SMALL, ("driver", "class", "benchcloud.drivers.wuala_driver.WualaDriver")), "wuala.conf")
     assert lab.run(*FOLDER).counts() == {"passed": 1}
 
 
@@ -350,9 +354,9 @@ CAPTURE = (
 
 
 def test_an_impossible_capture_is_a_note_and_the_test_runs(lab: Lab) -> None:
-    """Settings come from the file itself or from the option, as BenchCloud took them."""
-    put(lab, changed(*SMALL, *CAPTURE), "own.conf")
-    put(lab, changed(*SMALL), "bare.conf")
+    """Settings come from the file itself or from the option, as in BenchCloud."""
+    write_file(lab, changed(*SMALL, *CAPTURE), "own.conf")
+    write_file(lab, changed(*SMALL), "bare.conf")
     settings = "[capture]\n" + "".join(f"{key} = {value}\n" for _, key, value in CAPTURE)
     (lab.folder / "capture.txt").write_text(settings)
     run = lab.run(*FOLDER, "-n", "2", "-ocloudbench_benchcloud_capture=capture.txt")
@@ -383,22 +387,24 @@ LATE_CLIENT = """
                 sys.stdout.flush()
         time.sleep(0.02)
 """
-"""A client that needs a second to notice a file, and instead of dumpcap the capture of what it sends: no test may
-assume that packets can be captured."""
+"""A program in dumpcap's place that captures the traffic of a client that notices a file after a second.
+
+Tests cannot assume that packets can be captured.
+"""
 
 
 def prepare_capture(lab: Lab, program: str) -> dict[str, str]:
-    """Make an upload of 6 files of 30,000 bytes. Return the environment with a program in dumpcap's place."""
+    """Write an upload of 6 files of 30,000 bytes. Return the environment with a program in dumpcap's place."""
     (lab.folder / "bin").mkdir()
     fake = lab.folder / "bin" / "dumpcap"
     fake.write_text(f"#!{sys.executable}\n{textwrap.dedent(program)}")
     fake.chmod(0o700)
-    put(lab, changed(*SMALL, ("file_generator", "size", "30000"), ("capture", "device", LOOPBACK), *CAPTURE[1:]))
+    write_file(lab, changed(*SMALL, ("file_generator", "size", "30000"), ("capture", "device", LOOPBACK), *CAPTURE[1:]))
     return {"PATH": f"{fake.parent}{os.pathsep}{os.environ['PATH']}"}
 
 
-def capture_with(lab: Lab, program: str, *words: str, **limits: float) -> Ended:
-    """Run that upload into a folder."""
+def capture_with(lab: Lab, program: str, *words: str, **limits: float) -> FinishedRun:
+    """Run the upload of ``prepare_capture`` into a folder."""
     environment = prepare_capture(lab, program)
     settings = "".join(f"\nquiet._{name.upper()} = {value}" for name, value in limits.items())
     lab.write(f"import pytest_cloudbench.plugin.collect.benchcloud_capture as quiet{settings}\n", "conftest.py")
@@ -442,7 +448,7 @@ def test_an_estimate_captures_nothing(lab: Lab) -> None:
 
 
 def test_unreadable_capture_settings_are_reported_in_one_line(lab: Lab) -> None:
-    put(lab, changed(*SMALL))
+    write_file(lab, changed(*SMALL))
     run = lab.run(*FOLDER, "-ocloudbench_benchcloud_capture=gone.conf")
     assert run.lines_with("cloudbench_benchcloud_capture gone.conf: cannot be read: No such file or directory")
     assert run.counts() == {"error": 1}
@@ -458,11 +464,11 @@ def test_unreadable_capture_settings_are_reported_in_one_line(lab: Lab) -> None:
 def test_each_file_has_a_name_of_its_own_and_names_travel_as_plain_values(
     names: FileNames, numbers: set[tuple[int, int]]
 ) -> None:
-    made = {names.name(*number) for number in numbers}
-    assert len(made) == len(numbers)
-    assert all(name.startswith(names.prefix) and name.endswith(names.suffix) for name in made)
+    file_names = {names.name(*number) for number in numbers}
+    assert len(file_names) == len(numbers)
+    assert all(name.startswith(names.prefix) and name.endswith(names.suffix) for name in file_names)
     again = FileNames(**asdict(names))
-    assert {again.path(*number) for number in numbers} == made
+    assert {again.path(*number) for number in numbers} == file_names
     within = FileNames(only="one", folder="a/b")
     assert {within.path(*number) for number in numbers} <= {"a/b/one"}
     assert within.new(0, 1) != within.new(0, 2)

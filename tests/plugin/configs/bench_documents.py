@@ -1,4 +1,4 @@
-"""Bench files for tests: valid ones as values, how to change them, and how to write values as TOML."""
+"""Bench files for tests: valid ones as values, a function that changes them, and one that writes values as TOML."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PATHS = (
     "gate.unknown", "may_drift",
     "expect.0.operation", "expect.0.where", "expect.0.where.sensors", "unknown", "payload.unknown", "grid.unknown",
 )  # fmt: skip
-"""Places in an experiment that a change can be about."""
+"""Dotted keys of an experiment that tests may change."""
 
 BASE: dict[str, Any] = {
     "name": "readings",
@@ -34,7 +34,7 @@ FILES = {
     "load.csv": "time,sensor,operation,size\n0,a,put,100\n1,a,get,0\n2,b,put,700\n3,b,put,900\n",
     "sizes.txt": "100\n2000, 3\n",
 }
-"""Texts of the files that bench files of tests name."""
+"""Texts of the files that the bench files refer to."""
 
 PAYLOADS: list[dict[str, Any]] = [
     {"generator": "random", "size_bytes": 0},
@@ -94,19 +94,19 @@ GONE = object()
 
 
 def read_file(name: str) -> str:
-    """The text of one of ``FILES``."""
+    """Return the text of one of ``FILES``."""
     if name not in FILES:
         raise FileNotFoundError(name)
     return FILES[name]
 
 
-def changed(experiment: dict[str, Any], *changes: tuple[str, Any]) -> dict[str, Any]:
-    """The experiment with other values at dotted keys (``expect.0.metric``); ``GONE`` removes one."""
+def with_changes(experiment: dict[str, Any], *changes: tuple[str, Any]) -> dict[str, Any]:
+    """Return the experiment with other values at dotted keys such as ``expect.0.metric``. ``GONE`` removes a key."""
     new = copy.deepcopy(experiment)
     for path, value in changes:
-        *way, last = path.split(".")
+        *parents, last = path.split(".")
         inner: Any = new
-        for step in way:
+        for step in parents:
             inner = inner[int(step)] if isinstance(inner, list) else inner.setdefault(step, {})
         if value is GONE:
             del inner[int(last) if isinstance(inner, list) else last]
@@ -116,9 +116,9 @@ def changed(experiment: dict[str, Any], *changes: tuple[str, Any]) -> dict[str, 
 
 
 def toml(value: Any) -> str:
-    """A value as TOML; a value that is not in a table is written alone."""
+    """Return a value as TOML, without a key."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps(key)} = {toml(each)}" for key, each in value.items()) + "}"
+        return "{" + ", ".join(f"{json.dumps(key)} = {toml(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(toml, value)) + "]"
     if isinstance(value, (str, bool)):
@@ -127,5 +127,5 @@ def toml(value: Any) -> str:
 
 
 def document(*experiments: Any) -> str:
-    """A bench file."""
+    """Return the text of a bench file."""
     return f"experiment = {toml(list(experiments))}\n"

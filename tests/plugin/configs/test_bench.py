@@ -1,4 +1,4 @@
-"""Bench files: what is read from them, and the messages about invalid ones."""
+"""Parsing of bench files, and the messages about invalid ones."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ from tests.plugin.configs.bench_documents import (
     THREADS,
     TRACE,
     VALID,
-    changed,
     document,
     read_file,
+    with_changes,
 )  # fmt: skip
 
 EXAMPLE = Path(data.__file__).with_name("example.bench.toml")
@@ -62,26 +62,26 @@ def parse(text: str) -> BenchFile:
     return parse_bench(text, "x.bench.toml", read_file)
 
 
-def one(experiment: dict[str, Any]) -> BenchExperiment:
-    [read] = parse(document(experiment)).experiments
-    return read
+def parse_one(experiment: dict[str, Any]) -> BenchExperiment:
+    [result] = parse(document(experiment)).experiments
+    return result
 
 
-def refused(text: str) -> ConfigError:
+def parse_error(text: str) -> ConfigError:
     with pytest.raises(ConfigError) as caught:
         parse(text)
     assert caught.value.source == "x.bench.toml"
     return caught.value
 
 
-# --- what is read ---
+# --- valid files ---
 
 
 def test_an_experiment_with_sensors() -> None:
-    read = one({**BASE, "provider": "folder:x", "repeat": 3, "description": "why"})
-    assert (read.name, read.description, read.providers, read.repeat) == ("readings", "why", ("folder:x",), 3)
-    assert read.operations == (Verb.PUT, Verb.GET)
-    [case] = read.cases
+    bench = parse_one({**BASE, "provider": "folder:x", "repeat": 3, "description": "why"})
+    assert (bench.name, bench.description, bench.providers, bench.repeat) == ("readings", "why", ("folder:x",), 3)
+    assert bench.operations == (Verb.PUT, Verb.GET)
+    [case] = bench.cases
     assert (case.id, case.params) == ("", {})
     assert case.load == Load(arrival=FixedInterval(1), sensors=5, ops_per_sensor=2)
     assert case.payload.make("seed").size_bytes == 5120
@@ -89,28 +89,28 @@ def test_an_experiment_with_sensors() -> None:
 
 
 def test_defaults_of_optional_keys() -> None:
-    read = one(changed(BASE, ("operations", GONE), ("expect", GONE)))
-    assert (read.description, read.providers, read.repeat, read.expectations) == ("", (), 1, ())
-    assert read.operations == (Verb.PUT,)
+    bench = parse_one(with_changes(BASE, ("operations", GONE), ("expect", GONE)))
+    assert (bench.description, bench.providers, bench.repeat, bench.expectations) == ("", (), 1, ())
+    assert bench.operations == (Verb.PUT,)
 
 
 def test_an_experiment_with_threads() -> None:
-    assert one(THREADS).cases[0].load == Load(arrival=Threads(4), files=10)
-    assert one({**THREADS, "pause_s": 2}).cases[0].load == Load(arrival=Threads(4, 2.0), files=10)
+    assert parse_one(THREADS).cases[0].load == Load(arrival=Threads(4), files=10)
+    assert parse_one({**THREADS, "pause_s": 2}).cases[0].load == Load(arrival=Threads(4, 2.0), files=10)
 
 
 def test_trace_decides_number_of_sensors_and_operations() -> None:
-    read = one(TRACE)
-    load = read.cases[0].load
+    bench = parse_one(TRACE)
+    load = bench.cases[0].load
     assert isinstance(load.arrival, Replay)
-    assert (load.sensors, load.ops_per_sensor, read.operations) == (2, 2, ())
-    assert read.cases[0].payload.make("s").size_bytes == 100, "its smallest upload"
-    fewer = one({**TRACE, "sensors": 1}).cases[0].load
+    assert (load.sensors, load.ops_per_sensor, bench.operations) == (2, 2, ())
+    assert bench.cases[0].payload.make("s").size_bytes == 100, "its smallest upload"
+    fewer = parse_one({**TRACE, "sensors": 1}).cases[0].load
     assert (fewer.sensors, fewer.ops_per_sensor) == (1, 2)
 
 
 def test_a_grid_is_every_combination_in_order() -> None:
-    cases = one(GRID).cases
+    cases = parse_one(GRID).cases
     assert [case.id for case in cases][:3] == [
         "sensors:10-size_bytes:1-percent:0.5-interval_s:1",
         "sensors:10-size_bytes:1-percent:0.5-interval_s:0.5",
@@ -125,30 +125,32 @@ def test_a_grid_is_every_combination_in_order() -> None:
 
 def test_values_that_do_not_read_well_in_a_name_are_numbered() -> None:
     payload = {"generator": "sparse", "size_bytes": 1}
-    read = one({**BASE, "payload": payload, "grid": {"payload": {"text": ["a b", "ok", "x" * 31]}}})
-    assert [case.id for case in read.cases] == ["text0", "text:ok", "text2"]
+    bench = parse_one({**BASE, "payload": payload, "grid": {"payload": {"text": ["a b", "ok", "x" * 31]}}})
+    assert [case.id for case in bench.cases] == ["text0", "text:ok", "text2"]
 
 
 def test_a_grid_may_be_of_generators() -> None:
-    read = one({**BASE, "payload": {"size_bytes": 9}, "grid": {"payload": {"generator": ["random", "text"]}}})
-    assert [case.payload.generator for case in read.cases] == ["random", "text"]
+    bench = parse_one({**BASE, "payload": {"size_bytes": 9}, "grid": {"payload": {"generator": ["random", "text"]}}})
+    assert [case.payload.generator for case in bench.cases] == ["random", "text"]
 
 
 def test_the_texts_of_named_files_are_kept() -> None:
-    payload = one({**BASE, "payload": documents.PAYLOADS[-1]}).cases[0].payload
+    payload = parse_one({**BASE, "payload": documents.PAYLOADS[-1]}).cases[0].payload
     assert payload.files == {"sizes.txt": FILES["sizes.txt"]}
     assert payload.make("s").size_bytes == 1525
 
 
-@pytest.mark.parametrize("experiment", VALID, ids=lambda each: f"{each['payload']}-{each.get('arrival')}")
+@pytest.mark.parametrize(
+    "experiment", VALID, ids=lambda experiment: f"{experiment['payload']}-{experiment.get('arrival')}"
+)
 def test_valid_experiments_are_read(experiment: dict[str, Any]) -> None:
-    assert one(experiment).cases
+    assert parse_one(experiment).cases
 
 
 def test_valid_experiments_cover_all_generators_and_arrivals() -> None:
     assert {payload["generator"] for payload in documents.PAYLOADS} == {*GENERATORS, "mixed"}
     assert {payload.get("distribution") for payload in documents.PAYLOADS} - {None} == set(SIZES)
-    assert {each["process"] for each in documents.ARRIVALS} | {"trace"} == set(ARRIVALS)
+    assert {params["process"] for params in documents.ARRIVALS} | {"trace"} == set(ARRIVALS)
 
 
 def test_a_byte_order_mark_and_windows_lines_are_no_trouble() -> None:
@@ -162,15 +164,15 @@ def test_the_example_is_read() -> None:
 
 
 def test_the_example_of_the_document_is_read() -> None:
-    [read] = parse(re.findall(r"^```toml\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)[0]).experiments
-    assert [case.id for case in read.cases] == ["sensors:10", "sensors:20"]
-    assert [len(read.expectations_for(case, Verb.PUT, ["folder:x"], TODAY)) for case in read.cases] == [2, 1]
+    [bench] = parse(re.findall(r"^```toml\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)[0]).experiments
+    assert [case.id for case in bench.cases] == ["sensors:10", "sensors:20"]
+    assert [len(bench.expectations_for(case, Verb.PUT, ["folder:x"], TODAY)) for case in bench.cases] == [2, 1]
 
 
 def test_the_grid_of_the_document_is_read() -> None:
     grid = tomllib.loads(re.findall(r"^```toml\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)[1])["experiment"]
-    bare = changed(BASE, ("sensors", GONE), ("payload.size_bytes", GONE), ("arrival.interval_s", GONE))
-    cases = one({**bare, **grid}).cases
+    bare = with_changes(BASE, ("sensors", GONE), ("payload.size_bytes", GONE), ("arrival.interval_s", GONE))
+    cases = parse_one({**bare, **grid}).cases
     assert len(cases) == 3 * 2 * 2
     assert cases[1].params == {"sensors": 10, "size_bytes": 5120, "interval_s": 10}
 
@@ -187,7 +189,7 @@ def test_the_document_has_every_key() -> None:
         if name != "empirical":  # either of two keys
             assert row(f"... `{name}`", {key: _is_needed(param) for key, param in params.items()}) in DOCUMENT
     for name, keys in ARRIVALS.items():
-        assert row(f"`{name}`", {key: each.is_required for key, each in keys.items()}) in DOCUMENT
+        assert row(f"`{name}`", {key: key_spec.is_required for key, key_spec in keys.items()}) in DOCUMENT
     for table in (EXPERIMENT, EXPECT):
         for name in table:
             assert f"\n| `{name}` |" in DOCUMENT
@@ -203,11 +205,11 @@ def _is_needed(param: Param) -> bool:
 
 
 def test_the_message_in_the_document_is_the_real_one() -> None:
-    error = refused(document(changed(BASE, ("payload.size_bytes", "5 KiB"))))
+    error = parse_error(document(with_changes(BASE, ("payload.size_bytes", "5 KiB"))))
     assert str(error).replace("x.bench", "experiment.bench") in DOCUMENT
 
 
-# --- what is expected ---
+# --- expectations ---
 
 
 def test_expectations_are_selected_by_operation_provider_and_grid() -> None:
@@ -217,18 +219,18 @@ def test_expectations_are_selected_by_operation_provider_and_grid() -> None:
         {"metric": "elapsed", "at_most": 9, "provider": "emulated:one"},
         {"metric": "throughput", "at_least": 1, "where": {"sensors": 50}},
     ]
-    read = one({**changed(GRID, ("operations", ["upload", "download"])), "expect": expect})
-    few, many = read.cases[0], read.cases[-1]
+    bench = parse_one({**with_changes(GRID, ("operations", ["upload", "download"])), "expect": expect})
+    few, many = bench.cases[0], bench.cases[-1]
 
     def metrics(case: BenchCase, operation: Verb, providers: list[str]) -> list[str]:
-        return [claim.metric for claim in read.expectations_for(case, operation, providers, TODAY)]
+        return [claim.metric for claim in bench.expectations_for(case, operation, providers, TODAY)]
 
     assert metrics(few, Verb.PUT, ["folder:x"]) == ["loss_rate"]
     assert metrics(few, Verb.GET, ["folder:x"]) == ["ok_rate"], "files are lost by uploads"
     assert metrics(few, Verb.PUT, ["spec", "emulated:one"]) == ["loss_rate", "elapsed"]
     assert metrics(many, Verb.PUT, ["folder:x"]) == ["loss_rate", "throughput"]
-    [loss] = read.expectations_for(few, Verb.PUT, ["folder:x"], TODAY)
-    [ok] = read.expectations_for(few, Verb.GET, ["folder:x"], TODAY)
+    [loss] = bench.expectations_for(few, Verb.PUT, ["folder:x"], TODAY)
+    [ok] = bench.expectations_for(few, Verb.GET, ["folder:x"], TODAY)
     assert (loss.provider, loss.source, ok.source) == ("folder:x", "x.bench.toml", "our contract")
     assert judge_expectation(loss, {"loss_rate": 0.2}, []).status == "broken"
     assert judge_expectation(loss, {"loss_rate": 0.1}, []).status == "met"
@@ -236,15 +238,17 @@ def test_expectations_are_selected_by_operation_provider_and_grid() -> None:
 
 def test_a_trace_is_judged_as_a_whole() -> None:
     claims = [{"metric": "loss_rate", "at_most": 0.1}, {"metric": "ok_rate", "at_least": 0.9, "provider": "other"}]
-    read = one({**TRACE, "expect": claims})
-    assert [claim.metric for claim in read.expectations_for(read.cases[0], None, ["folder:x"], TODAY)] == ["loss_rate"]
+    bench = parse_one({**TRACE, "expect": claims})
+    assert [claim.metric for claim in bench.expectations_for(bench.cases[0], None, ["folder:x"], TODAY)] == [
+        "loss_rate"
+    ]
 
 
 def test_expectations_apply_to_the_operations_of_their_metric() -> None:
     names = ["loss_rate", "throughput", "first_byte_p50", "ok_rate"]
     claims = [{"metric": name, "at_most": 1} for name in names]
-    read = one({**BASE, "operations": ["upload", "download", "list"], "expect": claims})
-    assert [claim.operations for claim in read.expectations] == [
+    bench = parse_one({**BASE, "operations": ["upload", "download", "list"], "expect": claims})
+    assert [claim.operations for claim in bench.expectations] == [
         (Verb.PUT,),
         (Verb.PUT, Verb.GET),
         (Verb.GET,),
@@ -252,10 +256,10 @@ def test_expectations_apply_to_the_operations_of_their_metric() -> None:
     ]
 
 
-# --- what is wrong ---
+# --- invalid files ---
 
 WRONG: list[tuple[str, dict[str, Any], list[tuple[str, Any]], str]] = [
-    # key of the error, experiment, changes, what the message has
+    # key of the error, experiment, changes, part of the message
     ("name", BASE, [("name", GONE)], "is missing; expected a-z"),
     ("name", BASE, [("name", "Öl")], "expected a-z, 0-9, _ and -"),
     ("name", BASE, [("name", "a\n")], "found 'a\\n'"),
@@ -365,11 +369,11 @@ WRONG: list[tuple[str, dict[str, Any], list[tuple[str, Any]], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("key", "experiment", "changes", "words"), WRONG, ids=[f"{each[0]}" for each in WRONG])
+@pytest.mark.parametrize(("key", "experiment", "changes", "words"), WRONG, ids=[f"{case[0]}" for case in WRONG])
 def test_config_error_names_key_and_expected_value(
     key: str, experiment: dict[str, Any], changes: list[tuple[str, Any]], words: str
 ) -> None:
-    error = refused(document(changed(experiment, *changes)))
+    error = parse_error(document(with_changes(experiment, *changes)))
     assert error.key == f"experiment[0].{key}"
     assert words in error.expected
     assert "\n" not in str(error)
@@ -391,11 +395,11 @@ def test_config_error_names_key_and_expected_value(
         (".".join("a" * 5000) + " = 1", ".".join("a" * 13), "nested at most 12 deep"),
         ("x = " + "[" * 5000, "", "is not valid TOML"),
         (document(BASE, THREADS, BASE), "experiment[2].name", "another name, experiment[0] has readings already"),
-        (document(BASE, changed(THREADS, ("files", 0))), "experiment[1].files", "from 1 to"),
+        (document(BASE, with_changes(THREADS, ("files", 0))), "experiment[1].files", "from 1 to"),
     ],
 )
 def test_a_file_with_a_wrong_structure_is_refused(text: str, key: str, words: str) -> None:
-    error = refused(text)
+    error = parse_error(text)
     assert error.key == key
     assert words in error.expected
 
@@ -406,19 +410,19 @@ def test_without_a_reader_files_are_refused() -> None:
 
 
 def test_a_file_is_read_once() -> None:
-    seen: list[str] = []
+    file_names: list[str] = []
 
-    def read(file: str) -> str:
-        seen.append(file)
+    def count_read(file: str) -> str:
+        file_names.append(file)
         return FILES[file]
 
     traced = {**TRACE, "arrival": {"process": "trace"}, "grid": {"arrival": {"file": ["load.csv"], "scale": [1, 2]}}}
-    cases = parse_bench(document({**traced, "payload": {"generator": "text"}}), "x", read).experiments[0].cases
+    cases = parse_bench(document({**traced, "payload": {"generator": "text"}}), "x", count_read).experiments[0].cases
     assert [case.id for case in cases] == ["file:load.csv-scale:1", "file:load.csv-scale:2"]
-    assert seen == ["load.csv"]
+    assert file_names == ["load.csv"]
 
 
-# --- nothing but ConfigError ---
+# --- only ConfigError is raised ---
 
 VALUES = st.one_of(
     st.just(GONE),
@@ -431,7 +435,9 @@ VALUES = st.one_of(
         [0, 1, -1, 2**62, 2**70, 1e300, "5 KiB", "mixed", "trace", "jpeg", "diurnal", "load.csv", "upload"]
     ),
     st.sampled_from([*documents.PAYLOADS, *documents.ARRIVALS, ["upload", "list"], [], {}, [{}], [1, 2], [[1]]]),
-    st.recursive(st.integers(0, 3), lambda each: st.lists(each) | st.dictionaries(st.sampled_from(PATHS[1:9]), each)),
+    st.recursive(
+        st.integers(0, 3), lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(PATHS[1:9]), inner)
+    ),
 )
 LIKELY = st.one_of(
     st.tuples(st.just("payload"), st.sampled_from(documents.PAYLOADS)),
@@ -449,11 +455,11 @@ LIKELY = st.one_of(
 CHANGES = st.lists(st.tuples(st.sampled_from(PATHS[1:]), VALUES), min_size=1, max_size=4) | st.lists(LIKELY, max_size=4)
 
 
-def try_changed(experiment: dict[str, Any], changes: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The experiment with those of the changes that are possible."""
+def apply_possible(experiment: dict[str, Any], changes: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the experiment with all changes that can be made to it."""
     for change in changes:
         try:
-            experiment = changed(experiment, change)
+            experiment = with_changes(experiment, change)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError):
             continue
     return experiment
@@ -465,7 +471,7 @@ def test_slightly_changed_experiments_are_read_or_refused(
     experiment: dict[str, Any], changes: list[tuple[str, Any]]
 ) -> None:
     with contextlib.suppress(ConfigError):
-        for case in parse(document(try_changed(experiment, changes))).experiments[0].cases:
+        for case in parse(document(apply_possible(experiment, changes))).experiments[0].cases:
             assert case.payload.make("s").content(0, 0).size_bytes >= 0
 
 
@@ -476,7 +482,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         assert parse(text).experiments
 
 
-# --- the tables are those of the registries ---
+# --- the tables agree with the registries ---
 
 
 def test_arrivals_and_their_keys_are_the_registrys() -> None:
@@ -487,22 +493,22 @@ def test_arrivals_and_their_keys_are_the_registrys() -> None:
         assert set(str(caught.value).rpartition("one of ")[2].split(", ")) == set(keys)
         for name, key in keys.items():
             if key.is_required:
-                others = {each: 1 for each, other in keys.items() if other.is_required and each != name}
+                others = {sibling: 1 for sibling, other in keys.items() if other.is_required and sibling != name}
                 with pytest.raises(ConfigError, match=f"{name}: is missing"):
                     arrival(process, others)
 
 
-@pytest.mark.parametrize("process", [each for each in ARRIVALS if each != "trace"])
+@pytest.mark.parametrize("process", [process for process in ARRIVALS if process != "trace"])
 @pytest.mark.parametrize("value", [-1, 0, 0.5, 10, 11, True, "1", [1], [], [-1], ["a"], {}])
 def test_schema_accepts_every_valid_arrivals_parameter(process: str, value: Any) -> None:
-    right = next(each for each in documents.ARRIVALS if each["process"] == process)
-    params = {key: each for key, each in right.items() if key != "process"}
+    right = next(entry for entry in documents.ARRIVALS if entry["process"] == process)
+    params = {key: param for key, param in right.items() if key != "process"}
     for name, key in ARRIVALS[process].items():
         try:
-            made = arrival(process, {**params, name: value})
+            result = arrival(process, {**params, name: value})
         except ConfigError:
             continue
-        assert matches_schema(value, key.schema), (name, made)
+        assert matches_schema(value, key.schema), (name, result)
 
 
 @pytest.mark.parametrize(
@@ -516,5 +522,5 @@ def test_schema_accepts_exactly_the_valid_generator_parameters(value: Any) -> No
 
 
 def test_think_time_makes_a_closed_loop_of_sensors() -> None:
-    load = one({**BASE, "arrival": documents.ARRIVALS[-1]}).cases[0].load
+    load = parse_one({**BASE, "arrival": documents.ARRIVALS[-1]}).cases[0].load
     assert load == Load(arrival=ThinkTime(1), sensors=5, ops_per_sensor=2)

@@ -1,4 +1,4 @@
-"""The JSON Schema of bench files: made from the parser's tables, and as strict as a schema can be."""
+"""The JSON Schema of bench files is made from the parser's tables, and is as strict as a schema can be."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from pytest_cloudbench.model import ConfigError
 from pytest_cloudbench.plugin import configs
 from pytest_cloudbench.plugin.configs.bench import parse_bench
 from pytest_cloudbench.plugin.configs.bench_keys import ARRIVALS, EXPECT, EXPERIMENT, PAYLOADS
-from tests.plugin.configs.bench_documents import VALID, changed, document, read_file
-from tests.plugin.configs.test_bench import CHANGES, EXAMPLE, WRONG, try_changed
+from tests.plugin.configs.bench_documents import VALID, document, read_file, with_changes
+from tests.plugin.configs.test_bench import CHANGES, EXAMPLE, WRONG, apply_possible
 from tests.tool_scripts import load_tool
 
 SCHEMA: dict[str, Any] = json.loads(Path(configs.__file__).with_name("bench.schema.json").read_text("utf-8"))
-NOT_SAID = {
-    ("name", "found 'a\\n'"),  # the end of a text is something else in Python's patterns
+NOT_IN_SCHEMA = {
+    ("name", "found 'a\\n'"),  # in Python's patterns, $ also matches before a last line end
     ("pause_s", "expected a finite number, found nan"),  # JSON has no such number
     ("provider", "expected SCHEME"),
     ("operations", "expected upload first"),
@@ -46,7 +46,7 @@ NOT_SAID = {
     ("expect[0].where.files", "expected one of sensors, size_bytes"),
     ("expect[0].where.sensors", "expected one of [10, 50], found 5"),
 }
-"""Mistakes (of WRONG, by key and words) that a schema cannot see: order, other keys' values, other files."""
+"""Mistakes of WRONG, by key and words, that no schema can find: in order, in values of other keys, in other files."""
 
 
 @cache
@@ -94,14 +94,14 @@ def test_the_schema_accepts_the_example_and_all_valid_experiments() -> None:
         assert accepts(text), [error.message for error in validator().iter_errors(tomllib.loads(text))]
 
 
-@pytest.mark.parametrize(("key", "experiment", "changes", "words"), WRONG, ids=[f"{each[0]}" for each in WRONG])
+@pytest.mark.parametrize(("key", "experiment", "changes", "words"), WRONG, ids=[f"{case[0]}" for case in WRONG])
 def test_schema_refuses_documents_refused_by_the_parser(
     key: str, experiment: dict[str, Any], changes: list[tuple[str, Any]], words: str
 ) -> None:
-    text = document(changed(experiment, *changes))
+    text = document(with_changes(experiment, *changes))
     with pytest.raises(ConfigError):
         parse_bench(text, "x", read_file)
-    assert accepts(text) == ((key, words) in NOT_SAID)
+    assert accepts(text) == ((key, words) in NOT_IN_SCHEMA)
 
 
 @settings(max_examples=300, deadline=None)
@@ -109,7 +109,7 @@ def test_schema_refuses_documents_refused_by_the_parser(
 def test_schema_accepts_documents_accepted_by_the_parser(
     experiment: dict[str, Any], changes: list[tuple[str, Any]]
 ) -> None:
-    text = document(try_changed(experiment, changes))
+    text = document(apply_possible(experiment, changes))
     try:
         parse_bench(text, "x", read_file)
     except ConfigError:

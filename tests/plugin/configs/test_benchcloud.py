@@ -1,4 +1,4 @@
-"""BenchCloud's files: the thesis's appendix A and its own examples mean what they meant; the rest is one clear line."""
+"""BenchCloud's files: appendix A of the thesis and its own examples keep their meaning, others are refused clearly."""
 
 from __future__ import annotations
 
@@ -29,26 +29,31 @@ from pytest_cloudbench.workload.payload.registry import make_generator
 HERE = Path(__file__).parent
 CLASSES_TEXT = (resources.files("pytest_cloudbench.data") / "benchcloud.toml").read_text("utf-8")
 CLASSES = parse_classes(CLASSES_TEXT, "benchcloud.toml")
-LISTINGS = {each["name"]: each for each in tomllib.loads((HERE / "appendix_a.toml").read_text("utf-8"))["listing"]}
-FILES = {name: each for name, each in LISTINGS.items() if "file" in each}
+LISTINGS = {
+    listing["name"]: listing for listing in tomllib.loads((HERE / "appendix_a.toml").read_text("utf-8"))["listing"]
+}
+FILES = {name: listing for name, listing in LISTINGS.items() if "file" in listing}
 EXAMPLES_DATA = tomllib.loads((HERE / "examples.toml").read_text("utf-8"))
-EXAMPLES = {each["name"]: each for each in EXAMPLES_DATA["example"]}
+EXAMPLES = {example["name"]: example for example in EXAMPLES_DATA["example"]}
 
 File = Mapping[str, Mapping[str, str]]
 
 
-# --- the layouts in which the same values can be written ---
+# --- layouts of the same values ---
 
 
-def plain(file: File) -> str:
+def format_plain(file: File) -> str:
     lines = []
     for section, keys in file.items():
         lines += [f"[{section}]", *(f"{key} = {value}".replace("\n", "\n   ") for key, value in keys.items()), ""]
     return "\n".join(lines)
 
 
-def folded(file: File) -> str:
-    """Long values over several lines, as the thesis prints them: a class path breaks at a dot, JSON anywhere."""
+def format_folded(file: File) -> str:
+    """Return the file with long values over several lines, as the thesis prints them.
+
+    A class path breaks at a dot, JSON anywhere.
+    """
 
     def fold(key: str, value: str) -> str:
         if key == "class":
@@ -57,11 +62,13 @@ def folded(file: File) -> str:
             return json.dumps(json.loads(value), indent=4).replace("\n}", "\n    }")
         return "\n   " + value if key == "log_file" else value
 
-    return plain({section: {key: fold(key, value) for key, value in keys.items()} for section, keys in file.items()})
+    return format_plain(
+        {section: {key: fold(key, value) for key, value in keys.items()} for section, keys in file.items()}
+    )
 
 
-def commented(file: File) -> str:
-    """Comments of each kind, between lines and within values, and colons."""
+def format_commented(file: File) -> str:
+    """Return the file with colons, and with comments of each kind, between lines and within values."""
     lines = ["; a file of BenchCloud"]
     for section, keys in file.items():
         lines += [f"[{section}]  # of today", "rem nothing yet"]
@@ -72,19 +79,19 @@ def commented(file: File) -> str:
                 f"{key.upper()}: {first} ; as before",
                 "# no end",
                 "",
-                *(f"\t{each}" for each in more),
+                *(f"\t{line}" for line in more),
             ]
     return "\r\n".join(lines)
 
 
-LAYOUTS: list[Callable[[File], str]] = [plain, folded, commented]
+LAYOUTS: list[Callable[[File], str]] = [format_plain, format_folded, format_commented]
 
 
 def parse(text: str, provider: str | None = None) -> BenchCloudTest:
     return parse_benchcloud(text, "old.conf", CLASSES, provider)
 
 
-def place(note: str) -> str:
+def noted_key(note: str) -> str:
     return note.partition(":")[0]
 
 
@@ -111,13 +118,13 @@ def test_a_listing_is_parsed_as_in_the_thesis(name: str, layout: Callable[[File]
         notes=test.notes,
     )
     assert test == expected
-    where = FILES[name]["place"]
-    assert test.log_name == where["log_name"]
+    paths = FILES[name]["place"]
+    assert test.log_name == paths["log_name"]
     if test.kind == "upload":
-        assert test.path("x") == where["path"]
+        assert test.path("x") == paths["path"]
     else:
-        assert test.folder == where["folder"]
-    assert [place(note) for note in test.notes] == where["notes"]
+        assert test.folder == paths["folder"]
+    assert [noted_key(note) for note in test.notes] == paths["notes"]
     assert all(note.isprintable() for note in test.notes)
 
 
@@ -127,23 +134,23 @@ def test_an_example_of_benchcloud_is_parsed_as_recorded(name: str) -> None:
     file = {section: dict(keys) for section, keys in EXAMPLES_DATA["base"][example["kind"]].items()}
     for section, keys in example.get("change", {}).items():
         file.setdefault(section, {}).update(keys)
-    found = dataclasses.asdict(parse(plain(file)))
+    fields = dataclasses.asdict(parse(format_plain(file)))
     expected = {key: tuple(value) if isinstance(value, list) else value for key, value in example["expected"].items()}
-    assert {key: found[key] for key in expected} == expected
+    assert {key: fields[key] for key in expected} == expected
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if name != "A.2"])
 def test_payloads_and_drivers_exist_here(name: str) -> None:
-    test = parse(plain(FILES[name]["file"]))
+    test = parse(format_plain(FILES[name]["file"]))
     assert test.generator is not None
-    made = make_generator(test.generator, test.generator_params, "seed").content(0, 0)
-    assert made.size_bytes == int(FILES[name]["file"]["file_generator"]["size"])
+    content = make_generator(test.generator, test.generator_params, "seed").content(0, 0)
+    assert content.size_bytes == int(FILES[name]["file"]["file_generator"]["size"])
     assert all(not isinstance(value, bool) for value in test.generator_params.values())
     assert test.scheme in schemes()
 
 
 def test_a_sparse_file_is_made_of_spaces_as_benchclouds_was() -> None:
-    params = parse(plain(FILES["A.7"]["file"])).generator_params
+    params = parse(format_plain(FILES["A.7"]["file"])).generator_params
     assert make_generator("sparse", params, "seed").content(0, 0).read(0, 100) == b" " * 100
 
 
@@ -161,11 +168,11 @@ def changed(*changes: Change, listing: str = "A.1") -> str:
             del file[section][key]
         else:
             file.setdefault(section, {})[key] = value
-    return plain(file)
+    return format_plain(file)
 
 
-def params(**given: Any) -> Change:
-    return "operator", "operation_method_params", json.dumps({"local_filename": "<generated_file.name>", **given})
+def params(**arguments: Any) -> Change:
+    return "operator", "operation_method_params", json.dumps({"local_filename": "<generated_file.name>", **arguments})
 
 
 @pytest.mark.parametrize(
@@ -200,7 +207,7 @@ def test_a_key_sets_its_field(change: Change, field: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "path"),
+    ("arguments", "path"),
     [
         ({"remote_dir": "/a/b/"}, "a/b/benchmarking-x"),
         ({"remote_dir": "a//./b"}, "a/b/benchmarking-x"),
@@ -209,8 +216,8 @@ def test_a_key_sets_its_field(change: Change, field: str, value: Any) -> None:
         ({}, "benchmarking-x"),
     ],
 )
-def test_remote_names_become_a_path_below_the_runs_folder(given: dict[str, str], path: str) -> None:
-    assert parse(changed(params(**given))).path("x") == path
+def test_remote_names_become_a_path_below_the_runs_folder(arguments: dict[str, str], path: str) -> None:
+    assert parse(changed(params(**arguments))).path("x") == path
 
 
 @pytest.mark.parametrize("remote", ["/Users/x/Sync/delta", r"C:\Users\x\Sync\delta", "delta"])
@@ -221,9 +228,9 @@ def test_a_synchronised_folder_of_another_machine_is_the_providers_folder(remote
 
 
 def test_an_overwritten_file_is_one_file() -> None:
-    test = parse(plain(FILES["A.8"]["file"]))
+    test = parse(format_plain(FILES["A.8"]["file"]))
     assert test.path("one") == test.path("two")
-    other = parse(plain(FILES["A.9"]["file"]))
+    other = parse(format_plain(FILES["A.9"]["file"]))
     assert other.path("one") != other.path("two")
 
 
@@ -264,12 +271,12 @@ def test_an_overwritten_file_is_one_file() -> None:
 )
 def test_ignored_and_changed_settings_are_noted(change: Change, note: str) -> None:
     notes = parse(changed(change)).notes
-    assert [each for each in notes if each.startswith(note)], notes
+    assert [text for text in notes if text.startswith(note)], notes
 
 
 def test_a_log_beside_the_file_and_the_top_folder_need_no_note() -> None:
     notes = parse(changed(("logging", "log_file", "mine.log"), params(remote_dir="/"))).notes
-    assert [place(note) for note in notes] == ["driver.class"]
+    assert [noted_key(note) for note in notes] == ["driver.class"]
 
 
 def test_download_notes_its_use_of_each_folder() -> None:
@@ -300,13 +307,13 @@ def test_a_driver_that_is_not_here_needs_a_provider(name: str) -> None:
 
 
 def test_a_provider_replaces_the_driver_of_the_file_and_its_note() -> None:
-    notes = parse(plain(FILES["A.1"]["file"]), "folder:/tmp/x").notes
+    notes = parse(format_plain(FILES["A.1"]["file"]), "folder:/tmp/x").notes
     assert [note for note in notes if note.startswith("driver.class")] == [
         "driver.class: benchcloud.drivers.dropbox_driver.DropboxDriver is overridden by --provider folder:/tmp/x"
     ]
 
 
-# --- what is refused ---
+# --- refused files ---
 
 
 @pytest.mark.parametrize(
@@ -427,7 +434,7 @@ def test_benchclouds_capture_file_is_read() -> None:
 
 
 def test_capture_section_in_a_test_is_read_and_noted() -> None:
-    test = parse(plain(FILES["A.1"]["file"]) + CAPTURE)
+    test = parse(format_plain(FILES["A.1"]["file"]) + CAPTURE)
     assert test.capture == parse_capture(CAPTURE, "c.conf")
     assert "[capture]: is read here; BenchCloud read it from the file of its option -c" in test.notes
 
@@ -437,7 +444,7 @@ def test_a_capture_file_without_its_section_is_refused() -> None:
         parse_capture("[test]\na = 1\n", "c.conf")
 
 
-# --- what is one of BenchCloud's files ---
+# --- recognition of BenchCloud's files ---
 
 
 @pytest.mark.parametrize(
@@ -460,7 +467,7 @@ def test_is_benchcloud_needs_both_sections(text: str, answer: bool) -> None:
 # --- any text ---
 
 
-def read_or_refused(text: str) -> None:
+def check_parsed_or_refused(text: str) -> None:
     try:
         test = parse(text)
     except ConfigError as error:
@@ -482,14 +489,14 @@ def read_or_refused(text: str) -> None:
 @settings(deadline=None, max_examples=100)
 def test_any_text_is_parsed_or_refused_in_one_line(text: str) -> None:
     is_benchcloud(text)
-    read_or_refused(text)
-    read_or_refused(f"[test]\n{text}\n[driver]\n")
+    check_parsed_or_refused(text)
+    check_parsed_or_refused(f"[test]\n{text}\n[driver]\n")
 
 
 @given(
     st.sampled_from(sorted(FILES)),
     st.sampled_from(
-        [(section, key) for each in FILES.values() for section, keys in each["file"].items() for key in keys]
+        [(section, key) for listing in FILES.values() for section, keys in listing["file"].items() for key in keys]
     ),
     st.one_of(
         st.text(max_size=30),
@@ -503,23 +510,27 @@ def test_any_text_is_parsed_or_refused_in_one_line(text: str) -> None:
     ),
 )
 @settings(deadline=None, max_examples=400)
-def test_any_value_of_any_key_is_parsed_or_refused_in_one_line(name: str, where: tuple[str, str], value: str) -> None:
-    read_or_refused(changed((*where, value.replace("%", "%%") if "{" in value else value), listing=name))
+def test_any_value_of_any_key_is_parsed_or_refused_in_one_line(
+    name: str, section_and_key: tuple[str, str], value: str
+) -> None:
+    check_parsed_or_refused(
+        changed((*section_and_key, value.replace("%", "%%") if "{" in value else value), listing=name)
+    )
 
 
 @given(st.sampled_from(sorted(FILES)), st.integers(0, 1000), st.integers(0, 40), st.text(max_size=5))
 @settings(deadline=None, max_examples=200)
-def test_a_damaged_file_is_parsed_or_refused_in_one_line(name: str, start: int, length: int, put: str) -> None:
-    text = plain(FILES[name]["file"])
-    read_or_refused(text[:start] + put + text[start + length :])
+def test_a_damaged_file_is_parsed_or_refused_in_one_line(name: str, start: int, length: int, inserted: str) -> None:
+    text = format_plain(FILES[name]["file"])
+    check_parsed_or_refused(text[:start] + inserted + text[start + length :])
 
 
 # --- the classes ---
 
 
 def test_the_classes_that_ship_name_verbs_and_drivers_that_exist() -> None:
-    assert {each.scheme for each in CLASSES.drivers.values() if each.scheme} <= set(schemes())
-    verbs = {verb for each in CLASSES.operators.values() for verb in each.methods.values()}
+    assert {entry.scheme for entry in CLASSES.drivers.values() if entry.scheme} <= set(schemes())
+    verbs = {verb for entry in CLASSES.operators.values() for verb in entry.methods.values()}
     assert verbs == {Verb.PUT.value}
     assert len(CLASSES.drivers) == 4
     assert len(CLASSES.generators) == 4

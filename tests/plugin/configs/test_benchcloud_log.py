@@ -1,4 +1,4 @@
-"""BenchCloud's log: its lines and tables to the letter, and failures that do not count as successes."""
+"""BenchCloud's log has exactly its lines and tables, and failures do not count as successes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ START_MS = 1_396_001_000_123
 """28 March 2014, 10:03:20 UTC."""
 LINE = re.compile(r"\[(\d+)\] \d\d [A-Z][a-z][a-z] \d{4} \d\d:\d\d:\d\d \| (.*)")
 
-# As prettytable 0.7.2, which BenchCloud used, printed these values.
+# The output of prettytable 0.7.2, which BenchCloud used, for these values.
 TABLES = """\
 +-----------+-------------+
 | Operation |     Time    |
@@ -53,8 +53,8 @@ def test_a_line_has_a_timestamp_and_a_local_time() -> None:
 
 
 def test_the_tables_are_drawn_as_the_library_of_that_time_drew_them() -> None:
-    given = [operation(100, 123_456_789), operation(1, 12_345), operation(0, 5), operation(10, 99)]
-    assert format_statistics(given) == TABLES
+    operations = [operation(100, 123_456_789), operation(1, 12_345), operation(0, 5), operation(10, 99)]
+    assert format_statistics(operations) == TABLES
 
 
 def test_an_upload_is_logged_step_by_step() -> None:
@@ -117,17 +117,17 @@ def test_without_a_success_there_is_no_time(operations: list[LoggedOperation]) -
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**9), st.booleans()), max_size=12), st.text(max_size=20))
-def test_every_operation_has_its_row_and_its_line(took: list[tuple[int, bool]], name: str) -> None:
+def test_every_operation_has_its_row_and_its_line(results: list[tuple[int, bool]], name: str) -> None:
     operations = [
         LoggedOperation(seq, name, START_MS, START_MS + ms, "server" if failed else "")
-        for seq, (ms, failed) in enumerate(took)
+        for seq, (ms, failed) in enumerate(results)
     ]
     text = log_text(LoggedRun(name, "upload", START_MS, START_MS + 10**9, operations), ZONE)
-    told = [message for message in messages(text) if " finished. (" in message or " failed: server. (" in message]
-    assert len(told) == len(took)
+    endings = [message for message in messages(text) if " finished. (" in message or " failed: server. (" in message]
+    assert len(endings) == len(results)
     rows = [line for line in format_statistics(operations).splitlines() if line.startswith("|")]
-    assert len(rows) == len(took) + 3
+    assert len(rows) == len(results) + 3
     tables = format_statistics(operations).splitlines()
-    assert len({len(line) for line in tables[: len(took) + 4]}) == 1, "the borders are in line"
-    stamped = [int(match[1]) for match in map(LINE.fullmatch, text.split("\n")) if match]
-    assert stamped == sorted(stamped)
+    assert len({len(line) for line in tables[: len(results) + 4]}) == 1, "the borders are in line"
+    stamps = [int(match[1]) for match in map(LINE.fullmatch, text.split("\n")) if match]
+    assert stamps == sorted(stamps)

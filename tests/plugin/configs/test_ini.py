@@ -1,6 +1,6 @@
-"""INI text of Python 2: what its own parser answered, the types, and one clear line for everything else.
+"""INI texts of Python 2: values as its own parser reads them, their types, and errors of one clear line.
 
-``python2_ini.jsonl`` holds texts and what SafeConfigParser of Python 2.7.18 made of them: every value with its
+``python2_ini.jsonl`` holds texts and the results of SafeConfigParser of Python 2.7.18: every value with its
 references expanded, null for a value that it refused, null in place of the sections for a text that it refused.
 """
 
@@ -24,16 +24,16 @@ PIECES = st.sampled_from(
 )
 
 
-def values(ini: Ini) -> dict[str, dict[str, str | None]]:
-    found: dict[str, dict[str, str | None]] = {}
+def read_values(ini: Ini) -> dict[str, dict[str, str | None]]:
+    values: dict[str, dict[str, str | None]] = {}
     for section, keys in ini.sections.items():
-        found[section] = {}
+        values[section] = {}
         for key in {**ini.defaults, **keys}:
             try:
-                found[section][key] = ini.text(section, key)
+                values[section][key] = ini.text(section, key)
             except ConfigError:
-                found[section][key] = None
-    return found
+                values[section][key] = None
+    return values
 
 
 @pytest.mark.parametrize("recorded", RECORDED, ids=lambda recorded: recorded["about"].replace(" ", "-"))
@@ -42,7 +42,7 @@ def test_texts_are_parsed_as_by_python_2(recorded: dict[str, Any]) -> None:
         with pytest.raises(ConfigError, match=r"^old\.conf: line \d+: expected "):
             parse_ini(recorded["text"], "old.conf")
     else:
-        assert values(parse_ini(recorded["text"], "old.conf")) == recorded["sections"]
+        assert read_values(parse_ini(recorded["text"], "old.conf")) == recorded["sections"]
 
 
 def test_the_recorded_texts_contain_refused_ones() -> None:
@@ -120,7 +120,7 @@ def test_single_percent_sign_error_explains_its_escape() -> None:
 
 @pytest.mark.parametrize("last", ["x" * 99, ""])
 def test_references_that_multiply_end_soon(last: str) -> None:
-    """Each of nine levels names the next one twenty times: 20 to the ninth."""
+    """Each of nine levels refers to the next one twenty times, which makes 20 to the power of 9 references."""
     keys = "".join(f"k{level} = {f'%(k{level + 1})s' * 20}\n" for level in range(9))
     with pytest.raises(ConfigError, match=r"^f: s\.k0: is longer than 1000000 characters"):
         parse_ini(f"[s]\n{keys}k9 = {last}\n", "f").text("s", "k0")
@@ -146,5 +146,5 @@ def test_any_text_is_read_or_refused_in_one_line(text: str) -> None:
         assert line.startswith("f: line ")
         assert "\n" not in line
         return
-    for section, keys in values(ini).items():
+    for section, keys in read_values(ini).items():
         assert keys.keys() == {**ini.defaults, **ini.sections[section]}.keys()

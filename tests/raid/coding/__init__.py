@@ -1,1 +1,1 @@
-"""Codes, ciphers and manifests: what they give is checked against what is known."""
+"""Codes, ciphers and manifests, checked against known results."""

@@ -1,4 +1,4 @@
-"""The Poisson-binomial distribution against brute force, and what Table III's clouds would give together."""
+"""The Poisson-binomial distribution against brute force, and the joint availability of Table III's clouds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def table_3_failures() -> list[float]:
-    """Errors over writes of each cloud, as published."""
+    """Return each cloud's errors over writes, as published."""
     entries = json.loads((ROOT / "results/published/cloud-raid-2012-table-3.json").read_text())["benchmarks"]
     return [entry["extra_info"]["errors"] / entry["extra_info"]["writes"] for entry in entries]
 
@@ -55,16 +55,16 @@ def test_small_probabilities_are_exact() -> None:
 
 @given(st.lists(st.floats(0, 1), max_size=8), st.data())
 def test_chances_equal_brute_force(failures: list[float], data: st.DataObject) -> None:
-    wanted = data.draw(st.integers(0, len(failures)))
+    needed = data.draw(st.integers(0, len(failures)))
     counts = brute_force_chances(failures)
     assert up_count_chances(failures) == pytest.approx(counts, abs=1e-12)
-    assert chance_of_at_least(wanted, failures) == pytest.approx(sum(counts[wanted:]), abs=1e-12)
-    assert chance_of_fewer_than(wanted, failures) == pytest.approx(sum(counts[:wanted]), abs=1e-12)
+    assert chance_of_at_least(needed, failures) == pytest.approx(sum(counts[needed:]), abs=1e-12)
+    assert chance_of_fewer_than(needed, failures) == pytest.approx(sum(counts[:needed]), abs=1e-12)
 
 
 @pytest.mark.parametrize(
-    ("wanted", "failures", "shared"), [(3, [0.1, 0.1], 0.0), (1, [1.5], 0.0), (1, [0.5], -0.1), (-1, [0.5], 0.0)]
+    ("needed", "failures", "shared"), [(3, [0.1, 0.1], 0.0), (1, [1.5], 0.0), (1, [0.5], -0.1), (-1, [0.5], 0.0)]
 )
-def test_impossible_arguments_are_refused(wanted: int, failures: list[float], shared: float) -> None:
+def test_impossible_arguments_are_refused(needed: int, failures: list[float], shared: float) -> None:
     with pytest.raises(ValueError):
-        chance_of_at_least(wanted, failures, shared)
+        chance_of_at_least(needed, failures, shared)

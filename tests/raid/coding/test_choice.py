@@ -49,10 +49,10 @@ def test_aim_availability_chooses_a_copy_on_every_child() -> None:
 
 
 def test_children_of_one_operator_never_exceed_the_failures() -> None:
-    same = tuple(replace(offer, operator="one") if offer.name in {"cheap", "slow"} else offer for offer in OFFERS)
-    assert names(WISH, same) != {"cheap", "slow"}
-    choice = choose(same, WISH)
-    assert sum(same[child].operator == "one" for child in choice.children) <= choice.failures
+    offers = tuple(replace(offer, operator="one") if offer.name in {"cheap", "slow"} else offer for offer in OFFERS)
+    assert names(WISH, offers) != {"cheap", "slow"}
+    choice = choose(offers, WISH)
+    assert sum(offers[child].operator == "one" for child in choice.children) <= choice.failures
 
 
 def test_missed_bounds_are_named() -> None:

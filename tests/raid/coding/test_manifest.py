@@ -37,15 +37,15 @@ def test_a_copy_opens_only_in_its_place_and_hides_the_path() -> None:
     assert Manifest.open(MASTER, sealed, "here") == MANIFEST
     assert b"/a/b" not in sealed
     assert len(sealed) == len(replace(MANIFEST, path="/a/b/c and longer").seal(MASTER, SALT, "here"))
-    for master, data, place in (
+    for master, data, context in (
         (MASTER, sealed, "there"), (MasterKey(bytes(32)), sealed, "here"), (MASTER, sealed[:-1], "here"),
         (MASTER, b"", "here"), (MASTER, sealed[:40] + bytes([sealed[40] ^ 1]) + sealed[41:], "here"),
     ):  # fmt: skip
         with pytest.raises(NotGenuine):
-            Manifest.open(master, data, place)
+            Manifest.open(master, data, context)
 
 
-def sealed_with_changes(**values: Any) -> bytes:
+def seal_with_changes(**values: Any) -> bytes:
     """Return a sealed manifest with other values in its text, where None leaves a key out."""
     plain = MASTER.open(MANIFEST.seal(MASTER, SALT, "here"), b"here")
     end = 4 + int.from_bytes(plain[:4], "big")
@@ -65,7 +65,7 @@ def sealed_with_changes(**values: Any) -> bytes:
 )  # fmt: skip
 def test_impossible_manifests_are_refused(values: dict[str, Any]) -> None:
     with pytest.raises(NotGenuine, match="a layout other than"):
-        Manifest.open(MASTER, sealed_with_changes(**values), "here")
+        Manifest.open(MASTER, seal_with_changes(**values), "here")
 
 
 def test_a_split_tells_holders_and_survivable_failures() -> None:

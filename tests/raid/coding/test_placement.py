@@ -27,7 +27,7 @@ SIZE_BYTES = 10_000_000
 
 
 def table_2_rates() -> list[float]:
-    """Bytes per second of a native upload of 10 MB, as published, the fastest first."""
+    """Return the published bytes per second of native uploads of 10 MB, the fastest first."""
     entries = json.loads((ROOT / "results/published/cloud-raid-2012-table-2.json").read_text())["benchmarks"]
     rows = [entry["extra_info"] for entry in entries if entry["extra_info"]["size_mb"] == 10]
     return sorted((SIZE_BYTES / row["native"] for row in rows), reverse=True)
@@ -37,7 +37,7 @@ RATES = table_2_rates()
 
 
 def survives_any(split: Split, failures: int) -> bool:
-    """Look at every combination of children that remain."""
+    """Return whether every combination of remaining children has enough shares."""
     children = range(len(split.counts))
     return all(
         sum(split.counts[child] for child in remaining) >= split.data
@@ -45,7 +45,7 @@ def survives_any(split: Split, failures: int) -> bool:
     )
 
 
-def filled_s(fill: Sequence[float], rates: Sequence[float]) -> float:
+def fill_time_s(fill: Sequence[float], rates: Sequence[float]) -> float:
     return max(held / rate for held, rate in zip(fill, rates, strict=True))
 
 
@@ -58,15 +58,15 @@ def test_equal_shares_without_redundancy_wait_for_the_slowest() -> None:
 
 def test_a_proportional_fill_ends_together_and_survives_no_failure() -> None:
     fill = compute_bounded_fill(SIZE_BYTES, RATES, 0)
-    assert filled_s(fill, RATES) == pytest.approx(2.51, abs=0.005)
+    assert fill_time_s(fill, RATES) == pytest.approx(2.51, abs=0.005)
     assert [held / rate for held, rate in zip(fill, RATES, strict=True)] == pytest.approx([2.51] * 6, abs=0.005)
     assert sum(fill) == pytest.approx(SIZE_BYTES)
 
 
 def test_a_bounded_fill_survives_any_one_failure() -> None:
     fill = compute_bounded_fill(SIZE_BYTES, RATES, 1)
-    assert filled_s(fill, RATES) == pytest.approx(7.35, abs=0.005)
-    assert filled_s(fill, RATES) == pytest.approx(least_placement_time_s(SIZE_BYTES, RATES, 1))
+    assert fill_time_s(fill, RATES) == pytest.approx(7.35, abs=0.005)
+    assert fill_time_s(fill, RATES) == pytest.approx(least_placement_time_s(SIZE_BYTES, RATES, 1))
     assert sum(fill) / SIZE_BYTES == pytest.approx(1.52, abs=0.005)
     assert min(sum(fill) - held for held in fill) == pytest.approx(SIZE_BYTES), "each w_i <= W - D"
 
@@ -108,7 +108,7 @@ def test_time_of_the_best_single_cloud() -> None:
 
 def test_less_overhead_takes_more_time() -> None:
     fills = [compute_bounded_fill(SIZE_BYTES, RATES, 1, overhead) for overhead in (1.52, 1.4, 1.3, 1.2)]
-    times_s = [filled_s(fill, RATES) for fill in fills]
+    times_s = [fill_time_s(fill, RATES) for fill in fills]
     assert times_s == sorted(times_s)
     assert times_s[-1] == pytest.approx(46.2, abs=0.05), "the least overhead is that of equal shares"
     assert [sum(fill) / SIZE_BYTES for fill in fills] == pytest.approx([1.516, 1.4, 1.3, 1.2], abs=0.001)
@@ -133,8 +133,8 @@ rates_of_children = st.lists(st.floats(1e3, 1e9), min_size=1, max_size=7)
 def test_no_split_survives_in_less_time(rates: Sequence[float], data: st.DataObject) -> None:
     failures = data.draw(st.integers(0, len(rates) - 1))
     time_s = least_placement_time_s(1.0, rates, failures) * data.draw(st.floats(0.1, 0.999))
-    most = sorted((rate * time_s for rate in rates), reverse=True)
-    assert sum(most[failures:]) < 1.0, "though every child took all that it could"
+    largest = sorted((rate * time_s for rate in rates), reverse=True)
+    assert sum(largest[failures:]) < 1.0, "though every child took all that it could"
 
 
 @given(rates_of_children, st.data())
@@ -159,7 +159,7 @@ def test_a_split_survives_any_failures(rates: Sequence[float], data: st.DataObje
     split = throughput_split(rates, failures, overhead)
     assert survives_any(split, failures)
     assert sum(split.counts) <= overhead * split.data * (1 + 1e-6)
-    quickest_s = filled_s(compute_bounded_fill(1.0, rates, failures, overhead), rates)
+    quickest_s = fill_time_s(compute_bounded_fill(1.0, rates, failures, overhead), rates)
     assert placement_cost(split, 1, rates).time_s >= quickest_s * (1 - 1e-9)
 
 
@@ -170,7 +170,7 @@ def test_a_child_without_a_rate_holds_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rates", "failures", "told"),
+    ("rates", "failures", "message"),
     [
         ([1.0, 1.0], 2, "any 2 of 2 children"),
         ([1.0, 0.0], 1, "any 1 of 1 children"),
@@ -179,8 +179,8 @@ def test_a_child_without_a_rate_holds_nothing() -> None:
         ([], 0, "any 0 of 0"),
     ],
 )
-def test_impossible_rates_are_refused(rates: list[float], failures: int, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_impossible_rates_are_refused(rates: list[float], failures: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         throughput_split(rates, failures)
 
 

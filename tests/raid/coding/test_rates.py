@@ -1,4 +1,4 @@
-"""Observed rates against constant and changing truths."""
+"""Observed rates against constant and changing true rates."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def test_transfers_that_share_a_line_do_not_make_it_look_slower() -> None:
         rate.observe(1000, 1.0, second + 1.0)
         rate.observe(1000, 2.0, second + 2.0)
     assert rate.bytes_per_s == pytest.approx(1000)
-    both = ObservedRate()
+    concurrent = ObservedRate()
     for second in range(0, 20, 2):  # two at a time, at the same time
-        both.observe(1000, 2.0, second + 2.0)
-        both.observe(1000, 2.0, second + 2.0)
-    assert both.bytes_per_s == pytest.approx(1000)
+        concurrent.observe(1000, 2.0, second + 2.0)
+        concurrent.observe(1000, 2.0, second + 2.0)
+    assert concurrent.bytes_per_s == pytest.approx(1000)
 
 
 def test_a_change_is_followed_within_a_few_half_lives() -> None:
@@ -68,12 +68,12 @@ def test_a_child_without_a_rate_gets_the_median() -> None:
 
 
 def test_a_restored_rate_continues() -> None:
-    first, later = ObservedRate(), ObservedRate()
+    first, restored = ObservedRate(), ObservedRate()
     first.observe(1000, 2.0, 5.0)
-    later.restore(first.plain())
-    for rate in (first, later):
+    restored.restore(first.plain())
+    for rate in (first, restored):
         rate.observe(10, 1.0, 400.0)
-    assert later.bytes_per_s == first.bytes_per_s
+    assert restored.bytes_per_s == first.bytes_per_s
 
 
 @pytest.mark.parametrize(

@@ -20,20 +20,20 @@ def make_codec(kind: type[Portable] | type[Isal], data: int, parity: int) -> Cod
     return kind(data, parity)
 
 
-def encode_shares(code: Codec, whole: bytes, parity: int, size: int) -> list[bytes]:
+def encode_shares(code: Codec, content: bytes, parity: int, size: int) -> list[bytes]:
     parity_shares = [bytearray(b"?" * size) for _ in range(parity)]
-    code.encode(whole, [memoryview(share) for share in parity_shares])
+    code.encode(content, [memoryview(share) for share in parity_shares])
     return [*map(bytes, parity_shares)]
 
 
-def rebuild_shares(code: Codec, shares: Mapping[int, bytes], wanted: Iterable[int]) -> dict[int, bytes]:
-    shares_made = {number: bytearray(b"?" * len(next(iter(shares.values())))) for number in wanted}
-    code.rebuild(shares, {number: memoryview(share) for number, share in shares_made.items()})
-    return {number: bytes(share) for number, share in shares_made.items()}
+def rebuild_shares(code: Codec, shares: Mapping[int, bytes], numbers: Iterable[int]) -> dict[int, bytes]:
+    rebuilt = {number: bytearray(b"?" * len(next(iter(shares.values())))) for number in numbers}
+    code.rebuild(shares, {number: memoryview(share) for number, share in rebuilt.items()})
+    return {number: bytes(share) for number, share in rebuilt.items()}
 
 
 def times(one: int, other: int) -> int:
-    """Multiplication in GF(2^8) with 0x11d, bit by bit: not how the package does it."""
+    """Multiply in GF(2^8) with 0x11d, bit by bit, unlike the package."""
     product = 0
     while other:
         product ^= one * (other & 1)
@@ -43,7 +43,7 @@ def times(one: int, other: int) -> int:
 
 
 def parity_by_definition(shares: Sequence[bytes], parity: int) -> list[bytes]:
-    """Each parity share j is the sum of all data shares i times the number that (i xor j) times it is 1."""
+    """Return parity shares. Share j is the sum of all data shares i, each times the inverse of (i xor j)."""
     data = len(shares)
     factors = [
         [next(value for value in range(256) if times(value, i ^ j) == 1) for i in range(data)]
@@ -71,14 +71,14 @@ def test_parity_matches_the_definition(kind: type[Portable], data: int, parity: 
 @pytest.mark.parametrize("kind", CODECS)
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_any_k_shares_rebuild_every_share(kind: type[Portable], drawn: st.DataObject) -> None:
-    data, parity = drawn.draw(st.integers(1, 9)), drawn.draw(st.integers(1, 5))
-    content = drawn.draw(st.binary(min_size=1, max_size=300))
+def test_any_k_shares_rebuild_every_share(kind: type[Portable], draws: st.DataObject) -> None:
+    data, parity = draws.draw(st.integers(1, 9)), draws.draw(st.integers(1, 5))
+    content = draws.draw(st.binary(min_size=1, max_size=300))
     size = share_bytes(len(content), data)
     padded = content + bytes(size * data - len(content))
     code = make_codec(kind, data, parity)
     shares = dict(enumerate([*map(bytes, split_evenly(padded, data)), *encode_shares(code, padded, parity, size)]))
-    kept_numbers = drawn.draw(st.permutations(range(data + parity)))[:data]
+    kept_numbers = draws.draw(st.permutations(range(data + parity)))[:data]
     lost = shares.keys() - set(kept_numbers)
     assert rebuild_shares(code, {number: shares[number] for number in kept_numbers}, lost) == {
         number: shares[number] for number in lost
@@ -91,14 +91,14 @@ def test_any_k_shares_rebuild_every_share(kind: type[Portable], drawn: st.DataOb
 
 @pytest.mark.parametrize("size", [1, 15, 16, 17, (1 << 16) - 1, (1 << 16) + 1, 300_001])
 def test_both_codecs_give_the_same_bytes(size: int) -> None:
-    """Even though one codec works block by block, and the other pads to the size of its instructions."""
+    """One codec works block by block, and the other one pads to the size of its instructions."""
     data, parity = 5, 3
     fast, portable = make_codec(Isal, data, parity), Portable(data, parity)
     content = random.Random(size).randbytes(size * data)
     expected = encode_shares(portable, content, parity, size)
     assert encode_shares(fast, content, parity, size) == expected
-    given_shares = dict(zip((1, 4, 5, 6, 7), [content[size : 2 * size], content[4 * size :], *expected], strict=True))
-    results = [rebuild_shares(codec, given_shares, (0, 2, 3)) for codec in (fast, portable)]
+    known_shares = dict(zip((1, 4, 5, 6, 7), [content[size : 2 * size], content[4 * size :], *expected], strict=True))
+    results = [rebuild_shares(codec, known_shares, (0, 2, 3)) for codec in (fast, portable)]
     assert results[0] == results[1]
     assert results[0][0] == content[:size]
 

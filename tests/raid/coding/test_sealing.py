@@ -1,4 +1,4 @@
-"""Sealing: what was sealed opens, and nothing else does: cut, reordered, swapped, damaged, of another key."""
+"""Sealed chunks and secrets. They do not open if cut, reordered, swapped, damaged or sealed with another key."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ KEY, OTHER, PREFIX, SALT = bytes(range(32)), bytes(32), b"prefix7", b"salt of 16
 
 
 def seal_chunk(stream: Stream, number: int, is_last: bool, plain: bytes) -> bytes:
-    into = bytearray(len(plain) + TAG_BYTES)
-    stream.seal(number, is_last, plain, memoryview(into))
-    return bytes(into)
+    target = bytearray(len(plain) + TAG_BYTES)
+    stream.seal(number, is_last, plain, memoryview(target))
+    return bytes(target)
 
 
 def test_chunks_open_only_in_their_place() -> None:
     stream = Stream(KEY, PREFIX)
     sealed = [seal_chunk(stream, n, n == 2, plain) for n, plain in enumerate([b"first", b"second", b"last"])]
     assert [stream.open(n, n == 2, chunk) for n, chunk in enumerate(sealed)] == [b"first", b"second", b"last"]
-    wrong: list[Callable[[], bytes]] = [
+    wrong_openings: list[Callable[[], bytes]] = [
         lambda: stream.open(1, False, sealed[0]),  # reordered
         lambda: stream.open(1, True, sealed[1]),  # cut after the second: it was not the last
         lambda: stream.open(2, False, sealed[2]),  # something was appended
@@ -33,16 +33,16 @@ def test_chunks_open_only_in_their_place() -> None:
         lambda: stream.open(0, False, sealed[0][:-1]),
         lambda: stream.open(0, False, b""),
     ]
-    for action in wrong:
+    for action in wrong_openings:
         with pytest.raises(NotGenuine, match="it was changed, or sealed with another key"):
             action()
 
 
 @given(st.integers(0, len(b"content") + TAG_BYTES - 1), st.integers(0, 7))
-def test_every_flipped_bit_is_noticed(place: int, bit: int) -> None:
+def test_every_flipped_bit_is_noticed(index: int, bit: int) -> None:
     stream = Stream(KEY, PREFIX)
     sealed = bytearray(seal_chunk(stream, 0, True, b"content"))
-    sealed[place] ^= 1 << bit
+    sealed[index] ^= 1 << bit
     with pytest.raises(NotGenuine):
         stream.open(0, True, sealed)
 
@@ -57,9 +57,9 @@ def test_a_secret_opens_only_with_its_key_and_context() -> None:
     sealed = master.seal(b"secret", SALT, b"place")
     assert master.open(sealed, b"place") == b"secret"
     assert b"secret" not in sealed
-    for other, about in ((MasterKey(OTHER), b"place"), (master, b"elsewhere")):
+    for opener, context in ((MasterKey(OTHER), b"place"), (master, b"elsewhere")):
         with pytest.raises(NotGenuine):
-            other.open(sealed, about)
+            opener.open(sealed, context)
     assert master.seal(b"secret", b"another salt 16.", b"place")[16:] != sealed[16:]
 
 

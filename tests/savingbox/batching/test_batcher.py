@@ -17,7 +17,7 @@ def load(count: int, added_bytes: int, gap_ns: int) -> Iterator[Change]:
     return (Change(index * gap_ns, "log", added_bytes) for index in range(count))
 
 
-def number(rules: BatchRules, changes: Iterator[Change]) -> int:
+def count_pushes(rules: BatchRules, changes: Iterator[Change]) -> int:
     return len(list(pushes(rules, changes)))
 
 
@@ -42,17 +42,17 @@ def number(rules: BatchRules, changes: Iterator[Change]) -> int:
     ],
 )
 def test_the_number_of_pushes_is_the_analytic_one(changes: Iterator[Change], expected: int) -> None:
-    assert number(RULES, changes) == expected
+    assert count_pushes(RULES, changes) == expected
 
 
 def test_fast_writes_are_pushed_only_by_the_byte_limit() -> None:
-    found = list(pushes(RULES, load(1000, 4 * KIB, 1)))
-    assert [batch.why for batch in found] == ["bytes"] * 15 + ["quiet"]
-    assert {batch.unpushed_bytes for batch in found[:-1]} == {63 * 4 * KIB}
+    batches = list(pushes(RULES, load(1000, 4 * KIB, 1)))
+    assert [batch.why for batch in batches] == ["bytes"] * 15 + ["quiet"]
+    assert {batch.unpushed_bytes for batch in batches[:-1]} == {63 * 4 * KIB}
 
 
 def test_a_small_limit_pushes_every_change() -> None:
-    assert number(BatchRules(limit_bytes=1), load(300, 1, 1)) == 300
+    assert count_pushes(BatchRules(limit_bytes=1), load(300, 1, 1)) == 300
 
 
 # --- the three rules ---
@@ -120,7 +120,7 @@ def test_a_renamed_file_takes_its_bytes_and_its_waiting_along() -> None:
     batcher.add_change("a", 100, 1 * S)
     batcher.add_rename("a", "b", 4 * S)
     batch = batcher.take_batch(4 * S)
-    assert {path: tuple(each) for path, each in batch.paths.items()} == {
+    assert {path: tuple(change) for path, change in batch.paths.items()} == {
         "other": (0, 1),
         "a": (1 * S, 0),
         "b": (1 * S, 100),
@@ -176,7 +176,7 @@ def test_limits_of_nothing_are_refused(wrong: dict[str, int]) -> None:
         BatchRules(**wrong)
 
 
-# --- whatever the load ---
+# --- any load ---
 
 
 @given(
@@ -191,7 +191,7 @@ def test_nothing_waits_longer_than_the_fail_safe_and_every_byte_is_pushed_once(
     for gap_ns, path, added_bytes in steps:
         now_ns += gap_ns
         changes.append(Change(now_ns, path, added_bytes))
-    found = list(pushes(rules, changes))
-    assert all(batch.waited_ns <= min(rules.at_most_ns, now_ns + rules.quiet_ns) for batch in found)
-    assert sum(batch.unpushed_bytes for batch in found) == sum(change.added_bytes for change in changes)
-    assert all(batch.unpushed_bytes >= rules.limit_bytes for batch in found if batch.why == "bytes")
+    batches = list(pushes(rules, changes))
+    assert all(batch.waited_ns <= min(rules.at_most_ns, now_ns + rules.quiet_ns) for batch in batches)
+    assert sum(batch.unpushed_bytes for batch in batches) == sum(change.added_bytes for change in changes)
+    assert all(batch.unpushed_bytes >= rules.limit_bytes for batch in batches if batch.why == "bytes")

@@ -1,4 +1,4 @@
-"""What a load would cost: the numbers of docs/reference/savingbox.md, and the two curves against each other."""
+"""Forecasts of the cost of a load: the numbers of docs/reference/savingbox.md, and a comparison of the two curves."""
 
 from __future__ import annotations
 
@@ -35,57 +35,66 @@ LOADS = {
 def test_the_document_has_these_numbers(load: str) -> None:
     (row,) = re.findall(rf"^\| {re.escape(load)}.*? \|(.*)\|$", DOCUMENT.read_text("utf-8"), re.MULTILINE)
     cells = [int(re.sub(r"\D", "", cell)) for cell in row.split("|")]
-    found = curve(LOADS[load], RULES, (60, 300))
-    assert cells == [number for each in found for number in (each.pushes, round(each.longest_wait_s))]
+    forecasts = curve(LOADS[load], RULES, (60, 300))
+    assert cells == [number for forecast in forecasts for number in (forecast.pushes, round(forecast.longest_wait_s))]
 
 
 def curve_row(cells: str) -> tuple[str, Forecast]:
-    """A row of the table, and what its rules give for the log."""
-    rules, *rest = (cell.strip() for cell in cells.split("|"))
+    """Return the figures in a row of the table, and the forecast of its rules for the log."""
+    rules, *figures = (cell.strip() for cell in cells.split("|"))
     times_ns = {name: int(seconds) * S for name, seconds in re.findall(r"--([a-z-]+) (\d+)s", rules)}
     if bound_ns := times_ns.get("delay-at-most"):
-        found = forecast_batching(log(), RULES, bound_ns / S)
+        forecast = forecast_batching(log(), RULES, bound_ns / S)
     else:
-        found = forecast_batching(log(), BatchRules(quiet_ns=times_ns["quiet"], at_most_ns=times_ns["at-most"]))
-    return " | ".join(rest), found
+        forecast = forecast_batching(log(), BatchRules(quiet_ns=times_ns["quiet"], at_most_ns=times_ns["at-most"]))
+    return " | ".join(figures), forecast
 
 
 def test_the_curve_of_the_document_is_the_one_of_the_rules() -> None:
     rows = re.findall(r"^\| ((?:UDS|adaptive), `.*?) \|$", DOCUMENT.read_text("utf-8"), re.MULTILINE)
     assert len(rows) == 9
-    for said, found in map(curve_row, rows):
-        traffic_mb = f"{found.traffic_bytes / 1e6:.1f} MB"
-        assert said == f"{found.pushes} | {traffic_mb} | {found.mean_wait_s:.1f} s | {found.longest_wait_s:.0f} s"
+    for figures, forecast in map(curve_row, rows):
+        traffic_mb = f"{forecast.traffic_bytes / 1e6:.1f} MB"
+        assert (
+            figures
+            == f"{forecast.pushes} | {traffic_mb} | {forecast.mean_wait_s:.1f} s | {forecast.longest_wait_s:.0f} s"
+        )
 
 
 @pytest.mark.parametrize("bound_s", [120, 300])
 def test_the_adaptive_wait_beats_a_longer_timer_of_the_same_bound(bound_s: int) -> None:
     adaptive = forecast_batching(log(), RULES, bound_s)
-    timed = [
+    timer_forecasts = [
         forecast_batching(log(), BatchRules(quiet_ns=quiet_s * S, at_most_ns=bound_s * S))
         for quiet_s in range(10, 121, 10)
     ]
-    assert not [each for each in timed if each.pushes <= adaptive.pushes and each.mean_wait_s <= adaptive.mean_wait_s]
+    assert not [
+        forecast
+        for forecast in timer_forecasts
+        if forecast.pushes <= adaptive.pushes and forecast.mean_wait_s <= adaptive.mean_wait_s
+    ]
 
 
 @pytest.mark.slow
 def test_the_adaptive_wait_trades_delay_for_traffic_and_keeps_the_bound() -> None:
-    found = curve(log(), RULES, (10, 30, 60, 120, 300))
-    adaptive = found[1:]
-    assert [each.traffic_bytes for each in adaptive] == sorted((each.traffic_bytes for each in adaptive), reverse=True)
-    assert [each.mean_wait_s for each in adaptive] == sorted(each.mean_wait_s for each in adaptive)
-    for each in adaptive:
-        assert each.bound_s is not None
-        assert each.longest_wait_s <= each.bound_s
+    forecasts = curve(log(), RULES, (10, 30, 60, 120, 300))
+    adaptive = forecasts[1:]
+    assert [forecast.traffic_bytes for forecast in adaptive] == sorted(
+        (forecast.traffic_bytes for forecast in adaptive), reverse=True
+    )
+    assert [forecast.mean_wait_s for forecast in adaptive] == sorted(forecast.mean_wait_s for forecast in adaptive)
+    for forecast in adaptive:
+        assert forecast.bound_s is not None
+        assert forecast.longest_wait_s <= forecast.bound_s
 
 
 def test_figure_21_by_the_papers_own_numbers() -> None:
     """5 MB at 80 kbit/s: 6.2 MB with UDS."""
     writes = [Change(round((number + 1) * 4096 / 10_000 * S), "file", 4096) for number in range(1280)]
-    found = forecast_batching(writes, RULES)
-    assert found.pushes == 21
-    assert found.traffic_bytes == pytest.approx(6.2e6, rel=0.1)
-    assert found.tue == found.traffic_bytes / (5 * 1024**2)
+    forecast = forecast_batching(writes, RULES)
+    assert forecast.pushes == 21
+    assert forecast.traffic_bytes == pytest.approx(6.2e6, rel=0.1)
+    assert forecast.tue == forecast.traffic_bytes / (5 * 1024**2)
 
 
 def test_every_change_waits_for_its_own_push() -> None:

@@ -1,4 +1,4 @@
-"""Replayed ranges equal the file: whatever is written, cut and lengthened."""
+"""Replayed ranges: the copy equals the file after any writes, cuts and growth."""
 
 from __future__ import annotations
 
@@ -29,34 +29,34 @@ class File:
         self.data[offset : offset + len(data)] = data
 
 
-PLACES = st.integers(0, 300)
-WRITES = st.tuples(st.just("write"), PLACES, st.binary(min_size=1, max_size=80))
-CUTS = st.tuples(st.just("cut"), PLACES, st.just(b""))
-DEEDS = st.lists(st.one_of(WRITES, WRITES, CUTS), max_size=25)
+OFFSETS = st.integers(0, 300)
+WRITES = st.tuples(st.just("write"), OFFSETS, st.binary(min_size=1, max_size=80))
+CUTS = st.tuples(st.just("cut"), OFFSETS, st.just(b""))
+EDITS = st.lists(st.one_of(WRITES, WRITES, CUTS), max_size=25)
 
 
-@given(st.binary(max_size=300), DEEDS, st.integers(1, 6))
-def test_replayed_ranges_equal_the_file(before: bytes, deeds: list[tuple[str, int, bytes]], most: int) -> None:
-    source, copy, ranges = File(before), File(before), ByteRanges(most=most)
-    for kind, place, data in deeds:
+@given(st.binary(max_size=300), EDITS, st.integers(1, 6))
+def test_replayed_ranges_equal_the_file(before: bytes, edits: list[tuple[str, int, bytes]], max_ranges: int) -> None:
+    source, copy, ranges = File(before), File(before), ByteRanges(most=max_ranges)
+    for kind, offset, data in edits:
         if kind == "write":
-            source.write_at(place, data)
-            ranges.add(place, len(data))
+            source.write_at(offset, data)
+            ranges.add(offset, len(data))
         else:
-            if place < len(source.data):
-                ranges.cut(place)
-            source.resize(place)
-        assert len(ranges) <= most
+            if offset < len(source.data):
+                ranges.cut(offset)
+            source.resize(offset)
+        assert len(ranges) <= max_ranges
     replay(ranges, source, len(source.data), copy)
     assert copy.data == source.data
 
 
-@given(st.lists(st.tuples(PLACES, st.integers(1, 40)), max_size=40))
+@given(st.lists(st.tuples(OFFSETS, st.integers(1, 40)), max_size=40))
 def test_ranges_hold_exactly_the_added_bytes(added: list[tuple[int, int]]) -> None:
     ranges = ByteRanges((begin, begin + size) for begin, size in added)
-    wanted = {place for begin, size in added for place in range(begin, begin + size)}
-    assert {place for each in ranges for place in range(*each)} == wanted
-    assert ranges.total_bytes == len(wanted)
+    offsets = {offset for begin, size in added for offset in range(begin, begin + size)}
+    assert {offset for byte_range in ranges for offset in range(*byte_range)} == offsets
+    assert ranges.total_bytes == len(offsets)
     listed = list(ranges)
     assert all(before.end < after.begin for before, after in pairwise(listed))
 
@@ -89,7 +89,7 @@ def test_file_that_shrank_and_grew_has_zeros_in_its_gaps() -> None:
 
 
 def test_replay_without_the_cut_keeps_stale_bytes() -> None:
-    """What makes the property above more than a repetition: leave out what it needs, and the files differ."""
+    """The property above is not trivial: without the cut, the files differ."""
     copy = File(b"old old old")
     replay(ByteRanges([(6, 7)]), File(b"ol\0\0\0\0!"), 7, copy)
     assert copy.data != b"ol\0\0\0\0!"

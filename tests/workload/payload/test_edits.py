@@ -1,4 +1,4 @@
-"""Edits do to content what they do to bytes, and update streams are those of the paper."""
+"""Edits of content, which equal the same edits of bytes, and the update streams of the paper."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ FEW = settings(deadline=None, max_examples=60)
 WHERE = st.sampled_from(["front", "middle", "random", "back"])
 
 
-def whole(content: Content) -> bytes:
+def read_all(content: Content) -> bytes:
     return content.read(0, content.size_bytes)
 
 
-def after(edits: list[Edit], content: Content | None = None) -> Content:
+def apply_all(edits: list[Edit], content: Content | None = None) -> Content:
     start: Content = content or Literal(b"")
     return reduce(lambda before, edit: edit.apply(before), edits, start)
 
@@ -34,20 +34,20 @@ def after(edits: list[Edit], content: Content | None = None) -> Content:
 @given(data=st.binary(max_size=300), new=st.binary(min_size=1, max_size=50), where=WHERE, key=st.text(max_size=3))
 def test_insert_adds_bytes_at_each_position(data: bytes, new: bytes, where: str, key: str) -> None:
     edit = Insert(Literal(new), where, key)
-    result = whole(edit.apply(Literal(data)))
+    result = read_all(edit.apply(Literal(data)))
     places = {"front": [0], "middle": [len(data) // 2], "back": [len(data)], "random": range(len(data) + 1)}[where]
-    assert result in [data[:at] + new + data[at:] for at in places]
+    assert result in [data[:offset] + new + data[offset:] for offset in places]
     assert edit.size_bytes == len(new)
-    assert whole(edit.apply(Literal(data))) == result
+    assert read_all(edit.apply(Literal(data))) == result
 
 
 @FEW
 @given(data=st.binary(min_size=50, max_size=300), new=st.binary(min_size=1, max_size=50), where=WHERE)
 def test_overwrite_keeps_the_size(data: bytes, new: bytes, where: str) -> None:
-    result = whole(Overwrite(Literal(new), where, "k").apply(Literal(data)))
+    result = read_all(Overwrite(Literal(new), where, "k").apply(Literal(data)))
     last = len(data) - len(new)
     places = {"front": [0], "middle": [last // 2], "back": [last], "random": range(last + 1)}[where]
-    assert result in [data[:at] + new + data[at + len(new) :] for at in places]
+    assert result in [data[:offset] + new + data[offset + len(new) :] for offset in places]
     assert len(result) == len(data)
 
 
@@ -58,7 +58,7 @@ def test_truncate_keeps_the_first_bytes(data: bytes, keep: int) -> None:
         with pytest.raises(UsageError, match=f"keep_bytes is {keep}; the file has {len(data)}"):
             Truncate(keep).apply(Literal(data))
     else:
-        assert whole(Truncate(keep).apply(Literal(data))) == data[:keep]
+        assert read_all(Truncate(keep).apply(Literal(data))) == data[:keep]
 
 
 def test_an_overwrite_longer_than_the_file_is_refused() -> None:
@@ -68,10 +68,12 @@ def test_an_overwrite_longer_than_the_file_is_refused() -> None:
 
 def test_random_offsets_cover_the_file() -> None:
     data = bytes(1000)
-    ats = [whole(Insert(Literal(b"x"), "random", str(key)).apply(Literal(data))).index(b"x") for key in range(300)]
-    assert min(ats) < 50
-    assert max(ats) > 950
-    assert len({at * 4 // 1001 for at in ats}) == 4
+    offsets = [
+        read_all(Insert(Literal(b"x"), "random", str(key)).apply(Literal(data))).index(b"x") for key in range(300)
+    ]
+    assert min(offsets) < 50
+    assert max(offsets) > 950
+    assert len({offset * 4 // 1001 for offset in offsets}) == 4
 
 
 ONE_EDIT = st.one_of(
@@ -84,10 +86,10 @@ ONE_EDIT = st.one_of(
 @given(edits=st.lists(ONE_EDIT, max_size=30), offset=st.integers(0, 300), length=st.integers(0, 300))
 def test_many_edits_stack_and_stay_readable(edits: list[Insert | Overwrite], offset: int, length: int) -> None:
     content: Content = Literal(b"0123456789")
-    flat = whole(content)
+    flat = read_all(content)
     for edit in edits:
-        content, flat = edit.apply(content), whole(edit.apply(Literal(flat)))
-    assert whole(content) == flat
+        content, flat = edit.apply(content), read_all(edit.apply(Literal(flat)))
+    assert read_all(content) == flat
     assert content.read(offset, length) == flat[offset : offset + length]
     if isinstance(content, Pieces):
         assert not any(isinstance(piece.content, Pieces) for piece in content.pieces)
@@ -105,18 +107,18 @@ def test_an_edit_of_a_big_file_copies_nothing() -> None:
 def test_edits_are_made_by_name(name: str) -> None:
     before = Literal(bytes(range(100)))
     params: dict[str, Any] = {"keep_bytes": 7} if name == "truncate" else {"size_bytes": 10}
-    result = whole(PAYLOADS.edit(name, **params).apply(before))
-    assert result == whole(PAYLOADS.edit(name, **params).apply(before))
+    result = read_all(PAYLOADS.edit(name, **params).apply(before))
+    assert result == read_all(PAYLOADS.edit(name, **params).apply(before))
     if name == "truncate":
         assert result == before.data[:7]
     else:
         assert len(result) == (100 if name == "overwrite" else 110)
-        assert result != whole(PAYLOADS.edit(name, 1, **params).apply(before))
+        assert result != read_all(PAYLOADS.edit(name, 1, **params).apply(before))
         assert {"append": result[:100] == before.data, "prepend": result[10:] == before.data}.get(name, True)
 
 
 def test_new_bytes_can_be_text() -> None:
-    assert whole(PAYLOADS.edit("append", size_bytes=500, content="text").apply(Literal(b""))).isascii()
+    assert read_all(PAYLOADS.edit("append", size_bytes=500, content="text").apply(Literal(b""))).isascii()
 
 
 @pytest.mark.parametrize(
@@ -165,7 +167,7 @@ def test_one_byte_per_interval_until_one_kibibyte() -> None:
     updates = list(PAYLOADS.updates("byte_appends", interval_s=0.5))
     assert [due_s for due_s, _ in updates] == [number * 0.5 for number in range(1024)]
     assert {edit.size_bytes for _, edit in updates} == {1}
-    data = whole(after([edit for _, edit in updates]))
+    data = read_all(apply_all([edit for _, edit in updates]))
     assert len(data) == KIB
     assert len(set(data)) > 200  # random bytes
 
@@ -173,7 +175,7 @@ def test_one_byte_per_interval_until_one_kibibyte() -> None:
 @pytest.mark.parametrize("block", [50_000, 100 * KIB])
 def test_blocks_every_second_until_five_mebibytes(block: int) -> None:
     updates = list(PAYLOADS.updates("block_appends", block_bytes=block))
-    content = after([edit for _, edit in updates])
+    content = apply_all([edit for _, edit in updates])
     assert content.size_bytes == 5 * MIB
     assert {edit.size_bytes for _, edit in updates[:-1]} == {block}
     assert [due_s for due_s, _ in updates] == list(range(-(-5 * MIB // block)))
@@ -183,14 +185,14 @@ def test_blocks_every_second_until_five_mebibytes(block: int) -> None:
 @FEW
 @given(size=st.integers(0, 100_000), rate=st.floats(100, 1e6), write=st.integers(500, 9000))
 def test_a_download_arrives_at_its_rate(size: int, rate: float, write: int) -> None:
-    given: dict[str, Any] = {"size_bytes": size, "rate_bytes_per_s": rate, "write_bytes": write}
-    updates = list(PAYLOADS.updates("http_download", **given))
+    params: dict[str, Any] = {"size_bytes": size, "rate_bytes_per_s": rate, "write_bytes": write}
+    updates = list(PAYLOADS.updates("http_download", **params))
     arrived = 0
     for due_s, edit in updates:
         arrived += edit.size_bytes
         assert due_s == pytest.approx(arrived / rate)
         assert edit.size_bytes <= write
-    content = after([edit for _, edit in updates])
+    content = apply_all([edit for _, edit in updates])
     assert arrived == content.size_bytes == size
 
 
@@ -212,10 +214,10 @@ def test_two_users_edit_one_document_for_an_hour() -> None:
         assert all(second - first <= 10 for (first, _), (second, _) in pairwise(own))
         assert sum(isinstance(edit, Insert) for _, edit in own) == pytest.approx(len(own) / 2, abs=65)
         assert {edit.size_bytes for _, edit in own} == set(range(1, 11))
-    edited = after([edit for _, edit in updates], document)
+    edited = apply_all([edit for _, edit in updates], document)
     assert edited.size_bytes == MIB + sum(edit.size_bytes for _, edit in updates if isinstance(edit, Insert))
-    same = sum(a == b for a, b in zip(whole(edited), whole(document), strict=False))
+    same = sum(a == b for a, b in zip(read_all(edited), read_all(document), strict=False))
     assert 0.99 * MIB < same < MIB
-    assert [(due, whole(edit.apply(document))) for due, edit in PAYLOADS.updates("two_users", duration_s=20)] == [
-        (due, whole(edit.apply(document))) for due, edit in PAYLOADS.updates("two_users", duration_s=20)
+    assert [(due, read_all(edit.apply(document))) for due, edit in PAYLOADS.updates("two_users", duration_s=20)] == [
+        (due, read_all(edit.apply(document))) for due, edit in PAYLOADS.updates("two_users", duration_s=20)
     ]

@@ -1,4 +1,4 @@
-"""Every generator has the properties that its name promises, measured on its bytes."""
+"""The properties that each generator's name promises, measured on its bytes."""
 
 from __future__ import annotations
 
@@ -54,19 +54,19 @@ def make(name: str, size: int, seed: str = "seed") -> Generator:
     return generator(name, {"size_bytes": size, **PARAMS[name]}, seed)
 
 
-def whole(content: Content) -> bytes:
+def read_all(content: Content) -> bytes:
     return content.read(0, content.size_bytes)
 
 
 def blocks(data: bytes) -> list[bytes]:
-    return [data[at : at + BLOCK] for at in range(0, len(data) - BLOCK + 1, BLOCK)]
+    return [data[offset : offset + BLOCK] for offset in range(0, len(data) - BLOCK + 1, BLOCK)]
 
 
-def packed(data: bytes) -> float:
+def compressed_share(data: bytes) -> float:
     return len(zlib.compress(data, 6)) / len(data)
 
 
-# --- what holds for all ---
+# --- all generators ---
 
 
 def test_every_generator_is_tested_here() -> None:
@@ -78,7 +78,7 @@ def test_every_generator_is_tested_here() -> None:
 @given(data=st.data(), size=SIZES)
 def test_the_size_is_exact_and_any_read_is_the_slice_of_the_whole(name: str, data: st.DataObject, size: int) -> None:
     content = make(name, size).content(3, 4)
-    everything = whole(content)
+    everything = read_all(content)
     assert (content.size_bytes, len(everything), make(name, size).size_bytes) == (size, size, size)
     for _ in range(4):
         offset = data.draw(st.integers(0, size + 9))
@@ -91,14 +91,14 @@ def test_the_size_is_exact_and_any_read_is_the_slice_of_the_whole(name: str, dat
 @pytest.mark.parametrize("size", [600, 100 * KIB])
 def test_only_the_seed_decides_the_bytes(name: str, size: int) -> None:
     first = make(name, size, "a")
-    assert whole(first.content(1, 2)) == whole(make(name, size, "a").content(1, 2))
+    assert read_all(first.content(1, 2)) == read_all(make(name, size, "a").content(1, 2))
     others = [
         first.content(1, 3),
         first.content(2, 1),
         make(name, size, "b").content(1, 2),
         fresh(first, 2).content(1, 2),
     ]
-    differ = [whole(other) != whole(first.content(1, 2)) for other in others]
+    differ = [read_all(other) != read_all(first.content(1, 2)) for other in others]
     expected = {"identical": [False, False, True, False], "sparse": [False] * 4}
     assert differ == expected.get(name, [True] * 4)
 
@@ -119,15 +119,15 @@ PINNED = {
 
 @pytest.mark.parametrize("name", ALL)
 def test_the_bytes_are_the_same_in_every_version(name: str) -> None:
-    """Stored results name a seed: it must mean the same bytes years later, small and large."""
-    data = b"".join(whole(make(name, size).content(1, 2)) for size in (1000, 100_000))
+    """Stored results name a seed, which must mean the same bytes years later, in small and large files."""
+    data = b"".join(read_all(make(name, size).content(1, 2)) for size in (1000, 100_000))
     assert hashlib.sha256(data).hexdigest()[:16] == PINNED[name]
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if name not in SAME_IN_EVERY_FILE | {"delta", "mixed"}])
 def test_no_two_files_share_a_block(name: str) -> None:
     payload = make(name, 64 * KIB)
-    files = [set(blocks(whole(payload.content(sensor, seq))[BLOCK:])) for sensor in range(3) for seq in range(3)]
+    files = [set(blocks(read_all(payload.content(sensor, seq))[BLOCK:])) for sensor in range(3) for seq in range(3)]
     assert sum(map(len, files)) == len(set().union(*files))
 
 
@@ -136,7 +136,7 @@ def test_no_two_files_share_a_block(name: str) -> None:
 def test_gibibytes_are_read_in_pieces_through_constant_memory(name: str) -> None:
     size = 6 * 1024 * MIB + 77
     content = make(name, size).content(0, 0)
-    content.read(0, 1)  # what is imported and built once
+    content.read(0, 1)  # imports modules and builds tables
     tracemalloc.start()
     try:
         for offset in (0, MIB - 1, 5000 * MIB + 5, size - MIB):
@@ -156,11 +156,11 @@ def test_every_generator_is_a_method_of_the_fixture_too(name: str) -> None:
 
 def test_mixed_is_a_method_of_the_fixture_too() -> None:
     sizes = UniformSizes(100, 90_000)
-    at_hand, named = (
+    from_object, from_name = (
         Payloads("s").mixed(sizes, "text"),
         Payloads("s").mixed("uniform", "text", min_bytes=100, max_bytes=90_000),
     )
-    assert whole(at_hand.content(1, 2)) == whole(named.content(1, 2))
+    assert read_all(from_object.content(1, 2)) == read_all(from_name.content(1, 2))
 
 
 def test_a_users_own_generator_is_not_reseeded() -> None:
@@ -180,22 +180,22 @@ def test_small_random_files_import_no_cipher_and_nothing_else_that_costs() -> No
         "content = Payloads('s').random(64 * 1024).content(0, 0); content.read(0, 65536)\n"
         "print(sorted(n for n in sys.modules if n.startswith(('cryptography', 'pytest_cloudbench.workload.payload.'))))"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ended.stdout.strip() == "['pytest_cloudbench.workload.payload.base']"
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert finished.stdout.strip() == "['pytest_cloudbench.workload.payload.base']"
 
 
 # --- sparse, text ---
 
 
 def test_sparse_files_repeat_the_string() -> None:
-    assert whole(Payloads("s").sparse(8, text="abc").content(5, 6)) == b"abcabcab"
-    assert packed(whole(Payloads("s").sparse(MIB).content(0, 0))) < 0.005
+    assert read_all(Payloads("s").sparse(8, text="abc").content(5, 6)) == b"abcabcab"
+    assert compressed_share(read_all(Payloads("s").sparse(MIB).content(0, 0))) < 0.005
 
 
 @FEW
 @given(size=st.integers(0, 60 * KIB), seq=st.integers(0, 99))
 def test_text_is_words_of_the_dictionary(size: int, seq: int) -> None:
-    data = whole(Payloads("s").text(size).content(0, seq))
+    data = read_all(Payloads("s").text(size).content(0, seq))
     assert set(data.decode("ascii").split()) <= set(WORDS)
     assert data.endswith(b"\n") or not size
 
@@ -207,16 +207,16 @@ def test_the_dictionary_is_one_of_common_words() -> None:
 
 @pytest.mark.parametrize("compress", [zlib.compress, bz2.compress, lzma.compress])
 def test_text_compresses_like_words_drawn_one_by_one(compress: Callable[[bytes], bytes]) -> None:
-    """Near and far: zlib looks back 32 KiB, lzma 8 MiB, and bz2 sorts 900 kB."""
+    """The compressors look back over different distances: zlib 32 KiB, lzma 8 MiB, and bz2 sorts 900 kB."""
     words = Random(1).choices(WORDS, k=MIB // 6)
-    drawn_text = "\n".join(" ".join(words[at : at + 12]) for at in range(0, len(words), 12)).encode()[:MIB]
-    data = whole(Payloads("s").text(MIB).content(0, 0))
+    drawn_text = "\n".join(" ".join(words[offset : offset + 12]) for offset in range(0, len(words), 12)).encode()[:MIB]
+    data = read_all(Payloads("s").text(MIB).content(0, 0))
     assert len(compress(data)) == pytest.approx(len(compress(drawn_text)), rel=0.01)
-    assert 0.25 < packed(data) < 0.5
+    assert 0.25 < compressed_share(data) < 0.5
 
 
 def test_no_line_of_a_text_comes_again_however_a_client_cuts_it() -> None:
-    files = [whole(Payloads("s").text(2 * MIB).content(0, seq)) for seq in range(3)]
+    files = [read_all(Payloads("s").text(2 * MIB).content(0, seq)) for seq in range(3)]
     lines = [line for data in files for line in data.splitlines() if len(line.split()) == 12]
     assert len(lines) > 70_000
     assert len(set(lines)) == len(lines)
@@ -229,13 +229,15 @@ def test_no_line_of_a_text_comes_again_however_a_client_cuts_it() -> None:
 @given(percent=SHARES, size=st.integers(1, 100_000), where=st.sampled_from(["front", "middle", "back"]))
 def test_delta_files_share_the_requested_part(percent: float, size: int, where: str) -> None:
     payload = Payloads("s").delta(size, percent, where)
-    first, second = whole(payload.content(0, 0)), whole(payload.content(0, 1))
+    first, second = read_all(payload.content(0, 0)), read_all(payload.content(0, 1))
     common = round(size * percent)
     start = {"front": 0, "middle": (size - common) // 2, "back": size - common}[where]
     assert first[start : start + common] == second[start : start + common]
-    rest = [(a, b) for at, (a, b) in enumerate(zip(first, second, strict=True)) if not start <= at < start + common]
-    equal = sum(a == b for a, b in rest)
-    assert equal <= len(rest) / 256 + 6 * math.sqrt(len(rest) / 256) + 2  # by chance
+    other_bytes = [
+        (a, b) for offset, (a, b) in enumerate(zip(first, second, strict=True)) if not start <= offset < start + common
+    ]
+    equal = sum(a == b for a, b in other_bytes)
+    assert equal <= len(other_bytes) / 256 + 6 * math.sqrt(len(other_bytes) / 256) + 2  # by chance
 
 
 @pytest.mark.parametrize("where", ["front", "middle", "back", "spread"])
@@ -243,7 +245,7 @@ def test_delta_files_share_the_requested_part(percent: float, size: int, where: 
 @given(percent=SHARES, count=st.integers(10, 60), tail=st.integers(0, BLOCK - 1))
 def test_delta_files_share_the_requested_blocks(where: str, percent: float, count: int, tail: int) -> None:
     payload = Payloads("s").delta(count * BLOCK + tail, percent, where)
-    files = [blocks(whole(payload.content(sensor, 7))) for sensor in range(5)]
+    files = [blocks(read_all(payload.content(sensor, 7))) for sensor in range(5)]
     for other in files[1:]:
         same = sum(a == b for a, b in zip(files[0], other, strict=True))
         assert same == pytest.approx(percent * count, abs=2)
@@ -251,18 +253,21 @@ def test_delta_files_share_the_requested_blocks(where: str, percent: float, coun
 
 
 def test_the_thesis_files_share_half() -> None:
-    """Figure 4.9: five files of two parts; the first part, at the front, is the same in all of them."""
+    """Figure 4.9 has five files of two parts. The first part, at the front, is the same in all of them."""
     payload = Payloads("s").delta(200 * KIB, 0.5)
-    files = [whole(payload.content(0, seq)) for seq in range(5)]
+    files = [read_all(payload.content(0, seq)) for seq in range(5)]
     assert len({data[: 100 * KIB] for data in files}) == 1
-    assert len({data[at : at + BLOCK] for data in files for at in range(100 * KIB, 200 * KIB, BLOCK)}) == 5 * 25
+    assert (
+        len({data[offset : offset + BLOCK] for data in files for offset in range(100 * KIB, 200 * KIB, BLOCK)})
+        == 5 * 25
+    )
 
 
 def test_spread_edits_touch_every_quarter() -> None:
     payload = Payloads("s").delta(400 * BLOCK, 0.2, "spread")
-    first, second = (blocks(whole(payload.content(0, seq))) for seq in (0, 1))
+    first, second = (blocks(read_all(payload.content(0, seq))) for seq in (0, 1))
     same = [a == b for a, b in zip(first, second, strict=True)]
-    assert [sum(same[at : at + 100]) for at in range(0, 400, 100)] == [20] * 4
+    assert [sum(same[offset : offset + 100]) for offset in range(0, 400, 100)] == [20] * 4
 
 
 # --- compressible, duplicated ---
@@ -271,47 +276,47 @@ def test_spread_edits_touch_every_quarter() -> None:
 @FEW
 @given(ratio=SHARES, size=st.integers(32 * KIB, 200 * KIB), chunk=st.sampled_from([512, BLOCK, 16 * KIB]))
 def test_compression_removes_the_requested_share(ratio: float, size: int, chunk: int) -> None:
-    data = whole(Payloads("s").compressible(size, ratio, chunk).content(1, 2))
-    assert packed(data) == pytest.approx(1 - ratio, abs=0.035)
-    ends = [data[at : at + chunk] for at in range(0, size, chunk)]
+    data = read_all(Payloads("s").compressible(size, ratio, chunk).content(1, 2))
+    assert compressed_share(data) == pytest.approx(1 - ratio, abs=0.035)
+    ends = [data[offset : offset + chunk] for offset in range(0, size, chunk)]
     assert all(part.endswith(bytes(round(len(part) * ratio))) for part in ends)
 
 
 @FEW
 @given(ratio=SHARES, count=st.integers(1, 90), tail=st.integers(0, 1))
 def test_the_requested_share_of_blocks_repeats(ratio: float, count: int, tail: int) -> None:
-    data = whole(Payloads("s").duplicated(count * BLOCK - tail, ratio).content(1, 2))
-    found = [data[at : at + BLOCK] for at in range(0, len(data), BLOCK)]
+    data = read_all(Payloads("s").duplicated(count * BLOCK - tail, ratio).content(1, 2))
+    parts = [data[offset : offset + BLOCK] for offset in range(0, len(data), BLOCK)]
     if not tail:
-        assert len(set(found)) == count - min(round(ratio * count), count - 1)
-    assert len(set(found)) >= count - round(ratio * count)
+        assert len(set(parts)) == count - min(round(ratio * count), count - 1)
+    assert len(set(parts)) >= count - round(ratio * count)
 
 
 def test_duplicated_files_cannot_be_compressed_and_use_many_sources() -> None:
-    data = whole(Payloads("s").duplicated(2 * MIB, 0.5, 64 * KIB).content(0, 0))
-    assert packed(data) > 0.99
-    times = Counter(blocks(whole(Payloads("s").duplicated(4 * MIB, 0.5).content(0, 0))))
+    data = read_all(Payloads("s").duplicated(2 * MIB, 0.5, 64 * KIB).content(0, 0))
+    assert compressed_share(data) > 0.99
+    times = Counter(blocks(read_all(Payloads("s").duplicated(4 * MIB, 0.5).content(0, 0))))
     assert max(times.values()) < 20
     assert sum(count > 1 for count in times.values()) > 100
 
 
 @pytest.mark.parametrize("name", ["random", "identical", "delta", "jpeg"])
 def test_incompressible_generators_do_not_compress(name: str) -> None:
-    assert packed(whole(make(name, 30 * KIB).content(0, 0))[KIB:]) > (0.96 if name == "jpeg" else 0.99)
-    assert packed(whole(make(name, MIB).content(0, 0))) > (0.96 if name == "jpeg" else 0.99)
+    assert compressed_share(read_all(make(name, 30 * KIB).content(0, 0))[KIB:]) > (0.96 if name == "jpeg" else 0.99)
+    assert compressed_share(read_all(make(name, MIB).content(0, 0))) > (0.96 if name == "jpeg" else 0.99)
 
 
 # --- mixed ---
 
 
-def drawn(count: int = 2000, **params: Any) -> list[int]:
+def draw_sizes(count: int = 2000, **params: Any) -> list[int]:
     payload = generator("mixed", params, "seed")
     return [payload.content(sensor, seq).size_bytes for sensor in range(20) for seq in range(count // 20)]
 
 
 def test_fixed_and_uniform_sizes_are_in_range() -> None:
-    assert set(drawn(distribution="fixed", size_bytes=7)) == {7}
-    sizes = drawn(distribution="uniform", min_bytes=100, max_bytes=1100)
+    assert set(draw_sizes(distribution="fixed", size_bytes=7)) == {7}
+    sizes = draw_sizes(distribution="uniform", min_bytes=100, max_bytes=1100)
     assert all(100 <= size <= 1100 for size in sizes)
     expected = [(index + 1) / len(sizes) for index in range(len(sizes))]
     distance = max(abs((size - 99.5) / 1001 - share) for size, share in zip(sorted(sizes), expected, strict=True))
@@ -319,9 +324,9 @@ def test_fixed_and_uniform_sizes_are_in_range() -> None:
 
 
 def test_lognormal_sizes_have_their_median_and_bounds() -> None:
-    logs = sorted(math.log(size) for size in drawn(distribution="lognormal", median_bytes=100_000, sigma=1.5))
-    below = [(1 + math.erf((each - math.log(100_000)) / 1.5 / math.sqrt(2))) / 2 for each in logs]
-    distance = max(abs(share - (index + 1) / len(logs)) for index, share in enumerate(below))
+    logs = sorted(math.log(size) for size in draw_sizes(distribution="lognormal", median_bytes=100_000, sigma=1.5))
+    shares = [(1 + math.erf((value - math.log(100_000)) / 1.5 / math.sqrt(2))) / 2 for value in logs]
+    distance = max(abs(share - (index + 1) / len(logs)) for index, share in enumerate(shares))
     assert distance < 1.63 / math.sqrt(len(logs))
     bounded: dict[str, Any] = {
         "distribution": "lognormal",
@@ -330,7 +335,7 @@ def test_lognormal_sizes_have_their_median_and_bounds() -> None:
         "min_bytes": 50,
         "max_bytes": 9000,
     }
-    assert (min(drawn(**bounded)), max(drawn(**bounded))) == (50, 9000)
+    assert (min(draw_sizes(**bounded)), max(draw_sizes(**bounded))) == (50, 9000)
 
 
 @pytest.mark.parametrize(
@@ -349,7 +354,7 @@ def test_the_mean_equals_the_mean_of_draws(sizes: LognormalSizes | UniformSizes)
 
 
 def test_empirical_sizes_come_from_a_list_or_a_file() -> None:
-    assert set(drawn(distribution="empirical", sizes_bytes=[3, 5])) == {3, 5}
+    assert set(draw_sizes(distribution="empirical", sizes_bytes=[3, 5])) == {3, 5}
     texts = {"sizes.csv": "# bytes, how often\n100, 1\n\n200,3  # most\n"}
     payload = generator("mixed", {"distribution": "empirical", "file": "sizes.csv"}, "s", texts.__getitem__)
     counts = Counter(payload.content(0, seq).size_bytes for seq in range(1000))
@@ -369,10 +374,10 @@ def test_mixed_files_come_from_the_other_generator() -> None:
     payload = Payloads("s").mixed("uniform", {"generator": "jpeg"}, min_bytes=500, max_bytes=2000)
     assert getattr(payload, "suffix", None) == ".jpg"
     content = payload.content(1, 2)
-    assert whole(content) == whole(Payloads("s").jpeg(content.size_bytes).content(1, 2))
+    assert read_all(content) == read_all(Payloads("s").jpeg(content.size_bytes).content(1, 2))
 
 
-# --- the registry names the wrong key ---
+# --- errors that name the wrong key ---
 
 
 @pytest.mark.parametrize(
@@ -437,11 +442,11 @@ def test_a_wrong_key_is_named_in_one_line(name: str, params: dict[str, Any], mes
 
 
 def test_a_file_of_sizes_that_cannot_be_read_is_named() -> None:
-    def fails(path: str) -> str:
+    def fail_to_read(path: str) -> str:
         raise FileNotFoundError(2, "No such file", path)
 
     with pytest.raises(UsageError, match=r"distribution empirical: file is 'x\.csv'; cannot be read"):
-        generator("mixed", {"distribution": "empirical", "file": "x.csv"}, "s", fails)
+        generator("mixed", {"distribution": "empirical", "file": "x.csv"}, "s", fail_to_read)
 
 
 def test_the_document_lists_every_name_and_parameter() -> None:
@@ -462,11 +467,11 @@ def test_the_document_lists_every_name_and_parameter() -> None:
 def test_segments_are_the_parts_of_one_object(size: int, data: st.DataObject) -> None:
     count = data.draw(st.integers(1, min(size, 100)))
     payload = Payloads("seed").segments(size, count)
-    parts = [whole(payload.content(place, 0)) for place in range(count)]
-    assert b"".join(parts) == whole(Payloads("seed").segments(size, 1).content(0, 0))
+    parts = [read_all(payload.content(index, 0)) for index in range(count)]
+    assert b"".join(parts) == read_all(Payloads("seed").segments(size, 1).content(0, 0))
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
     assert max(map(len, parts)) == payload.size_bytes
-    assert whole(payload.content(0, 1)) != parts[0] or size < 8, "another object"
+    assert read_all(payload.content(0, 1)) != parts[0] or size < 8, "another object"
 
 
 def test_more_segments_than_bytes_are_refused() -> None:

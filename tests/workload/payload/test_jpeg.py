@@ -1,4 +1,4 @@
-"""The images are valid: a decoder written here from the standard reads every coefficient, and Pillow agrees."""
+"""Valid images: a decoder written here from the standard reads every coefficient, and Pillow agrees."""
 
 from __future__ import annotations
 
@@ -25,42 +25,42 @@ def image(size: int, seq: int = 0) -> bytes:
 
 @dataclass
 class Decoded:
-    """What a baseline decoder finds: the frame, the comments' length and the coefficients of each block."""
+    """The result of a baseline decoder: the frame, the tables and the coefficients of each block."""
 
     width: int = 0
     height: int = 0
     markers: list[int] = field(default_factory=list)
     tables: dict[int, dict[tuple[int, int], int]] = field(default_factory=dict)
     blocks: list[list[int]] = field(default_factory=list)
-    rest: bytes = b""
+    trailer: bytes = b""
 
 
 def decode(data: bytes) -> Decoded:
-    """ITU T.81: marker segments, Huffman tables, one scan of one component."""
-    found, at = Decoded(), 2
+    """Decode by ITU T.81: marker segments, Huffman tables, one scan of one component."""
+    decoded, position = Decoded(), 2
     assert data[:2] == b"\xff\xd8"
     while True:
-        assert data[at] == 0xFF
-        while data[at + 1] == 0xFF:  # fill bytes
-            at += 1
-        marker, length = data[at + 1], int.from_bytes(data[at + 2 : at + 4], "big")
-        body = data[at + 4 : at + 2 + length]
+        assert data[position] == 0xFF
+        while data[position + 1] == 0xFF:  # fill bytes
+            position += 1
+        marker, length = data[position + 1], int.from_bytes(data[position + 2 : position + 4], "big")
+        body = data[position + 4 : position + 2 + length]
         assert len(body) == length - 2
-        found.markers.append(marker)
-        at += 2 + length
+        decoded.markers.append(marker)
+        position += 2 + length
         if marker == 0xC4:
-            found.tables[body[0]] = huffman(body[1:17], body[17:])
+            decoded.tables[body[0]] = huffman(body[1:17], body[17:])
         elif marker == 0xC0:
-            found.height, found.width = int.from_bytes(body[1:3], "big"), int.from_bytes(body[3:5], "big")
+            decoded.height, decoded.width = int.from_bytes(body[1:3], "big"), int.from_bytes(body[3:5], "big")
         elif marker == 0xDA:
             break
-    count = -(-found.width // 8) * -(-found.height // 8)
-    end = data.index(b"\xff", at)  # no byte is stuffed, so the first 0xFF ends the scan
-    bits = Bits(data[at:end])
-    found.blocks = [block(bits, found) for _ in range(count)]
-    assert bits.at == len(bits.data) * 8, "nothing is left of the scan"
-    found.rest = data[end:]
-    return found
+    count = -(-decoded.width // 8) * -(-decoded.height // 8)
+    end = data.index(b"\xff", position)  # no byte is stuffed, so the first 0xFF ends the scan
+    bits = Bits(data[position:end])
+    decoded.blocks = [read_block(bits, decoded) for _ in range(count)]
+    assert bits.position == len(bits.data) * 8, "nothing is left of the scan"
+    decoded.trailer = data[end:]
+    return decoded
 
 
 def huffman(counts: bytes, symbols: bytes) -> dict[tuple[int, int], int]:
@@ -78,13 +78,13 @@ def huffman(counts: bytes, symbols: bytes) -> dict[tuple[int, int], int]:
 @dataclass
 class Bits:
     data: bytes
-    at: int = 0
+    position: int = 0
 
     def take(self, count: int) -> int:
         value = 0
         for _ in range(count):
-            value = value << 1 | self.data[self.at >> 3] >> (7 - (self.at & 7)) & 1
-            self.at += 1
+            value = value << 1 | self.data[self.position >> 3] >> (7 - (self.position & 7)) & 1
+            self.position += 1
         return value
 
     def symbol(self, codes: dict[tuple[int, int], int]) -> int:
@@ -96,14 +96,14 @@ class Bits:
         raise AssertionError("no such code")
 
 
-def block(bits: Bits, found: Decoded) -> list[int]:
+def read_block(bits: Bits, decoded: Decoded) -> list[int]:
     def number(size: int) -> int:
         value = bits.take(size)
         return value if not size or value >> (size - 1) else value - (1 << size) + 1
 
-    values = [number(bits.symbol(found.tables[0x00]))]
+    values = [number(bits.symbol(decoded.tables[0x00]))]
     while len(values) < 64:
-        run, size = divmod(bits.symbol(found.tables[0x10]), 16)
+        run, size = divmod(bits.symbol(decoded.tables[0x10]), 16)
         values += [0] * run + [number(size)]
     return values
 
@@ -112,42 +112,42 @@ def block(bits: Bits, found: Decoded) -> list[int]:
 @given(size=SIZES, seq=st.integers(0, 99))
 def test_every_size_decodes_to_the_last_bit(size: int, seq: int) -> None:
     data = image(size, seq)
-    found = decode(data)
+    decoded = decode(data)
     assert len(data) == size
-    assert found.rest == b"\xff\xd9"
-    assert [marker for marker in found.markers if marker != 0xFE] == [0xE0, 0xDB, 0xC0, 0xC4, 0xC4, 0xDA]
-    assert all(len(values) == 64 and values[0] == 0 and max(map(abs, values)) <= 127 for values in found.blocks)
+    assert decoded.trailer == b"\xff\xd9"
+    assert [marker for marker in decoded.markers if marker != 0xFE] == [0xE0, 0xDB, 0xC0, 0xC4, 0xC4, 0xDA]
+    assert all(len(values) == 64 and values[0] == 0 and max(map(abs, values)) <= 127 for values in decoded.blocks)
 
 
 @pytest.mark.slow
 def test_beyond_four_gigabytes_comments_fill_the_rest() -> None:
     size = 6 * 2**30 + 3
     content = Payloads("s").jpeg(size).content(0, 0)
-    at, frame, comments = 2, b"", 0
+    position, frame, comments = 2, b"", 0
     while True:
-        marker = content.read(at, 2)
+        marker = content.read(position, 2)
         if marker[1] == 0xFF:
-            at += 1
+            position += 1
             continue
         assert marker[0] == 0xFF
-        length = int.from_bytes(content.read(at + 2, 2), "big")
+        length = int.from_bytes(content.read(position + 2, 2), "big")
         comments += marker[1] == 0xFE
-        frame = content.read(at + 5, 4) if marker[1] == 0xC0 else frame
-        at += 2 + length
+        frame = content.read(position + 5, 4) if marker[1] == 0xC0 else frame
+        position += 2 + length
         if marker[1] == 0xDA:
             break
     height, width = int.from_bytes(frame[:2], "big"), int.from_bytes(frame[2:], "big")
     assert (height, width) == (65496, 65496)
     assert comments > 30_000
-    assert at + height * width + 2 == size
+    assert position + height * width + 2 == size
     assert content.read(20 + 65537 - 3, 9) == content.read(20 + 65530, 30)[4:13]
 
 
 def test_the_pixels_are_random_and_most_of_the_file() -> None:
-    found = decode(image(20 * KIB))
-    assert len(found.blocks) * 64 > 0.95 * 20 * KIB
-    assert len({tuple(values) for values in found.blocks}) == len(found.blocks)
-    values = [value for each in found.blocks for value in each[1:]]
+    decoded = decode(image(20 * KIB))
+    assert len(decoded.blocks) * 64 > 0.95 * 20 * KIB
+    assert len({tuple(values) for values in decoded.blocks}) == len(decoded.blocks)
+    values = [value for coefficients in decoded.blocks for value in coefficients[1:]]
     assert len(set(values)) == 254  # -127 to 127, never 0
     assert abs(sum(values) / len(values)) < 3
 

@@ -44,11 +44,10 @@ test: lint types testbed-quick ## lint, types and the tests that are not slow (a
 	$(TRUTHS) -m "truth and not slow" $(ARGS) || [ $$? -eq 5 ]
 
 test-all: ENDED_AFTER_S = 3600
-test-all: lint types testbed-all ## lint, types, every test, and the quick ones without docstrings and as another user
+test-all: lint types testbed-all ## lint, types, every test, and the quick ones again without docstrings as another user
 	$(TESTS) -m "not truth" $(ARGS)
 	$(TRUTHS) -m truth $(ARGS) || [ $$? -eq 5 ]
-	PYTHONOPTIMIZE=2 $(TESTS) -m "not slow and not truth" $(ARGS)
-	sh tools/as_ordinary_user.sh $(TESTS) -p no:cacheprovider -m "not slow and not truth" $(ARGS)
+	PYTHONOPTIMIZE=2 sh tools/as_ordinary_user.sh $(TESTS) -p no:cacheprovider -m "not slow and not truth" $(ARGS)
 
 # Sync clients that can be installed here; where they cannot, their tests skip and say why.
 testbed-quick testbed-all: $(STAMP)

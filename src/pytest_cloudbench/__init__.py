@@ -371,7 +371,7 @@ _NAMES = {
     "pytest_cloudbench.raid.observing": "RaidObserver=Observer",
     "pytest_cloudbench.raid.survey": "survey_array",
 }
-"""The home of each name. A name with an equals sign is called by its second half at home."""
+"""The names of each home module. The part after an equals sign is the name there."""
 
 _HOMES = {name.partition("=")[0]: (home, name) for home, names in _NAMES.items() for name in names.split()}
 

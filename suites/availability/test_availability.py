@@ -61,7 +61,7 @@ class _Options:
 
 @pytest.fixture
 def options(request: pytest.FixtureRequest) -> _Options:
-    """The settings of the grid, with those from the command line in their place."""
+    """The settings of the grid, replaced by those that the command line gives."""
     option, grid = request.config.option, request.config.option.cloudbench_grid
     plan = PLANS[grid]
     if option.cloudbench_duration is not None:

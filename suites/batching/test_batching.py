@@ -45,7 +45,7 @@ LOG = Path(__file__).with_name("updates.csv")
 THRESHOLDS_KB = {"quick": (20, 100), "paper": (10, 50, 100, 150, 200, 250, 300, 400, 500, 1000)}
 SWEPT_BYTES = {"quick": 400 * KIB, "paper": 5 * MIB}
 SWEPT_APPEND = (10 * KIB, 0.1)
-"""Bytes of an append, and seconds between two. The paper prints no rate. At this one c decides, and not t."""
+"""Bytes of an append, and seconds between two. The paper prints no rate. At this one, the counter c decides."""
 
 RATE_BYTES_PER_S = 80_000 / 8
 DOWNLOAD_BYTES = {"quick": 100 * KIB, "paper": 5 * MIB}

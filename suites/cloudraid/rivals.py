@@ -144,7 +144,7 @@ _OPENERS = dict(zip(RIVALS, (_open_raid, _open_rclone, _open_tahoe), strict=True
 
 
 def client_cpu_s(is_client: Callable[[str], bool]) -> float | None:
-    """Return the CPU seconds of this process and its descendants in the client, or None without /proc."""
+    """Return the CPU seconds of this process and of descendants that ``is_client`` accepts, or None without /proc."""
     times = os.times()
     total_s = times.user + times.system
     try:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 FILES = 50
 SIZES = {"quick": {"100KB": 100 * KIB}, "paper": {"100KB": 100 * KIB, "1MB": MIB}}
 THREADS = {"quick": (1, 5, 10, 25, FILES), "paper": (1, *range(5, FILES + 1, 5))}
-"""More threads than files change nothing, so that a knee at the last level is one."""
+"""The last level has a thread for each file. More would change nothing, so a knee there is not cut off by the range."""
 REPEATS = {"quick": 2, "paper": 3}
 
 

@@ -45,13 +45,13 @@ if TYPE_CHECKING:
 needs = pytest.mark.needs
 
 LARGEST_BYTES = {"quick": 8 * MIB, "paper": inf}
-"""The largest bound of one request that an upload exceeds on purpose, because traffic of an account may cost money."""
+"""Larger bounds of one request are not exceeded on purpose, because traffic of an account may cost money."""
 
 LINK_S, LINK_POLL_S = 60.0, 0.5
 """The longest time that a service may take to open a new link, or to close a revoked one, and how often it is tried."""
 
 MAX_LISTED = 10_000
-"""The most entries of a listing of everything that a test reads, because an account may hold millions."""
+"""The most entries that a test reads of a listing of the root, because an account may hold millions."""
 
 
 def independent_digest(algorithm: str, data: bytes) -> str:
@@ -125,8 +125,8 @@ def test_unknown_parameter_is_refused(sandbox: Sandbox) -> None:
 
 def test_a_verb_sends_as_many_requests_as_are_declared(sandbox: Sandbox, top: str) -> None:
     driver: Any = sandbox.provider.driver
-    counts = isinstance(driver, Counting)
-    if not counts:
+    is_counting = isinstance(driver, Counting)
+    if not is_counting:
         pytest.skip("not declared: how many requests it has sent")
     actions: dict[Verb, Callable[[], object]] = {
         Verb.PUT: lambda: driver.put(f"{top}/a", LiteralContent(b"1")),
@@ -144,8 +144,8 @@ def test_a_verb_sends_as_many_requests_as_are_declared(sandbox: Sandbox, top: st
 @needs("max_request_bytes")
 def test_a_larger_upload_takes_more_requests(sandbox: Sandbox, driver: Any, top: str, grid: str) -> None:
     bound = driver.capabilities.max_request_bytes
-    counts = isinstance(sandbox.provider.driver, Counting)  # Python 3.12 does not see what ``driver`` passes on
-    if not counts:
+    is_counting = isinstance(sandbox.provider.driver, Counting)  # isinstance ignores the fixture's ``__getattr__``
+    if not is_counting:
         pytest.skip("not declared: how many requests it has sent")
     if bound > LARGEST_BYTES[grid]:
         pytest.skip(f"left to --grid paper: an upload of more than {bound} bytes")

@@ -1,7 +1,7 @@
 """Which servers does a sync client contact at its start, after a change, and when idle? (IMC 2013, section 2.1)
 
-A client and its server that run here are on a link of the run, so only their numbers count. Those of ``external`` are
-real, and are located if the user agrees.
+A client and a server that run here are on a link of the run, so servers and names are only counted. The servers of
+``external`` are real, and are located if the user agrees.
 """
 
 from __future__ import annotations

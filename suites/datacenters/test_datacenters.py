@@ -58,7 +58,7 @@ def read_fresh_file(inquiry: Inquiry, number: int) -> float:
 
 
 def list_servers(inquiry: Inquiry) -> list[tuple[str, int]]:
-    """Return address and port of the servers of the service here, or else of all to which this process is connected."""
+    """Return address and port of a local service's servers, or else of all servers with connections to this process."""
     peers = list_peers()
     if inquiry.endpoint is not None:
         ports = {port for _, port in inquiry.endpoint.addresses}

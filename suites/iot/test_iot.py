@@ -26,7 +26,7 @@ FILES_PER_SENSOR = 10
 
 QUICK_FILES_PER_SENSOR = 5
 """The number in the quick grid where the loss rate is the same from the first second on: a load well below the rate of
-the provider, or sensors that start together. None lost of 50 leaves less than 6 % (95 %), and 8 % are allowed.
+the provider, or sensors that start together. If none of 50 is lost, the rate is below 6 % (95 %), and 8 % are allowed.
 """
 
 ROWS = tomllib.loads(Path(__file__).with_name("published.toml").read_text(encoding="utf-8"))["row"]

@@ -42,7 +42,7 @@ def workload(request: pytest.FixtureRequest) -> Workload:
 
 @pytest.fixture
 def show_test(request: pytest.FixtureRequest, experiment: Experiment) -> ShowTest:
-    """A function that shows the test that measures the same without this suite, once for several providers."""
+    """A function that shows the source of the same test without this suite, once for several providers."""
     spec, specs = experiment.provider.spec, request.config.option.cloudbench_provider
 
     def show(source: str) -> None:

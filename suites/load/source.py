@@ -63,7 +63,7 @@ from pytest_cloudbench import {imports}
 def test_put(experiment, payloads):
     result = experiment.run(
         payloads.random({_format_size(workload.size_bytes)}),
-{_when(workload)}
+{_arrival_lines(workload)}
     )
     result.check()
     assert result["silent_loss_rate"] == 0
@@ -91,7 +91,7 @@ def test_get(experiment, payloads):
         on=upload.files,
         in_turn=True,
         operation=Verb.GET,
-{_when(workload)}
+{_arrival_lines(workload)}
     )
     result.check()
     assert result["corrupt_rate"] == 0
@@ -119,7 +119,7 @@ def test_mixed(experiment, payloads):
 """
 
 
-def _when(workload: Workload) -> str:
+def _arrival_lines(workload: Workload) -> str:
     """Return the lines that say when operations are due."""
     if workload.rate_per_s is None:
         lines = ["arrival=ThinkTime(0)", f"sensors={workload.threads}", f"ops_per_sensor={workload.most_ops}"]

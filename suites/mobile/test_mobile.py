@@ -81,7 +81,7 @@ def test_figure_2(lab: LabItem, grid: str) -> None:
     login, idle = windows
     lasted_s = login.duration_s + idle.duration_s
     interval_s = max(1.0, round(lasted_s / FIGURE_2_STEPS, 1))
-    both = replace(login, steps=login.steps + idle.steps)
+    combined = replace(login, steps=login.steps + idle.steps)
     cpu_s = None if login.cpu_s is None or idle.cpu_s is None else login.cpu_s + idle.cpu_s
     start_bytes, idle_bytes = login.wire_bytes or 0, idle.wire_bytes or 0  # the lab guarantees that they are known
     result = lab.conclude(
@@ -92,7 +92,7 @@ def test_figure_2(lab: LabItem, grid: str) -> None:
         extra={
             "startup_kb": start_bytes / 1e3, "startup_s": login.sync_delay_s, "idle_kb": idle_bytes / 1e3,
             "idle_s": idle.duration_s, "lasted_s": lasted_s, "interval_s": interval_s,
-            "interval_bytes": both.every(interval_s), "connections": login.syns + idle.syns, "cpu_s": cpu_s,
+            "interval_bytes": combined.every(interval_s), "connections": login.syns + idle.syns, "cpu_s": cpu_s,
         },
         published={"source": f"{SOURCE}, Figure 2", **PUBLISHED_START, "login_traffic": PUBLISHED_START_TEXT},
         doubts=lab.doubts(),

@@ -91,7 +91,7 @@ def repeat_set(lab: LabItem, name: str, grid: str) -> list[dict[str, Any]]:
 
 
 def average_costs(arrived: Sequence[dict[str, Any]], other: str) -> dict[str, Any]:
-    """Return means of everything but the time for the table. ``other`` names the processes of the receiving side."""
+    """Return the mean costs for the table. ``other`` names the processes of the receiving side."""
 
     def divide_known(value: float | None, unit: float) -> float | None:
         return None if value is None else value / unit

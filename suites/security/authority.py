@@ -1,4 +1,4 @@
-"""The authority of the doors: it certifies them, each with its fault, and says which certificates it has revoked."""
+"""The authority of ``doors``: it issues their certificates, each with one fault, and says which it has revoked."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def certify(
     begins_d: int = -1, ends_d: int = 30, alternatives: list[x509.GeneralName] | None = None,
     is_authority: bool = False, extensions: tuple[x509.ExtensionType, ...] = (),
 ) -> x509.Certificate:  # fmt: skip
-    """Return a certificate for a key, which begins and ends so many days from now."""
+    """Return a certificate for a key, valid from ``begins_d`` to ``ends_d`` days from now."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID

@@ -1,4 +1,4 @@
-"""Does a client check whom it talks to? It is led to doors with one fault each, and uploads only invented content."""
+"""Does a client check whom it talks to? It is led to servers with one fault each (``doors``), with invented content."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Visit:
 
     Attributes:
         fault: the fault of the door.
-        came: whether it came at all.
+        came: whether it sent a TLS hello.
         sent_bytes, plain_bytes: the bytes that it sent after the handshake, and without TLS.
         output: its error, if any.
         offered: the versions of TLS that it offered.
@@ -99,7 +99,7 @@ def judge_certificates(visits: Sequence[Visit] | str) -> Ruling:
     if isinstance(visits, str):
         return unknown(visits)
     by_fault = {visit.fault: visit for visit in visits}
-    if why := _why_unseen(by_fault, CERTIFICATE_FAULTS):
+    if why := _why_unknown(by_fault, CERTIFICATE_FAULTS):
         return unknown(why, _describe(visits))
     accepted = [fault for fault in CERTIFICATE_FAULTS if by_fault[fault].sent_bytes]
     if accepted:
@@ -108,14 +108,14 @@ def judge_certificates(visits: Sequence[Visit] | str) -> Ruling:
 
 
 def judge_revocation(visits: Sequence[Visit] | str) -> Ruling:
-    """Judge whether nothing is sent to a server whose certificate is revoked, or does not say that it is not.
+    """Judge whether nothing is sent to a server whose certificate is revoked, or lacks the OCSP staple that it demands.
 
     The certificates name where their status can be asked, which few clients do.
     """
     if isinstance(visits, str):
         return unknown(visits)
     by_fault = {visit.fault: visit for visit in visits}
-    if why := _why_unseen(by_fault, REVOCATION_FAULTS, good=NOT_REVOKED):
+    if why := _why_unknown(by_fault, REVOCATION_FAULTS, good=NOT_REVOKED):
         return unknown(why, _describe(visits))
     accepted = [fault for fault in REVOCATION_FAULTS if by_fault[fault].sent_bytes]
     if accepted:
@@ -129,7 +129,7 @@ def judge_old_tls(visits: Sequence[Visit] | str) -> Ruling:
     if isinstance(visits, str):
         return unknown(visits)
     by_fault = {visit.fault: visit for visit in visits}
-    if why := _why_unseen(by_fault, (OLD_TLS,)):
+    if why := _why_unknown(by_fault, (OLD_TLS,)):
         return unknown(why, _describe(visits))
     offered = ", ".join(by_fault[GOOD].offered)
     if by_fault[OLD_TLS].sent_bytes:
@@ -151,7 +151,7 @@ def judge_redirect(visits: Sequence[Visit] | str) -> Ruling:
     return yes("a redirect to plain HTTP is not followed", _describe(visits))
 
 
-def _why_unseen(by_fault: Mapping[str, Visit], faults: Sequence[str], good: str = GOOD) -> str:
+def _why_unknown(by_fault: Mapping[str, Visit], faults: Sequence[str], good: str = GOOD) -> str:
     if not by_fault[good].sent_bytes:
         return "it is silent at a good server too, so nothing follows from silence"
     for fault in faults:
@@ -240,7 +240,7 @@ driver.put("/door", LiteralContent(bytes(3000)))
 
 
 def process_visitor(inquiry: Inquiry) -> Visitor:
-    """Return a visitor that leads the driver to a door in a new process. A variable names the authority, as for users.
+    """Return a visitor that leads the driver to a door in a new process, where a variable names the authority.
 
     This is for libraries with one client for the whole process, which trusts only the environment of its start.
     """
@@ -335,11 +335,11 @@ def command_visitor(make_words: Callable[[str, str, Path], Sequence[str]], varia
             dropped = {variable.lower() for variable in (*CA_VARIABLES, "https_proxy", "http_proxy", "all_proxy")}
             environment = {key: value for key, value in os.environ.items() if key.lower() not in dropped}
             with suppress(subprocess.TimeoutExpired):
-                done = subprocess.run(
+                completed = subprocess.run(
                     argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
                     timeout=_VISIT_S, env={**environment, "HOME": name, **({variable: ca_file} if variable else {})},
                 )  # fmt: skip
-                return done.stdout.decode(errors="replace") if done.returncode else ""
+                return completed.stdout.decode(errors="replace") if completed.returncode else ""
         return f"no end within {_VISIT_S:g} s"
 
     return visit

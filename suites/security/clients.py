@@ -216,12 +216,12 @@ def _judge_plain(observed: Observed, judge: Callable[[bytes, transit.Bait], Ruli
     flows = [flow.up for flow in observed.overheard.flows if not flow.protocol]
     if not observed.overheard.reasons and (ruling := judge(b"".join(flows), observed.bait)).answer == "no":
         return ruling
-    opened = b"".join(data for data in flows if is_plain_http(data))
-    if observed.overheard.reasons or len(opened) < observed.bait.least_bytes:
+    http_bytes = b"".join(data for data in flows if is_plain_http(data))
+    if observed.overheard.reasons or len(http_bytes) < observed.bait.least_bytes:
         return unknown(
             "what is inside encrypted or unknown connections was not seen, and the store is unreadable or unseen"
         )
-    return judge(opened, observed.bait)
+    return judge(http_bytes, observed.bait)
 
 
 def is_plain_http(data: bytes) -> bool:

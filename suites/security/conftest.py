@@ -10,7 +10,7 @@ from pytest_cloudbench import Option, add_suite_options
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_addoption."""
+    """Add the suite's option."""
     add_suite_options(parser, "security", (
         Option("--security-copies", {
             "type": int, "default": 1, "metavar": "K",
@@ -21,7 +21,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_ignore_collect."""
+    """Leave out the tests of clients, or of providers, if the command line names only the other kind."""
     has_clients, has_providers = bool(config.option.cloudbench_client), bool(config.option.cloudbench_provider)
     if collection_path.name == "test_clients.py":
         return None if has_clients else True

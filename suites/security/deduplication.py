@@ -33,7 +33,7 @@ class Pair(NamedTuple):
 
 
 def ask_deduplication(inquiry: Inquiry, copies: int = 1) -> Ruling:
-    """Answer whether an account sends less for a file that another account has uploaded, in so many copies."""
+    """Answer whether an account sends less for a file that another account has uploaded ``copies`` times."""
     if why := transit.why_unseen(inquiry):
         return unknown(why)
     try:

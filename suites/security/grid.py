@@ -31,7 +31,7 @@ from .rulings import Ruling, no, unknown, yes
 
 SCHEME = "tahoe"
 _NEEDED, _HAPPY, _TOTAL = 2, 3, 4
-"""K, H and N. H is between the others, so that each loss shows something else."""
+"""K, H and N. H is between the others, so that each further loss has another effect."""
 _BYTES = 300_000
 _NOTICED_S = 60.0
 _POLL_S = 0.1
@@ -133,14 +133,14 @@ def _try_repair(grid: Grid, spare: int, content: bytes, evidence: list[str], sta
     evidence.append(f"{spare} new nodes: {'repaired' if all(repaired) else 'not repaired'}")
     if not all(grid.lose_oldest() for _ in range(spare)):
         return unknown("the gateway does not notice that a node is gone", evidence)
-    is_whole, is_luck = _reads(driver, "/kept", content), _reads(driver, "/unrepaired", content)
+    is_repaired_read, is_unrepaired_read = _reads(driver, "/kept", content), _reads(driver, "/unrepaired", content)
     others = f"repaired, then {spare} others killed"
-    evidence.append(f"{others}: {'read' if is_whole else 'not read'}")
+    evidence.append(f"{others}: {'read' if is_repaired_read else 'not read'}")
     evidence.append(f"{others}, a folder written to meanwhile: {'read' if _lists(driver) else 'not read'}")
-    evidence.append(f"a file that was not repaired: {'read' if is_luck else 'not read'}")
-    if not is_whole:
+    evidence.append(f"a file that was not repaired: {'read' if is_unrepaired_read else 'not read'}")
+    if not is_repaired_read:
         return no(f"it survives {spare} of {total} nodes, but is not whole after a repair", evidence)
-    if is_luck:
+    if is_unrepaired_read:
         return unknown("a file that was not repaired survives as well, so nothing follows about the repair", evidence)
     return yes(f"read with {spare} of {total} nodes killed, and after a repair with {spare} others", evidence)
 

@@ -98,7 +98,7 @@ def ask_expiry(inquiry: Inquiry) -> Ruling:
         return unknown(why)
     if not inquiry.limits_links:
         return unknown("the driver makes no links that end by themselves")
-    _, lasting_url, lasting = share_new_file(inquiry, "lasting")
+    _, lasting_url, lasting_content = share_new_file(inquiry, "lasting")
     content = RandomContent(f"{inquiry.seed}/expiring", _BYTES).read(0, _BYTES)
     inquiry.driver.put(f"{inquiry.folder}/expiring", LiteralContent(content))
     ends_at = datetime.fromtimestamp(math.ceil(time.time()) + _LIFE_S, UTC)
@@ -109,7 +109,7 @@ def ask_expiry(inquiry: Inquiry) -> Ruling:
     if not wait_for(lambda: not opens(inquiry, url, content), _LIFE_S + 1 + _CLOSED_S, poll_s=_POLL_S):
         return no(f"still open {_CLOSED_S:g} s after its time", evidence)
     late_s = time.time() - ends_at.timestamp()
-    if not opens(inquiry, lasting_url, lasting):
+    if not opens(inquiry, lasting_url, lasting_content):
         return unknown("a link without an end is refused too", evidence)
     evidence.append(f"refused {late_s:+.2f} s after its time, by this machine's clock; a link without an end is not")
     if late_s < -_EARLY_S:
@@ -135,7 +135,7 @@ def ask_guessable(inquiry: Inquiry) -> Ruling:
 
 
 def judge_links(urls: Sequence[str], paths: Sequence[str], again: str = "") -> Ruling:
-    """Judge links in the order in which they were made. ``again`` is one to a new file in place of the first."""
+    """Judge links in the order in which they were made. ``again`` is the link to a new file in place of the first."""
     tokens = _cut_tokens(urls)
     bits = sum(_bits_at(characters) for characters in zip(*tokens, strict=True)) if tokens else 0.0
     evidence = [f"{len(urls)} links differ in at most {bits:.0f} bits"]
@@ -172,11 +172,11 @@ def _bits_at(characters: Sequence[str]) -> float:
 def _find_derivation(urls: Sequence[str], paths: Sequence[str]) -> str:
     """Return the source from which a well-known hash derives the links. Empty if none was found."""
     text = urls[-1].lower()
-    for what, inputs in (("the path", _spellings(paths[-1])), ("a counter", map(str, range(_COUNTED_TO)))):
+    for source, inputs in (("the path", _spellings(paths[-1])), ("a counter", map(str, range(_COUNTED_TO)))):
         for plain in inputs:
             for name in ("md5", "sha1", "sha256"):
                 if hashlib.new(name, plain.encode(), usedforsecurity=False).hexdigest()[:16] in text:
-                    return f"{what} by {name}"
+                    return f"{source} by {name}"
     return ""
 
 
@@ -192,7 +192,7 @@ def ask_deleted(inquiry: Inquiry) -> Ruling:
     content = RandomContent(f"{inquiry.seed}/deleted", _DELETED_BYTES).read(0, _DELETED_BYTES)
     path, url, before = f"{inquiry.folder}/deleted", "", inquiry.stored()
     driver.put(path, LiteralContent(content))
-    with_it = inquiry.stored()
+    with_file = inquiry.stored()
     if not _why_unasked(inquiry):
         url = driver.share(path)
         if not wait_for(lambda: opens(inquiry, url, content), _OPEN_S, poll_s=_POLL_S):
@@ -211,7 +211,7 @@ def ask_deleted(inquiry: Inquiry) -> Ruling:
         return no(
             f"the service keeps it, {location}", [*evidence, f"by the service's own functions: still there, {location}"]
         )
-    find_share = _find_trace(before, with_it, content)
+    find_share = _find_trace(before, with_file, content)
     if reference and _comes_back(inquiry, reference, path, content, evidence):
         return no("the service keeps it, in a bin from which its id brings it back", evidence)
     if find_share is None:
@@ -265,17 +265,17 @@ def _comes_back(inquiry: Inquiry, reference: str, path: str, content: bytes, evi
 
 
 def _find_trace(
-    before: Sequence[tuple[str, bytes]] | None, with_it: Sequence[tuple[str, bytes]] | None, content: bytes
+    before: Sequence[tuple[str, bytes]] | None, with_file: Sequence[tuple[str, bytes]] | None, content: bytes
 ) -> Callable[[Sequence[tuple[str, bytes]]], float] | None:
     """Return a function for the share of the content in a store, found by its bytes, or by its size if encrypted.
 
     None if the store did not show it while it was there, so that its absence would mean nothing.
     """
-    if before is None or with_it is None:
+    if before is None or with_file is None:
         return None
-    if any(content in data for _, data in with_it):
+    if any(content in data for _, data in with_file):
         return lambda stored: float(any(content in data for _, data in stored))
-    empty_bytes, full_bytes = count_bytes(before), count_bytes(with_it)
+    empty_bytes, full_bytes = count_bytes(before), count_bytes(with_file)
     if full_bytes - empty_bytes < len(content):
         return None
     return lambda stored: (count_bytes(stored) - empty_bytes) / (full_bytes - empty_bytes)

@@ -69,7 +69,7 @@ class SharedFolder(NamedTuple):
         return wait_for(lambda: read_shared_file(self.member, reference) == content, ADMITTED_S, poll_s=POLL_S)
 
     def try_action(self, action: str, *, patience_s: float = 0.0) -> str:
-        """Let the member try an action, and again until it is not refused. Return the outcome."""
+        """Let the member try an action until it is not refused, or for ``patience_s``. Return the outcome."""
         act, is_done = self._prepare(action)
         if not is_accepted(act) and not wait_for(lambda: is_accepted(act), patience_s, poll_s=POLL_S):
             return REFUSED
@@ -106,7 +106,7 @@ def open_shared_folder(inquiry: Inquiry) -> Iterator[SharedFolder]:
 
 
 def is_accepted(act: Callable[[], object]) -> bool:
-    """Return whether an account may do something. Raises CloudError if that neither succeeds nor is refused."""
+    """Do something, and return whether it is accepted. Raises CloudError if it neither succeeds nor is refused."""
     try:
         act()
     except CloudError as error:

@@ -1,7 +1,7 @@
 """What survives the loss of storage nodes? (thesis, section 2.3) The nodes of an array are killed, one after the other.
 
 The array is a copy of the one under test: of the same file, with services of its own in place of its children, so that
-nothing else loses its nodes. Each is a process that is really ended.
+nothing else loses its nodes. Each node is a process, which is really ended.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Nodes:
         return nodes
 
     def replace(self, number: int, child: str, stack: ExitStack) -> None:
-        """Start a new, empty node in the place of one."""
+        """Start a new, empty node in place of node ``number``."""
         self.services[number], self.specs[number] = _start_node(ProviderSpec.parse(child), stack)
 
     def connect(self) -> list[Any]:
@@ -124,10 +124,10 @@ def try_losses(spec: ProviderSpec) -> Ruling:
             array.put("/kept", LiteralContent(content))
             for lost in range(1, spare + 1):
                 nodes.services[lost - 1].stop()
-                reads = can_read(array, "/kept", content)
-                writes = can_write(array, "/new", LiteralContent(content))
-                evidence.append(f"{lost} of {count} nodes killed: {describe_access(reads, writes)}")
-                if not reads:
+                is_read = can_read(array, "/kept", content)
+                is_written = can_write(array, "/new", LiteralContent(content))
+                evidence.append(f"{lost} of {count} nodes killed: {describe_access(is_read, is_written)}")
+                if not is_read:
                     return no(f"with {lost} of {count} nodes killed it cannot be read; it promises {spare}", evidence)
         for number in range(spare):
             nodes.replace(number, children[number], stack)
@@ -138,11 +138,11 @@ def try_losses(spec: ProviderSpec) -> Ruling:
             evidence.append(f"{spare} new nodes: {'repaired' if repaired_all else 'not repaired'}")
             for number in range(needed, count):
                 nodes.services[number].stop()
-            repaired = can_read(array, "/kept", content)
-            evidence.append(f"repaired, then {spare} others killed: {'read' if repaired else 'not read'}")
+            is_repaired_read = can_read(array, "/kept", content)
+            evidence.append(f"repaired, then {spare} others killed: {'read' if is_repaired_read else 'not read'}")
             nodes.services[0].stop()  # one more than it promises
-            beyond = can_read(array, "/kept", content)
-            evidence.append(f"{spare + 1} nodes killed: {'read' if beyond else 'not read'}")
-    if not repaired:
+            is_read_beyond = can_read(array, "/kept", content)
+            evidence.append(f"{spare + 1} nodes killed: {'read' if is_read_beyond else 'not read'}")
+    if not is_repaired_read:
         return no(f"it survives {spare} of {count} nodes, but is not whole after a repair", evidence)
     return yes(f"read with {spare} of {count} nodes killed, and after a repair with {spare} others", evidence)

@@ -81,14 +81,14 @@ def _describe_roles(driver: Any) -> list[str]:
 
 def _watch_removal(shared: SharedFolder, evidence: list[str]) -> Ruling:
     """Let a removed member read until it is refused."""
-    other, reference, removed_ns = shared.member, shared.refer(WRITE), now_ns()
-    if not wait_for(lambda: read_shared_file(other, reference) is None, _REMOVED_S, poll_s=POLL_S):
+    member, reference, removed_ns = shared.member, shared.refer(WRITE), now_ns()
+    if not wait_for(lambda: read_shared_file(member, reference) is None, _REMOVED_S, poll_s=POLL_S):
         return no(f"a removed member still reads {_REMOVED_S:g} s later", evidence)
     refused_s = (now_ns() - removed_ns) / 1e9
     again = LiteralContent(shared.make_content("again"))
-    if members.is_accepted(lambda: other.driver.write_shared(reference, again)):
+    if members.is_accepted(lambda: member.driver.write_shared(reference, again)):
         return no("a removed member has written", evidence)
-    other.driver.stat(other.folder)  # raises if the whole account is refused, which would show nothing
+    member.driver.stat(member.folder)  # raises if the whole account is refused, which would show nothing
     evidence.append(f"removed: refused {refused_s:.2f} s later")
     how = f"a reader cannot write; a removed member is refused {refused_s:.2f} s later"
     return yes(how, evidence, member_refused_s=refused_s)

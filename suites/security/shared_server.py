@@ -31,7 +31,7 @@ _SYNCED_S = 60.0
 
 
 def ask_deduplication(observed: Observed, copies: int = 1) -> Ruling:
-    """Answer whether an account of the client sends less for a file that another one has, in so many copies."""
+    """Answer whether an account of the client sends less for a file that another one has stored ``copies`` times."""
     return share_server(lambda: make_client(observed.spec), observed.spec, copies)
 
 

@@ -17,7 +17,7 @@ SIZES_BYTES = (65_003, 66_567, 67_661, 69_137, 70_267, 71_008, 71_973, 73_196)
 """Sizes at uneven distances, so that no padding to blocks of 750 bytes or more adds nearly the same to all files."""
 _ROUNDS = 2
 _SLACK_BYTES = 400
-"""The most by which requests may differ that send files of one size."""
+"""The most bytes by which uploads of files of one size may differ."""
 
 
 def ask_padded(inquiry: Inquiry) -> Ruling:

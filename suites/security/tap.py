@@ -134,7 +134,7 @@ class Tap:
 
     @staticmethod
     def _track(tasks: set[asyncio.Task[Any]], serve: _Serve) -> _Serve:
-        """Note the task of each connection, so that the tap's end can end it."""
+        """Return a handler that notes each connection's task, so that it can be cancelled when the tap ends."""
 
         async def serve_tracked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = asyncio.current_task()
@@ -210,7 +210,7 @@ class Tap:
                 await writer.start_tls(own_context)  # at once: the client's hello must not be read as something else
             await asyncio.gather(_copy(reader, to_server, flow.up), _copy(from_server, writer, flow.down))
         except (OSError, EOFError, ValueError, asyncio.LimitOverrunError, asyncio.CancelledError):
-            pass  # as above
+            pass  # the end of a connection or of the tap is no error
         finally:
             for open_writer in writers:
                 _abort(open_writer)

@@ -39,7 +39,7 @@ GATEWAYS = {
     "rclone": "a program that sends it on",
     "tahoe": "a gateway on the user's own machine, which encrypts it",
 }
-"""Drivers that talk to something which is not the service, so that this traffic says nothing about the service's."""
+"""Drivers that talk to a local program in place of the service, so that their traffic says nothing about it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Bait:
 
     @classmethod
     def make(cls, seed: str, times: int = 1) -> Bait:
-        """Return new files, so many times as large as usual. The same seed gives the same ones."""
+        """Return new files, ``times`` times as large as usual. The same seed gives the same files."""
         name, text = make_text_needle("name", seed), make_text_needle("content", seed)
         random = RandomContent(seed, _CONTENT_BYTES * times).read(0, _CONTENT_BYTES * times)
         words = b"".join(b"%s %06d\n" % (text.data, number) for number in range(_CONTENT_BYTES * times // 32))
@@ -116,7 +116,7 @@ def judge_traffic(
 
 
 def judge_children(schemes: Sequence[str], rulings: Sequence[Ruling]) -> Ruling:
-    """Judge a provider by those that it is made of: no if one is a no, and yes if all are."""
+    """Judge a provider by those that it is made of: no if one answer is no, and yes if all are yes."""
     evidence, by_answer = list[str](), dict[str, list[str]]()
     for number, (scheme, ruling) in enumerate(zip(schemes, rulings, strict=True), 1):
         evidence.append(f"child {number} ({scheme}): {ruling.answer}, {ruling.how}")
@@ -173,7 +173,7 @@ def _open_tap(endpoint: Endpoint | None, *, opens: bool) -> Iterator[Tap]:
 
 
 def _know_host(service: Endpoint, tapped: Endpoint, folder: Path) -> Endpoint:
-    """Return a service behind a tap, whose file of known hosts (of SSH), if it has one, names the tap instead."""
+    """Return the endpoint of a tapped service. Its file of known SSH hosts, if it has one, names the tap instead."""
     if not (name := service.credentials.get("known_hosts")):
         return tapped
     server, tap = (f"[{parts.hostname}]:{parts.port}" for parts in map(urlsplit, (service.url, tapped.url)))

@@ -22,7 +22,7 @@ CLOUDBENCH_SUITE = Suite(
             y="completion_s",
             title="Completion time over the number of files",
             caption="The same bytes in more files. A client that bundles takes no longer (IMC, Figure 3).",
-            quotes=(Quote("imc-2013-quoted", "completion time", f"{'100 x 10 kB'}, Figure 3", x=100),),
+            quotes=(Quote("imc-2013-quoted", "completion time", "100 x 10 kB, Figure 3", x=100),),
         ),
         Curve(
             test="test_figure_4",

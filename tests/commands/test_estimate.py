@@ -30,7 +30,7 @@ def test_open(experiment, payloads):
     result.check()
 
 def test_closed(experiment, payloads):
-    up = experiment.run(payloads.random(1000), arrival=ThinkTime(0), sensors=2, ops_per_sensor=5, keep=True)
+    up = experiment.run(payloads.random(1000), arrival=ThinkTime(2.0, 9.0), sensors=2, ops_per_sensor=5, keep=True)
     experiment.run(on=up.files, operation=Verb.GET, arrival=Threads(2))
     experiment.run(on=up.files, operation=Verb.GET, arrival=Threads(2), for_s=7, files=1000)
 
@@ -83,7 +83,7 @@ def test_estimate_marks_figures_that_depend_on_measurement(tmp_path: Path) -> No
     estimates = estimate(tmp_path, "test_it.py", "--provider", "folder:nowhere", "-n", "4")
     assert estimates["test_closed"]["operations"] == "31 (10 put, 1 list, 20 get)"
     assert estimates["test_closed"]["bytes"] == "10,000 up, 20,000 down"
-    assert estimates["test_closed"]["duration"] == "as long as the provider takes, at least 7 s"
+    assert estimates["test_closed"]["duration"] == "as long as the provider takes, at least 15 s"
     assert estimates["test_closed"]["cost"] == "none: no account is used"
     assert estimates["test_search"]["more"].startswith("at least this: it depends on what is measured: no_such_metric")
     assert estimates["test_by_hand"] == {"not estimated": "it asks for provide"}

@@ -134,13 +134,16 @@ def judge_one_by_one(folder: Path) -> list[str]:
     for test in index.tests():
         rows = zip(index.series(test, "ops"), index.numbers(test, sorted(needed_numbers())), strict=True)
         runs = [(point, {
-            "run": point.name, FOLLOWED_ONLY: point.fit if point.fit in FOLLOWED else "",
+            "run": point.name, FOLLOWED_ONLY: point.unfit_reason if point.unfit_reason in FOLLOWED else "",
             **{name: number for name, number in row.items() if number is not None},
         }) for point, row in rows]  # fmt: skip
         for end, (now, numbers) in enumerate(runs):
-            if end >= FEWEST_RUNS and "doubts" not in now.fit:
-                usable = [former for point, former in runs[:end]
-                          if point.fit in ("", *FOLLOWED) and point.fingerprint == now.fingerprint]  # fmt: skip
+            if end >= FEWEST_RUNS and "doubts" not in now.unfit_reason:
+                usable = [
+                    former
+                    for point, former in runs[:end]
+                    if point.unfit_reason in ("", *FOLLOWED) and point.fingerprint == now.fingerprint
+                ]
                 sessions.setdefault(now.run, []).extend(checks_of(test, numbers, tuple(numbers), usable, {}))
     judged = suspects = red = 0
     lines = []

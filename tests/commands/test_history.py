@@ -510,10 +510,10 @@ def test_baselines_begin_with_an_accepted_run(storage: Path, run: Any) -> None:
     store(storage, 5, {"test_it.py::other": info(start_wall_ms=START_MS), TEST: info(outcome="failed")})
     run("baseline", "accept", "3", "--test", "test_put", "--reason", "a better cipher")
     index = Index.open(storage)
-    fits = [point.fit for point in index.series(TEST, "response_p50")]
+    fits = [point.unfit_reason for point in index.series(TEST, "response_p50")]
     assert f"was before {MACHINE}/0003_run.json, which was accepted as the new baseline" in fits
     assert [fit == "" for fit in fits if "did not pass" not in fit] == [False, False, True, True]
-    assert index.series("test_it.py::other", "failed")[0].fit == ""
+    assert index.series("test_it.py::other", "failed")[0].unfit_reason == ""
     assert "is failed, and no baseline can begin with it" in run("baseline", "accept", "5", status=1)[1]
     (storage / "cloudbench-accepted" / "junk.accepted").write_text("{")
     assert "2 was before" in run("baseline", "show", "test_put")[0]
@@ -548,7 +548,7 @@ def test_a_run_that_only_the_gate_failed_can_be_accepted_with_those_after_it(sto
     store(storage, 7, {TEST: info(outcome="failed", start_wall_ms=START_MS + 7 * DAY_MS)})
     assert "begin with" in run("baseline", "accept", "5")[0]
     store_broken(storage, 8, 1, 0.4)
-    fits = [point.fit for point in Index.open(storage).series(TEST, "response_p50")]
+    fits = [point.unfit_reason for point in Index.open(storage).series(TEST, "response_p50")]
     assert [fit[:10] for fit in fits[:3]] == ["was before"] * 3
     assert fits[3:] == ["failed only at the gate", "", "", "did not pass", "failed only at the gate"]
     assert "first run after a change" not in run("history", TEST)[0]
@@ -560,7 +560,7 @@ def test_an_acceptance_can_be_undone_by_the_command_that_it_names(storage: Path,
     store_series(storage, [0.1] * 6)
 
     def fits() -> list[str]:
-        return [point.fit for point in Index.open(storage).series(TEST, "response_p50")]
+        return [point.unfit_reason for point in Index.open(storage).series(TEST, "response_p50")]
 
     before = fits()
     output = run("baseline", "accept", "5", *words)[0]
@@ -633,7 +633,7 @@ def test_accepting_a_run_changes_no_test_that_it_did_not_measure(storage: Path, 
     entry = info(start_wall_ms=START_MS + 3 * DAY_MS + 1)
     store(storage, 9, {"test_it.py::other": entry})
     assert "baselines of its 1 tests begin with " in run("baseline", "accept", "9")[0]
-    fits = [point.fit for point in Index.open(storage).series(TEST, "response_p50")]
+    fits = [point.unfit_reason for point in Index.open(storage).series(TEST, "response_p50")]
     assert fits == ["", "", "", "failed only at the gate", "failed only at the gate"]
 
 
@@ -644,7 +644,9 @@ def test_run_with_a_future_time_cannot_be_accepted(storage: Path, run: Any) -> N
     run("baseline", "accept", "2")
     now_ms = time.time_ns() // 1_000_000
     store(storage, 5, {TEST: info(outcome="failed", gate={"answer": "broken"}, start_wall_ms=now_ms)})
-    assert "failed only at the gate" in [point.fit for point in Index.open(storage).series(TEST, "response_p50")]
+    assert "failed only at the gate" in [
+        point.unfit_reason for point in Index.open(storage).series(TEST, "response_p50")
+    ]
 
 
 def test_tests_measured_in_one_run_cannot_be_renamed_into_each_other(storage: Path, run: Any) -> None:

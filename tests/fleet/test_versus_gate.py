@@ -57,8 +57,8 @@ def compared_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FinishedR
 
 
 def info(ended: FinishedRun, test: str) -> Mapping[str, Any]:
-    facts: Mapping[str, Any] = ended.info(test + NAME)
-    return facts
+    entry: Mapping[str, Any] = ended.info(test + NAME)
+    return entry
 
 
 @pytest.mark.slow

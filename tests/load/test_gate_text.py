@@ -113,6 +113,8 @@ def test_remark_names_improvement_at_the_start_of_the_baseline() -> None:
     improved = replace(level(1.01), since="0041", improved=-0.3)
     assert lines(improved) == ["p50: improved by 30 % at 0041, where the baseline begins"]
     assert lines(replace(improved, is_before=True)) == []
+    more = replace(improved, improved=1.02, higher=True)
+    assert lines(more) == ["p50: improved by 102 % at 0041, where the baseline begins"]
 
 
 def test_text_of_a_broken_incident_has_its_repetitions() -> None:

@@ -43,7 +43,7 @@ def test_series_lists_stored_values_in_order_of_time(storage: Path) -> None:
     assert [point.commit for point in points] == ["c001", "c002", "c003"]
     assert [point.run for point in points] == [f"{MACHINE}/{number:04}_run.json" for number in (1, 2, 3)]
     assert {point.branch for point in points} == {"main"}
-    assert {point.fit for point in points} == {""}
+    assert {point.unfit_reason for point in points} == {""}
     assert points[0].fingerprint == points[1].fingerprint
     assert points[0].fingerprint["size_bytes"] == 5120
     assert points[0].time_ms - START_MS == 86_400_000
@@ -67,7 +67,7 @@ def test_why_a_point_may_be_no_baseline(storage: Path) -> None:
         store(storage, number, {TEST: info(start_wall_ms=START_MS * 2 + number, **values)})
     points = Index.open(storage).series(TEST, "response_p50")[3:]
     fits = ["had doubts", "ended in an interruption", "held no number for response_p50", "had doubts"]
-    assert [point.fit for point in points] == fits
+    assert [point.unfit_reason for point in points] == fits
     assert points[2].value is None
 
 
@@ -82,7 +82,7 @@ def test_a_late_engine_makes_no_baseline_of_a_run_that_is_none_for_another_reaso
         store(storage, number, {TEST: info(**{"start_wall_ms": START_MS * 2 + number, **values})})
     for _ in range(2):  # first from the files, then from the index that was written
         points = Index.open(storage).series(TEST, "response_p50")[3:]
-        assert [point.fit for point in points] == [
+        assert [point.unfit_reason for point in points] == [
             "had doubts about its times", "failed only at the gate", "did not pass",
             "was an outlier that did not come again", "was an outlier that did not come again",
         ]  # fmt: skip
@@ -99,7 +99,7 @@ def test_accepted_run_supersedes_earlier_ones_and_pardons_gate_failures(storage:
     write_acceptance(storage, Accepted(accepted.place, accepted.time_ms, until_ms=START_MS * 3))
     points = Index.open(storage).series(TEST, "response_p50")[3:]
     assert [point.is_superseded for point in points] == [True, True, False, False, False]
-    assert [point.fit for point in points[2:]] == ["", "had doubts about its times", ""]
+    assert [point.unfit_reason for point in points[2:]] == ["", "had doubts about its times", ""]
     assert [point.counts for point in points] == [False, False, True, False, True]
 
 
@@ -129,7 +129,7 @@ def test_a_comparison_of_two_sides_is_in_no_series_and_stays_one_without_the_fil
         assert len(index.numbers(TEST, ["ops"])) == 3
         (same, other) = index.comparisons()
         assert (same.fullname, other.fullname, same.run) == (TEST, "pair", f"{MACHINE}/0004_run.json")
-        assert same.found == {key: value for key, value in versus.items() if key != "blocks"}
+        assert same.comparison == {key: value for key, value in versus.items() if key != "blocks"}
         assert index.not_passed(f"{MACHINE}/0005_run.json", []) == []
         if has_file:
             index.write()
@@ -140,7 +140,7 @@ def test_a_comparison_of_two_sides_is_in_no_series_and_stays_one_without_the_fil
 def test_a_strange_comparison_is_one_of_nothing(storage: Path, strange: Any) -> None:
     store(storage, 4, {TEST: info(versus=strange)})
     index = Index.open(storage)
-    assert [dict(comparison.found) for comparison in index.comparisons()] == [{}]
+    assert [dict(comparison.comparison) for comparison in index.comparisons()] == [{}]
     assert len(index.series(TEST, "ops")) == 3
 
 

@@ -248,6 +248,13 @@ def test_the_horizon_is_the_last_due_time() -> None:
     assert ThinkTime(3.0, 5.0).horizon_s(4) == 17.0
 
 
+def test_the_shortest_time_of_a_closed_loop_has_the_pauses_between_operations_alone() -> None:
+    assert ThinkTime(3.0, 5.0).shortest_s(4) == 9.0
+    assert ThinkTime(3.0, 5.0).shortest_s(1) == 0.0
+    assert Threads(2, 3.0, first_delay_max_s=5.0, first_delay_min_s=1.0).shortest_s(4) == 4.0
+    assert Threads(2, 3.0, first_delay_max_s=5.0).shortest_s(1) == 0.0
+
+
 # --- distributions ---
 
 

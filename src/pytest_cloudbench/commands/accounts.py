@@ -138,8 +138,8 @@ def _log_in(options: argparse.Namespace, oauth: OAuthLogin, account: ProviderAcc
         tokens = login_by_pasted_code(app, print_line, _ask_user)
     else:
         tokens = login_by_browser(app, print_line)
-    own = {oauth.client_id: client_id, **({oauth.client_secret: client_secret} if client_secret else {})}
-    return {**tokens, **own}
+    app_fields = {oauth.client_id: client_id, **({oauth.client_secret: client_secret} if client_secret else {})}
+    return {**tokens, **app_fields}
 
 
 def _find_application(client_id: str | None, oauth: OAuthLogin, account: ProviderAccount) -> tuple[str, str]:
@@ -151,14 +151,14 @@ def _find_application(client_id: str | None, oauth: OAuthLogin, account: Provide
         if source:
             print_line(f"with the application {stored[oauth.client_id]}, from {source}; --client-id names another")
             return stored[oauth.client_id], stored.get(oauth.client_secret, "")
-        back = f", and to return to http://127.0.0.1:{oauth.port}/" if oauth.port else ""
-        print_line(f"register an application at {oauth.register}; allow it to read and write files{back}")
+        redirect_hint = f", and to return to http://127.0.0.1:{oauth.port}/" if oauth.port else ""
+        print_line(f"register an application at {oauth.register}; allow it to read and write files{redirect_hint}")
         client_id = _ask_user(f"{oauth.client_id}: ")
     return client_id, _ask_user(f"{oauth.client_secret} (empty if there is none): ", is_secret=True)
 
 
 def _select_fields(sets: Sequence[CredentialSet], values: Mapping[str, str]) -> dict[str, str]:
-    """Return the fields worth storing: a refresh token with what it needs, or an access token that ends soon."""
+    """Return the fields worth storing: a refresh token with what it needs, or an access token, which expires soon."""
     by_refresh = [fields for fields in sets if "refresh_token" in fields.required]
     for fields in [*by_refresh, *sets]:
         if all(name in values for name in fields.required):

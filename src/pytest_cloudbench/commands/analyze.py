@@ -15,12 +15,12 @@ from pytest_cloudbench.support.collector import without_collector
 
 def analyze(options: argparse.Namespace) -> int:
     """Print what is in a capture. Returns the exit status. Raises UsageError and CaptureError."""
-    with without_collector():  # to look for cycles, of which there are hardly any, takes a fifth of a short run
+    with without_collector():  # garbage collection frees hardly anything, and takes a fifth of a short run
         try:
             return _analyze(options)
         finally:
             if options.ends_process:
-                gc.freeze()  # so that Python does not look when it ends, either
+                gc.freeze()  # so that Python does not collect garbage at its end, either
 
 
 def _analyze(options: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""The commands by what they are for, and an example of each, as data: what ``--help`` shows of all of them."""
+"""The commands in groups, with an example of each, as ``--help`` shows them."""
 
 from __future__ import annotations
 

@@ -43,9 +43,9 @@ def _clean_hosts(options: argparse.Namespace) -> int:
             print_line(f"{host.name}: what `cloudbench hosts install` brought there would be removed")
         return 0
     removed = remove_from_hosts(hosts, _PATIENCE_S)
-    for one in removed:
-        print_line(f"{one.host.name}: {'' if one.is_ready else 'not cleaned: '}{one.text}")
-    return 0 if all(one.is_ready for one in removed) else 1
+    for result in removed:
+        print_line(f"{result.host.name}: {'' if result.is_ready else 'not cleaned: '}{result.text}")
+    return 0 if all(result.is_ready for result in removed) else 1
 
 
 def _clean_all(options: argparse.Namespace) -> int:
@@ -54,9 +54,9 @@ def _clean_all(options: argparse.Namespace) -> int:
 
     folders, problems = journal.pending_folders()
     removed = examined = 0
-    for left in folders:
-        folder = printable(f"{left.provider} {left.folder}")
-        is_running = is_alive(left.owner) if left.owner else False
+    for left_folder in folders:
+        folder = printable(f"{left_folder.provider} {left_folder.folder}")
+        is_running = is_alive(left_folder.owner) if left_folder.owner else False
         if is_running or (is_running is None and not options.force):
             sys.stdout.write(f"left alone: {folder}: {why_left_alone(is_running)}\n")
             continue
@@ -65,11 +65,11 @@ def _clean_all(options: argparse.Namespace) -> int:
             sys.stdout.write(f"{folder}\n")
             continue
         try:
-            problem = _remove(left)
+            problem = _remove(left_folder)
         except CloudbenchError as error:  # such as missing credentials; other providers may have theirs
             problem = printable(error)
         if problem:
-            label = shlex.join(map(printable, (left.provider, left.folder)))
+            label = shlex.join(map(printable, (left_folder.provider, left_folder.folder)))
             problems.append(f"{folder}: {problem} (if nothing is there: cloudbench clean --forget {label})")
         else:
             sys.stdout.write(f"{folder}: removed\n")
@@ -87,7 +87,7 @@ def _forget(provider: str, folder: str, *, may_live: bool) -> int:
     from pytest_cloudbench.results.owner import is_alive
 
     command = f"clean --forget {provider} {folder}"
-    pending = [left for left in journal.pending_folders()[0] if (left.provider, left.folder) == (provider, folder)]
+    pending = [entry for entry in journal.pending_folders()[0] if (entry.provider, entry.folder) == (provider, folder)]
     if not pending:
         raise UsageError(f"{command}: not in the journal, which 'cloudbench clean --dry-run' lists")
     is_running = is_alive(pending[0].owner) if pending[0].owner else False
@@ -98,13 +98,13 @@ def _forget(provider: str, folder: str, *, may_live: bool) -> int:
     return 0
 
 
-def _remove(left: LeftFolder) -> str:
+def _remove(left_folder: LeftFolder) -> str:
     """Remove what one run left and check that it is gone. Returns why that failed, or an empty string."""
     from pytest_cloudbench import providers
     from pytest_cloudbench.results import journal
 
-    with providers.opened(left.provider) as driver:
-        return journal.remove_folder(driver, left)
+    with providers.opened(left_folder.provider) as driver:
+        return journal.remove_folder(driver, left_folder)
 
 
 COMMAND = Command(

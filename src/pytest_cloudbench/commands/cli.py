@@ -18,7 +18,7 @@ _READER_GONE = 141
 """The exit status that a shell reports for a program ended by SIGPIPE."""
 
 
-_HOMES = {
+_MODULES = {
     "load": ("put", "get", "mixed"),
     "estimate": ("estimate",),
     "emulate": ("emulate",),
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     try:
         return _run(argv)
-    except BrokenPipeError:  # `cloudbench analyze FILE | head`: it has seen enough
+    except BrokenPipeError:  # `cloudbench analyze FILE | head`: the reader has seen enough
         with contextlib.suppress(OSError, ValueError):  # or Python would write what is left when it ends
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _READER_GONE
@@ -78,10 +78,10 @@ def _run(argv: Sequence[str] | None) -> int:
         return 0
     try:
         parser = make_parser(words[0])
-        options, rest = parser.parse_known_args(words)
-        if rest and "passes_on" not in options:
-            parser.error(f"unrecognized arguments: {' '.join(rest)}")
-        options.rest, options.ends_process = rest, argv is None
+        options, other_words = parser.parse_known_args(words)
+        if other_words and "passes_on" not in options:
+            parser.error(f"unrecognized arguments: {' '.join(other_words)}")
+        options.rest, options.ends_process = other_words, argv is None
     except SystemExit:
         sys.stdout.flush()  # of --help
         raise
@@ -110,15 +110,15 @@ def make_parser(word: str = "") -> argparse.ArgumentParser:
     commands = parser.add_subparsers(
         prog=parser.prog, metavar="COMMAND", required=True, help=argparse.SUPPRESS
     )  # fmt: skip
-    homes = [home for home, words in _HOMES.items() if word in words]
-    for home in homes or _HOMES:
-        module = importlib.import_module(f"pytest_cloudbench.commands.{home}")
+    module_names = [name for name, words in _MODULES.items() if word in words]
+    for name in module_names or _MODULES:
+        module = importlib.import_module(f"pytest_cloudbench.commands.{name}")
         for command in getattr(module, "COMMANDS", ()):
             command.add_to(commands)
         if hasattr(module, "add_commands"):
             module.add_commands(commands)
     catalogue.add_examples(parser)
-    if not homes:
+    if not module_names:
         catalogue.add_groups(parser)
     return parser
 

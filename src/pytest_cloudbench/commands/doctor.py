@@ -1,7 +1,7 @@
 """Examine a provider before anything is measured: write one small file, read it back, list it and remove it.
 
-It writes below one folder with a run's name, which is in the journal first, so ``cloudbench clean`` removes it if this
-process is killed.
+It writes into one folder, which is named like a run's and entered in the journal first, so ``cloudbench clean`` removes
+it if this process is killed.
 """
 
 from __future__ import annotations

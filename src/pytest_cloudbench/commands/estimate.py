@@ -1,4 +1,4 @@
-"""The command ``cloudbench estimate``: tests against nothing, to see what they would do."""
+"""The command ``cloudbench estimate``: what tests would do to a provider, without running them against one."""
 
 from __future__ import annotations
 

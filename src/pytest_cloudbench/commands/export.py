@@ -84,13 +84,13 @@ def _read_named_runs(options: argparse.Namespace) -> list[StoredRun]:
         try:
             if Path(name).exists() or name.endswith(".json"):
                 commit, time_ms, entries = stored.read_run(Path(name))
-                listed = [(entry.fullname, entry.info) for entry in entries]
-                runs.append(StoredRun(Path(name).stem, time_ms, commit.id, commit.branch, listed))
+                entry_infos = [(entry.fullname, entry.info) for entry in entries]
+                runs.append(StoredRun(Path(name).stem, time_ms, commit.id, commit.branch, entry_infos))
             else:
                 index = index or open_index(options)
                 run = index.find(name)
-                listed = [(entry.fullname, entry.info) for entry in index.entries(run.place)]
-                runs.append(StoredRun(run.name, run.time_ms, run.commit, run.branch, listed))
+                entry_infos = [(entry.fullname, entry.info) for entry in index.entries(run.place)]
+                runs.append(StoredRun(run.name, run.time_ms, run.commit, run.branch, entry_infos))
         except ResultsError as error:
             sys.stderr.write(f"cloudbench export: left out: {printable(str(error))}\n")
     return runs

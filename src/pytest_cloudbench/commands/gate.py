@@ -59,12 +59,12 @@ def _read_histories(options: argparse.Namespace) -> dict[str, list[_Run]]:
     index, histories = open_index(options), {}
     for test in sorted(index.tests()):
         if options.k in test:
-            every = zip(index.series(test, "ops"), index.numbers(test, sorted(needed_numbers())), strict=True)
+            entries = zip(index.series(test, "ops"), index.numbers(test, sorted(needed_numbers())), strict=True)
             histories[test] = [
                 _Run(
                     point, point.numbers_for_gate({name: number for name, number in row.items() if number is not None})
                 )
-                for point, row in without_copies(every)
+                for point, row in without_copies(entries)
             ]
     if not histories:
         raise UsageError(f"gate: {index.storage}: no stored experiment" + (f" has {options.k!r}" if options.k else ""))
@@ -97,7 +97,7 @@ def _print_power(options: argparse.Namespace) -> int:
     histories = _read_histories(options)
     checks: dict[str, list[Check]] = {}
     for test, runs in histories.items():
-        usable = [run for run in runs if not run.point.fit]
+        usable = [run for run in runs if not run.point.unfit_reason]
         # The last run stands for the next one: it is in the baseline and is what is judged.
         checks[test] = _check_last_run(test, [*usable, usable[-1]], margins, max_runs) if usable else []
     tests = sum(
@@ -123,9 +123,10 @@ def _explain_other_runs(runs: Sequence[_Run]) -> str:
     """Return in parentheses why other runs are not in the baseline of the next one. Empty if all are."""
     from pytest_cloudbench.judge.baseline import describe_differences, explain_no_baseline
 
-    last = next((run for run in reversed(runs) if not run.point.fit), runs[-1])
+    last = next((run for run in reversed(runs) if not run.point.unfit_reason), runs[-1])
     obstacles = [
-        run.point.fit or describe_differences(run.point.fingerprint, last.point.fingerprint) for run in reversed(runs)
+        run.point.unfit_reason or describe_differences(run.point.fingerprint, last.point.fingerprint)
+        for run in reversed(runs)
     ]
     reasons = [obstacle for obstacle in obstacles if obstacle]
     return f" ({explain_no_baseline(reasons).removeprefix('no baseline: ')})" if reasons else ""
@@ -196,14 +197,14 @@ def _check_in_turn(
         usable[group] += [run.numbers] if run.point.is_comparable else []
     former, earlier_counts = [FormerNumbers(numbers) for numbers in usable], [0] * len(usable)
     for position, (run, group) in enumerate(zip(runs, groups, strict=True)):
-        if position >= FEWEST_RUNS and (run.point.is_comparable or run.point.fit == "did not pass"):
+        if position >= FEWEST_RUNS and (run.point.is_comparable or run.point.unfit_reason == "did not pass"):
             earlier = former[group].before(earlier_counts[group])
             yield run.point.run, checks_of(test, run.numbers, tuple(run.numbers), earlier, margins, runs=max_runs)
         earlier_counts[group] += run.point.is_comparable
 
 
 def _number_groups(fingerprints: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Return a number for each fingerprint, from 0, which equal ones share."""
+    """Return a group number, from 0, for each fingerprint. Equal fingerprints have the same."""
     different, number_of = list[Mapping[str, Any]](), dict[int, int]()
     for fingerprint in fingerprints:
         if id(fingerprint) not in number_of:  # by identity first: most runs of a test share one object

@@ -216,7 +216,7 @@ def open_index(options: argparse.Namespace) -> Index:
     if runs := index.runs():
         learn_installed()
         with contextlib.suppress(ResultsError):  # its file may be gone since it was indexed
-            index.entries(runs[-1].place)  # tells what the suites of the project itself conclude
+            index.entries(runs[-1].place)  # entries declare the metrics of the project's own suites
     else:
         hint = _describe_killed_sessions(index.storage) or "pytest --benchmark-autosave stores them"
         raise UsageError(f"there are no stored runs in {index.storage}; {hint}")
@@ -240,7 +240,7 @@ def _describe_killed_sessions(storage: Path | None = None) -> str:
 
 
 def _find_tests(index: Index, part: str | None) -> list[str]:
-    """Return the tests with a name, or with this part in their names. Raises UsageError if there is none."""
+    """Return the test of this name, or else those with this part in their names. Raises UsageError if there is none."""
     if tests := _match_tests(index, part):
         return tests
     if part is None:
@@ -435,8 +435,8 @@ def _rename_test(options: argparse.Namespace) -> int:
         raise UsageError(f"{options.old}: no stored run has a test of this name; cloudbench history lists all")
     if options.old == options.new:
         raise UsageError(f"{options.new}: this is the former name; expected another")
-    if both := _runs_with(index, options.old) & _runs_with(index, options.new):
-        run = printable(min(both))
+    if shared_runs := _runs_with(index, options.old) & _runs_with(index, options.new):
+        run = printable(min(shared_runs))
         raise UsageError(f"{options.new}: was measured beside {options.old} in {run}, so these are two tests")
     write_rename(index.storage, options.old, options.new)
     tests = "1 test" if count == 1 else f"{count} tests"
@@ -469,13 +469,12 @@ def _accept_run(options: argparse.Namespace) -> int:
         return 0
     measured = {entry.fullname for entry in index.brief_entries(run.place)}
     measured |= {former for name, names in former_names(index.storage).items() if name in measured for former in names}
-    is_whole = not tests
-    if is_whole and not measured.issuperset(
-        index.tests()
-    ):  # it cannot begin baselines of tests that it did not measure
+    accepts_all = not tests
+    # A run cannot begin baselines of tests that it did not measure.
+    if accepts_all and not measured.issuperset(index.tests()):
         tests = sorted(measured)
     count = len(tests or index.tests())
-    if is_whole and not options.yes and sys.stdin.isatty() and not _user_agrees(run.place, count):
+    if accepts_all and not options.yes and sys.stdin.isatty() and not _user_agrees(run.place, count):
         _print_lines(["nothing is changed; --test TEST accepts some of them"])
         return 1
     for test, outcome in index.not_passed(run.place, tests):
@@ -487,7 +486,7 @@ def _accept_run(options: argparse.Namespace) -> int:
             f"{run.place}: began {when}, which is in the future: runs until then would count as older than it, and "
             "not as a baseline"
         )
-    # A run of a clock that was ahead must not pardon what the gate breaks from now on.
+    # A run whose clock was ahead must not excuse what the gate fails from now on.
     until_ms = max(stored.time_ms for stored in index.runs() if stored.time_ms <= now_ms + _CLOCKS_DIFFER_MS)
     for test in tests or [""]:
         write_acceptance(index.storage, Accepted(run.place, run.time_ms, test, options.reason, until_ms))

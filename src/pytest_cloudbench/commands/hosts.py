@@ -1,4 +1,4 @@
-"""The command ``cloudbench hosts``: agents on other hosts: whether they can run there, and what they need."""
+"""The command ``cloudbench hosts``, which checks whether agents can run on other hosts, and installs what they need."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def check(options: argparse.Namespace) -> int:
     checked = check_hosts(read_hosts(Path(options.file)), options.patience)
     if options.provider:
         checked = _check_ways(checked, options.provider, options.patience)
-    for one in checked:
-        print_line(f"{one.host.name}: {'ready' if one.is_ready else 'not ready'}: {one.text}")
-    return 0 if all(one.is_ready for one in checked) else 1
+    for host_check in checked:
+        print_line(f"{host_check.host.name}: {'ready' if host_check.is_ready else 'not ready'}: {host_check.text}")
+    return 0 if all(host_check.is_ready for host_check in checked) else 1
 
 
 def _check_ways(checked: Sequence[Checked], spec: str, patience_s: float) -> list[Checked]:
-    """Return what was checked, with whether each host that is ready reaches a provider. Raises UsageError."""
+    """Return the checks, extended by whether each ready host reaches a provider. Raises UsageError."""
     from pytest_cloudbench import providers
     from pytest_cloudbench.commands.line import describe_line, measure_from
     from pytest_cloudbench.providers.line import LineRequest
@@ -39,31 +39,31 @@ def _check_ways(checked: Sequence[Checked], spec: str, patience_s: float) -> lis
     with providers.provided(spec) as provider:
         request = LineRequest(provider.opened[1], connects=3, most_bytes=0)
 
-        def check_way(one: Checked) -> Checked:
-            if not one.is_ready:
-                return one
-            line = measure_from(one.host, request, patience_s)
+        def check_way(host_check: Checked) -> Checked:
+            if not host_check.is_ready:
+                return host_check
+            line = measure_from(host_check.host, request, patience_s)
             if isinstance(line, str):
-                return replace(one, is_ready=False, text=line)
+                return replace(host_check, is_ready=False, text=line)
             is_reached = line.round_trip_min_s is not None
             does_reach = "does not reach" if line.is_unreachable else "reaches" if is_reached else "may reach"
-            text = f"{one.text}; {does_reach} {redact.mask_named(spec)}: {describe_line(line)}"
-            return replace(one, is_ready=not line.is_unreachable, text=text)
+            text = f"{host_check.text}; {does_reach} {redact.mask_named(spec)}: {describe_line(line)}"
+            return replace(host_check, is_ready=not line.is_unreachable, text=text)
 
         with ThreadPoolExecutor(len(checked)) as pool:
             return list(pool.map(check_way, checked))
 
 
 def install(options: argparse.Namespace) -> int:
-    """Bring this package to each host, and print a line. Returns 1 if one of them has it not. Raises UsageError."""
+    """Bring this package to each host, and print a line. Returns 1 if one of them lacks it. Raises UsageError."""
     from pytest_cloudbench.fleet.hosts.installing import install_hosts
     from pytest_cloudbench.fleet.hosts.table import read_hosts
 
     extras = [extra for text in options.extra for extra in text.split(",")]
     done = install_hosts(read_hosts(Path(options.file)), options.patience, extras)
-    for one in done:
-        print_line(f"{one.host.name}: {'' if one.is_ready else 'not installed: '}{one.text}")
-    return 0 if all(one.is_ready for one in done) else 1
+    for host_check in done:
+        print_line(f"{host_check.host.name}: {'' if host_check.is_ready else 'not installed: '}{host_check.text}")
+    return 0 if all(host_check.is_ready for host_check in done) else 1
 
 
 _FILE = argument("file", metavar="FILE.toml", help="the table of hosts")

@@ -25,7 +25,7 @@ _MIB = 1 << 20
 
 
 def measure(options: argparse.Namespace) -> int:
-    """Print and store a line for each host. Returns 1 if one of them could not be measured. Raises UsageError."""
+    """Measure, print and store the access line of each host. Returns 1 if one was not measured. Raises UsageError."""
     from pytest_cloudbench.fleet.hosts.table import read_hosts
     from pytest_cloudbench.providers.line import LineRequest
     from pytest_cloudbench.results.places import results_folder
@@ -44,7 +44,7 @@ def measure(options: argparse.Namespace) -> int:
             name, result = _measure_one(host, request, options)
             print_line(f"{name}: {result if isinstance(result, str) else describe_line(result)}")
             has_failed |= isinstance(result, str) or bool(result.up is None)
-            # A line of which nothing is known would hide an earlier one.
+            # A stored line without any measured value would hide an earlier one.
             if not isinstance(result, str) and (result.up or result.round_trip_min_s is not None):
                 path = _store(results_folder(), host, options.provider, result)
     bounds = (
@@ -71,7 +71,7 @@ def _measure_one(host: Host | None, request: LineRequest, options: argparse.Name
 
 
 def measure_from(host: Host, request: LineRequest, patience_s: float) -> AccessLine | str:
-    """Return the line of a host, or why there is none."""
+    """Return the access line of a host, or why there is none."""
     from pytest_cloudbench.fleet.hosts.connection import HostConnection
     from pytest_cloudbench.providers.line import measure_host
 
@@ -103,7 +103,7 @@ def _open_provider(options: argparse.Namespace, request: LineRequest, count: int
         if provider.is_kept:
             provider.claim(folder, owner_text())
         if provider.driver.capabilities.folders:
-            with suppress(CloudError):  # the folder above is there, or a write says why not
+            with suppress(CloudError):  # the parent folder may exist; if not, a write says why
                 provider.driver.mkdir(folder.rpartition("/")[0])
             provider.driver.mkdir(folder)
         try:
@@ -144,15 +144,19 @@ def describe_line(line: AccessLine) -> str:
     if line.round_trip_min_s is not None and line.round_trip_median_s is not None:
         best, usual = (f"{trip_s * 1e3:.3g} ms" for trip_s in (line.round_trip_min_s, line.round_trip_median_s))
         parts.append(f"round trip {best}, median {usual} ({line.connects} to {line.to})")
-    parts += [f"{name} {_describe_transfer(way)}" for name, way in (("up", line.up), ("down", line.down)) if way]
+    parts += [
+        f"{name} {_describe_transfer(transfer)}"
+        for name, transfer in (("up", line.up), ("down", line.down))
+        if transfer
+    ]
     return "; ".join([*parts, *line.problems])
 
 
-def _describe_transfer(way: Mapping[str, Any]) -> str:
+def _describe_transfer(transfer: Mapping[str, Any]) -> str:
     from pytest_cloudbench.report.hosts import format_rate
 
-    moved = f"{way['moved_bytes'] / 1e6:.3g} MB in {way['took_s']:.2g} s"
-    return f"{format_rate(way['bytes_per_s'])} ({moved}, ended by {way['ended_by']})"
+    moved = f"{transfer['moved_bytes'] / 1e6:.3g} MB in {transfer['took_s']:.2g} s"
+    return f"{format_rate(transfer['bytes_per_s'])} ({moved}, ended by {transfer['ended_by']})"
 
 
 COMMANDS: Sequence[Command] = (

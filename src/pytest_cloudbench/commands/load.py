@@ -23,7 +23,7 @@ _OPTIONS_OF = {
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the three commands, whose options say what the suite's own say."""
+    """Add the three commands. Their options have the help texts of the suite's own."""
     rows = tomllib.loads(_OPTIONS_FILE.read_text("utf-8"))
     for name, summary in _LOADS.items():
         parser = commands.add_parser(
@@ -42,7 +42,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(options: argparse.Namespace) -> int:
-    """Become pytest on the suite's test of this load. Returns pytest's exit status where a process cannot do that."""
+    """Become pytest on the suite's test of this load. Returns its exit status where a process cannot be replaced."""
     chosen = {name: getattr(options, name) for name in _OPTIONS_OF[options.load]}
     arguments = ["--pyargs", f"pytest_cloudbench.{_SUITE}::test_{options.load}", "--no-header"]
     arguments += [f"--cloudbench-provider={spec}" for spec in options.specs]

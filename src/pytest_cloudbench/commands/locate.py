@@ -34,8 +34,8 @@ def locate(options: argparse.Namespace) -> int:
         from pytest_cloudbench.commands.locate_update import update
 
         return update(options.update)
-    given = [bool(options.names or options.content), options.capture is not None, bool(options.judge)]
-    if sum(given) != 1:
+    modes = [bool(options.names or options.content), options.capture is not None, bool(options.judge)]
+    if sum(modes) != 1:
         raise UsageError("expected names, or --capture FILE, or --judge FILE...: one of the three")
     if not options.judge:
         extras.require_extra("locate", "locate")
@@ -63,12 +63,12 @@ def _take_survey(options: argparse.Namespace, tables: LocateTables) -> ServerSur
     from pytest_cloudbench.lab.locating import survey_servers
 
     names = _read_capture(options.capture) if options.capture is not None else _check_names(_list_names(options))
-    settings = _make_inquiry(options, tables)
+    settings = _make_settings(options, tables)
     options.hosts_read = settings.hosts
     return survey_servers(names, settings, tables)
 
 
-def _make_inquiry(options: argparse.Namespace, tables: LocateTables) -> LocateSettings:
+def _make_settings(options: argparse.Namespace, tables: LocateTables) -> LocateSettings:
     from pytest_cloudbench.fleet.hosts.table import read_hosts
     from pytest_cloudbench.lab import locating
     from pytest_cloudbench.net.locate import resolve
@@ -81,14 +81,14 @@ def _make_inquiry(options: argparse.Namespace, tables: LocateTables) -> LocateSe
         raise UsageError(f"--port {options.port}: expected a number from 1 to 65535")
     hosts = read_hosts(options.cloudbench_hosts) if options.cloudbench_hosts is not None else []
     for host in hosts:
-        locating.place_of_host(host, tables.cities)  # a place that nobody knows is said before anybody is asked
+        locating.place_of_host(host, tables.cities)  # raises for an unknown place, before any server is asked
     path = options.resolvers
     resolvers = resolve.list_system_resolvers() if path is None else resolve.read_resolvers(_read(path), str(path))
     if not resolvers and not all(map(locating.is_address, _list_names(options))):
         raise UsageError("this system names no DNS resolver: list some with --resolvers FILE")
     subnets = [] if options.subnets is None else resolve.read_subnets(_read(options.subnets), str(options.subnets))
-    listed = _read(options.rdap) if options.rdap is not None else locating.read_table("rdap.json")
-    bootstrap = Bootstrap(listed, str(options.rdap or "rdap.json"))
+    rdap_text = _read(options.rdap) if options.rdap is not None else locating.read_table("rdap.json")
+    bootstrap = Bootstrap(rdap_text, str(options.rdap or "rdap.json"))
     return locating.LocateSettings(
         tuple(resolvers), resolve.Manners(options.rate), tuple(subnets), tuple(hosts),
         parse_place(options.here, tables.cities, "--here") if options.here is not None else None,
@@ -99,7 +99,7 @@ def _make_inquiry(options: argparse.Namespace, tables: LocateTables) -> LocateSe
 
 
 def _list_names(options: argparse.Namespace) -> list[str]:
-    """Return the names that were given, and those of content. Raises UsageError."""
+    """Return the names among the arguments, and those in the URLs of content. Raises UsageError."""
     from pytest_cloudbench.net.locate.content import parse_url
 
     hosts = (parse_url(url).hostname or "" for url in options.content)
@@ -111,16 +111,16 @@ def _check_names(names: list[str]) -> Mapping[str, NameSeen]:
     from pytest_cloudbench.net.locate.resolve import check_name
     from pytest_cloudbench.net.locate.survey import NameSeen
 
-    seen = {}
+    addresses = {}
     for name in names:
         if is_address(name):
             address = str(ipaddress.ip_address(name))
             if "%" in address:
                 raise UsageError(f"{name!r} is an address in one network: expected one that is the same everywhere")
-            seen[address] = NameSeen([address])
+            addresses[address] = NameSeen([address])
         else:
-            seen[check_name(name)] = NameSeen([])
-    return seen
+            addresses[check_name(name)] = NameSeen([])
+    return addresses
 
 
 def _read_capture(path: Path) -> Mapping[str, NameSeen]:
@@ -162,7 +162,7 @@ def _read_surveys(paths: list[Path]) -> ServerSurvey:
 def _save(
     survey: ServerSurvey, locations: Mapping[str, Location], options: argparse.Namespace, tables: LocateTables
 ) -> Path | None:
-    """Write a survey, and keep the location of each name for runs. Returns where that is, None if none is known."""
+    """Write a survey, and store each name's location for later runs. Returns its file, None if no location is known."""
     from pytest_cloudbench.net.locate.gazetteer import parse_place
     from pytest_cloudbench.net.locate.summary import summarize_location
     from pytest_cloudbench.net.locate.survey import encode_survey
@@ -174,11 +174,11 @@ def _save(
     except OSError as error:
         raise UsageError(f"--save {options.save}: {error.strerror}") from error
     here = parse_place(options.here, tables.cities, "--here") if options.here is not None else None
-    kept, path = StoredLocations(results_folder()), None
-    for name, seen in survey.names.items():
-        rows = [locations[address] for address in seen.addresses if address in locations]
+    stored, path = StoredLocations(results_folder()), None
+    for name, server in survey.names.items():
+        rows = [locations[address] for address in server.addresses if address in locations]
         if location := summarize_location([name], rows, here, survey.taken):
-            path = kept.add(location)
+            path = stored.add(location)
     return path
 
 

@@ -19,72 +19,76 @@ _REGISTRIES = "registries"
 _TIMEOUT_S = 30.0
 
 
-def update(given: list[str]) -> int:
-    """Renew all tables, or those of ``OPERATOR=FILE`` that are given. Returns 1 if one could not be renewed.
+def update(arguments: list[str]) -> int:
+    """Renew all tables, or those named as ``OPERATOR=FILE``. Returns 1 if one could not be renewed.
 
     Raises UsageError for a name that is no operator's.
     """
     sources = parse_sources(data.read_locate_table("sources.toml"))
     status = 0
-    for operator, places in _choose(sources, given).items():
+    for operator, locations in _choose(sources, arguments).items():
         try:
-            print_line(f"{operator}: {_renew(sources, operator, places)}")
+            print_line(f"{operator}: {_renew(sources, operator, locations)}")
         except CloudbenchError as error:
             print_line(f"{operator}: kept as it was: {error}")
             status = 1
     return status
 
 
-def _choose(sources: Sources, given: list[str]) -> dict[str, list[str]]:
-    """Return the files or URLs of each operator that is to be renewed."""
-    known: dict[str, list[str]] = {}
+def _choose(sources: Sources, arguments: list[str]) -> dict[str, list[str]]:
+    """Return the files or URLs to read for each operator that is to be renewed."""
+    locations_of: dict[str, list[str]] = {}
     for source in sources.ranges:
-        known.setdefault(source.operator, []).append(source.url)
-    known[_REGISTRIES] = [*sources.registry_urls]
+        locations_of.setdefault(source.operator, []).append(source.url)
+    locations_of[_REGISTRIES] = [*sources.registry_urls]
     chosen: dict[str, list[str]] = {}
-    for text in given:
-        operator, _, place = text.partition("=")
-        if operator not in known:
-            raise UsageError(f"--update {text}: expected one of {', '.join(known)}, with =FILE or =URL")
-        chosen.setdefault(operator, []).extend([place] if place else known[operator])
-    return chosen or known
+    for text in arguments:
+        operator, _, location = text.partition("=")
+        if operator not in locations_of:
+            raise UsageError(f"--update {text}: expected one of {', '.join(locations_of)}, with =FILE or =URL")
+        chosen.setdefault(operator, []).extend([location] if location else locations_of[operator])
+    return chosen or locations_of
 
 
-def _renew(sources: Sources, operator: str, places: list[str]) -> str:
-    if "" in places:
+def _renew(sources: Sources, operator: str, locations: list[str]) -> str:
+    if "" in locations:
         raise UsageError(f"its file has no permanent address: download it, and give --update {operator}=FILE")
-    texts = [(_fetch(place), place) for place in places]
+    texts = [(_fetch(location), location) for location in locations]
     if operator == _REGISTRIES:
         joined = f"[{','.join(text for text, _ in texts)}]"
-        dated = Bootstrap(joined, ", ".join(places)).dated
+        dated = Bootstrap(joined, ", ".join(locations)).dated
         _write("rdap.json", joined)
         return f"lists of {dated}"
-    by_place = {source.url: source for source in sources.ranges if source.operator == operator}
-    any_source: RangeSource = next(iter(by_place.values()))
+    by_location = {source.url: source for source in sources.ranges if source.operator == operator}
+    any_source: RangeSource = next(iter(by_location.values()))
     rows = [
-        row for text, place in texts for row in sources.read_ranges(by_place.get(place, any_source), text, place)
-    ]  # fmt: skip
+        row
+        for text, location in texts
+        for row in sources.read_ranges(by_location.get(location, any_source), text, location)
+    ]
     _write("prefixes.txt", replace_ranges(read_table("prefixes.txt"), rows, f"{datetime.now(UTC):%Y-%m-%d}"))
     return f"{len(rows):,} ranges"
 
 
-def _fetch(place: str) -> str:
+def _fetch(location: str) -> str:
     from urllib.error import URLError
     from urllib.request import Request, urlopen
 
     try:
-        if "://" not in place:
-            return opening.read_file(Path(place), _MOST_BYTES).decode()
-        if not place.startswith(("https://", "http://")):
-            raise UsageError(f"{place}: expected a file, or an address that begins with https://")
-        with urlopen(Request(place, headers={"User-Agent": "pytest-cloudbench"}), timeout=_TIMEOUT_S) as response:
+        if "://" not in location:
+            return opening.read_file(Path(location), _MOST_BYTES).decode()
+        if not location.startswith(("https://", "http://")):
+            raise UsageError(f"{location}: expected a file, or an address that begins with https://")
+        with urlopen(Request(location, headers={"User-Agent": "pytest-cloudbench"}), timeout=_TIMEOUT_S) as response:
             return bytes(response.read(_MOST_BYTES)).decode()
     except (URLError, OSError, ValueError) as error:
-        raise UsageError(f"{place}: {getattr(error, 'strerror', None) or getattr(error, 'reason', error)}") from error
+        raise UsageError(
+            f"{location}: {getattr(error, 'strerror', None) or getattr(error, 'reason', error)}"
+        ) from error
 
 
 def _write(name: str, text: str) -> None:
-    """Write a table at once, so that nobody reads half of it."""
+    """Write a table atomically, so that nobody reads half of it."""
     folder = renewed_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)

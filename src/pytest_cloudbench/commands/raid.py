@@ -1,7 +1,7 @@
 """The commands for an array: ``cloudbench raid status|scrub|repair|recover|replace|rebalance|export FILE.toml``,
 and ``cloudbench raid choose OFFERS.toml`` to plan one.
 
-The work is done by the package ``raid``, but for the change of the array's file by ``replace``.
+The work is done by the package ``raid``, except that ``replace`` changes the array's file here.
 """
 
 from __future__ import annotations
@@ -152,9 +152,11 @@ def _survey_lines(file: str, array: Array, result: Survey) -> list[str]:
     from pytest_cloudbench.report.columns import fit_to_width
 
     held_bytes = sum(child.held_bytes for child in result.children)
-    overhead, least = "", least_overhead(array.file.k + array.file.m, array.file.m)
+    overhead, equal_overhead = "", least_overhead(array.file.k + array.file.m, array.file.m)
     if result.content_bytes:
-        overhead = f", {held_bytes / result.content_bytes:.2f} bytes stored per byte (equal shares: {least:.2f})"
+        overhead = (
+            f", {held_bytes / result.content_bytes:.2f} bytes stored per byte (equal shares: {equal_overhead:.2f})"
+        )
     rows = [["child", "packages", "held", "missing", "damaged", "unread", "strange", "stored"]]
     for child in result.children:
         listed = [str(child.held), str(child.missing)]
@@ -259,14 +261,14 @@ def _text_with_spec(file: str, child: int, spec: str) -> str:
     from pytest_cloudbench.raid import config
 
     text, old = Path(file).read_text("utf-8"), config.load(file).children[child].spec
-    written = [quoted for quoted in (json.dumps(old, ensure_ascii=False), f"'{old}'") if text.count(quoted) == 1]
-    if len(written) != 1:
+    quoted_specs = [quoted for quoted in (json.dumps(old, ensure_ascii=False), f"'{old}'") if text.count(quoted) == 1]
+    if len(quoted_specs) != 1:
         raise ConfigError(
             file, "children",
             f"cannot tell where child {child + 1} is written; change its spec to {spec!r} by hand, then run: "
             f"cloudbench raid replace {file} {child + 1}",
         )  # fmt: skip
-    return text.replace(written[0], json.dumps(spec, ensure_ascii=False))
+    return text.replace(quoted_specs[0], json.dumps(spec, ensure_ascii=False))
 
 
 def _write_array_file(path: Path, text: str) -> None:
@@ -280,7 +282,7 @@ def _write_array_file(path: Path, text: str) -> None:
     old = path.read_text("utf-8")
     write(text)
     try:
-        providers.resolve(f"raid:{path}")  # by its own name: it may be among its children
+        providers.resolve(f"raid:{path}")  # under its own name, so that an array among its own children is refused
     except UsageError:
         write(old)
         raise

@@ -21,16 +21,16 @@ def recover(options: argparse.Namespace) -> int:
         where = " or ".join(map(str, dict.fromkeys([places.results_folder(), *places.storage_folders()])))
         raise UsageError(f"recover: there is no {where}; give the folder that --cloudbench-results named")
     status = 0
-    for left in list(recovery.find_unmerged(*roots)):
-        run = ascii(left.note["fullname"])[1:-1]
-        if left.is_alive or (left.is_alive is None and not options.force):
-            sys.stdout.write(f"left alone: {run}: {why_left_alone(left.is_alive)}\n")
+    for records in list(recovery.find_unmerged(*roots)):
+        run = ascii(records.note["fullname"])[1:-1]
+        if records.is_alive or (records.is_alive is None and not options.force):
+            sys.stdout.write(f"left alone: {run}: {why_left_alone(records.is_alive)}\n")
             continue
         if options.dry_run:
-            sys.stdout.write(f"would be recovered: {run}: {', '.join(sorted(map(ascii, left.logs)))}\n")
+            sys.stdout.write(f"would be recovered: {run}: {', '.join(sorted(map(ascii, records.logs)))}\n")
             continue
         try:
-            recovered = recovery.recover_run(left)
+            recovered = recovery.recover_run(records)
         except CloudbenchError as error:
             sys.stdout.write(f"left alone: {run}: {ascii(str(error))[1:-1]}\n")
             status = 1

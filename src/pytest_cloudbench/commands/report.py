@@ -1,4 +1,4 @@
-"""The command ``cloudbench report``, which makes one page of stored runs by ``report``."""
+"""The command ``cloudbench report``, which makes one page of stored runs by the package ``report``."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def _run_savingbox(options: argparse.Namespace) -> int:
         writes.close()
         raise
     if options.once:
-        with without_collector():  # many thousand agreements are made, and no cycles
+        with without_collector():  # many thousand objects are made, and no reference cycles
             is_done = box.once()
         say({"event": "stopped", **_status_fields(box)})
         return 0 if is_done else 1

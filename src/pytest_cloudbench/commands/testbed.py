@@ -104,7 +104,7 @@ def select_rows(options: argparse.Namespace, rows: dict[str, TestbedRow]) -> lis
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that ``chosen`` reads."""
+    """Add the options that ``select_rows`` reads."""
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--quick", action="store_true", help="all that take under a minute together")
     parser.add_argument("--all", action="store_true", help="all but those that are installed only by name")
@@ -134,38 +134,38 @@ def install(rows: Sequence[TestbedRow], say: Callable[[str], None] = lambda _: N
 
     Raises TestbedError.
     """
-    lacking = [row for row in rows if row.missing()]
+    incomplete = [row for row in rows if row.missing()]
     in_environment = sys.prefix != sys.base_prefix
-    wheels = [wheel for row in lacking if in_environment for wheel in row.wheels]
-    packages = [package for row in lacking if not (in_environment and row.wheels) for package in row.debian]
+    wheels = [wheel for row in incomplete if in_environment for wheel in row.wheels]
+    packages = [package for row in incomplete if not (in_environment and row.wheels) for package in row.debian]
     if wheels:
         say(f"pip: {' '.join(wheels)}")
         _run_quietly([sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *wheels])
-    if packages and any(not _find_program(program) for row in lacking for program in row.programs):
+    if packages and any(not _find_program(program) for row in incomplete for program in row.programs):
         say(f"apt-get: {' '.join(packages)}")
         _install_debian(list(dict.fromkeys(packages)))
-    if npm := [package for row in lacking for package in row.npm]:
+    if npm := [package for row in incomplete for package in row.npm]:
         say(f"npm: {' '.join(npm)}")
         folder = str(_create_folder(testbed_folder()))
         quiet = ["--no-audit", "--no-fund", "--loglevel=error"]
         _run_quietly([_require_tool("npm", "Node.js"), "install", "--prefix", folder, *quiet, *npm])
-    for module in (module for row in lacking for module in row.go):
+    for module in (module for row in incomplete for module in row.go):
         say(f"go: {module}")
         _install_go(*module.split())
-    for row in (row for row in lacking if row.apart):
+    for row in (row for row in incomplete if row.apart):
         say(f"pip, in an environment of its own: {' '.join(row.apart)}")
         _install_apart(row)
-    for row in (row for row in lacking if row.unpacked):
+    for row in (row for row in incomplete if row.unpacked):
         say(f"apt-get, without installing: {' '.join(row.unpacked)}")
         _unpack_debian(row)
-    for folder in (folder for row in lacking for folder in row.folders if not Path(folder).is_dir()):
+    for folder in (folder for row in incomplete for folder in row.folders if not Path(folder).is_dir()):
         _run_quietly([*_root_prefix(), "mkdir", "-p", "-m", "0755", folder])
     still_missing = {row.name: row.missing() for row in rows if row.missing()}
     if still_missing:
-        only_wheels = [row.name for row in lacking if row.wheels and not row.debian and not in_environment]
+        only_wheels = [row.name for row in incomplete if row.wheels and not row.debian and not in_environment]
         hint = f"; {', '.join(only_wheels)} can only be installed into a virtual environment" if only_wheels else ""
         raise TestbedError(f"installed, but not found: {still_missing}{hint}")
-    return lacking
+    return incomplete
 
 
 def _install_go(module: str, expected_sum: str = "") -> None:
@@ -277,8 +277,8 @@ def run_install(options: argparse.Namespace) -> int:
     if options.list:
         lines = render_rows(rows)
     else:
-        lacking = install(select_rows(options, rows), print_line)
-        names = ", ".join(row.name for row in lacking)
+        installed = install(select_rows(options, rows), print_line)
+        names = ", ".join(row.name for row in installed)
         lines = [f"installed: {names}" if names else "nothing to install: everything is there"]
     sys.stdout.write("\n".join(lines) + "\n")
     return 0

@@ -77,7 +77,7 @@ def has_driver(scheme: str) -> bool:
 
 
 def driver_class(scheme: str) -> type[Driver]:
-    """Return the driver class of one scheme, for the credentials it needs. Imports no SDK.
+    """Return the driver class of a scheme. Imports no SDK.
 
     Raises SpecError, in one line, if there is none, if two distributions provide one, if its library is not installed,
     or if it cannot be used.
@@ -96,7 +96,7 @@ def _checked_class(scheme: str, candidate: object) -> type[Driver]:
 
 
 def _load_installed(scheme: str) -> object:
-    """Return what another distribution brings for a scheme."""
+    """Return the object that another distribution offers as the driver of a scheme. Raises SpecError."""
     points = _installed_drivers(scheme)
     if not points:
         others = {point.name for point in _installed_drivers()} - _DRIVERS.keys()
@@ -110,7 +110,7 @@ def _load_installed(scheme: str) -> object:
         )
     try:
         return points[0].load()
-    except (Exception, SystemExit) as error:  # whatever a stranger's module raises
+    except (Exception, SystemExit) as error:  # another distribution's module may raise anything
         reason = " ".join(str(error).split()) or "no reason given"
         why = f"{points[0].value} cannot be imported: {type(error).__name__}: {reason}"
         raise SpecError(f"provider {scheme!r}: {why} (from {_distribution_name(points[0])})") from error
@@ -151,7 +151,7 @@ def _distribution_name(point: EntryPoint) -> str:
 class BoundSpec:
     """A provider's spec, together with the class of the driver that reads it.
 
-    A scheme is looked up once, by ``bind``. From there on this value travels, not the scheme.
+    A scheme is looked up once, by ``bind``. After that, functions pass this value on instead of the scheme.
     """
 
     spec: ProviderSpec
@@ -167,7 +167,7 @@ class BoundSpec:
     def owner(self) -> str:
         """The scheme under which users keep the driver's credentials.
 
-        A second driver for the accounts of another one names that one in its class attribute ``credentials_of``.
+        A second driver for the same accounts has the first one's scheme in its class attribute ``credentials_of``.
         """
         return str(getattr(self.driver, "credentials_of", self.spec.scheme))
 
@@ -177,7 +177,7 @@ class BoundSpec:
 
     def load_libraries(self) -> None:
         """Import what ``connect`` will need, for processes that are forked from this one. Connects to nothing."""
-        with closed(rows_of(self.spec.scheme, self.driver)):  # some read the environment as they are imported
+        with closed(rows_of(self.spec.scheme, self.driver)):  # some modules read the environment as they are imported
             for name in getattr(self.driver, "imports", ()):
                 importlib.import_module(name)
 
@@ -186,11 +186,10 @@ class BoundSpec:
     ) -> Driver:
         """Return a driver ready for use, without a network call.
 
-        A part of an array (``is_part``) may be away: what works without some of its parts is not refused for one of
-        them.
+        A part of an array (``is_part``) may be unavailable, because an array works without some of its parts.
 
-        For an emulated provider the caller passes the emulator's endpoint, and a spec whose scheme is the name of the
-        API and which has only the driver's parameters.
+        For an emulated provider the caller passes the emulator's endpoint, and a spec that has the API's name as its
+        scheme and only the driver's parameters.
 
         Raises UsageError, in one line, if the spec, the credentials, or a proxy or certificates that the user has set
         cannot work.

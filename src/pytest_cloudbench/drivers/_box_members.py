@@ -21,7 +21,7 @@ class SharesBoxFolders(SdkDriver):
     }  # fmt: skip
     full_promises = frozenset({"write", "delete", "share"})
     """A co-owner edits and deletes files and invites people (support.box.com, article 360044196413, "Understanding
-    Collaborator Permission Levels"). The role takes a Business or Enterprise plan, and a folder."""
+    Collaborator Permission Levels"). The role needs a Business or Enterprise plan, and is for folders only."""
     _sdk: Any
     _files: Any
     _users: Any
@@ -31,7 +31,7 @@ class SharesBoxFolders(SdkDriver):
 
     @abstractmethod
     def _look_up_item(self, verb: str, path: str) -> tuple[str, str]:
-        """Return type and id of what is at a path."""
+        """Return type and id of the item at a path."""
 
     @abstractmethod
     def _read(self, path: str, file_id: str) -> Iterator[bytes]:
@@ -43,7 +43,7 @@ class SharesBoxFolders(SdkDriver):
             return str(self._users.get_user_me(fields=["login"]).login)
 
     def admit(self, path: str, address: str, level: str) -> None:
-        """Let another account use a folder at a level of ``member_roles``. It gets no letter."""
+        """Let another account use a folder at a level of ``member_roles``. Sends it no e-mail."""
         _, folder_id = self._look_up_item("admit", path)
         ids = self._find_collaborations("admit", path, folder_id, address)
         with self._cloud_errors("admit", path):
@@ -95,12 +95,12 @@ class SharesBoxFolders(SdkDriver):
             self._files.delete_file_by_id(reference.partition("/")[0])
 
     def share_on(self, reference: str, address: str) -> None:
-        """Let a third account read another account's file. It gets no letter."""
+        """Let a third account read another account's file. Sends it no e-mail."""
         with self._cloud_errors("share on", reference):
             self._invite("file", reference.partition("/")[0], address, "read")
 
 
 def _is_with(collaboration: Any, address: str) -> bool:
-    """Return whether a collaboration is with the account of an address, or with nobody who has accepted yet."""
+    """Return whether a collaboration is with an address, also if the invitation is not accepted yet."""
     login = getattr(collaboration.accessible_by, "login", None) or collaboration.invite_email
     return str(login).lower() == address.lower()

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from threading import Lock
 
 ROOT = "0"
-"""The id of the folder above all."""
+"""The id of the root folder."""
 
 _MOST_FILES = 10_000
 
@@ -65,6 +65,6 @@ class Memory:
                 self._stored.popitem(last=False)
 
     def take_stored(self, path: str) -> tuple[str, str] | None:
-        """Return id and etag of a file that was stored at a path, and forgets them."""
+        """Return id and etag of a file that was stored at a path, and forget them."""
         with self._lock:
             return self._stored.pop(path.lower(), None)

@@ -1,4 +1,4 @@
-"""Between the Box SDK and the network: its session, its redirects and its tokens.
+"""The layer between the Box SDK and the network: sessions, redirects and tokens.
 
 What may live here: parts that the driver gives the SDK, and what they do to each request. No verbs and no paths.
 """
@@ -91,7 +91,7 @@ def authentication(sdk: Any, network: Any, secrets: Mapping[str, str]) -> Any:
     bearer = Bearer(cast("Any", Grant()), {"refresh_token": ""}, "", bytes)
 
     class Renewed(sdk.BoxCCGAuth):  # type: ignore[misc]  # the SDK has no types here
-        """The SDK asks it for the header of each request."""
+        """Authentication that gives the SDK the header of each request."""
 
         def retrieve_authorization_header(self, *, network_session: Any = None) -> str:
             return bearer.header()
@@ -100,9 +100,9 @@ def authentication(sdk: Any, network: Any, secrets: Mapping[str, str]) -> Any:
 
 
 def forget_details(error: Any) -> None:
-    """Take request and response out of an SDK's error, except the item that is in the way.
+    """Remove request and response from an error of the SDK, except for the item that has the name already.
 
-    The SDK prints them broken into lines, where no filter finds a token that the service repeats.
+    The SDK prints them with line breaks, so a filter would not find a token that the service repeats.
     """
     request, response = getattr(error, "request_info", None), getattr(error, "response_info", None)
     if request is None or response is None:

@@ -18,7 +18,7 @@ class FindsInBoxTrash(SdkDriver):
     _trash: Any
 
     def find_deleted(self, path: str, content: bytes) -> str:
-        """Return whether a file of this name and content is in the trash, by its hash."""
+        """Return ``in the trash`` if a file with this name and the content's hash is there. Otherwise empty."""
         digest, name = hashlib.sha1(content, usedforsecurity=False).hexdigest(), path.rpartition("/")[2]
         is_there = any(item.type == "file" and (item.name, item.sha_1) == (name, digest) for item in self._list_trash())
         return "in the trash" if is_there else ""

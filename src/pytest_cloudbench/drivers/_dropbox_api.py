@@ -46,14 +46,14 @@ OAUTH = OAuthLogin(
 )
 
 SESSION_PIECE_BYTES = 16 * MIB
-"""Upload sessions: the provider requires multiples of 4 MiB; few of them keep memory use low."""
+"""The size of an upload session's pieces: Dropbox wants a multiple of 4 MiB. A small one keeps memory use low."""
 
 MEMBER_ROLES: Mapping[str, str] = {"viewer_no_comment": "", "viewer": "read", "editor": "write", "owner": ""}
 """The service's names for what members of a shared folder may do."""
 
 EDITORS_MAY = frozenset({"write", "delete", "share"})
-"""An editor adds, edits, deletes and shares files (help.dropbox.com, "set-file-folder-permissions"). An owner can keep
-inviting for itself (``AclUpdatePolicy``), which nobody else can widen: viewers never invite."""
+"""An editor adds, edits, deletes and shares files (help.dropbox.com, "set-file-folder-permissions"). An owner can
+reserve invitations for itself (``AclUpdatePolicy``). Viewers never invite."""
 
 # A refusal (409, some 403 and 404) is a path of tags, such as path/conflict/file: the last known one counts.
 TAG_KINDS: Mapping[str, ErrorKind] = {
@@ -98,7 +98,7 @@ _TOKEN_WORDS = ("access token", "authorization")
 
 
 def kind_of_status(status: int, text: str) -> ErrorKind:
-    """Return the kind of an answer without tags. A 2xx is one that cannot be read, which is the server's fault."""
+    """Return the kind of error of an answer without tags. Here a 2xx cannot be read, which is the server's fault."""
     if status == 400 and any(word in text.lower() for word in _TOKEN_WORDS):
         return ErrorKind.AUTH
     return _STATUS_KINDS.get(status, ErrorKind.INVALID if 400 <= status < 500 else ErrorKind.SERVER)
@@ -111,7 +111,7 @@ def kind_of_tags(tags: list[str]) -> ErrorKind:
 
 
 def require_composed(verb: str, path: str, text: str) -> None:
-    """Raise CloudError if names are not composed (NFC): Dropbox would store others, and not find these."""
+    """Raise CloudError if names are not composed (NFC): Dropbox would store them composed, and not find them."""
     if not is_normalized("NFC", text):
         raise CloudError(ErrorKind.INVALID, verb, path, detail="a name is composed (NFC) here")
 

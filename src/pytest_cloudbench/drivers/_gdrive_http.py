@@ -1,4 +1,4 @@
-"""The transport of the Google Drive driver's requests: httplib2, one client per thread, and their count.
+"""The transport of the Google Drive driver's requests: httplib2, with one client and one request count per thread.
 
 What may live here: connections, tokens, switching off redirects and retries, and reading a body piece by piece.
 ``httplib2`` is the library's own transport; each of its clients is for one thread.
@@ -94,7 +94,7 @@ class Transport:
 
     @contextmanager
     def stream(self, uri: str, headers: Mapping[str, str], accept: int) -> Iterator[tuple[int, Iterator[bytes]]]:
-        """Send a GET, and yield the status and the body's pieces. Raises Refused for statuses but 200 and ``accept``.
+        """Send a GET, and yield status and body pieces. Raises Refused for other statuses than 200 and ``accept``.
 
         Until the body is read, the thread cannot reuse the connection: another request opens a new one.
         """
@@ -129,7 +129,7 @@ class Transport:
 
 
 class _PerThread(RequestCount):
-    """Also the thread's client."""
+    """The number of requests that a thread has sent, and the thread's client."""
 
     http: Any = None
 
@@ -141,7 +141,7 @@ def _read_pieces(response: Any) -> Iterator[bytes]:
 
 
 def _is_readable(sock: Any) -> bool:
-    """Return whether an idle connection has something to read: the server's goodbye."""
+    """Return whether an idle connection has something to read, which means that the server has closed it."""
     if not hasattr(select, "poll"):
         return bool(select.select([sock], [], [], 0)[0])
     poll = select.poll()
@@ -150,7 +150,7 @@ def _is_readable(sock: Any) -> bool:
 
 
 def _http_class() -> type[Any]:
-    """Return a subclass of httplib2's client that works as the module says. Made late: the import costs time."""
+    """Return a subclass of httplib2's client that works as the module's docstring says. Imports it late."""
     import httplib2
 
     class Http(httplib2.Http):  # type: ignore[misc]  # httplib2 has no types
@@ -161,7 +161,7 @@ def _http_class() -> type[Any]:
             self.transport, self.follow_redirects = transport, False
 
         def add_token(self, uri: str, headers: Mapping[str, str]) -> dict[str, str]:
-            """Return the headers with the token, and with a new one if it has ended."""
+            """Return the headers with a valid token. Raises Misled for an address on another host."""
             if urlsplit(uri).netloc not in self.transport.hosts:
                 raise Misled(f"the answer leads to another host: {urlsplit(uri).netloc}")
             return {**headers, "authorization": self.transport.token.header(self.request_without_token)}
@@ -182,7 +182,7 @@ def _http_class() -> type[Any]:
             return _tunnel_class(proxy, self.ca_certs) if proxy else httplib2.SCHEME_TO_CONNECTION[urlsplit(uri).scheme]
 
         def _conn_request(self, conn: Any, uri: str, method: str, body: Any, headers: Any) -> Any:
-            """Overrides httplib2's method for one exchange, which would send twice."""
+            """Send one request once, in place of httplib2's method, which may send it twice."""
             response = self.transport.send_once(conn, method, uri, body, headers)
             try:
                 content = response.read()
@@ -232,7 +232,7 @@ def _tunnel_class(proxy: str, ca_file: str) -> type[HTTPSConnection]:
     headers = {"Proxy-Authorization": f"Basic {login}"} if user_info else {}
 
     class Tunnelled(HTTPSConnection):
-        """A connection to a host, for which the proxy is asked first."""
+        """A connection to a host through the proxy."""
 
         def __init__(self, netloc: str, timeout: float | None = None, **_more: Any) -> None:
             trusted = ssl.create_default_context(cafile=ca_file)
@@ -262,14 +262,14 @@ class Token:
             return f"Bearer {self._fixed}"
         if not credentials.valid:
             with self._lock:
-                if not credentials.valid:  # another thread may have done it
+                if not credentials.valid:  # another thread may have renewed them
                     credentials.refresh(_Renewal(send))
                     redact.learn([credentials.token])
         return f"Bearer {credentials.token}"
 
 
 class _Renewal:
-    """google-auth's interface to what sends requests."""
+    """The object by which google-auth sends a request."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -282,7 +282,7 @@ class _Renewal:
 
 
 class _Renewed:
-    """google-auth's interface to an answer."""
+    """An answer as google-auth reads it."""
 
     def __init__(self, status: int, headers: Mapping[str, str], data: bytes) -> None:
         self.status, self.headers, self.data = status, headers, data

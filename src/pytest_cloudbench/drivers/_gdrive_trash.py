@@ -22,7 +22,7 @@ class FindsInDriveTrash(SdkDriver):
         """Send one of the library's requests, once."""
 
     def find_deleted(self, path: str, content: bytes) -> str:
-        """Return whether a file of this name and content is in the trash, by its hash."""
+        """Return ``in the trash`` if a file with this name and the content's hash is there. Otherwise empty."""
         digest = hashlib.md5(content, usedforsecurity=False).hexdigest()
         request = self._files.list(
             q=f"name = '{escape_name(path.rpartition('/')[2])}' and trashed = true", fields=_FIELDS,

@@ -37,7 +37,8 @@ class _ContentPath:
         self.name, self._content, self._offset = name, content, 0
 
     def open(self, _mode: str) -> _ContentPath:
-        """Start from the beginning."""
+        """Return this object, at the beginning of the content."""
+        self._offset = 0
         return self
 
     def read(self, length: int) -> bytes:
@@ -76,7 +77,7 @@ def _bound_api_class(url: str) -> Any:
 
 
 class MegaAccount:
-    """Logs in at the first operation.
+    """An account of MEGA, which logs in at the first operation.
 
     Args:
         endpoint: the service that stands in for MEGA; None for MEGA itself.
@@ -93,7 +94,7 @@ class MegaAccount:
         self._session: CountedSession | None = None
         self._core: Any = None
         self._lock = asyncio.Lock()
-        self._tree, self._log_place, self._log_position = NodeTree(), "", 0
+        self._tree, self._sequence_token, self._applied_events = NodeTree(), "", 0
         self._prepared: set[str] = set()
 
     async def close(self) -> None:
@@ -133,8 +134,8 @@ class MegaAccount:
         nodes = await core.deserialize_nodes(answer["f"])
         root = next(node.id for node in nodes if node.type.name == "ROOT_FOLDER")
         links = {link["ph"]: link["h"] for link in answer.get("ph", ())}
-        self._tree, self._log_place = NodeTree(nodes, links, root), answer["sn"]
-        self._log_position = 0
+        self._tree, self._sequence_token = NodeTree(nodes, links, root), answer["sn"]
+        self._applied_events = 0
 
     async def tree(self) -> NodeTree:
         """Return the tree as the service knows it now: one request, with a short answer if nothing has changed."""
@@ -145,9 +146,9 @@ class MegaAccount:
                     return self._tree
         from mega.errors import RequestError
 
-        tree, log_place, position = self._tree, self._log_place, self._log_position
+        tree, sequence_token, applied_before = self._tree, self._sequence_token, self._applied_events
         try:
-            answer = await self._log.post([], {"sn": log_place})
+            answer = await self._log.post([], {"sn": sequence_token})
         except RequestError as error:
             if error.code != _TOO_MANY_EVENTS:
                 raise
@@ -157,11 +158,11 @@ class MegaAccount:
             return self._tree
         if "a" in answer and tree is self._tree:
             # The answer to another thread's request may have come first, and may have held more events.
-            applied = self._log_position - position
-            for event in answer["a"][applied:]:
+            already_applied = self._applied_events - applied_before
+            for event in answer["a"][already_applied:]:
                 self._apply_event(event)
-            if len(answer["a"]) > applied:
-                self._log_place, self._log_position = answer["sn"], position + len(answer["a"])
+            if len(answer["a"]) > already_applied:
+                self._sequence_token, self._applied_events = answer["sn"], applied_before + len(answer["a"])
         return self._tree
 
     def _apply_event(self, event: Any) -> None:
@@ -272,7 +273,7 @@ class MegaAccount:
         return node
 
     async def read_pieces(self, path: str) -> AsyncIterator[bytes]:
-        """Yield a file's content in the chunks of its MAC, the last one only after the MAC has proved right."""
+        """Yield a file's content in the chunks of its MAC, the last one only after the MAC was checked."""
         from mega.chunker import MegaChunker, get_chunks
 
         node = await self.find_node(path)
@@ -292,7 +293,7 @@ class MegaAccount:
     # ---------------------------------------------------------------- changes
 
     async def delete(self, path: str) -> None:
-        """Remove all that has a path, for good: not into the rubbish bin, which counts against the quota."""
+        """Remove all nodes at a path for good, not into the rubbish bin, which counts against the quota."""
         nodes = (await self.tree()).nodes_at(path)
         _first_node(nodes)
         await self._destroy_nodes([node.id for node in nodes])
@@ -300,22 +301,22 @@ class MegaAccount:
     async def _destroy_nodes(self, handles: Sequence[str], *, may_be_gone: bool = False) -> None:
         api = self._api
         commands = [{"a": "d", "n": handle, "i": api.client_id} for handle in handles]
-        await self._send_commands(commands, fine=(0, _GONE) if may_be_gone else (0,))
+        await self._send_commands(commands, accepted=(0, _GONE) if may_be_gone else (0,))
         for handle in handles:
             self._tree.remove(handle)
 
-    async def _send_commands(self, commands: Sequence[dict[str, Any]], fine: tuple[int, ...] = (0,)) -> None:
+    async def _send_commands(self, commands: Sequence[dict[str, Any]], accepted: tuple[int, ...] = (0,)) -> None:
         """Send commands in one request. The SDK raises if a single command fails, but ignores failures in a list."""
         from mega.errors import RequestError
 
         try:
             answers = await self._api.post(list(commands))
         except RequestError as error:
-            if error.code not in fine:
+            if error.code not in accepted:
                 raise
             return
         for answer in answers if isinstance(answers, list) else (answers,):
-            if isinstance(answer, int) and answer not in fine:
+            if isinstance(answer, int) and answer not in accepted:
                 raise RequestError(answer)
 
     async def mkdir(self, path: str) -> None:
@@ -326,7 +327,7 @@ class MegaAccount:
         await self._ensure_folder(path)
 
     async def copy(self, source: str, target: str) -> Any:
-        """Copy on the server, a folder with all below it: new nodes of the same content and keys."""
+        """Copy a file, or a folder with all below it, on the server: new nodes have the same content and keys."""
         node, parent = await self._prepare_transfer(source, target)
         entries: list[dict[str, Any]] = []
         pending = [(node, "")]

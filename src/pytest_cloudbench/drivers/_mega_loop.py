@@ -55,7 +55,7 @@ class LoopThread:
 
     @property
     def is_closed(self) -> bool:
-        """True once it has ended."""
+        """True once the loop has ended."""
         return self._loop.is_closed()
 
     def requests(self) -> int:

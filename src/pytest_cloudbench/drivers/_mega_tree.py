@@ -54,9 +54,9 @@ class NodeTree:
         if node is None:
             return
         names = self._children[node.parent_id]
-        same = names[node.attributes.name]
-        del same[handle]
-        if not same:
+        namesakes = names[node.attributes.name]
+        del namesakes[handle]
+        if not namesakes:
             del names[node.attributes.name]
 
     def _nodes_below(self, handle: str) -> Iterator[Any]:
@@ -64,7 +64,7 @@ class NodeTree:
         while pending:
             node = self._nodes[pending.pop()]
             yield node
-            pending += [child for same in self._children.get(node.id, {}).values() for child in same]
+            pending += [child for namesakes in self._children.get(node.id, {}).values() for child in namesakes]
 
     # ---------------------------------------------------------------- paths
 
@@ -99,15 +99,15 @@ class NodeTree:
             parent, folders = pending.pop()
             merged: dict[str, list[Any]] = {}
             for folder in folders:
-                for name, same in self._children.get(folder.id, {}).items():
-                    merged.setdefault(name, []).extend(same.values())
-            for name, same_name in merged.items():
+                for name, namesakes in self._children.get(folder.id, {}).items():
+                    merged.setdefault(name, []).extend(namesakes.values())
+            for name, merged_nodes in merged.items():
                 child_path = f"{parent}/{name}"
-                best = min(same_name, key=self._sort_key)
+                best = min(merged_nodes, key=self._sort_key)
                 yield child_path, best
                 if not best.is_file:
-                    pending.append((child_path, same_name))
+                    pending.append((child_path, merged_nodes))
 
     def children_of(self, node: Any) -> list[Any]:
         """Return the nodes in a folder."""
-        return [child for same in self._children.get(node.id, {}).values() for child in same.values()]
+        return [child for namesakes in self._children.get(node.id, {}).values() for child in namesakes.values()]

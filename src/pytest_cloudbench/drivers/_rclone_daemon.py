@@ -1,4 +1,4 @@
-"""The daemon behind the rclone driver: one process for each agent, which ends with it, even if the agent is killed.
+"""The daemon behind the rclone driver: one process for each agent, which ends with the agent, even a killed one.
 
 What may live here: the remote for a service that stands in for a provider, the daemon's flags, and its start and end.
 """
@@ -38,7 +38,8 @@ _START_S = 60.0
 _SERVING = "Serving remote control on "
 _LASTING = "2035-01-01T00:00:00Z"
 
-# API to rclone's type of remote, and to the options of such a remote: ``{url}``, or a credential's name in braces.
+# API to rclone's type of remote, and to the remote's options: ``{url}``, or a credential's name in braces, with an
+# exclamation mark if rclone wants it obscured.
 _TYPES: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "azure": ("azureblob", {"account": "{account}", "key": "{account_key}", "endpoint": "{url}"}),
     "box": ("box", {"token": "{token}"}),
@@ -88,7 +89,7 @@ def settings(endpoint: Endpoint) -> dict[str, str]:
         environment["X_MEGA_API_URL"] = endpoint.url.rstrip("/")
     if endpoint.proxy and "{url}" not in "".join(templates.values()) and endpoint.api not in ("mega", "sftp"):
         environment["HTTPS_PROXY"] = endpoint.proxy
-    if endpoint.ca_file:  # some of its requests are made by a client that ignores the flag
+    if endpoint.ca_file:  # for some requests rclone has a client that ignores its flag --ca-cert
         environment |= {"SSL_CERT_FILE": endpoint.ca_file, "RCLONE_CA_CERT": endpoint.ca_file}
     return environment
 
@@ -106,7 +107,7 @@ def _drive_id(endpoint: Endpoint) -> str:
 
 
 def _program_path() -> str:
-    """Return the path of the program. This environment comes first, where the wheel installs it."""
+    """Return the path of rclone. The folder of this Python comes first, because the wheel installs it there."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     return shutil.which("rclone", path=path) or "rclone"
 
@@ -129,7 +130,7 @@ class Daemon:
         timeout_s: how long it waits for a connection, or for the next bytes.
 
     Attributes:
-        flags: what is switched off in it, or bounded. The pacers of its backends stay, since nothing switches them off.
+        flags: the flags that switch off or bound what it does. No flag switches off the pacers of its backends.
         user: the user name for its remote control.
         password: that user's password.
     """
@@ -143,7 +144,7 @@ class Daemon:
         redact.learn([self.password])
 
     def url(self) -> str:
-        """Return its address. Starts it first if it is not running. Raises ServiceError."""
+        """Return the daemon's URL. Starts the daemon first if it is not running. Raises ServiceError."""
         with self._lock:
             if not self._url:
                 try:
@@ -179,7 +180,7 @@ class Daemon:
         self._url = match[1]
 
     def stop(self) -> None:
-        """End it. Safe to call again."""
+        """End the daemon. Safe to call again."""
         with self._lock:
             if self._child is not None:
                 self._child.stop()

@@ -97,7 +97,7 @@ def _meaning_of(error: Any) -> Meaning:
 
 
 def entry_of_object(path: str, size_bytes: int, etag: str | None, *, tells_md5: bool) -> Entry:
-    """Return the entry of an object, with its digest if its tag is one: that of an object in parts is not."""
+    """Return the entry of an object. Its ETag is its digest, unless it was uploaded in parts."""
     has_digest = tells_md5 and size_bytes <= MULTIPART_BYTES
     return Entry(path, size_bytes=size_bytes, digest=md5_of(etag) if has_digest else None)
 
@@ -124,7 +124,7 @@ class S3Bucket(SdkDriver):
         self._has_versions = True
         client.meta.events.register("before-send.s3", self._sent.count)
         client.meta.events.register("before-call.s3", _never_redirect)
-        # It adds a header of Lambda's, from variables that it reads before each request.
+        # The handler adds a header of Lambda's, from variables that it reads before each request.
         client.meta.events.unregister("before-call", handlers.add_recursion_detection_header)
         client.meta.events.register("before-call.s3.DeleteObjects", _add_content_md5)
 
@@ -267,7 +267,7 @@ def _amazon_url(spec: ProviderSpec) -> str:
 def signing_keys(spec: ProviderSpec, sets: Sequence[CredentialSet], fields: Mapping[str, str]) -> Mapping[str, str]:
     """Return the credentials that sign requests. Raises CredentialsError if they are incomplete.
 
-    The user's own server may want none. It does not look at the signature then.
+    The user's own server may want no credentials, and then ignores the signature.
     """
     if not fields and is_on_this_machine(spec.params.get("endpoint", "")):
         return {"access_key_id": "anonymous", "secret_access_key": "anonymous"}
@@ -302,14 +302,14 @@ def sdk_client(
         proxies=dict.fromkeys(("http", "https"), proxy) if proxy else {},
         s3=s3,
     )
-    nothing = {
+    session_vars = {
         "profile": (None, None, None, None),
         "config_file": (None, None, os.devnull, None),
         "credentials_file": (None, None, os.devnull, None),
         "ignore_configured_endpoint_urls": (None, None, True, None),
     }
-    session = Session(session_vars=nothing)
-    # Not those in the home, which would replace the SDK's own descriptions of services.
+    session = Session(session_vars=session_vars)
+    # Not the files in the home folder, which would replace the SDK's own descriptions of services.
     models = Loader([Loader.BUILTIN_DATA_PATH], include_default_search_paths=False)
     session.register_component("data_loader", models)
     try:
@@ -330,7 +330,7 @@ def sdk_client(
 def addressing_of(spec: ProviderSpec) -> str:
     """Return how the spec says that a bucket is addressed: ``path`` (HOST/BUCKET), ``virtual`` (BUCKET.HOST), or "".
 
-    Without it, Amazon's are virtual, and those at an endpoint are not: few servers have a name for each bucket.
+    Without it, buckets of Amazon are virtual, and those at an endpoint are not: few servers have names for buckets.
     Raises SpecError.
     """
     style = spec.params.get("addressing", "")

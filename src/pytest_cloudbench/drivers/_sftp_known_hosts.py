@@ -24,7 +24,7 @@ class KnownKeys:
     Attributes:
         trusted: pairs of key type and key, in the order of the file.
         revoked: keys that must not be accepted, whatever else the file says.
-        has_authority: the file trusts a certificate authority for this host.
+        has_authority: True if the file trusts a certificate authority for this host.
     """
 
     trusted: Sequence[tuple[str, bytes]] = ()

@@ -34,7 +34,7 @@ class HostKeys:
     """The host keys of one server that are trusted.
 
     Args:
-        named: the fingerprint of the only key that is trusted; empty if those in ``known`` are.
+        named: the fingerprint of the only key that is trusted; if it is empty, the keys in ``known`` are.
         known: what ``known_hosts`` says of the server.
     """
 
@@ -74,7 +74,7 @@ class HostKeys:
 
 
 def _type_of_key(algorithm: str) -> str:
-    """Return the type of the keys that an algorithm of negotiation uses: RSA keys have several."""
+    """Return the key type of a host key algorithm. RSA keys are used by several algorithms."""
     return "ssh-rsa" if algorithm.startswith("rsa-sha2-") else algorithm
 
 
@@ -82,8 +82,8 @@ def private_key(name: str, data: bytes, passphrase: str | None) -> Any:
     """Return the user's private key as paramiko takes it, read once for all connections. Raises CredentialsError.
 
     Args:
-        name: of its file; a certificate beside it is loaded, too.
-        data: in any form that OpenSSH reads: its own, PKCS#8, or the traditional ones of OpenSSL.
+        name: the path of its file; a certificate beside it is loaded, too.
+        data: the file's content, in any form that OpenSSH reads: its own, PKCS#8, or the traditional ones of OpenSSL.
         passphrase: ignored if the key is not encrypted.
     """
     import paramiko

@@ -176,7 +176,7 @@ class AzureDriver(SdkDriver):
             return Entry(path, size_bytes=size_bytes, digest=_md5_in_hex(answer.get("content_md5")))
 
     def _put_in_blocks(self, path: str, name: str, content: Content) -> Entry:
-        """Upload blocks one after the other. Those of an upload that fails stay invisible, and go with the folder."""
+        """Upload blocks one after the other. Those of a failed upload stay, invisible, until the folder is removed."""
         from azure.storage.blob import BlobBlock
 
         size_bytes = content.size_bytes
@@ -275,14 +275,15 @@ class AzureDriver(SdkDriver):
                 blob.delete_blob()
 
     def mkdir(self, path: str) -> None:
-        """There are no folders."""
+        """Do nothing: there are no folders."""
 
 
 def _blob_name(verb: str, path: str) -> str:
     """Return the blob's name.
 
-    Raises CloudError for a name that would not stay what it is. Azure removes dots at the end of a part, and reads a
-    backslash as a slash. A list, which is XML, cannot hold control characters: one such name would hide all others.
+    Raises CloudError for a name that Azure would change or could not list. It removes dots at the end of a part, and
+    reads a backslash as a slash. A list, which is XML, cannot hold control characters: one such name would hide all
+    others.
     """
     name = key_of(verb, path)
     if _NO_NAME.search(name):
@@ -315,14 +316,14 @@ def _container_client(spec: ProviderSpec, endpoint: Endpoint | None, secrets: Ma
     from azure.core.settings import settings
     from azure.storage.blob import ContainerClient
 
-    settings.tracing_enabled.set_value(False)  # or variables that it reads before each request add headers
+    settings.tracing_enabled.set_value(False)  # or variables that the SDK reads before each request add headers
     options: dict[str, Any] = {
         "transport": RequestsTransport(
             session=session,
             session_owner=False,
             connection_timeout=timeout_of(spec),
             read_timeout=timeout_of(spec),
-            connection_verify=None,  # the session says so
+            connection_verify=None,  # the session has its own setting
             use_env_settings=False,
         ),
         "retry_total": 0,

@@ -1,8 +1,7 @@
-"""The one narrow seam between experiments and providers: the driver protocol, and what all drivers share.
+"""The interface between experiments and providers: the driver protocol, and what all drivers share.
 
-Drivers never measure time, never retry and never
-swallow errors: every failure is raised as ``CloudError`` with the cause chained. The engine is the only clock. A driver
-is safe to call from many threads at once.
+Drivers never measure time, never retry and never swallow errors: every failure is raised as ``CloudError`` with the
+cause chained. The engine is the only clock. A driver is safe to call from many threads at once.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ _VARYING = re.compile(
     r"|(?:(?<=bytes, expected )|(?<=expected is )|(?<=on a total of ))\d+",
     re.ASCII | re.IGNORECASE,
 )
-"""Ids (no words with one number, and no fingerprints of hosts); times; how much of a body came, and of how much."""
+"""Ids (but no words with one number, and no host fingerprints), times, and received and expected byte counts."""
 _COMPOSITE_METHODS = ("check_children", "compose")
 _FolderKey = TypeVar("_FolderKey")
 
@@ -66,10 +65,10 @@ class CredentialSet:
         required: names of the fields that must all be present.
         optional: names of fields that may be added.
         public: names of fields that only identify the client and are not secret.
-        free: names of fields that may hold spaces and letters of any script: names, passwords and paths that no header
-            carries as they are.
-        single_use: its refresh token works once, so only what ``cloudbench login`` has stored is of use, where the next
-            one is stored too. The driver is given the access token that ``renewal`` gets for it.
+        free: names of fields that may hold spaces and letters of any script, because no header carries them as they
+            are: names, passwords and paths.
+        single_use: True if its refresh token works only once. Then only credentials that ``cloudbench login`` has
+            stored are used, because the next token is stored there. ``renewal`` gets the driver's access token.
     """
 
     required: tuple[str, ...]
@@ -90,7 +89,7 @@ class OAuthLogin:
         shows_code: whether the page shows a code to paste if it is given no address to return to.
         scopes: what the tokens may do; empty for everything that the application may do.
         extra: further parameters of the page's address.
-        port: of loopback, to which the page returns, where a provider wants an application's whole address; 0: any.
+        port: the port of loopback to which the page returns, if the provider wants it to be registered; 0 for any.
         client_id: the credentials' field with the application's id.
         client_secret: the field with its secret, for providers that give applications one.
         register: where users register an application of their own.
@@ -149,7 +148,7 @@ class SharesWithMembers(Protocol):
         ...
 
     def refer(self, path: str) -> str:
-        """Return by what members find a file."""
+        """Return the reference by which members find a file."""
         ...
 
     def read_shared(self, reference: str) -> bytes:
@@ -174,7 +173,7 @@ class FindsDeleted(Protocol):
     """A driver that finds what its service keeps of deleted files, as versions or in a trash."""
 
     def find_deleted(self, path: str, content: bytes) -> str:
-        """Return in words where the content of a deleted file still is. Empty if nowhere. Raises CloudError."""
+        """Return a few words on where the content of a deleted file still is. Empty if nowhere. Raises CloudError."""
         ...
 
 
@@ -214,8 +213,8 @@ def seconds_of(header: object) -> float | None:
 def detail_of(words: str, path: str) -> str:
     """Return a provider's words as the detail of an error: in one line, not longer than can be shown.
 
-    Without secrets, and without what differs from request to request: what a URL asks for, names of the file at
-    ``path``, ids, times, how much of a body came. Each becomes ``*``, so that errors of one kind have one text.
+    Secrets are removed. So that errors of one kind have one text, ``*`` replaces what differs from request to request:
+    the targets of URLs, the names of the file at ``path``, ids, times and byte counts.
     """
     words = " ".join(redact.clean(words)[:_MOST_CHARACTERS].split())
     words = _REQUEST_TARGET.sub(rf"\1{_WILDCARD}", words)
@@ -243,18 +242,18 @@ class RequestCount(local):
     """The number of requests that a thread has sent.
 
     Attributes:
-        requests: by this thread so far.
+        requests: how many this thread has sent so far.
     """
 
     requests = 0
 
     def count(self, *_args: Any, **_kwargs: Any) -> None:
-        """A request hook."""
+        """Count a request. For use as a request hook."""
         self.requests += 1
 
 
 class LastResponse(RequestCount):
-    """Also the thread's last response, which an SDK hides.
+    """The number of requests that a thread has sent, and its last response, which an SDK hides.
 
     Attributes:
         response: as the HTTP library gave it; None before the first one, and after a request without an answer.
@@ -263,7 +262,7 @@ class LastResponse(RequestCount):
     response: Any = None
 
     def counted(self, send: Any) -> Any:
-        """An adapter's ``send``, through which every request goes, including redirects, retries and token requests."""
+        """Return an adapter's ``send`` that also counts all requests: redirects, retries and token requests, too."""
 
         def counted_send(*args: Any, **options: Any) -> Any:
             self.count()
@@ -280,7 +279,7 @@ class LastResponse(RequestCount):
             adapter.send = self.counted(adapter.send)
 
     def note(self, response: Any, *_args: Any, **_kwargs: Any) -> None:
-        """A response hook."""
+        """Keep a response. For use as a response hook."""
         self.response = response
 
     def status(self) -> int | None:
@@ -303,7 +302,7 @@ def check_params(spec: ProviderSpec, known: Collection[str]) -> None:
 
 
 def choice_of(spec: ProviderSpec, name: str, choices: tuple[str, str], default: str | None = None) -> str:
-    """Return the value of a parameter that has two, by default the first one. Raises SpecError."""
+    """Return the value of a parameter that has two choices, by default the first one. Raises SpecError."""
     value = spec.params.get(name, choices[0] if default is None else default)
     if value not in choices and name in spec.params:
         raise SpecError(f"provider {spec.text!r}: {name} is {choices[0]} or {choices[1]}, not {value!r}")
@@ -369,7 +368,7 @@ def usable_credentials(scheme: str, sets: Iterable[CredentialSet], credentials: 
 
 
 def _check_value(scheme: str, name: str, value: str, *, is_free: bool) -> None:
-    # Here, because an HTTP library that finds it prints the value in its own message.
+    # Checked here, because an HTTP library that finds such a character prints the value in its own message.
     if not value.isprintable() or not (is_free or (value.isascii() and " " not in value)):
         problem = "a control character" if is_free else "a space or another character that is not allowed"
         raise CredentialsError(f"{scheme}: {name} contains {problem}; copy it again")
@@ -393,8 +392,8 @@ def names_in(verb: str, path: str) -> list[str]:
 def walk(top: _FolderKey, children: Callable[[_FolderKey], Iterable[tuple[Entry, _FolderKey]]]) -> Iterator[Entry]:
     """Yield everything below a folder, for a driver that lists folder by folder.
 
-    A folder below it may go in the meantime, before its turn or between two of its pages. What it held is left out
-    then: the listing is later than the deletion. Only for the top folder, NOT_FOUND leaves.
+    A folder below it may be deleted meanwhile, before its turn or between two of its pages. The rest of its content is
+    left out then. NOT_FOUND is raised for the top folder only.
 
     Args:
         top: the driver's key of the folder: a path, an id, or both.
@@ -454,7 +453,7 @@ class Driver(Protocol):
     ``share(path) -> str``, ``revoke(url) -> None``, ``space() -> tuple[int, int]``. A driver that can talk to services
     of other APIs than the one it is named after lists them in a class attribute, ``apis``. One that uses the accounts
     of another driver names its scheme in a class attribute, ``credentials_of``. One that knows where the provider's own
-    programs keep credentials has a static method ``elsewhere()``, which yields each place that has some and the fields.
+    programs keep credentials has a static method ``elsewhere()``, which yields each source and its fields.
     One that knows an address whose answers are dated gives it as ``clock_url``, of the class or the connected driver.
     One whose requests cannot be recorded and replayed says why in a class attribute, ``no_cassette``. One that is not
     in the table of ``drivers.surroundings`` says in a class attribute, ``surroundings``, what its libraries read.
@@ -494,7 +493,7 @@ class Driver(Protocol):
     def list(self, folder: str) -> Iterator[Entry]:
         """Yield all files below ``folder``, recursively, with size and digest, and folders, if there are any.
 
-        NOT_FOUND means ``folder`` itself. A folder below it that goes while it is listed is left out, see ``walk``.
+        NOT_FOUND means ``folder`` itself. A folder below it that is deleted meanwhile is left out, see ``walk``.
         """
         ...
 
@@ -525,9 +524,9 @@ class Preparing(Protocol):
     """A driver that has to look up or create something before operations in a folder are measured."""
 
     def prepare(self, folder: str) -> None:
-        """Called by every agent before measurement starts, once the folder exists. It may be called again.
+        """Do what an application does once, not for each file: look up a folder's id or a bucket, open a connection.
 
-        For what an application does only once instead of for each file: get a folder's id, a bucket, a connection.
+        Every agent calls this before measurement starts, once the folder exists, and may call it again.
         """
         ...
 
@@ -574,8 +573,8 @@ class Composite(Protocol):
 class Described(Protocol):
     """A composite whose spec names a file that describes it, children included: ``NAME:FILE?state=FOLDER``.
 
-    What such a driver keeps for itself is where the file says, or in the folder ``state``: where nothing that it is
-    made of outlives the run, the run gives it one that does not either.
+    Such a driver keeps its own data where the file says, or in the folder ``state``. If none of its children outlives
+    the run, the run gives it a folder that does not either.
     """
 
     @classmethod

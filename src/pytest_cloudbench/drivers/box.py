@@ -8,7 +8,7 @@ answer has the id of whatever has that name, however many entries the folder has
 that stays true:
 
 - Ids of folders. A 404 for a remembered folder is followed by one more attempt with ids that are looked up anew.
-- Id and etag of files that it has stored, for the next ``put`` to the same path. That one goes with ``If-Match``, so a
+- Id and etag of files that it has stored, for the next ``put`` to the same path. That ``put`` sends ``If-Match``, so a
   file that was changed, renamed or moved meanwhile is never overwritten by mistake. Reads look a file up each time.
 
 What the SDK does on its own, and how this driver handles it:
@@ -249,7 +249,7 @@ class BoxDriver(SharesBoxFolders, FindsInBoxTrash):
         return self._memory.nearest_folder(path)
 
     def _item_by_name(self, verb: str, path: str, folder_id: str, name: str) -> tuple[str, str]:
-        """Return type and id of what has a name in a folder. Raises CloudError, also if nothing has it."""
+        """Return type and id of the item that has a name in a folder. Raises CloudError, also if there is none."""
         try:
             with self._cloud_errors(verb, path):
                 parent = self._sdk.PreflightFileUploadCheckParent(id=folder_id)
@@ -262,7 +262,7 @@ class BoxDriver(SharesBoxFolders, FindsInBoxTrash):
         raise CloudError(ErrorKind.NOT_FOUND, verb, path, detail="nothing has this name") from _NameIsFree(name)
 
     def _item_at(self, verb: str, path: str) -> tuple[str, str]:
-        """Return type and id of what is at a path, by look-ups."""
+        """Return type and id of the item at a path. Looks up what is below the longest known folder."""
         parent, item_id, names = self._nearest_folder(verb, path)
         kind = "folder"
         for name in names:
@@ -328,7 +328,7 @@ class BoxDriver(SharesBoxFolders, FindsInBoxTrash):
             except CloudError as error:
                 if error.kind not in (ErrorKind.CONFLICT, ErrorKind.NOT_FOUND):
                     raise
-                # The file is no longer the one that this driver stored: whatever is there now gets the content.
+                # The file is no longer the one that this driver stored: the one that has the name now gets the content.
         return self._remember_stored(
             path, self._retry_if_stale("put", path, lambda: self._upload_by_name(path, parent, name, content))
         )
@@ -444,7 +444,7 @@ class BoxDriver(SharesBoxFolders, FindsInBoxTrash):
             entries, marker = self._list_page(folder, path, folder_id, marker)
 
     def _list_page(self, folder: str, path: str, folder_id: str, marker: str | None) -> _Page:
-        """Return files and folders of one page with their ids, and where the next one begins."""
+        """Return files and folders of one page with their ids, and the marker of the next page."""
         with self._cloud_errors("list", folder):
             page = self._folders.get_folder_items(
                 folder_id, fields=_ITEM_FIELDS, usemarker=True, marker=marker, limit=self.list_page_entries
@@ -474,7 +474,7 @@ class BoxDriver(SharesBoxFolders, FindsInBoxTrash):
     # --- optional verbs ---------------------------------------------------------------------------
 
     def share(self, path: str) -> str:
-        """Return the URL of a public link to ``path``. A second time it is the same one."""
+        """Return the URL of a public link to ``path``. Another call returns the same one."""
         return self._share(path, {})
 
     def share_until(self, path: str, ends_at: datetime) -> str:
@@ -504,7 +504,7 @@ class BoxDriver(SharesBoxFolders, FindsInBoxTrash):
         return stranger.read(f"{home}/shared/static/{token}")
 
     def _change_link(self, kind: str, item_id: str, limits: Mapping[str, datetime] | None) -> Any:
-        """Give an item a public link with limits, or take the one away that it has (None). Return the item."""
+        """Give an item a public link with limits, or remove its link if ``limits`` is None. Return the item."""
         if kind == "folder":
             link = self._sdk.null if limits is None else self._sdk.UpdateFolderByIdSharedLink(**limits)
             return self._folders.update_folder_by_id(item_id, shared_link=link, fields=["shared_link"])

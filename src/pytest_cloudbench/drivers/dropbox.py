@@ -72,7 +72,7 @@ from pytest_cloudbench.support import redact
 _SDK = "pytest_cloudbench.drivers._dropbox_sdk"
 _CAPABILITIES = replace(CAPABILITIES, via="dropbox SDK on requests; retries and content_hash off")
 
-# The roles of the SDK's hosts. Where they are is in the environment, if that says so when the SDK is imported.
+# The SDK's hosts by their roles. The SDK itself prefers those that the environment names when it is imported.
 _HOSTS = {role: f"{role}.dropboxapi.com" for role in ("api", "content", "notify")}
 # One pool of connections for all threads: more threads than this would lose kept-alive connections.
 _POOL_CONNECTIONS = 256
@@ -96,10 +96,10 @@ def _path_of_tags(error: Any) -> list[str]:
 
 
 class _LastRead(LastResponse):
-    """Also reads refusals to their end: the SDK drops the one of a download unread, and its connection with it."""
+    """A last response that reads refusals to their end. The SDK drops refused downloads unread, with the connection."""
 
     def note(self, response: Any, *_args: Any, **_kwargs: Any) -> None:
-        """A response hook."""
+        """Keep a response. For use as a response hook."""
         super().note(response)
         if response.status_code >= 400:
             _ = response.content
@@ -198,7 +198,7 @@ class DropboxDriver(SdkDriver):
             yield self._client
 
     def _refresh_token(self) -> None:
-        """Get another token if the one there is about to end: once, because every thread would refresh otherwise."""
+        """Get another token if the current one is about to end. The lock keeps other threads from doing the same."""
         with self._refresh_lock:
             self._client.check_and_refresh_access_token()
             if (token := self._client._oauth2_access_token) != self._token:
@@ -316,7 +316,7 @@ class DropboxDriver(SdkDriver):
             return str(client.sharing_create_shared_link_with_settings(path).url)
 
     def share_until(self, path: str, ends_at: datetime) -> str:
-        """Return the URL of a new public link to ``path`` that ends by itself. Dropbox Basic has none."""
+        """Return the URL of a new public link to ``path`` that ends by itself. Not for Dropbox Basic."""
         with self._cloud_errors("share", path) as client:
             settings = import_module("dropbox.sharing").SharedLinkSettings(expires=ends_at.replace(tzinfo=None))
             return str(client.sharing_create_shared_link_with_settings(path, settings).url)
@@ -332,7 +332,7 @@ class DropboxDriver(SdkDriver):
         return open_dropbox_link(url, stranger)
 
     def find_deleted(self, path: str, content: bytes) -> str:
-        """Return whether the newest version of a deleted file is kept, by reading it."""
+        """Return ``as a version`` if the newest version of a deleted file still has the content. Otherwise empty."""
         with self._cloud_errors("list versions", path) as client:
             versions = client.files_list_revisions(path, limit=1).entries
         is_kept = bool(versions) and b"".join(self.get(f"rev:{versions[0].rev}")) == content
@@ -346,13 +346,13 @@ class DropboxDriver(SdkDriver):
             return str(client.users_get_current_account().email)
 
     def admit(self, path: str, address: str, level: str) -> None:
-        """Let another account use a folder at a level of ``member_roles``. It gets no letter."""
+        """Let another account use a folder at a level of ``member_roles``. Sends it no e-mail."""
         folder_id = self._shared_folder("admit", path)
         with self._cloud_errors("admit", path) as client:
             access = getattr(self._sharing.AccessLevel, role_of_level(MEMBER_ROLES, level))
             members = client.sharing_list_folder_members(folder_id).users
             ids = [member.user.account_id for member in members if member.user.email.lower() == address.lower()]
-            for account_id in ids:  # the only name by which a member's level can be changed
+            for account_id in ids:  # a member's level cannot be changed by the e-mail address
                 selector = self._sharing.MemberSelector.dropbox_id(account_id)
                 client.sharing_update_folder_member(folder_id, selector, access)
             if not ids:
@@ -369,12 +369,12 @@ class DropboxDriver(SdkDriver):
             client.sharing_remove_folder_member(folder_id, self._sharing.MemberSelector.email(address), False)
 
     def refer(self, path: str) -> str:
-        """Return the shared folder's id and the file's name, by which members find a file. Share the folder for it."""
+        """Return the shared folder's id and the file's name, by which members find a file. Shares the folder."""
         folder, _, name = path.rpartition("/")
         return f"{self._shared_folder('refer', folder)}/{name}"
 
     def _shared_folder(self, verb: str, path: str) -> str:
-        """Return the id of a folder that is shared, or will be from now on."""
+        """Return the id of a shared folder. Shares the folder if it is not shared yet."""
         with self._cloud_errors(verb, path) as client:
             try:
                 shared = client.sharing_share_folder(path)
@@ -399,7 +399,7 @@ class DropboxDriver(SdkDriver):
         self._in_mounted_folder("delete", reference, lambda: self.delete(f"ns:{reference}"))
 
     def share_on(self, reference: str, address: str) -> None:
-        """Let a third account read the shared folder that has another account's file. It gets no letter."""
+        """Let a third account read the shared folder that has another account's file. Sends it no e-mail."""
         with self._cloud_errors("share on", reference) as client:
             self._add_member(client, reference.partition("/")[0], address, self._sharing.AccessLevel.viewer)
 

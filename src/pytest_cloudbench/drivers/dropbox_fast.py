@@ -1,8 +1,8 @@
 """Driver for Dropbox without its SDK: plain HTTP, one request per operation.
 
 What may live here: what is specific to Dropbox as a client by its HTTP interface, in this order: imports, capabilities,
-error table, connect, required verbs, optional verbs. It shows what the SDK that
-``dropbox`` uses costs by itself, so the two send the same requests for the same operations.
+error table, connect, required verbs, optional verbs. It is there to show what the SDK itself costs, which ``dropbox``
+uses, so the two drivers send the same requests for the same operations.
 
 The HTTP client resends nothing and follows no redirect. A token that is about to expire is refreshed before the
 request, inside the operation that notices it.
@@ -238,7 +238,7 @@ class DropboxFastDriver(WebDriver):
         return self._share(path, {})
 
     def share_until(self, path: str, ends_at: datetime) -> str:
-        """Return the URL of a new public link to ``path`` that ends by itself. Dropbox Basic has none."""
+        """Return the URL of a new public link to ``path`` that ends by itself. Not for Dropbox Basic."""
         return self._share(path, {"settings": {"expires": f"{ends_at:%Y-%m-%dT%H:%M:%SZ}"}})
 
     def _share(self, path: str, options: Mapping[str, Any]) -> str:
@@ -257,7 +257,7 @@ class DropboxFastDriver(WebDriver):
         return open_dropbox_link(url, stranger)
 
     def find_deleted(self, path: str, content: bytes) -> str:
-        """Return whether the newest version of a deleted file is kept, by reading it."""
+        """Return ``as a version`` if the newest version of a deleted file still has the content. Otherwise empty."""
         answer = self._call_function("list versions", path, "files/list_revisions", {"path": path, "limit": 1})
         with self._client.parsing("list versions", path):
             revs = [str(version["rev"]) for version in answer["entries"]]

@@ -42,7 +42,7 @@ def egress_of(endpoint: Endpoint | None, url: str = "") -> Egress:
 
     Args:
         endpoint: the service that stands in for the provider; None for a real one.
-        url: where most requests go, for what the entry says and to check that now; empty if it is not known.
+        url: where most requests go: what they need is checked now and noted for the entry. Empty if it is not known.
 
     Raises UsageError, in one line, for a variable that cannot work.
     """
@@ -63,14 +63,14 @@ class Egress:
     """The way of requests out of this machine. Safe to share by all threads.
 
     Args:
-        proxies: scheme of a request's address to the variable and the URL of a proxy.
+        proxies: maps the scheme of a request's address to a proxy's variable and URL.
         direct: hosts that no proxy leads to, as ``NO_PROXY`` lists them.
         trusted: file or folder of the authorities that are trusted; empty for those that a library brings.
         trusted_by: the variable that named it.
 
     Attributes:
-        trusted: the same.
-        remarks: what of it belongs into the entry.
+        trusted: as above, but empty if it cannot be used and requests do not need it.
+        remarks: the proxy, and the variable of the certificates, for the entry.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Egress:
         self.remarks: dict[str, str] = {}
 
     def check(self, url: str) -> None:
-        """Note what an address needs of this. Raises UsageError, in one line, if that cannot work."""
+        """Note proxy and certificates for an address. Raises UsageError, in one line, if they cannot work."""
         why = _why_untrusted(self.trusted) if self._trusted_by else ""
         if why and urlsplit(url).scheme == "http":
             self._trusted_by = self.trusted = ""  # not needed here, and requests looks whether there is such a file
@@ -120,7 +120,7 @@ class Egress:
         return ssl.create_default_context(cafile=self.trusted)
 
     def direct_session(self, session: Any) -> None:
-        """Make a session of ``requests`` obey this, and neither the environment nor ``~/.netrc``."""
+        """Make a session of ``requests`` use these settings, and neither the environment nor ``~/.netrc``."""
         session.trust_env = False
         session.verify = self.trusted or True
         if self._proxies:
@@ -151,32 +151,32 @@ class Egress:
         if not self._proxies:
             return transport_through("")
         egress = self
-        opened = ["", *sorted({proxy for _, proxy in self._proxies.values() if not _why_not_a_proxy(proxy)})]
+        proxies = ["", *sorted({proxy for _, proxy in self._proxies.values() if not _why_not_a_proxy(proxy)})]
 
         class Directed(httpx.BaseTransport):
-            """Chooses by the address of each request."""
+            """A transport that chooses the proxy by the address of each request."""
 
             def handle_request(self, request: Any) -> Any:
                 return transport_through(egress.proxy_for(str(request.url))).handle_request(request)
 
             def close(self) -> None:
-                for proxy in opened:
+                for proxy in proxies:
                     transport_through(proxy).close()
 
         return Directed()
 
     def opener(self, url: str) -> OpenerDirector:
-        """Return an opener of addresses by ``urllib``. Raises OSError."""
+        """Return an opener of ``urllib`` for an address. Raises OSError."""
         from urllib.request import HTTPSHandler, ProxyHandler, build_opener
 
         proxy, context = self.proxy_for(url), self.context()
-        if proxy.startswith("https:"):  # it would be asked without TLS, and hang up
+        if proxy.startswith("https:"):  # urllib would ask the proxy without TLS, and that hangs up
             raise OSError("this request asks a proxy only by http://: set HTTPS_PROXY to http://HOST:PORT")
         proxies = ProxyHandler(dict.fromkeys(_SCHEMES, proxy) if proxy else {})
         return build_opener(proxies, HTTPSHandler(context=None if isinstance(context, bool) else context))
 
     def variables(self) -> dict[str, str]:
-        """Return this as an environment, for a library or a program that takes it from nowhere else."""
+        """Return environment variables for a library or a program that takes these settings from nowhere else."""
         proxies = {
             f"{scheme}_proxy": proxy for scheme, (_, proxy) in self._proxies.items() if not _why_not_a_proxy(proxy)
         }
@@ -190,9 +190,10 @@ class Egress:
 
     @contextmanager
     def as_environment(self) -> Iterator[None]:
-        """Let a library that reads nothing else see this in the environment. For use while that is closed.
+        """Put these settings into the environment, for a library that reads them nowhere else.
 
-        Certificates that cannot be read are left out: a client in Rust, one for all services, would not be made.
+        For use while the environment is closed (``drivers.surroundings``). Certificates that cannot be read are left
+        out, because OpenDAL's client, one for all services, could not be made with them.
         """
         is_bad = self.trusted and _why_untrusted(self.trusted)
         added = {name: value for name, value in self.variables().items() if not (is_bad and value == self.trusted)}
@@ -210,7 +211,7 @@ def _value_of_variable(environ: Mapping[str, str], name: str) -> str:
 
 
 def _proxy_in_environment(environ: Mapping[str, str], scheme: str) -> tuple[str, str] | None:
-    """Return the variable that names a proxy for a scheme, and the proxy's URL, from which no password is shown."""
+    """Return the variable that names a proxy for a scheme, and the proxy's URL. Messages hide its password."""
     for name in (f"{scheme}_proxy", "all_proxy"):
         if value := _value_of_variable(environ, name):
             url = value if "://" in value else f"http://{value}"
@@ -224,10 +225,10 @@ def _why_not_a_proxy(url: str) -> str:
     """Return why a URL cannot be a proxy's. Empty if it can."""
     try:
         parts = urlsplit(url)
-        has_place = bool(parts.hostname) and parts.port != 0 and " " not in url and url.isprintable()
+        has_address = bool(parts.hostname) and parts.port != 0 and " " not in url and url.isprintable()
     except ValueError:
-        has_place = False
-    if not has_place:
+        has_address = False
+    if not has_address:
         return "no address of a proxy"
     return "" if parts.scheme in _SCHEMES else "drivers know no proxies but those of HTTP"
 

@@ -135,7 +135,7 @@ def file_system(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> st
 
 
 def _unescape(field: str) -> str:
-    """Return a field of mountinfo as it is: the kernel writes spaces, tabs and backslashes as octal numbers."""
+    """Return a field of mountinfo unescaped: the kernel writes spaces, tabs and backslashes as octal numbers."""
     return re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), field)
 
 
@@ -158,7 +158,7 @@ class FolderDriver:
     def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> FolderDriver:
         """Return the driver for ``folder:PATH``. Raises SpecError if there is no such folder.
 
-        It is never created: a missing folder is often a mount that is not there, and the disk below it would be
+        The folder is never created: a missing one is often a mount that is not there, and the disk below it would be
         measured instead.
         """
         driver = cls.connect_part(spec, endpoint, credentials)
@@ -215,13 +215,13 @@ class FolderDriver:
         """Do nothing: no file is held open."""
 
     def _local_path(self, operation: str, path: str) -> Path:
-        """Return where ``path`` is on the disk, never outside the root, whatever it contains."""
+        """Return the local path of ``path``, never one outside the root, whatever ``path`` contains."""
         parts = [part for part in path.split("/") if part]
         if not path.startswith("/") or any(part in {".", ".."} for part in parts):
             raise CloudError(ErrorKind.INVALID, operation, path, detail="expected /NAME/... without '.' and '..'")
         if "\0" in path or (os.sep != "/" and any(os.sep in part or ":" in part for part in parts)):
             raise CloudError(ErrorKind.INVALID, operation, path, detail="a character that no file name here can have")
-        if not self._is_there():  # it is never made: the disk below a mount that went away would be measured
+        if not self._is_there():  # never created: the disk below a lost mount would be measured
             raise CloudError(ErrorKind.NETWORK, operation, path, detail=f"the folder {self._root} is not there")
         local = self._root.joinpath(*parts)
         try:
@@ -291,7 +291,7 @@ class FolderDriver:
             return self._entry_of_file(local)
 
     def list(self, folder: str) -> Iterator[Entry]:
-        """Yield all files and folders below ``folder``, without links, pipes, devices, or what disappears soon."""
+        """Yield all files and folders below ``folder``, without links, pipes, devices, or what disappears meanwhile."""
         return walk(folder, self._list_children)
 
     def _list_children(self, folder: str) -> Iterator[tuple[Entry, str]]:

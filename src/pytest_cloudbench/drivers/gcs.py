@@ -142,7 +142,7 @@ class GcsDriver(SdkDriver):
         super().__init__(self._last, egress.remarks, session)
         self._sdk, self._session, self._host, self._name = client, session, host, bucket
         self._bucket, self._timeout_s, self.clock_url = client.bucket(bucket), timeout_s, host
-        self._last.watch(session)  # its adapter is also that of the requests that get a token
+        self._last.watch(session)  # requests for tokens go through the same adapter
 
     may_be_anonymous: ClassVar[bool] = True
 
@@ -165,7 +165,7 @@ class GcsDriver(SdkDriver):
             project="none", credentials=session.credentials, _http=session, client_options={"api_endpoint": host}
         )
         client._bucket_metadata_cache = None
-        client._connection.API_BASE_MTLS_URL = host  # the environment says before each request which of two is used
+        client._connection.API_BASE_MTLS_URL = host  # or the environment chooses one of two before each request
         return cls(client, session, host, bucket, timeout_of(spec), egress)
 
     def _explain_error(self, error: Exception) -> Meaning | None:
@@ -253,13 +253,13 @@ class GcsDriver(SdkDriver):
                     pass  # it may be a folder; if the bucket is missing, the listing says so
                 else:
                     return
-        # Former versions first, which no listing shows: so an interrupted removal can be noticed and repeated.
+        # Former versions first, because no listing shows them: an interrupted removal can be noticed and repeated.
         for blob in sorted(self._list_blobs("delete", path, versions=True), key=lambda blob: blob.time_deleted is None):
             with self._cloud_errors("delete", path):
                 self._bucket.delete_blob(blob.name, generation=blob.generation, retry=None, timeout=self._timeout_s)
 
     def mkdir(self, path: str) -> None:
-        """There are no folders."""
+        """Do nothing: there are no folders."""
 
     # --- optional verbs ---------------------------------------------------------------------------
 

@@ -85,7 +85,7 @@ _FIELDS = "id,name,mimeType,size,md5Checksum,headRevisionId"
 _SEARCH_FIELDS = f"files({_FIELDS},createdTime,modifiedTime,webViewLink)"
 _HOST = "https://www.googleapis.com/"
 _TOKEN_URL = "https://oauth2.googleapis.com/token"  # an address
-# The provider requires multiples of 256 KiB; few of them keep memory use low.
+# The provider requires a multiple of 256 KiB; a small one keeps memory use low.
 _PIECE_BYTES = 8 * MIB
 _PAGE_ENTRIES = 1000
 _FULLWIDTH_SLASH = "\N{FULLWIDTH SOLIDUS}"
@@ -252,7 +252,7 @@ class GoogleDriveDriver(FindsInDriveTrash):
             self._folder_id("prepare", folder, _split_path("prepare", folder))
 
     def _search_files(self, folder_id: str, name: str) -> Sequence[dict[str, Any]]:
-        """Return the files of that name in a folder, the one that the name means first."""
+        """Return the files of a name in a folder, the one changed last first."""
         query = f"'{folder_id}' in parents and name = '{escape_name(name)}' and trashed = false"
         answer = self._send(
             self._files.list(q=query, fields=_SEARCH_FIELDS, supportsAllDrives=True, includeItemsFromAllDrives=True)
@@ -294,10 +294,9 @@ class GoogleDriveDriver(FindsInDriveTrash):
     def _act_in_folder(
         self, verb: str, path: str, action: Callable[[str, str], _Result], *, makes: bool = False
     ) -> _Result:
-        """Do something with the folder's id and the name of a path.
+        """Call ``action`` with the id of the folder above a path, and with the path's last name.
 
-        If a remembered id turns out to be gone, the folder is looked up again: a stale memory says nothing about the
-        path.
+        If a remembered folder turns out to be gone, it is looked up again: an old id says nothing about the path.
         """
         names = _split_path(verb, path)
         if not names:
@@ -483,7 +482,7 @@ class GoogleDriveDriver(FindsInDriveTrash):
             return str(self._send(self._about.get(fields="user(emailAddress)"))["user"]["emailAddress"])
 
     def admit(self, path: str, address: str, level: str) -> None:
-        """Let another account use a folder at a level of ``member_roles``. It is not notified."""
+        """Let another account use a folder at a level of ``member_roles``. Sends it no e-mail."""
         with self._cloud_errors("admit", path):
             self._permit(self._find_file("admit", path)["id"], address, level)
 
@@ -523,7 +522,7 @@ class GoogleDriveDriver(FindsInDriveTrash):
             self._send(self._files.delete(fileId=reference, supportsAllDrives=True))
 
     def share_on(self, reference: str, address: str) -> None:
-        """Let a third account read another account's file. It is not notified."""
+        """Let a third account read another account's file. Sends it no e-mail."""
         with self._cloud_errors("share on", reference):
             self._permit(reference, address, "read")
 
@@ -565,7 +564,7 @@ class GoogleDriveDriver(FindsInDriveTrash):
 
 
 def _raise_error(kind: ErrorKind, verb: str, path: str, detail: str) -> NoReturn:
-    """Raise an error that a successful search shows, with a cause that says the same."""
+    """Raise CloudError for what a successful search shows, with a cause that says the same."""
     raise CloudError(kind, verb, path, detail=detail) from LookupError(detail)
 
 

@@ -16,11 +16,11 @@ from pytest_cloudbench.support import opening, redact
 _VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
 _FILE = "application_default_credentials.json"
 OAUTH_FIELDS = ("refresh_token", "client_id", "client_secret")
-"""What a user's own login consists of, in Google's words and the drivers'."""
+"""The fields of a user's own login, which Google and the drivers name alike."""
 
 
 def google_credentials() -> Iterator[tuple[str, Mapping[str, str]]]:
-    """Yield each place that has credentials, and these in the drivers' fields. Raises CredentialsError."""
+    """Yield each place that has credentials, and their values by the drivers' field names. Raises CredentialsError."""
     if path_text := os.environ.get(_VARIABLE):
         yield f"{_VARIABLE} ({path_text})", _fields(Path(path_text))
     path = _gcloud_folder() / _FILE
@@ -36,7 +36,7 @@ def _gcloud_folder() -> Path:
 
 
 def _fields(path: Path) -> Mapping[str, str]:
-    """Return what one file holds. Raises CredentialsError, which quotes nothing of it."""
+    """Return the credentials in a file. Raises CredentialsError, which quotes nothing of the file."""
     try:
         account = json.loads(opening.read_file(path))
         kind = str(account["type"])

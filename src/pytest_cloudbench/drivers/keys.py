@@ -69,11 +69,11 @@ class ContentFile(io.RawIOBase):
         return self._size_bytes
 
     def readable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def tell(self) -> int:
@@ -81,7 +81,7 @@ class ContentFile(io.RawIOBase):
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move, and return where it is then."""
+        """Move, and return the new position."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size_bytes}[whence]
         self._at = max(0, base + offset)
         return self._at
@@ -96,7 +96,7 @@ class ContentFile(io.RawIOBase):
         return data
 
     def _read_small(self, length: int) -> bytes:
-        """Read a few KiB, as libraries do. The content itself is made in larger blocks."""
+        """Return a few KiB from a kept block, because the content is made in larger blocks than libraries read."""
         begin = self._at - self._block_at
         if not (begin >= 0 and begin + length <= len(self._block)):
             self._block_at, begin = self._at, 0
@@ -105,7 +105,7 @@ class ContentFile(io.RawIOBase):
         return self._block[begin : begin + length]
 
     def readinto(self, buffer: object) -> int:
-        """Fill a buffer."""
+        """Fill a buffer, and return how many bytes it got."""
         view = memoryview(buffer).cast("B")  # type: ignore[arg-type]  # anything with the buffer protocol
         data = self.read(len(view))
         view[: len(data)] = data

@@ -203,7 +203,7 @@ class MegaDriver:
             return self._entry_of_node(path, self._loop.run(account.put(path, content)))
 
     def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
-        """Yield the file's bytes chunk by chunk, the last one only after the MAC of all has proved right."""
+        """Yield the file's bytes chunk by chunk, the last chunk only after the MAC of all was checked."""
         with self._cloud_errors("get", path) as account:
             if offset:
                 raise OwnError(ErrorKind.INVALID, "the SDK reads files from their beginning only")

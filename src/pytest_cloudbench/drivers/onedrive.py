@@ -144,8 +144,8 @@ class OneDriveDriver(WebDriver):
     capabilities: ClassVar[Capabilities] = _CAPABILITIES
     member_roles: Mapping[str, str] = {"read": "read", "write": "write", "owner": ""}
     full_promises: ClassVar[frozenset[str]] = frozenset({"write", "delete", "share"})
-    """Who may edit a folder adds and deletes files, and invites others (support.office.com, article 9fcc2f7d, "Share
-    files and folders and change permissions"). Organizations can forbid sharing on."""
+    """Somebody who may edit a folder can add and delete files, and invite others (support.office.com, article 9fcc2f7d,
+    "Share files and folders and change permissions"). Organizations can forbid sharing on."""
     credential_sets: ClassVar[tuple[CredentialSet, ...]] = (
         CredentialSet(("access_token",)),
         CredentialSet(("refresh_token", "client_id"), ("client_secret",), public=("client_id",)),
@@ -312,7 +312,7 @@ class OneDriveDriver(WebDriver):
                 yield entry, (entry.path, children_url + self._page_options())
 
     def _check_next_page(self, folder: str, url: object) -> str:
-        """Return the address of the next page. It is sent the token, so it must be the API's own host."""
+        """Return the address of the next page, which must be on the API's own host, because it gets the token."""
         if not isinstance(url, str) or not url.startswith(f"{self._api}/"):
             raise unusable_answer("list", folder, "the next page is on another host")
         return url
@@ -372,7 +372,7 @@ class OneDriveDriver(WebDriver):
             return str(person.get("mail") or person["userPrincipalName"])
 
     def admit(self, path: str, address: str, level: str) -> None:
-        """Let another account use a folder at a level of ``member_roles``. It gets no letter."""
+        """Let another account use a folder at a level of ``member_roles``. Sends it no e-mail."""
         self._invite("admit", path, self._item_url("admit", path, "/invite"), address, level)
 
     def _invite(self, verb: str, path: str, url: str, address: str, level: str) -> None:
@@ -415,7 +415,7 @@ class OneDriveDriver(WebDriver):
         self._client.send("delete", reference, "DELETE", url, headers=self._token_headers())
 
     def share_on(self, reference: str, address: str) -> None:
-        """Let a third account read another account's file. It gets no letter."""
+        """Let a third account read another account's file. Sends it no e-mail."""
         self._invite("share on", reference, f"{self._api}/v1.0/drives/{reference}/invite", address, "read")
 
     def restore_deleted(self, reference: str) -> None:
@@ -507,7 +507,7 @@ class OneDriveDriver(WebDriver):
 
 
 def _hash_in_hex(text: object) -> str | None:
-    """Return in hex a hash that the service writes in base64. None if there is none."""
+    """Return a hash in hex, which the service writes in base64. None if there is none."""
     from base64 import b64decode
 
     return b64decode(text).hex() if isinstance(text, str) and text else None
@@ -520,7 +520,7 @@ def _base64url(text: str) -> str:
 
 
 def _invites(permission: Mapping[str, Any], address: str) -> bool:
-    """Return whether a permission is that of one person, by this address."""
+    """Return whether a permission is that of the person with this address alone, who is not the owner."""
     people = [*permission.get("grantedToIdentitiesV2", []), permission.get("grantedToV2", {})]
     emails = [str(person.get("user", {}).get("email", "")) for person in people]
     emails.append(str(permission.get("invitation", {}).get("email", "")))

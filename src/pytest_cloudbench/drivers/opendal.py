@@ -116,7 +116,7 @@ class OpendalDriver:
     apis: ClassVar[frozenset[str]] = frozenset(_SERVICES)
     no_cassette: ClassVar[str] = "OpenDAL, which is no Python, sends its requests"
     credential_sets: ClassVar[tuple[CredentialSet, ...]] = (
-        # Under the names of OpenDAL's settings: each service takes some of them, or none, or finds its own credentials.
+        # Fields are named as OpenDAL's settings: a service takes some of them, or none, or finds its own credentials.
         CredentialSet(
             (),
             ("access_key_id", "secret_access_key", "session_token", "account_name", "account_key", "sas_token",
@@ -150,12 +150,12 @@ class OpendalDriver:
             service, settings = _emulated_settings(spec, endpoint)
         else:
             service = spec.target
-            own = {"timeout_s", "token_env"}
+            driver_params = {"timeout_s", "token_env"}
             if not service:
-                check_params(spec, own)
+                check_params(spec, driver_params)
                 raise SpecError(f"provider {redact.clean(spec.text)!r}: expected opendal:SERVICE?FIELD=VALUE")
-            check_params(spec, {*own, *_setting_names(spec)})
-            params = {name: value for name, value in spec.params.items() if name not in own}
+            check_params(spec, {*driver_params, *_setting_names(spec)})
+            params = {name: value for name, value in spec.params.items() if name not in driver_params}
             settings = {**usable_credentials(spec.scheme, cls.credential_sets, credentials), **params}
         redact.learn(_secret_values(service, settings))
         egress = egress_of(endpoint, settings.get("endpoint", ""))
@@ -220,7 +220,7 @@ class OpendalDriver:
             return _entry_of_metadata(path, self._operator.stat(remote))
 
     def list(self, folder: str) -> Iterator[Entry]:
-        """Yield all files below ``folder``. The library leaves out missing folders: NOT_FOUND is a missing bucket."""
+        """Yield all files below ``folder``. A missing folder is empty: NOT_FOUND means a missing bucket."""
         remote = self._remote_path("list", folder)
         with self._cloud_errors("list", folder):
             for item in self._operator.scan(f"{remote}/" if remote else "/"):
@@ -264,7 +264,7 @@ def _make_client(library: Any) -> None:
     The library makes it at its first request, and it reads proxies and certificates from the environment then. So make
     it now, while the environment says what ``drivers.egress`` does, by a request to a port that does not exist.
     """
-    with suppress(Exception):  # the library's errors have no common class; that there is no such port is one
+    with suppress(Exception):  # this request always fails, and the library's errors have no common class
         library.Operator("http", endpoint="http://127.0.0.1:0").stat("x")
 
 

@@ -7,7 +7,7 @@ The user's own remotes are used (``rclone config``). What is measured is "via rc
 daemon, whose backends pace their requests, look things up before and after, and may first put a large upload into a
 temporary file if the service cannot stream. How many requests they send is unknown. Retries are off.
 
-Backends differ in what a folder is, so this driver offers only files: a folder is what the paths of files begin with.
+Backends differ in what a folder is, so this driver offers only files: a folder is a common prefix of their paths.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ _STATUS_KINDS: Mapping[int, ErrorKind] = {405: ErrorKind.CONFLICT, 423: ErrorKin
 
 
 def _reason_of_refusal(status: int, body: bytes) -> tuple[ErrorKind | None, str]:
-    """Read an answer of the daemon, whose own status says little: 404, or else 500."""
+    """Return the kind and the words of the daemon's error. Its status is only 404 or 500."""
     words = " ".join(str(json.loads(body)["error"]).split())
     for pattern, kind in _WORD_KINDS:
         if re.search(pattern, words, re.IGNORECASE):
@@ -105,7 +105,7 @@ class RcloneDriver:
             self.capabilities = replace(_CAPABILITIES, names=names)
         self._egress = egress_of(endpoint)
         self._remote_root, self._daemon = root, Daemon(endpoint, self._egress.variables(), timeout_s)
-        # The daemon is on loopback: proxies and authorities that the user has set are for what it asks itself.
+        # The daemon is on loopback: proxies and authorities that the user has set are for the daemon's own requests.
         self._client = WebClient(Egress(), _reason_of_refusal, timeout_s)
         login = b64encode(f"{self._daemon.user}:{self._daemon.password}".encode()).decode("ascii")
         redact.learn([login])
@@ -134,7 +134,7 @@ class RcloneDriver:
         return {"rclone": program, "httpx": version("httpx"), **settings}
 
     def prepare(self, folder: str) -> None:
-        """Start the daemon."""
+        """Start the daemon, and check that the remote's folder exists."""
         self._daemon_url("prepare", folder)
         self._check_root_once("prepare")
 
@@ -234,7 +234,7 @@ class RcloneDriver:
             return [_entry_of_item(f"/{item['Path']}", item) for item in answer["list"] or ()]
 
     def _list_by_folder(self, top: str) -> Sequence[Entry]:
-        """List folder by folder: the daemon gives up on a whole tree if a folder in it goes meanwhile."""
+        """List folder by folder, because the daemon gives up on a whole tree if a folder in it is deleted meanwhile."""
         try:
             return list(walk(top, lambda folder: ((entry, entry.path) for entry in self._list_at_once(folder))))
         except CloudError as error:
@@ -246,7 +246,7 @@ class RcloneDriver:
     def _check_root_once(self, verb: str) -> None:
         """Refuse the first put if the remote's folder is missing: rclone would create it, and leave it for good.
 
-        Buckets are not checked, because rclone has orders not to create one, and listing a whole one would take long.
+        Buckets are not checked, because rclone is told not to create one, and listing a whole one would take long.
         """
         if self._has_root:
             return
@@ -258,7 +258,7 @@ class RcloneDriver:
         self._has_root = True
 
     def _require_root(self, verb: str, path: str) -> None:
-        """Raise NOT_FOUND if the remote's bucket or folder is missing, since a path in it is just empty then."""
+        """Raise NOT_FOUND if the remote's bucket or folder is missing, since any path in it would only look empty."""
         self._call_daemon(verb, path, "operations/list", fs=self._remote_root, remote="", opt={"noModTime": True})
 
     def delete(self, path: str) -> None:

@@ -128,8 +128,8 @@ class S3Driver(S3Bucket):
             for number, begin in enumerate(range(0, size_bytes, part_bytes), 1):
                 body = ContentFile(content, begin, min(part_bytes, size_bytes - begin))
                 with self._cloud_errors("put", path):
-                    etag = self._client.upload_part(**upload, PartNumber=number, Body=body, ContentLength=len(body))
-                    parts.append({"PartNumber": number, "ETag": etag["ETag"]})
+                    part = self._client.upload_part(**upload, PartNumber=number, Body=body, ContentLength=len(body))
+                    parts.append({"PartNumber": number, "ETag": part["ETag"]})
             with self._cloud_errors("put", path):
                 answer = self._client.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts})
                 return self._entry_of_object(path, size_bytes, answer["ETag"])
@@ -169,7 +169,7 @@ class S3Driver(S3Bucket):
                 yield self._entry_of_object(path_of(row["Key"]), row["Size"], row.get("ETag"))
 
     def mkdir(self, path: str) -> None:
-        """There are no folders."""
+        """Do nothing: there are no folders."""
 
     # --- optional verbs ---------------------------------------------------------------------------
 
@@ -189,7 +189,7 @@ def _keys_of_profile(name: str) -> Mapping[str, str]:
     from botocore.exceptions import BotoCoreError
 
     try:
-        with egress_of(None).as_environment():  # a profile may name a role, which another service of Amazon's gives
+        with egress_of(None).as_environment():  # a profile may name a role, whose keys another Amazon service gives
             profile = boto3.Session(profile_name=name).get_credentials()
             keys = profile.get_frozen_credentials() if profile is not None else None
     except BotoCoreError as error:

@@ -104,7 +104,7 @@ _TOOK = re.compile(r" in [\d.]+(?:ns|µs|ms|s)(?= - )")
 _STATUS = re.compile(r"non-2xx status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _REFUSED_CERTIFICATE = re.compile(r"\bInvalidCertificate\(\s*(\w+?)(?:Context)?\b")
-"""The one thing in the dump that the words do not say: why a server was not trusted."""
+"""The reason why a server was not trusted, which only the dump tells."""
 
 
 def _kind_of_error(error: Exception) -> ErrorKind:
@@ -148,7 +148,7 @@ class S3FastDriver:
         self._library, self._store, self._tells_md5 = library, store, tells_md5
         self._connect_cleaner, self._lock = connect_cleaner, Lock()
         self._cleaner: S3Bucket | None = None
-        self._must_tell, self.clock_url, self._remarks = is_kept, clock_url, remarks
+        self._should_warn, self.clock_url, self._remarks = is_kept, clock_url, remarks
         self._failed = (library.exceptions.BaseError, OSError, ValueError)
 
     may_be_anonymous: ClassVar[bool] = True
@@ -185,7 +185,7 @@ class S3FastDriver:
         return {**library_versions(("obstore",)), "obstore.retries": "off", **self._remarks}
 
     def close(self) -> None:
-        """Close the SDK that removes folders. The client closes its connections when it is garbage-collected."""
+        """Close the SDK's client, which removes folders. The other client closes itself when garbage-collected."""
         if self._cleaner is not None:
             self._cleaner.close()
 
@@ -248,7 +248,7 @@ class S3FastDriver:
             cleaner.delete(path)
             return
         if path != "/":
-            keys.append(key_of("delete", path))  # last: a server with real folders refuses it earlier
+            keys.append(key_of("delete", path))  # last: a server with real folders would refuse to delete it earlier
         for begin in range(0, len(keys), _DELETED_AT_ONCE):
             with self._cloud_errors("delete", path):
                 self._library.delete(self._store, keys[begin : begin + _DELETED_AT_ONCE])
@@ -260,13 +260,13 @@ class S3FastDriver:
                 try:
                     self._cleaner = self._connect_cleaner()
                 except ImportError:
-                    if self._must_tell:
+                    if self._should_warn:
                         warnings.warn(_LEFT.format(folder=f"/{path.split('/')[1]}"), stacklevel=2)
-                    self._must_tell = False
+                    self._should_warn = False
             return self._cleaner
 
     def mkdir(self, path: str) -> None:
-        """There are no folders."""
+        """Do nothing: there are no folders."""
 
     # --- optional verbs ---------------------------------------------------------------------------
 
@@ -298,12 +298,12 @@ def _object_store(spec: ProviderSpec, endpoint: Endpoint | None, secrets: Mappin
     if proxy := egress.proxy_for(url or _AWS.format(region=spec.params.get("region", REGION))):
         client["proxy_url"] = proxy
     is_virtual = (addressing_of(spec) or ("path" if url else "virtual")) == "virtual"
-    if url and is_virtual:  # then the client takes an endpoint for the bucket's own
+    if url and is_virtual:  # then the client expects the bucket's own endpoint
         scheme, mark, host = url.partition("://")
         url = f"{scheme}{mark}{spec.target}.{host}"
     options: dict[str, Any] = {"endpoint": url} if url else {}
     try:
-        with egress.as_environment():  # it finds whom to trust nowhere else
+        with egress.as_environment():  # the client takes trusted authorities from nowhere else
             return S3Store(
                 spec.target,
                 access_key_id=secrets["access_key_id"],

@@ -42,7 +42,7 @@ _PIECE_BYTES = 256 * KIB
 
 
 class OwnError(Exception):
-    """An error that a driver finds itself, in a path or in an answer: the cause of the CloudError that leaves."""
+    """An error that a driver finds itself, in a path or in an answer: the cause of the CloudError that is raised."""
 
     def __init__(self, kind: ErrorKind, words: str, retry_after_s: float | None = None) -> None:
         super().__init__(words)
@@ -69,8 +69,9 @@ def read_pieces(read: Callable[[int], bytes]) -> Iterator[bytes]:
 
 
 def response_pieces(response: Any) -> Iterator[bytes]:
-    """Yield the body of an answer of ``requests`` in such pieces, or raise that library's error if some is missing."""
-    beginning = response.iter_content(_FIRST_PIECE_BYTES)  # a variable: if it ended, so would a chunked body
+    """Yield the body of a ``requests`` response as ``read_pieces`` does. Raises that library's error if it is cut."""
+    # Kept in a variable: if this iterator were closed, a chunked body would end with it.
+    beginning = response.iter_content(_FIRST_PIECE_BYTES)
     if piece := next(beginning, b""):
         yield piece
         yield from response.iter_content(_PIECE_BYTES)
@@ -82,7 +83,7 @@ class CloudErrors:
     Args:
         verb: the operation, for errors.
         path: what it is about, for errors.
-        explain: returns what an error means, or None for a mistake of the driver's own, which leaves as it is.
+        explain: returns what an error means, or None for a mistake of the driver's own, which is raised unchanged.
     """
 
     __slots__ = ("_explain", "_path", "_verb")
@@ -114,14 +115,14 @@ def library_versions(libraries: Iterable[str]) -> dict[str, str]:
 
 
 class SdkDriver:
-    """A driver's part that is the same for all SDKs that tell their requests.
+    """The common part of drivers whose SDK lets them count its requests.
 
-    A subclass has ``_explain_error``, and says in ``libraries`` what does the work and in ``settings`` how it is used.
+    A subclass has ``_explain_error``. It lists the SDK's ``libraries``, and the ``settings`` by which they are used.
 
     Args:
         sent: counts the requests of each thread.
-        remarks: what of the user's proxies and certificates belongs into the entry.
-        opened: what ``close`` closes, in this order.
+        remarks: the user's proxy and certificates, for the entry.
+        opened: the connections that ``close`` closes, in this order.
     """
 
     libraries: ClassVar[tuple[str, ...]]

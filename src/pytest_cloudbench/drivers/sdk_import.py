@@ -1,9 +1,9 @@
 """Importing a large SDK without paying for the parts that no driver uses.
 
-What may live here: the lazy import, which knows no provider. A driver names the namespaces that it
-does not need at import time; they are put into ``sys.modules`` as modules that run on the first access
-to one of their attributes. The SDK itself is unmodified and complete: other code in this process that imports it gets
-the real modules, at the first attribute access.
+What may live here: the lazy import, which knows no provider. A driver names the namespaces that it does not need at
+import time; they are put into ``sys.modules`` as modules that run on the first access to one of their attributes. The
+SDK itself is unmodified and complete: other code in this process that imports it gets the real modules, at the first
+attribute access.
 
 Why not ``importlib.util.LazyLoader``: before Python 3.11.9 and 3.12.3 two threads that access such a module at the same
 time can see it half executed (cpython gh-114763), and code that only inspects ``sys.modules`` executes it.
@@ -97,7 +97,7 @@ def import_parts(package: str, lazy: Sequence[str], parts: Mapping[str, Sequence
     Args:
         package: a top-level package; it runs when something uses it.
         lazy: its namespaces that run only then as well, by their short names.
-        parts: module below the package to the names in it that are wanted.
+        parts: maps a module below the package to the names that are wanted from it.
 
     Returns the names. A package that was imported before stays as it is.
     """

@@ -63,7 +63,7 @@ _CAPABILITIES = Capabilities(
     ranges=True,
     conflicts=frozenset({Conflict.PUT_ON_FOLDER, Conflict.PUT_BELOW_FILE, Conflict.GET_FOLDER, Conflict.MKDIR_ON_FILE}),
     moves_folders=True,
-    # Open, read or write a piece, close: SFTP's requests, many of which are in flight at a time.
+    # SFTP's requests for an empty file: open, stat if it is read, close. Each piece is one more; many are in flight.
     requests={Verb.PUT: 2, Verb.GET: 3, Verb.STAT: 1, Verb.LIST: 3, Verb.DELETE: 1, Verb.MOVE: 2},
     via="paramiko; one connection for each operation at a time; sends nothing again",
 )
@@ -72,13 +72,13 @@ _PORT = 22
 # A piece that every server takes, and how many are in flight.
 _PIECE_BYTES = 32 * KIB
 _WINDOW_PIECES = 64
-# OpenSSH refuses some of more than ten connections that have not logged in yet (MaxStartups), those of all agents.
+# OpenSSH refuses connections while more than ten, of all agents together, have not logged in yet (MaxStartups).
 _HANDSHAKES = 2
 
 # --- error table ----------------------------------------------------------------------------------
 
 _UNANSWERED = frozenset({"Authentication failed: transport shut down or saw EOF", "Authentication timeout."})
-"""Words of paramiko's failed authentications that mean a server which did not answer."""
+"""Messages of paramiko's failed authentications that mean a server which did not answer."""
 _ERRNO_KINDS: Mapping[int | None, ErrorKind] = {errno.ENOENT: ErrorKind.NOT_FOUND, errno.EACCES: ErrorKind.AUTH}
 
 # Version 3 of the protocol has one status for all other failures; only the words differ, and not on every server.
@@ -106,7 +106,7 @@ class _Window:
         self.waiting: deque[tuple[int, int, int]] = deque()
 
     def _async_response(self, kind: int, message: Any, number: int) -> None:
-        """The library calls this method with each answer."""
+        """Store an answer. The library calls this method with each one."""
         self._answers[number] = (kind, message)
 
     def send(self, kind: int, handle: bytes, offset: int, length: int, *data: Any) -> None:
@@ -287,7 +287,7 @@ class SftpDriver(SdkDriver):
         return None
 
     def _is_folder(self, connection: _Connection, remote: str) -> bool:
-        """Return whether an operation failed because a folder was in the way."""
+        """Return whether a path is a folder. False also if the server does not tell."""
         try:
             return S_ISDIR(connection.sftp.stat(remote).st_mode or 0)
         except OSError:
@@ -323,7 +323,7 @@ class SftpDriver(SdkDriver):
 
     @contextmanager
     def _open_file(self, verb: str, path: str, mode: str) -> Iterator[tuple[Any, Any]]:
-        """Yield a channel for this thread alone and an open file, and closes the file.
+        """Yield a channel for this thread alone and an open file, and close the file.
 
         The library would ignore the server's answer to closing.
         """
@@ -336,7 +336,7 @@ class SftpDriver(SdkDriver):
             try:
                 yield connection.sftp, file
             except Exception:
-                # Else the connection ends, and its files with it.
+                # Otherwise the connection is closed, and its files with it.
                 if connection.is_open() and not connection.sftp._expecting:
                     with suppress(Exception):  # the first failure counts
                         connection.sftp._request(CMD_CLOSE, file.handle)

@@ -53,7 +53,7 @@ class Stranger:
             raise CloudError(ErrorKind.NETWORK, "open", url, detail=detail_of(str(error), url)) from error
 
     def read(self, url: str) -> bytes:
-        """Return what a GET yields. Raises CloudError with the meaning of the status for every refusal."""
+        """Return the body of the answer to a GET. Raises CloudError for every status but 2xx."""
         status, body = self.send(url)
         if not 200 <= status < 300:
             raise CloudError(kind_of_status(status), "open", url, detail=f"status {status}")
@@ -65,7 +65,7 @@ class SharesUntil(Protocol):
     """A driver whose links can end by themselves."""
 
     def share_until(self, path: str, ends_at: datetime) -> str:
-        """Return the URL of a new public link to a file that has none, which is open until a whole second in UTC.
+        """Return the URL of a new public link to a file that has none. It ends at ``ends_at``, a whole second in UTC.
 
         Raises CloudError, for example if the account's plan has no such links.
         """

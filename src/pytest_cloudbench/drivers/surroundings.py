@@ -283,10 +283,10 @@ _hidden: dict[str, str] | None = None
 
 @contextmanager
 def closed(rows: Iterable[Surrounding] | None) -> Iterator[None]:
-    """Hide the environment, but for ``ALLOWED`` and what the rows pass through, from what is imported and made inside.
+    """Hide environment variables inside the context, except those in ``ALLOWED`` and those that the rows pass through.
 
-    Drivers close by arguments whatever their libraries read later. But some libraries read variables when they are
-    imported or when they make a client, and have no argument against it: a client in Rust takes settings from all
+    Drivers give their libraries arguments against what those read later. But some libraries read variables when they
+    are imported or when they make a client, and have no argument against it: a client in Rust takes settings from all
     variables that begin with ``AWS_``. The environment is one for all threads, so it is closed only here, and only
     once for each driver, while it connects. A process that another thread starts at that moment sees less, too.
     """

@@ -103,7 +103,7 @@ class _Login:
 
 
 class _PerThread(LastResponse):
-    """Also a thread's connection, and the login that it was made with."""
+    """A thread's last response, its connection, and the login that the connection was made with."""
 
     connection: Any = None
     login: _Login | None = None
@@ -282,7 +282,7 @@ class SwiftDriver(SdkDriver):
                 self._connection().delete_object(self._container, row["name"])
 
     def mkdir(self, path: str) -> None:
-        """There are no folders."""
+        """Do nothing: there are no folders."""
 
     # --- optional verbs ---------------------------------------------------------------------------
 
@@ -297,7 +297,7 @@ class SwiftDriver(SdkDriver):
 
 @contextmanager
 def _ignore_missing() -> Iterator[None]:
-    """Let an operation on an object that is not there pass."""
+    """Ignore that an object does not exist."""
     try:
         yield
     except CloudError as error:

@@ -78,7 +78,7 @@ _MARKUP = re.compile(r"<(style|head)\b.*?</\1>|<[^>]*>", re.DOTALL)
 
 
 def _reason_of_refusal(status: int, body: bytes) -> tuple[ErrorKind | None, str]:
-    """Read the gateway's error: a line of text, a traceback, or a web page."""
+    """Return the kind and the words of the gateway's error: a line of text, a traceback, or a web page."""
     text = body.decode(errors="replace")
     if "<html" in text.lower():
         text = html.unescape(_MARKUP.sub(" ", text))
@@ -232,7 +232,7 @@ class TahoeDriver(WebDriver):
             return sum(server["connection_status"] == "connected" for server in answer["servers"])
 
     def repair(self, path: str) -> bool:
-        """Have the lost shares of a file or folder made anew. Returns whether none is missing afterwards."""
+        """Replace the lost shares of a file or folder. Returns whether none is missing afterwards."""
         url = self._node_url("repair", path, "t=check&repair=true&output=JSON")
         answer = self._client.send_json("repair", path, "POST", url)
         with self._client.parsing("repair", path):

@@ -1,8 +1,8 @@
 """A thin HTTP client, for drivers whose provider has no usable SDK, or to compare with a provider's SDK.
 
 What may live here: one request as one attempt on pooled connections, its errors as CloudError, and OAuth's refresh.
-httpx follows no redirects here, keeps no cookies and does not retry. ``WebDriver`` is the part of a driver that is the
-same for all that use it.
+httpx follows no redirects here, keeps no cookies and does not retry. ``WebDriver`` is the common part of drivers that
+use it.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class WebClient:
             verb: the operation, for errors.
             path: what it is about, for errors.
             method: the HTTP method.
-            url: the whole address.
+            url: the full URL.
             headers: in addition to httpx's own.
             content: the body; if it comes in pieces, a ``content-length`` header must give its length.
             accept: statuses besides 2xx that are not refusals.
@@ -118,7 +118,7 @@ class WebClient:
 
     @contextmanager
     def parsing(self, verb: str, path: str) -> Iterator[None]:
-        """Raise CloudError for what the HTTP library raises inside, and for an answer without what it should have.
+        """Raise CloudError for the HTTP library's errors inside, and for an answer that lacks a value.
 
         For code that makes values of an answer's JSON: a missing name or a wrong type is the server's fault.
         """
@@ -151,7 +151,7 @@ class WebClient:
 
 
 class WebDriver:
-    """A driver's part that is the same for all that send their requests by one ``WebClient``."""
+    """The common part of drivers that send their requests by one ``WebClient``."""
 
     imports = ("httpcore", "httpx")
 
@@ -183,7 +183,7 @@ class _Unusable(Exception):
 
 
 class Unsuccessful(Exception):
-    """An unsuccessful answer, by its status and the provider's words: the cause of the CloudError that leaves."""
+    """An unsuccessful answer, by its status and the provider's words: the cause of the CloudError that is raised."""
 
 
 class Bearer:
@@ -210,7 +210,7 @@ class Bearer:
         """
         if time.monotonic() >= self._until_s:
             with self._lock:
-                if time.monotonic() >= self._until_s:  # another thread may have done it
+                if time.monotonic() >= self._until_s:  # another thread may have refreshed it
                     self._refresh_token()
         return f"Bearer {self._token}"
 

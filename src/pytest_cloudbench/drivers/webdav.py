@@ -90,8 +90,8 @@ _STATUS_KINDS: Mapping[int, ErrorKind] = {
 _NO_PARENT = frozenset({404, 409})
 # What servers answer if a folder is missing, or is named as a file, or if something is in the way.
 _UNCLEAR = _NO_PARENT | {400, 403, 405, 415}
-# The same from some servers. It counts only below a folder that this driver has not seen, or else each failure of a
-# server would cost two requests.
+# Some servers answer the same by this status. It counts only below a folder that this driver has not seen, because
+# each failure of a server would cost two requests otherwise.
 _BROKEN = 500
 _UNSPOKEN = frozenset({"Digest", "Negotiate", "NTLM"})
 _WORDS = re.compile(r"<s:message[^>]*>([^<]+)</s:message>")
@@ -99,7 +99,7 @@ _FAILED_PART = re.compile(rb"HTTP/1\.\d ([45]\d\d)")
 
 
 class _LastWebdav(LastResponse):
-    """Also the server's words about a refusal, and where a redirect leads."""
+    """A last response with the server's words about a refusal, and the target of a redirect."""
 
     def refusal(self) -> tuple[int, str]:
         """Return the last status, or that of the part that failed, and the server's words."""
@@ -124,7 +124,7 @@ class _LastWebdav(LastResponse):
     def names_a_folder(self) -> bool:
         """Return whether the last answer was a redirect to the same name with a final slash, which folders have.
 
-        Only the name counts: behind a proxy, a server may believe in another host, port or beginning of the path.
+        Only the name counts: behind a proxy, a server may have another host, port or beginning of the path in mind.
         """
         if self.response is None or not self.response.has_redirect_location:
             return False
@@ -196,14 +196,14 @@ class WebdavDriver(SdkDriver):
     def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> WebdavDriver:
         """Return the driver for ``webdav://HOST/PATH``. Nothing is sent before the first operation.
 
-        ``?tls=0`` means plain HTTP. ``?lacks=copy,dotfiles`` lists what the server cannot do: make a copy of its own,
+        ``?tls=0`` means plain HTTP. ``?lacks=copy,dotfiles`` lists what the server cannot do: copy by itself, or
         list names that begin with a dot. A full URL works, too: ``webdav:https://HOST:PORT/PATH``.
         """
         check_params(spec, {"lacks", "timeout_s", "tls", "token_env"})
         capabilities = _capabilities_of(spec)
         url = endpoint.url if endpoint else _server_url(spec)
         fields = endpoint.credentials if endpoint else credentials
-        is_anonymous = not fields and is_on_this_machine(url)  # the user's own server, which may want none
+        is_anonymous = not fields and is_on_this_machine(url)  # the user's own server may want no credentials
         secrets = {} if is_anonymous else usable_credentials(spec.scheme, cls.credential_sets, fields)
         driver = cls(url, endpoint, secrets, timeout_of(spec))
         driver.capabilities = capabilities
@@ -284,7 +284,7 @@ class WebdavDriver(SdkDriver):
     # --- folders that are missing -----------------------------------------------------------------
 
     def _is_unclear(self, parent: str) -> bool:
-        """Return whether the last refusal may be due to what is at its path or, if missing, at the folder above."""
+        """Return whether the last refusal may be due to what is at its path, or to a missing folder above."""
         status = self._last.refusal()[0]
         is_new = bool(parent) and parent not in self._folders
         if status == _BROKEN:
@@ -294,7 +294,8 @@ class WebdavDriver(SdkDriver):
     def _may_lack_folder(self, verb: str, parent: str) -> bool:
         """Return whether the last refusal, an unclear one, may mean that the folder above has to be made.
 
-        The folder that the spec names is not made, since a mistyped one would stay for good: NOT_FOUND.
+        Raises CloudError if the missing folder is the one that the spec names. That one is never created, because a
+        mistyped one would stay for good.
         """
         is_usual = self._last.refusal()[0] in _NO_PARENT
         if not parent and is_usual:
@@ -327,7 +328,7 @@ class WebdavDriver(SdkDriver):
         self._folders.add(path.rstrip("/"))
 
     def _with_folder(self, verb: str, path: str, act: Callable[[], object]) -> None:
-        """Do something that may need the folder above ``path``. If that is missing, create it and repeat."""
+        """Call ``act``, which may need the folder above ``path``. If that is missing, create it and call again."""
         parent = path.rpartition("/")[0]
         try:
             act()

@@ -38,7 +38,7 @@ class EmulatorService(ChildService):
 
     Args:
         name_or_path: the name of a shipped profile, or the path of a file. The profile defines the API.
-        api: looks the name up among the profiles of this API, such as ``ideal`` of Drive. If empty, among all.
+        api: the API whose profiles have the name, such as ``ideal`` of Drive. If empty, all profiles are searched.
         time_scale: how many times faster than real time the emulator's clock runs.
         seed: the seed of all its random draws.
         port: the TLS port. 0 picks a free one.
@@ -138,15 +138,16 @@ class EmulatorService(ChildService):
         self.control(delays=are_on)
 
     def open_account(self, number: int) -> Endpoint:
-        """Return the endpoint of an account by its number from 1, which is made if there is none yet.
+        """Return the endpoint of the account with this number, from 1. Makes the account if it does not exist yet.
 
-        The same number has the same credentials after a reset. Raises ServiceError if the API's emulator has one only.
+        The same number has the same credentials after a reset. Raises ServiceError if the API's emulator has only one
+        account.
         """
         credentials = self.control(account=number)["credentials"]
         return replace(self.endpoint, credentials=credentials)
 
     def stored(self) -> Iterator[tuple[str, bytes]]:
-        """Yield what the account holds: the path of each file, with what else is kept of it, and each version."""
+        """Yield each version that the accounts hold: the path of its file with the skin's data, and the content."""
         for name, content in self.control(get="stored")["stored"]:
             yield name, base64.b64decode(content)
 

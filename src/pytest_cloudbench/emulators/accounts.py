@@ -15,7 +15,7 @@ from pytest_cloudbench.emulators.profile import Profile
 from pytest_cloudbench.emulators.skin import Answer, Call, Skin
 
 _SEED_STEP = 7_368_787
-_MOST = 100
+_MAX_ACCOUNTS = 100
 _PREFIX = "account-"
 
 
@@ -33,7 +33,7 @@ def display_name_of(address: str) -> str:
 
 @runtime_checkable
 class RecognisesRequests(Protocol):
-    """A skin of which one service can have several, one for each account."""
+    """A skin that can serve one of several accounts of a service."""
 
     def recognises(self, path: str, query: bytes, headers: Mapping[bytes, bytes]) -> bool:
         """Return whether a request is for this account: it has one of its tokens, or an address that it issued."""
@@ -70,17 +70,17 @@ class LetsMembersIn(Protocol):
         ...
 
     def refuse_by_scope(self, call: Call) -> Answer | None:
-        """Return the refusal of a call that the scopes of its token, one of this account, do not allow, or None."""
+        """Return the refusal of a call whose token, which is of this account, lacks the scope for it, or None."""
         ...
 
     def admits(self, path: str, address: str) -> bool:
-        """Return whether a request's path is that of a file which the account with this address may use."""
+        """Return whether a request's path is that of a file that the account with this address may use."""
         ...
 
 
 @runtime_checkable
 class MeetsPeers(Protocol):
-    """A skin that finds what other accounts share with it by itself, as its paths do not tell whose a file is."""
+    """A skin that looks into other accounts for shared files, because its paths do not say who owns a file."""
 
     @property
     def state(self) -> _State:
@@ -96,7 +96,7 @@ class Accounts:
     """The skins of all accounts.
 
     Args:
-        make_skin: makes the skin of a new account, from what is added to the emulator's seed.
+        make_skin: makes the skin of a new account. Its argument is added to the emulator's seed.
     """
 
     def __init__(self, make_skin: Callable[[int], Skin]) -> None:
@@ -108,7 +108,7 @@ class Accounts:
         """Return the skin of an account by its number from 1, or None if this API or this number has none."""
         if number == 1:
             return self.first
-        if not isinstance(self.first, RecognisesRequests) or not 1 <= number <= _MOST:
+        if not isinstance(self.first, RecognisesRequests) or not 1 <= number <= _MAX_ACCOUNTS:
             return None
         if number not in self._others:
             skin = self._others[number] = self._make_skin(_SEED_STEP * (number - 1))

@@ -46,7 +46,7 @@ class Behaviour:
         delays: whether any answer may have to wait. If False, a shorter code path is used.
         faults: whether any request may go wrong.
         slots: a semaphore that each request holds while it is worked on, or None if there is no limit.
-        is_plain: whether there is none of all this.
+        is_plain: whether there are no limits, delays, faults or slots.
     """
 
     def __init__(self, profile: Profile, clock: EmulatorClock, seed: int) -> None:

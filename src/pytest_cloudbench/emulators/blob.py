@@ -1,7 +1,7 @@
 """The bytes of one stored version and their hash, which is computed while they arrive. The skin chooses the hash.
 
-Content stays in the pieces in which it arrived, and large content goes to disk (``spool``) while it arrives. Joining
-contents and cutting a range out of one copy no bytes, so each stored byte is held once, however it was uploaded and
+Content stays in the pieces in which it arrived, and large content goes to disk (``spool``) while it arrives. No bytes
+are copied when contents are joined or a range is cut out, so each stored byte is held once, however it was uploaded and
 however often it is sent.
 """
 
@@ -75,8 +75,8 @@ class BytePieces:
             if offset >= end:
                 return
             if offset + len(piece) > start:
-                whole = piece if isinstance(piece, DiskPiece) else memoryview(piece)
-                yield whole[max(0, start - offset) : end - offset]
+                sliceable = piece if isinstance(piece, DiskPiece) else memoryview(piece)
+                yield sliceable[max(0, start - offset) : end - offset]
             offset += len(piece)
 
     def flipped(self, bit: int) -> BytePieces:

@@ -42,7 +42,7 @@ class Tokens:
 
 
 class _Fading(NamedTuple):
-    """A removed file, and the folder in which listings see it until then."""
+    """A removed file that reads still see until ``until_s``, and the folder in which listings show it."""
 
     file: File
     folder: Folder | None
@@ -100,7 +100,7 @@ class NodeStore:
         return folder.children.get(self.fold(name), ())
 
     def fading_until_s(self, node: Node) -> float:
-        """Return until when reads by id still see a file after its removal, which is 0 if it was not removed."""
+        """Return the time until which reads by id still see a removed file, or 0 if it was not removed."""
         fading = self._fading.get(node.id)
         return 0.0 if fading is None else fading.until_s
 

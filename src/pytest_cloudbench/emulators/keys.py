@@ -41,7 +41,7 @@ class KeyView:
         """Removed files that reads still see for a while. Their keys stay in ``_order``."""
 
     def find(self, key: str) -> File | None:
-        """Return the file under a key whether reads see it or not, or None."""
+        """Return the file under a key, even if reads do not see it yet, or None."""
         namesakes = self.store.named(self.bucket, key)
         return namesakes[0] if namesakes and isinstance(namesakes[0], File) else None
 

@@ -139,7 +139,7 @@ class File(Node):
     __slots__ = ("born", "versions")
 
     def __init__(self, node_id: str, name: str, parent: Folder, versions: list[Version], born: int = 0) -> None:
-        self.id, self.name, self.parent = node_id, name, parent  # without a call, because every upload makes one
+        self.id, self.name, self.parent = node_id, name, parent  # without super(), because every upload makes a file
         self.deleted_s = self.extra = None
         self.versions, self.born = versions, born
 

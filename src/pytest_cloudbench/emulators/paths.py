@@ -98,7 +98,7 @@ class PathView:
         return node
 
     def gone(self, path: str) -> Gone | None:
-        """Return the node that was at a path at which there is none now."""
+        """Return the record of the node that was last at a path, or None if there was none or the path is in use."""
         return self._gone.get(self.store.fold(path))
 
     def get(self, path: str, now_s: float) -> PathEntry:
@@ -113,14 +113,14 @@ class PathView:
         return PathEntry(self.path(node), node, version)
 
     def file(self, path: str, now_s: float) -> tuple[File, Version]:
-        """Like ``get``, but raise StoreError unless it is a file."""
+        """Return the file and version that reads see at a path. Raises StoreError, also for a folder."""
         _, node, version, _ = self.get(path, now_s)
         if version is None or not isinstance(node, File):
             raise StoreError("not_file")
         return node, version
 
     def folder(self, path: str, now_s: float) -> Folder:
-        """Like ``get``, but raise StoreError unless it is a folder."""
+        """Return the folder that reads see at a path. Raises StoreError, also for a file."""
         node = self.get(path, now_s).node
         if not isinstance(node, Folder):
             raise StoreError("not_folder")

@@ -90,7 +90,7 @@ class Faults:
     Attributes:
         error_rate: requests that are answered with status 500, and not executed.
         reset_rate: requests whose connection is reset, half of them after execution, so that the answer is lost.
-        corrupt_rate: uploads of which one bit is flipped in the stored content.
+        corrupt_rate: uploads whose stored content has one flipped bit.
     """
 
     error_rate: float = 0.0
@@ -259,10 +259,10 @@ _UPPER: Mapping[str, float] = {
     "jobs.start_s": _DAY_S,
     "jobs.entry_s": _DAY_S,
 }
-"""The largest value of a number, which is 1e15 for the others. The smallest is 0."""
+"""The largest value of each number. For numbers that are missing here it is 1e15. The smallest is 0."""
 
 _LAGS = frozenset({"readiness.list_delay_s", "readiness.delete_delay_s", "readiness.replica_lag_s"})
-"""Settings that only some skins offer, whose module lists them in ``LAGS``."""
+"""Settings that only some skins offer. The module of such a skin lists them in ``LAGS``."""
 
 _WORD_KEYS = ("throttle.reason", "account.type")
 """Settings that are words of the API. Its skin lists the words, and the default."""

@@ -173,12 +173,12 @@ class EagerProtocol(HttpToolsProtocol):
             return
         if not parser.should_keep_alive() or parser.should_upgrade():
             return
-        sent, _, query = target.partition(b"?")
-        path = sent.decode("ascii")
+        raw_path, _, query = target.partition(b"?")
+        path = raw_path.decode("ascii")
         self._held = {
             "method": method.decode("ascii"),
             "path": unquote(path) if "%" in path else path,
-            "raw_path": sent,
+            "raw_path": raw_path,
             "query_string": query,
             "headers": self.headers,
         }

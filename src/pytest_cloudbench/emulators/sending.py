@@ -28,10 +28,10 @@ async def send_answer(scope: Message, send: Send, answer: Answer) -> None:
     if not body or scope["method"] == "HEAD":
         await send({"type": "http.response.body", "body": b""})
         return
-    sent = 0
+    sent_bytes = 0
     for piece in split_body(body, _MAX_WRITE_BYTES):
-        sent += len(piece)
-        await send({"type": "http.response.body", "body": piece, "more_body": sent < len(body)})
+        sent_bytes += len(piece)
+        await send({"type": "http.response.body", "body": piece, "more_body": sent_bytes < len(body)})
 
 
 def split_body(body: bytes | BytePieces, max_bytes: int) -> Iterator[bytes]:

@@ -196,10 +196,10 @@ class Emulator:
     def _make_call(self, scope: Message) -> Call | None:
         """Return the call of a request without its body, or None if the API has no route for its path and method."""
         method, path, query = scope["method"], scope["path"], scope["query_string"]
-        sent = scope["raw_path"]
+        raw_path = scope["raw_path"]
         headers = dict(scope["headers"])
         skin = self.accounts.find(path, query, headers)
-        match = skin.route(method, sent.decode("ascii") if b"%" in sent else path, query)
+        match = skin.route(method, raw_path.decode("ascii") if b"%" in raw_path else path, query)
         if match is None:
             return None
         return Call(match.route, method, path, match.parameters, query, headers, self._clock.now_s())
@@ -296,11 +296,11 @@ class Emulator:
         started_s = self._clock.now_s()
         headers = [*answer.headers, (b"content-length", b"%d" % len(answer.body))]
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        sent = 0
+        sent_bytes = 0
         for piece in split_body(answer.body, _PIECE_BYTES):
-            sent += len(piece)
-            await self.behaviour.wait_until(started_s + self.behaviour.download_s(sent))
-            await send({"type": "http.response.body", "body": piece, "more_body": sent < len(answer.body)})
+            sent_bytes += len(piece)
+            await self.behaviour.wait_until(started_s + self.behaviour.download_s(sent_bytes))
+            await send({"type": "http.response.body", "body": piece, "more_body": sent_bytes < len(answer.body)})
 
     # ---------------------------------------------------------------- control
 
@@ -370,8 +370,9 @@ class Emulator:
 
 
 def _lagging_profile(profile: Profile) -> Profile:
-    """Return the profile of the lagging replica, which the skin imitates. Reads of another replica come from its
-    future.
+    """Return the profile of the lagging replica, which the skin imitates.
+
+    Reads that another replica answers get a later time, see ``Behaviour.lead_s``.
     """
     return dataclasses.replace(profile, readiness=profile.readiness.of_last_replica())
 
@@ -382,7 +383,7 @@ def _feed(sink: Sink, body: bytes) -> Any:
 
 
 def _begin_handler(call: Call) -> Answer | Awaitable[Answer]:
-    """Return what a call's handler does, or status 507 if the disk became full while it joined contents."""
+    """Return what a call's handler returns, or status 507 if the disk became full while it joined contents."""
     try:
         return call.route.handler(call)
     except DiskFullError:
@@ -432,7 +433,7 @@ async def _serve_requests(
 
     config = uvicorn.Config(
         emulator,
-        http=BufferedConnection,  # type: ignore[arg-type]  # uvicorn calls it, and asks no more of it
+        http=BufferedConnection,  # type: ignore[arg-type]  # uvicorn only calls it
         ws="none",
         lifespan="off",
         loop="none",

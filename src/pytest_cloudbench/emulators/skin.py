@@ -58,7 +58,7 @@ class Call:
         parameters: values from the path for the parameters of the route's pattern.
         query: the text after the question mark, which ``http.parse_form`` parses.
         headers: by name in lower case. If a name is repeated, the last value counts.
-        now_s: when the request arrived, later when its body was complete, in seconds of the emulator's clock.
+        now_s: the time of the request's arrival, and later of its complete body, in seconds of the emulator's clock.
         body: the result of the route's sink, or bytes if the route has no sink.
         damage: the bit that an injected fault flips in the stored content, or None.
     """

@@ -1,7 +1,7 @@
 """Content on disk: unnamed files in the emulator's folder that hold what is too large for memory.
 
-Content goes to the end of the current file, and a full file is followed by another one. A file ends with the last piece
-that refers to it, so the disk space of removed content comes back without any bookkeeping.
+Content goes to the end of the current file, and a full file is followed by another one. A file is deleted with the last
+piece that refers to it, so the disk space of removed content comes back without any bookkeeping.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class DiskFullError(Exception):
 
 
 class _SpoolFile:
-    """One unnamed file. Threads may use it at once."""
+    """One unnamed file. Several threads may use it at the same time."""
 
     __slots__ = ("_file", "_lock", "size_bytes")
 

@@ -47,7 +47,7 @@ class _Channel(Protocol):
 
 
 def host_id() -> str:
-    """Return the name of the kernel that keeps the monotonic clock: agents with equal names share one clock."""
+    """Return an id of the running kernel. Agents with equal ids share one monotonic clock."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
@@ -73,7 +73,8 @@ class Agent:
             an item is entered.
         clock_error_ns: bound on the error of the offset.
         clock_was_measured: called when both are known, and each time that they were measured again.
-        listeners: called with what the controller says unasked, by its name, from another thread: be quick.
+        listeners: by the name of a message that the controller sends unasked: called with its payload in another
+            thread, so they must be quick.
         time_limits: exceptions that a test's time limit raises in this thread; waiting between tests is not cut off.
     """
 
@@ -113,7 +114,7 @@ class Agent:
         return now_ns() + self.clock_offset_ns
 
     def deliver(self, message: ToAgent | None) -> None:
-        """Take a reply of the coordinator, something that it says unasked, or None at the end of the channel."""
+        """Take a message of the coordinator, or None at the end of the channel."""
         if isinstance(message, Said):
             if (listener := self.listeners.get(message.name)) is not None:
                 listener(message.payload)
@@ -218,7 +219,7 @@ class Agent:
                 if message.name not in _BETWEEN_TESTS:
                     raise
             else:
-                if reply.to == message.number:  # else it answers what a time limit has cut off
+                if reply.to == message.number:  # any other answers a request that a time limit has cut off
                     return reply
 
     def _receive(self) -> Reply:
@@ -237,9 +238,9 @@ class Agent:
 
         if self.same_clock or now_ns() < self._clock_is_due_ns:
             return
-        measured = self._offset = measure_offset(lambda: int(self.ask("clock")))
-        self.clock_offset_ns, self.clock_error_ns = measured.offset_ns, measured.error_ns
-        self._clock_is_due_ns = measured.at_ns + _CLOCK_HOLDS_NS
+        offset = self._offset = measure_offset(lambda: int(self.ask("clock")))
+        self.clock_offset_ns, self.clock_error_ns = offset.offset_ns, offset.error_ns
+        self._clock_is_due_ns = offset.at_ns + _CLOCK_HOLDS_NS
         self.clock_was_measured()
 
     def check_clock(self) -> str:
@@ -264,7 +265,7 @@ def _value(reply: Reply) -> Any:
 
 
 def local_agent(coordinator: Coordinator) -> Agent:
-    """Return the one agent of a run without xdist. What it says and hears is encoded as well, to be the same."""
+    """Return the one agent of a run without xdist. Its messages are encoded, as in a channel."""
     agent = Agent("main", lambda message: coordinator.receive("main", decode_from_agent(encode(message))))
 
     def deliver(message: ToAgent | None) -> None:

@@ -48,7 +48,7 @@ Handler = Callable[["Item", dict[str, Any]], Any]
 
 @dataclass(slots=True)
 class _Meeting:
-    """One gathering in progress. ``numbers`` has each agent's last request, which the answer names."""
+    """One gathering in progress. ``numbers`` has the number of each agent's last request, which the answer repeats."""
 
     name: str
     arrived: dict[str, Any] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Item:
         nodeid: pytest's node id.
         members: agents that take part, in order; the first one leads. Fixed when the item is entered.
         entered: agents that took part at the beginning.
-        missing: agent that was lost at this item to the reason.
+        missing: the reason why an agent was lost at this item, by agent.
         expected: how many agents would have taken part if none had been lost before; 0 if that is not known.
         finished: agents that are done with it.
         busy_until_s: time until which all agents are known to be busy, on the monotonic clock; none is late before it.
@@ -87,15 +87,15 @@ class Coordinator:
 
     Args:
         handlers: called when a gathering is complete, by its name up to ``:``; without one, agents get all payloads.
-        answers: what replies to one agent's requests by name, without a meeting.
+        answers: by the name of a request: called to answer one agent, without a meeting.
         patience_s: how long an agent may show no sign of life while others wait for it.
         kill: ends an agent, with the reason.
         ask: asks whether an agent's process runs, and calls back when it answers; None if there is no other process.
         apart: whether an agent is at an item that only it runs, which may take any time.
         stop: whether the session is to stop before the next item, and why.
         maxfail: failed items after which to stop; 0 means never.
-        again: answers what round of an item begins, given how often it was left before; None: it is not run.
-        size: answers how many agents the session is to have.
+        again: returns which round of an item begins, given how many rounds have ended; None: it is not run.
+        size: returns how many agents the session is to have.
     """
 
     def __init__(
@@ -178,15 +178,15 @@ class Coordinator:
         """Return whether no agent is left to report an item. It is True once, for the caller who then reports it."""
         with self._lock:
             item = self._items.get(nodeid)
-            alone = not item.members if item else self._loggers.get(nodeid) not in {None, *self._send}
-            if not alone or nodeid in self._orphans:
+            is_orphaned = not item.members if item else self._loggers.get(nodeid) not in {None, *self._send}
+            if not is_orphaned or nodeid in self._orphans:
                 return False
             self._orphans.add(nodeid)
             self._items.pop(nodeid, None)
             return True
 
     def dismiss(self, patience_s: float) -> None:
-        """End the session: agents stop what they do. Returns when none of them is measuring."""
+        """End the session: agents stop what they do. Returns when none measures any more, or after ``patience_s``."""
         with self._changed:
             self._dismissed = True
             entered = [item for item in self._items.values() if item.entered]
@@ -283,7 +283,7 @@ class Coordinator:
             item.meetings.clear()
 
     @staticmethod
-    def _takes_part(item: Item, meeting: _Meeting) -> list[str]:
+    def _list_participants(item: Item, meeting: _Meeting) -> list[str]:
         """Return the members that have arrived at a meeting or are still to come. All come to ``leave``."""
         if meeting.name == "leave":
             return item.members
@@ -296,14 +296,14 @@ class Coordinator:
 
     def _list_awaited(self, item: Item, meeting: _Meeting) -> list[str]:
         """Return the members that are still to come. If the first one works for all, only that one is awaited."""
-        members = self._takes_part(item, meeting)
+        members = self._list_participants(item, meeting)
         if meeting.name.startswith(_ONCE) and not meeting.name.startswith(_LAST):
             members = members[:1]
         return [agent for agent in members if agent not in meeting.arrived]
 
     def _elect(self, item: Item, meeting: _Meeting) -> None:
         """Let the first remaining member run what must be done once."""
-        members = self._takes_part(item, meeting)
+        members = self._list_participants(item, meeting)
         if meeting.runner in members or self._list_awaited(item, meeting):
             return
         meeting.runner = members[0] if members else None
@@ -386,7 +386,7 @@ class Coordinator:
                 self._kill(agent, reason)
 
     def _begin_anew(self, now_s: float) -> None:
-        """Forget how long agents have been silent, since the coordinator was not listening."""
+        """Forget how long agents have been silent, because the coordinator was not listening."""
         self._life_s = dict.fromkeys(self._life_s, now_s)
         self._asked_s.clear()
         for meeting in (meeting for item in self._items.values() for meeting in item.meetings.values()):
@@ -409,12 +409,12 @@ class Coordinator:
                 self._asked_s.pop(agent, None)
             elif agent not in self._asked_s:
                 self._asked_s[agent] = now_s
-                self._ask(agent, partial(self._answer_of, agent))
+                self._ask(agent, partial(self._note_answer, agent))
             elif now_s - self._asked_s[agent] >= half_s:
                 late.append(agent)
         return late
 
-    def _answer_of(self, agent: str) -> None:
+    def _note_answer(self, agent: str) -> None:
         self._answered_s[agent] = time.monotonic()
 
     def _stragglers(self, item: Item) -> list[str]:

@@ -24,7 +24,7 @@ def is_ctrl_c_ignored() -> bool:
 
 
 class Interrupts:
-    """Handlers that turn the first signal into KeyboardInterrupt, answer a second with a line, and end at a third.
+    """Signal handlers: the first signal raises KeyboardInterrupt, a second prints a line, a third ends the process.
 
     Args:
         say: writes a line; it is called in a signal handler.
@@ -35,22 +35,22 @@ class Interrupts:
         self, say: Callable[[str], None] = lambda line: None, abandon: Callable[[], None] | None = None
     ) -> None:
         self._say, self._abandon = say, abandon
-        self._count, self._is_done = 0, False
+        self._count, self._is_installed = 0, False
         self._former: dict[int, Any] = {}
         self._terminals: set[int] = set()
 
     def install(self) -> None:
-        """Handle the signals from now on, except where another handler is set or one is ignored, as by ``nohup``.
+        """Handle the signals from now on, except those that have another handler or are ignored, as by ``nohup``.
 
-        A worker that gets SIGTERM alone is lost as by any other signal, and the others go on.
+        A worker does not handle SIGTERM: it ends, and the other workers go on.
         """
-        if self._is_done or threading.current_thread() is not threading.main_thread():
+        if self._is_installed or threading.current_thread() is not threading.main_thread():
             return
-        self._is_done = True
+        self._is_installed = True
         self._terminals = {os.fstat(output).st_rdev for output in (1, 2) if os.isatty(output)}
         if self._terminals:
             with contextlib.suppress(OSError):
-                self._terminals.add(os.stat("/dev/tty").st_rdev)  # the other name of it
+                self._terminals.add(os.stat("/dev/tty").st_rdev)  # another device number of the same terminal
         stock: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
         if hangup := getattr(signal, "SIGHUP", None):  # Windows has none
             stock[hangup] = signal.SIG_DFL

@@ -16,7 +16,7 @@ _BENCHMARK = "pytest_benchmark.plugin"
 def used_fixtures(node: Any, plugin: str) -> set[str]:
     """Return names of the fixtures in a plugin's module that a test uses, directly or through another fixture.
 
-    A fixture that overrides one of the same name uses that one only if it requests it.
+    A fixture that overrides another one of its name uses the other only if it requests that name.
     """
     info = getattr(node, "_fixtureinfo", None)
     if info is None:

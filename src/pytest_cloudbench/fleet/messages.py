@@ -1,8 +1,8 @@
 """Messages between the agents of a fleet and its controller, and their form in a channel.
 
 A message is a frozen ``msgspec.Struct``, and travels as MessagePack: both sides declare the types of its fields, and
-what arrives is checked against them. Rooms above define messages of their own, as in ``load.messages``. Imported by
-fifty agents: keep it light.
+what arrives is checked against them. Packages of higher layers define messages of their own, as in ``load.messages``.
+Imported by fifty agents: keep it light.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from pytest_cloudbench.model import FleetError
 
 _T = TypeVar("_T")
-_NAMED = 4
-"""So many other agents a line about missing ones names."""
+_MOST_NAMED = 4
+"""The most other agents that a line about missing agents names."""
 
 
 class Message(Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,7 +44,7 @@ class Message(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _convert_subclass(value: Any) -> Any:
-    """Convert what only looks plain, such as a number of numpy's, to the plain type that it derives from."""
+    """Convert a value that is not quite plain, such as a numpy number, to a plain type. Raises FleetError."""
     for base, conversion in _CONVERSIONS.items():
         if isinstance(value, base):
             return conversion(value)
@@ -65,7 +65,7 @@ _PLAIN_DECODER = Decoder()
 
 
 def encode(value: Any) -> bytes:
-    """Encode a message, or what one may carry. Raises FleetError that names the field that cannot be sent."""
+    """Encode a message, or a value that a message may carry. Raises FleetError naming the field that cannot be sent."""
     try:
         return _ENCODER.encode(value)
     except (FleetError, OverflowError) as error:
@@ -78,7 +78,7 @@ def make_plain(value: Any) -> Any:
 
 
 def _find_refused(value: Any) -> str:
-    """Return the message and the field that cannot be encoded."""
+    """Return the names of the message and the field that cannot be encoded."""
     for name in getattr(value, "__struct_fields__", ()):
         field = getattr(value, name)
         try:
@@ -92,14 +92,14 @@ def _find_refused(value: Any) -> str:
 
 
 class Tell(Message, frozen=True, tag=True):
-    """Something that nobody answers: its name and what it carries."""
+    """A message that nobody answers."""
 
     name: str
     payload: Any = None
 
 
 class Ask(Message, frozen=True, tag=True):
-    """A question of one agent, without a meeting. ``number`` says which of its questions a ``Reply`` is to."""
+    """A question of one agent, without a meeting. Its ``Reply`` repeats the ``number``."""
 
     number: int
     name: str
@@ -116,7 +116,7 @@ class Meet(Message, frozen=True, tag=True):
 
 
 class Done(Message, frozen=True, tag=True):
-    """The agent that works for all at a meeting has ended: with a value, or with an error. All get the same reply.
+    """The agent that works for all at a meeting has finished, with a value or an error. All get the same reply.
 
     Attributes:
         number: as in ``Ask``.
@@ -135,13 +135,13 @@ class Done(Message, frozen=True, tag=True):
 
 
 class Reply(Message, frozen=True, tag=True):
-    """The answer to what an agent has asked or met for.
+    """The answer to an ``Ask``, a ``Meet`` or a ``Done`` of an agent.
 
     Attributes:
         value: what was asked for.
         error: what the agent raises instead; None if nothing went wrong.
-        is_turn: there is no answer yet: this agent is to do the work for all, and then to say ``Done``.
-        to: the number of what it answers, by which the agent recognises a reply that arrives too late.
+        is_turn: there is no answer yet: this agent is to do the work for all, and then to send ``Done``.
+        to: the number of the message that it answers, by which the agent recognises a reply that arrives too late.
     """
 
     value: Any = None
@@ -176,7 +176,7 @@ def decode_to_agent(data: bytes) -> ToAgent:
 
 
 def decode_plain(data: bytes) -> Any:
-    """Decode what ``encode`` has made of anything, as plain data. Raises FleetError."""
+    """Decode output of ``encode`` to plain data. Raises FleetError."""
     return _decode(_PLAIN_DECODER, data)
 
 
@@ -187,14 +187,14 @@ def _decode(decoder: Decoder[_T], data: bytes) -> _T:
         raise FleetError(f"a message of the fleet cannot be read: {error}") from None
 
 
-# --- what they carry for every item -------------------------------------------------------------------
+# --- payloads of messages about every item ------------------------------------------------------------
 
 
 class Entered(Message, frozen=True):
     """Answer to "enter": an agent's place among those that run an item.
 
     Attributes:
-        index, count: its number, and of how many.
+        index, count: the agent's number, from 0, and how many agents there are.
         stop: why the session is to stop, or an empty text.
         again: how often the item was run before, for repetitions at a session's end; None: it is not run this time.
     """
@@ -225,7 +225,7 @@ class WhatToLog(Message, frozen=True):
     Attributes:
         is_held: they are not logged now.
         outcome: the outcome to log instead of ``passed``; empty to leave it.
-        text: its reason.
+        text: the reason for that outcome.
         properties: to add to the reports.
     """
 
@@ -252,8 +252,8 @@ class Left(Message, frozen=True):
     """Answer to "leave": what became of an item.
 
     Attributes:
-        failures: agent to its failure's text.
-        missing: agent that was lost to the reason.
+        failures: the text of an agent's failure, by agent.
+        missing: the reason why an agent was lost, by agent.
         agents: those that took part at the beginning.
         log: whether this agent is the one to report the item.
     """
@@ -273,7 +273,7 @@ def missing_lines(missing: Mapping[str, str]) -> list[str]:
     for reason, (first, *others) in agents.items():
         line = f"{first} {reason}"
         if others:
-            names = ", ".join([*others[:_NAMED], *(["..."] if len(others) > _NAMED else [])])
+            names = ", ".join([*others[:_MOST_NAMED], *(["..."] if len(others) > _MOST_NAMED else [])])
             line += f"; the same goes for {len(others)} other{'s' if len(others) > 1 else ''} ({names})"
         lines.append(line)
     return lines

@@ -33,29 +33,29 @@ class Offset(Message, frozen=True):
         return Offset(-self.offset_ns, self.error_ns, self.at_ns + self.offset_ns)
 
     def minus(self, other: Offset) -> Offset:
-        """Return the offset from this clock to another, if both were measured against the same third. Errors add up."""
+        """Return the offset from this clock to the other's, both measured against a third clock. Errors add up."""
         return Offset(self.offset_ns - other.offset_ns, self.error_ns + other.error_ns, self.at_ns)
 
 
 def measure_offset(ask: Callable[[], int], clock: Callable[[], int] = now_ns, pings: int = PINGS) -> Offset:
-    """Measure the offset to the clock that ``ask`` reads, which the shortest of some round trips bounds.
+    """Measure the offset to the clock that ``ask`` reads, by the shortest of some round trips.
 
     Source: F. Cristian, Probabilistic clock synchronization, 1989. The other clock was read at some moment between
-    question and answer, so its offset is that to the middle of the two, give or take half of the time between.
+    question and answer: in the middle of the two, give or take half of the time between them.
     """
     trips = []
     for _ in range(pings):
         sent_ns = clock()
-        there_ns = ask()
-        back_ns = clock()
-        trips.append((back_ns - sent_ns, there_ns, (sent_ns + back_ns) // 2))
-    trip_ns, there_ns, middle_ns = min(trips)
-    return Offset(there_ns - middle_ns, trip_ns // 2 + 1, middle_ns)
+        remote_ns = ask()
+        received_ns = clock()
+        trips.append((received_ns - sent_ns, remote_ns, (sent_ns + received_ns) // 2))
+    trip_ns, remote_ns, middle_ns = min(trips)
+    return Offset(remote_ns - middle_ns, trip_ns // 2 + 1, middle_ns)
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """An offset between two measurements, with bounds that hold unless the clock jumped and jumped back."""
+    """The offset during the time between two measurements. Its bounds hold unless the clock jumped and jumped back."""
 
     before: Offset
     after: Offset
@@ -67,13 +67,13 @@ class Span:
 
     @property
     def error_ns(self) -> int:
-        """Bound on its error, which includes the drift between the two measurements."""
+        """The bound on the error of ``offset_ns``, which includes the drift between the two measurements."""
         low_ns, high_ns = self._ends()
         return (high_ns - low_ns + 1) // 2
 
     @property
     def drift_ns(self) -> int:
-        """By how much the second measurement differs from the first."""
+        """The difference of the second measurement from the first."""
         return self.after.offset_ns - self.before.offset_ns
 
     @property
@@ -83,5 +83,7 @@ class Span:
         return abs(self.drift_ns) > self.before.error_ns + self.after.error_ns + drift_ns
 
     def _ends(self) -> tuple[int, int]:
-        both = (self.before, self.after)
-        return min(one.offset_ns - one.error_ns for one in both), max(one.offset_ns + one.error_ns for one in both)
+        measurements = (self.before, self.after)
+        return min(measurement.offset_ns - measurement.error_ns for measurement in measurements), max(
+            measurement.offset_ns + measurement.error_ns for measurement in measurements
+        )

@@ -1,7 +1,7 @@
-"""The course of one item on all agents, which ends in one report.
+"""The protocol of one item on all agents, which ends in one report.
 
-What may live here: pytest's item protocol for fleet items, and for those that the leader runs alone. Agents run
-quietly, the leader alone logs; the failures of the others, and agents that were lost, are merged into its report.
+What may live here: pytest's item protocol for fleet items, and for items that the leader runs alone. Only the leader
+logs a report. The failures of other agents, and the loss of agents, are merged into it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pytest_cloudbench.fleet.messages import ItemEnded, Left, StockEntry, WhatTo
 from pytest_cloudbench.model import FleetError
 from pytest_cloudbench.support.clock import wait_for
 
-_PLACE = re.compile(r"\S+:\d+: ")
+_LOCATION = re.compile(r"\S+:\d+: ")
 _NOT_AGAIN = "(not rerun: --reruns and flaky marks do not apply to measurements)"
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
@@ -26,7 +26,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 def run_phases(item: pytest.Item, nextitem: Any, agent: Agent) -> list[pytest.TestReport]:
     """Run an item's set-up, call and teardown in this process, and log nothing.
 
-    ``nextitem`` is what comes next, or a collector that keeps its fixtures.
+    ``nextitem`` is the next item, or a collector whose fixtures are to be kept.
     """
     try:
         return runtestprotocol(item, log=False, nextitem=nextitem)
@@ -39,8 +39,8 @@ def run_everywhere(
     item: pytest.Item, nextitem: pytest.Item | None, agent: Agent,
     run: Callable[[pytest.Item, pytest.Item | None, Agent], list[pytest.TestReport]] = run_phases,
 ) -> None:  # fmt: skip
-    """Run a fleet item in step with all other agents. ``run`` is what each of them does."""
-    agent.time_limits = (pytest.fail.Exception,)  # pytest-timeout's, by signal
+    """Run a fleet item in step with all other agents. Each agent calls ``run``."""
+    agent.time_limits = (pytest.fail.Exception,)  # raised by pytest-timeout in a signal handler
     if _begin_item(item, nextitem, agent):
         _leave(item, run(item, _next_or_parent(item, nextitem), agent), agent)
 
@@ -66,7 +66,10 @@ def run_benchmark(item: pytest.Item, nextitem: pytest.Item | None, agent: Agent)
 
 
 def _begin_item(item: pytest.Item, nextitem: pytest.Item | None, agent: Agent) -> bool:
-    """Wait for the others, and return whether the item is to be run now. If not, fixtures of the next one are kept."""
+    """Wait for the other agents, and return whether to run the item now.
+
+    If it is not run in this round, only the fixtures that the next item shares are kept.
+    """
     if _enter_or_stop(item, agent):
         return False
     if agent.again is None:
@@ -81,7 +84,7 @@ def _begin_item(item: pytest.Item, nextitem: pytest.Item | None, agent: Agent) -
 
 
 def _next_or_parent(item: pytest.Item, nextitem: pytest.Item | None) -> Any:
-    """Return what pytest is to keep for the next item: if it is the same one, all but what is this item's own."""
+    """Return the node whose fixtures pytest keeps: the next item, or the parent if this item is run again."""
     return item.parent if nextitem is item else nextitem
 
 
@@ -121,7 +124,7 @@ def _enter_or_stop(item: pytest.Item, agent: Agent) -> bool:
 
 
 def _log(item: pytest.Item, reports: list[pytest.TestReport], ending: Left, agent: Agent) -> None:
-    """Report the item if this agent is the one to do it."""
+    """Log the item's reports if this agent is the one that logs them."""
     if not ending.log:
         return
     if not reports:  # the leader was lost: this agent did not run the item
@@ -136,7 +139,7 @@ def _log(item: pytest.Item, reports: list[pytest.TestReport], ending: Left, agen
 
 
 def _apply_ruling(item: pytest.Item, reports: list[pytest.TestReport], agent: Agent) -> bool:
-    """Let the controller decide what is logged of an item. Return whether that is now."""
+    """Let the controller decide how an item is logged. Return whether to log it now."""
     hook = item.config.hook
     plain = tuple(hook.pytest_report_to_serializable(config=item.config, report=report) for report in reports)
     try:
@@ -154,7 +157,7 @@ def worst_outcome(reports: Sequence[pytest.TestReport]) -> str:
 
 
 def change_outcome(reports: Sequence[pytest.TestReport], decision: WhatToLog) -> None:
-    """Give the reports of an item that passed the outcome that was decided, and its properties."""
+    """Apply a decision to the reports of an item that passed: its outcome and its properties."""
     for report in reports:
         report.user_properties.extend(decision.properties)
     call = next((report for report in reports if report.when == "call"), None)
@@ -181,22 +184,24 @@ def _is_to_be_rerun(item: pytest.Item) -> bool:
     return is_marked or any(options) or hasattr(getattr(item, "function", None), "_flaky_max_runs")
 
 
-def _merge(reports: list[pytest.TestReport], ending: Left, agent: str, at_the_end: str) -> None:
+def _merge(reports: list[pytest.TestReport], ending: Left, agent: str, final_line: str) -> None:
     """Add other agents' failures to the leader's report, and a final line to a failed one."""
     failed = next((report for report in reports if report.failed), None)
     own, count = failed.longreprtext if failed else "", len(ending.agents)
     others = {name: text for name, text in sorted(ending.failures.items()) if name != agent}
-    same = sum(1 for text in others.values() if _gist(text) == _gist(own))
-    different: dict[str, list[str]] = {}
+    same_count = sum(1 for text in others.values() if _gist(text) == _gist(own))
+    agents_by_gist: dict[str, list[str]] = {}
     for name, text in others.items():
         if _gist(text) != _gist(own):
-            different.setdefault(_gist(text), []).append(name)
+            agents_by_gist.setdefault(_gist(text), []).append(name)
     lines = (
-        [f"(the same on {same + 1} of {count} agents)" if same else f"(on agent {agent})"] if own and count > 1 else []
+        [f"(the same on {same_count + 1} of {count} agents)" if same_count else f"(on agent {agent})"]
+        if own and count > 1
+        else []
     )
     lines += [f"agent {line}" for line in missing_lines(ending.missing)]
-    lines += [f"on agent {', '.join(names)}: {others[names[0]]}" for names in different.values()]
-    lines += [at_the_end] if at_the_end and (lines or failed) else []
+    lines += [f"on agent {', '.join(names)}: {others[names[0]]}" for names in agents_by_gist.values()]
+    lines += [final_line] if final_line and (lines or failed) else []
     if not lines:
         return
     target: Any = failed or next((report for report in reports if report.when == "call"), reports[0])
@@ -209,5 +214,5 @@ def _merge(reports: list[pytest.TestReport], ending: Left, agent: str, at_the_en
 
 def _gist(text: str) -> str:
     """Return the part of a failure that agents share if they fail for the same reason, without addresses."""
-    lines = [line for line in text.splitlines() if line.startswith("E ") or _PLACE.match(line)]
+    lines = [line for line in text.splitlines() if line.startswith("E ") or _LOCATION.match(line)]
     return _ADDRESS.sub("", "\n".join(lines) or text)

@@ -136,7 +136,7 @@ class FleetScheduling(EachScheduling):
                 self._for_all.insert(self._handed, index)
 
     def _somebody_has(self, index: int) -> bool:
-        """Return whether a remaining node still has to run an item: queued there, or so far only at faster nodes."""
+        """Return whether a remaining node still has to run an item, which is queued there or only at faster nodes."""
         return any(index in pending for pending in self.node2pending.values()) or any(
             index in self._for_all[cursor : self._handed] for cursor in self._cursor.values()
         )
@@ -185,7 +185,10 @@ class FleetScheduling(EachScheduling):
                 node.send_runtest_some(batch)
 
     def _next_for_all(self, node: WorkerController) -> int:
-        """Return the next item that all nodes run. Nodes that have not reached it take part: it waits for them."""
+        """Return a node's next item among those that all nodes run.
+
+        If no other node has it yet, tell the coordinator to wait for all nodes that have not passed it.
+        """
         position = self._cursor[node]
         index = self._for_all[position]
         for other, cursor in self._cursor.items() if position >= self._handed else ():

@@ -1,4 +1,4 @@
-"""The controller's part of a pytest session, which without xdist is the one agent as well.
+"""The controller's part of a pytest session. Without xdist, the controller is the one agent as well.
 
 The plugin's hooks delegate to it in the controller. A session with xdist opens it whether or not it has a fleet item,
 so everything that only a fleet needs is made on demand.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pytest_cloudbench.fleet.coordinator import Coordinator
 
 _STARTERS = ("cloudbench-forking", "cloudbench-hosts")
-"""Plugins of the controller that start agents, with their names for pytest."""
+"""The names of the controller's plugins that start agents."""
 _ENDED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
 
 
@@ -47,13 +47,13 @@ class Answering(Protocol):
         """Check before anything starts that gates have something to compare with. Raises UsageError."""
 
     def repetitions(self) -> tuple[Callable[[], Sequence[str]] | None, Callable[[str], None]]:
-        """Return what ``FleetScheduling`` asks for items to run again, and tells which item ends the first round."""
+        """Return the arguments ``again`` and ``curtain`` of ``FleetScheduling``."""
 
     def settle(self, session: pytest.Session) -> None:
         """Log the reports that were held until everything was measured."""
 
     def summarize(self, reporter: Any) -> None:
-        """Write what was found, at the end."""
+        """Write the results, at the end."""
 
     def finish(self, session: pytest.Session) -> None:
         """Keep the results of unfinished work."""
@@ -96,7 +96,7 @@ class ControllerSession:
         return self._serving is not None
 
     def serve(self) -> Answering:
-        """Return what serves the agents, created at the first call. Raises UsageError for bad input."""
+        """Return the object that serves the agents, created at the first call. Raises UsageError for bad input."""
         self._interrupts.install()  # in the main thread only: a receiver's call may come first
         with self._lock:
             if self._serving is None:
@@ -144,22 +144,21 @@ class ControllerSession:
     def take_over(self, node: Any, nodeids: list[str]) -> None:
         """Note the items that a worker has collected. If some are for the whole fleet, our scheduler takes over.
 
-        Its agent announced that before. A session without such items keeps the scheduler that xdist, or another plugin,
-        has made.
+        Its agent has announced those before. Without such items, a session keeps the scheduler that it has.
         """
         xdist: Any = self.config.pluginmanager.getplugin("dsession")
         if self._fleet_items and self._scheduler is None and not xdist.sched.collection_is_completed:
             from pytest_cloudbench.fleet.scheduler import FleetScheduling
 
-            ours = FleetScheduling(
+            scheduler = FleetScheduling(
                 self.config, xdist.log, lambda: self.serve().coordinator, self._fleet_items,
                 *self.serve().repetitions(),
             )  # fmt: skip
             for xdist_node in xdist.sched.nodes:
-                ours.add_node(xdist_node)
+                scheduler.add_node(xdist_node)
                 if xdist_node in self._collections:
-                    ours.add_node_collection(xdist_node, self._collections[xdist_node])
-            self._scheduler = xdist.sched = ours
+                    scheduler.add_node_collection(xdist_node, self._collections[xdist_node])
+            self._scheduler = xdist.sched = scheduler
         self._collections[node] = nodeids
 
     def is_apart(self, agent: str) -> bool:
@@ -182,7 +181,7 @@ class ControllerSession:
         return planned
 
     def way_here(self, agent: str) -> Callable[[tuple[str, int]], int] | None:
-        """Return a function that finds the port of an agent's host for an address here. None if nothing leads here."""
+        """Return a function that finds the port of an agent's host that leads to an address here, or None."""
         hosts: Any = self.config.pluginmanager.getplugin("cloudbench-hosts")
         gateway = self._gateways.get(agent)
         return hosts.way_here(str(gateway.spec.host)) if hosts and gateway and gateway.spec.host else None
@@ -213,7 +212,7 @@ class ControllerSession:
         threading.Thread(target=wait, name=f"ask-{agent}", daemon=True).start()
 
     def _is_awaited(self, agent: str) -> bool:
-        """Return whether an agent's process has yet to be started, by something that works."""
+        """Return whether an agent's process has yet to be started, by a plugin that still works on it."""
         starters = map(self.config.pluginmanager.getplugin, _STARTERS)
         return any(starter is not None and starter.is_awaited(agent) for starter in starters)
 
@@ -256,7 +255,7 @@ class ControllerSession:
             self._serving.finish(session)
 
     def _report_not_run(self, session: pytest.Session) -> None:
-        """Report every collected test, unless the session was told to stop."""
+        """Report tests that were never run as failed, unless the session was told to stop."""
         xdist: Any = self.config.pluginmanager.getplugin("dsession")
         if xdist is None or self._scheduler is None or xdist.shouldstop or session.exitstatus not in _ENDED:
             return
@@ -268,7 +267,7 @@ class ControllerSession:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def close(self) -> None:
-        """End the emulators."""
+        """End the emulators, and restore the signal handlers."""
         if self._serving is not None:
             self._serving.close()
         self._interrupts.restore()
@@ -291,7 +290,7 @@ def _name_host(spec: Any) -> str:
 
 
 def _sender(channel: Any) -> Callable[[ToAgent | None], None]:
-    """Return a function that sends to the agent at the other end of a channel. None is None there, too."""
+    """Return a function that sends to the agent at the other end of a channel. None is sent as None."""
     return lambda message: channel.send(None if message is None else encode(message))
 
 

@@ -1,4 +1,4 @@
-"""A worker's part of a pytest session, and the way into either kind of session.
+"""A worker's part of a pytest session, and the function that opens a session in workers and in the controller.
 
 The plugin's hooks delegate to it in an xdist worker. Imported by fifty agents: keep it light.
 """
@@ -32,7 +32,7 @@ def open_session(
     Args:
         config: pytest's configuration in this process.
         make_answering: called in the controller, once there are agents to serve.
-        at_once: call it now, so that bad input is reported before anything starts.
+        at_once: whether to call it now, so that bad input is reported before anything starts.
     """
     workerinput: dict[str, Any] | None = getattr(config, "workerinput", None)
     if workerinput is not None:
@@ -54,10 +54,10 @@ class WorkerSession:
     is_worker = True
 
     def __init__(self, channel: Any, run: Mapping[str, Any], name: str) -> None:
-        theirs = run.get("version")
-        if theirs != __version__:  # another version measures differently, even where its messages are the same
+        their_version = run.get("version")
+        if their_version != __version__:  # another version measures differently, even if its messages are the same
             raise FleetError(
-                f"{name} has pytest-cloudbench {__version__}, and the controller {theirs or 'an older one'}: "
+                f"{name} has pytest-cloudbench {__version__}, and the controller {their_version or 'an older one'}: "
                 "install the same version on all hosts"
             )
         self.facts = RunFacts.from_plain(run)
@@ -70,10 +70,10 @@ class WorkerSession:
             self.agent.clock_was_measured = lambda: self.agent.tell("host", read_facts(self.agent))
         Interrupts().install()  # Ctrl-C reaches the whole group, and again while this process ends
         self.fleet_run = False  # set when fleet items were collected; a fixture alone may open a session, too
-        gc.freeze()  # what is loaded by now stays for good: fifty agents need not collect it again and again
+        gc.freeze()  # loaded modules are never freed, so garbage collection need not visit them in fifty agents
 
     def become(self, name: str) -> None:
-        """Be another agent, in a process that was forked from the one that collected the tests."""
+        """Become the agent of this name, in a process that was forked from the one that collected the tests."""
         self.agent.name = name
         Interrupts().install()
 

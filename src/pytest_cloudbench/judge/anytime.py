@@ -2,8 +2,8 @@
 
 Three players bet against each value that the difference might have. What they own together says how wrong that value
 is. The first player begins with a half, the others with a quarter each, and none can expect to win while the value is
-right. So they ever own 1/alpha together with a probability of at most alpha (Ville 1939), and a session may stop at any
-look. The interval holds all values against which they own less.
+right. So the probability that they ever own 1/alpha together is at most alpha (Ville 1939), and a session may stop at
+any look. The interval holds all values against which they own less.
 
 The first player bets as if the noise were normal. Its wealth is a mixture of t statistics (Lai 1976; Wang and Ramdas,
 "Anytime-valid t-tests", 2023). It is the fastest on a calm machine, but a few wild pairs ruin it. The other two bet
@@ -58,7 +58,7 @@ class AnytimeInterval:
 
 @dataclass(frozen=True, slots=True)
 class _Bet:
-    """A bet on one pair: the pair's value, the stake per unit of distance, and the distance up to which it grows."""
+    """A bet on one pair: the pair's value, the stake per unit of distance, and the longest distance that counts."""
 
     value: float
     stake: float
@@ -76,7 +76,7 @@ def interval(
     Args:
         values: the difference of each pair, in the order they were measured.
         alpha: see above.
-        least_sd: a smaller standard deviation of the values is taken for this one.
+        least_sd: the smallest standard deviation of the values to assume.
         levels: the sum of the sides of each pair, from which the precision of the pair is estimated.
     """
     if len(values) < 2:
@@ -97,7 +97,7 @@ def values_needed(
 ) -> int | None:
     """Return how many values would find a change in nine of ten cases, if the noise stays the same. None if too many.
 
-    The interval is assumed to shrink like that of normal values which is as wide now.
+    The interval is assumed to shrink like an interval of normal values that has the same width now.
     """
     if len(values) < 2:
         return None
@@ -132,8 +132,8 @@ def _lower_limit(values: Sequence[float], bets: Sequence[_Bet], sd: float, alpha
     count, mean, log_enough = len(values), fmean(values), -log(alpha)
 
     def is_beaten(value: float) -> bool:
-        first = log(_NORMAL_WEALTH) + _log_normal_wealth(count, (mean - value) / sd) if value < mean else -inf
-        return _log_of_sum(first, log(_SIGN_WEALTH) + _log_sign_wealth(bets, value)) >= log_enough
+        log_normal = log(_NORMAL_WEALTH) + _log_normal_wealth(count, (mean - value) / sd) if value < mean else -inf
+        return _log_of_sum(log_normal, log(_SIGN_WEALTH) + _log_sign_wealth(bets, value)) >= log_enough
 
     width = _half_width(count, sd, alpha * _NORMAL_WEALTH)
     low, high = mean - width, max(values)
@@ -167,7 +167,7 @@ def _log_normal_wealth(count: int, effect: float) -> float:
 
 
 def _half_width(count: int, sd: float, alpha: float) -> float:
-    """Return the distance from the mean at which this Bayes factor is 1/alpha."""
+    """Return the distance from the mean at which the Bayes factor of ``_log_normal_wealth`` is 1/alpha."""
     spread = 1 + count * _EFFECT_VARIANCE
     bound = exp(2 / count * log(sqrt(spread) / alpha))
     if bound >= spread:
@@ -179,7 +179,7 @@ def _half_width(count: int, sd: float, alpha: float) -> float:
 
 
 def _place_bets(values: Sequence[float], levels: Sequence[float], least_scale: float) -> list[_Bet]:
-    """Return the bets. Each stake depends on the pairs before and on the pair's own level."""
+    """Return a bet on each pair. Its stake depends on the pairs before and on the pair's own level."""
     bets = [_Bet(value, 0.0, 0.0) for value in values[:_PAIRS_BEFORE_BETS]]
     for count in range(_PAIRS_BEFORE_BETS, len(values)):
         centre = median(values[:count])
@@ -196,7 +196,7 @@ def _place_bets(values: Sequence[float], levels: Sequence[float], least_scale: f
 def _scale(distances: Iterable[float]) -> float:
     """Return the standard deviation of normal values that have these distances from their centre.
 
-    From the mean distance, in which large distances count less than in a mean of squares.
+    It follows from the mean distance, in which large distances count less than in a mean of squares.
     """
     return fmean(distances) * sqrt(pi / 2)
 

@@ -120,16 +120,16 @@ def _gate_failed_it(info: Mapping[str, Any]) -> bool:
 
 
 def conditions_of(info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the conditions of an entry, which are also those of the conditions that this function has returned.
+    """Return the conditions of an entry, or the same conditions if ``info`` is a result of this function.
 
-    Its hosts are a condition where agents were on other machines than the controller's.
+    The entry's hosts are a condition where agents were on other machines than the controller's.
     """
     hosts = _hosts_by_name(info.get("hosts"))
     return {key: info.get(key) for key in CONDITIONS} | ({"hosts": hosts} if hosts else {})
 
 
 def _hosts_by_name(stored: Any) -> dict[str, str]:
-    """Return by the name of each host that was there to the end what must be equal in two runs."""
+    """Return what must be equal in two runs of each host that still had agents at the end, by the host's name."""
     if isinstance(stored, Mapping):
         return {str(name): str(text) for name, text in stored.items()}
     hosts = {}

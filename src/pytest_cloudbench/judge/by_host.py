@@ -18,9 +18,9 @@ _METRICS = (
 
 
 def figures_by_host(table: OpTable, since_ns: int | None, waits: WaitSeries | None = None) -> dict[str, Any]:
-    """Return by the host's name its counts, metrics and ``spread`` for ranking. Empty unless there are several hosts.
+    """Return each host's counts, metrics and ``spread`` for ranking, by its name. Empty unless there are several hosts.
 
-    A sensor stays with its agent, so hosts have different sensors, but alike ones.
+    A sensor stays with its agent, so each host has sensors of its own, but of the same kind.
 
     Args:
         table: all records, their outcomes corrected by the provider's listing.

@@ -25,9 +25,9 @@ LEAST_RUNS = 4
 LEAST_STEP = 0.05
 """The smallest change of a noisy series that counts, as a share of the level before it."""
 _MAX_P_VALUE = 1e-4
-"""The largest probability of such a difference by chance: one in 10,000, because a series has many possible splits."""
+"""The largest p value of a change: one in 10,000, because a series has many possible splits."""
 _MIN_STEP_POINTS = 0.005
-"""The same as ``LEAST_STEP`` for values that reach zero, such as rates: half a point, or units."""
+"""The same as ``LEAST_STEP`` for values that reach zero: half a percentage point of a rate, or 0.005 units."""
 _MIN_EXACT_STEP = 0.005
 """The smallest change of a series without noise, such as counts: half a percent."""
 MAX_CORRELATION = 0.28
@@ -105,7 +105,7 @@ def _correlation(parts: Sequence[Sequence[float]]) -> float:
     for part in parts:
         mean = fmean(part)
         deviations = [value - mean for value in part]
-        products += sum(one * next_one for one, next_one in pairwise(deviations))
+        products += sum(earlier * later for earlier, later in pairwise(deviations))
         squares += sum(deviation**2 for deviation in deviations)
     return products / squares if squares else 0.0
 
@@ -138,7 +138,7 @@ def _may_have_split(levels: Sequence[float]) -> bool:
 
 @cache
 def _split_weights(count: int) -> tuple[float, ...]:
-    """Return for each possible split the inverse variance of the sum of the values before it."""
+    """Return the inverse variance of the sum of the values before each possible split."""
     return tuple(count / (at * (count - at)) for at in range(LEAST_RUNS, count - LEAST_RUNS + 1))
 
 

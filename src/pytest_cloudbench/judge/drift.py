@@ -25,17 +25,18 @@ _WINDOWS = (5, 10, 20)
 _OPENS_SHARE = 0.75
 """A regression opens when the last runs are worse by this share of the margin."""
 _GAIN_SHARE = 0.5
-"""Later runs are compared with runs that are better by this share of the margin."""
+"""Runs that are better by this share of the margin become those that later runs are compared with."""
 _OPENS_ERRORS, _CLOSES_ERRORS = 4.0, 3.0
 """The standard errors that a regression must exceed to open, and to close."""
 _RED_ERRORS = 2.33
 """A run that the gate has called broken opens a regression if it is worse by this many standard deviations, too: the
 gate may have meant another metric, and 1 of 100 runs is worse by that much."""
 _LEAST_ALIKE, _MOST_ALIKE, _ALIKE_BY_CHANCE = 0.3, 0.8, 0.15
-"""Correlation of successive runs. Less than 0.3 is not assumed: that is what runs 75 s apart have. Of 20 runs it is
-known to some 0.2 only, so that a little more may be chance."""
+"""Limits of the assumed correlation of successive runs, and the part of an estimate that may be chance. Runs 75 s apart
+have a correlation of 0.3. From 20 runs it is known to some 0.2 only."""
 _MEDIAN_OF_CHI2 = 0.4549
-"""Of one degree of freedom: makes the median of squared differences their mean, for normal values."""
+"""The median of chi-square with one degree of freedom. Dividing by it turns the median of squares of normal values
+into their mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +197,7 @@ class SeriesDrift:
                 if rise >= threshold and rise > _OPENS_ERRORS * error * _error_factor(window):
                     return _Position(count, earliest, start)
             if count + 1 - ANCHOR_RUNS >= earliest:
-                # Their first ones must be better, too, because a mixture of old and new runs is no new state.
+                # The first of these runs must be better, too, because a mixture of old and new runs is no new state.
                 highest = middle - max(gain, _OPENS_ERRORS * error * _error_factor(ANCHOR_RUNS))
                 if max(map(self._middle_of, (values, values[: _WINDOWS[0]]))) <= highest:
                     return _Position(None, count + 1, count + 1 - ANCHOR_RUNS)
@@ -218,8 +219,8 @@ class SeriesDrift:
         """
         steps = [(after - before) ** 2 for before, after in pairwise(values)]
         recent = sqrt(median(steps) / _MEDIAN_OF_CHI2 / 2) if len(steps) >= _WINDOWS[0] else 0.0
-        alike = min(_MOST_ALIKE, max(_LEAST_ALIKE, _correlation(anchor.values) - _ALIKE_BY_CHANCE))
-        return max(anchor.spread, recent) * sqrt((1 + alike) / (1 - alike))
+        correlation = min(_MOST_ALIKE, max(_LEAST_ALIKE, _correlation(anchor.values) - _ALIKE_BY_CHANCE))
+        return max(anchor.spread, recent) * sqrt((1 + correlation) / (1 - correlation))
 
 
 def _subtract_starvation(run: _Run, anchor_starved: float | None) -> float:
@@ -230,7 +231,7 @@ def _subtract_starvation(run: _Run, anchor_starved: float | None) -> float:
 
 
 def _error_factor(count: int) -> float:
-    """Return the standard error of so many runs against the first ones, in standard deviations between runs."""
+    """Return the standard error of ``count`` runs against the anchor's runs, in standard deviations between runs."""
     return sqrt(1 / count + 1 / ANCHOR_RUNS)
 
 
@@ -238,5 +239,5 @@ def _correlation(values: Sequence[float]) -> float:
     """Return the correlation of successive values."""
     middle = fmean(values)
     squares = sum((value - middle) ** 2 for value in values)
-    products = sum((one - middle) * (other - middle) for one, other in pairwise(values))
+    products = sum((earlier - middle) * (later - middle) for earlier, later in pairwise(values))
     return products / squares if squares else 0.0

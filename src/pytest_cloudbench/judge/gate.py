@@ -71,7 +71,7 @@ class Check:
 
     Attributes:
         experiment, metric: what is judged.
-        kind: how.
+        kind: how it is judged.
         margin: the smallest change that matters: a share, and for a rate an amount (0.01 is one point).
         baseline: its former runs, the oldest first.
         now: this run.
@@ -81,10 +81,10 @@ class Check:
         higher: whether higher is better.
         cluster_ops: for a rate, the most operations that one cause can affect at a time.
         since: the first run after the last lasting improvement, with which the baseline begins; empty if there is none.
-        improved: how much better that was, a share (-0.3).
-        is_before: the baseline is of before that improvement, because there are too few runs since.
+        improved: the change by that improvement, a share (-0.3 is 30 % less).
+        is_before: whether the baseline has the runs before that improvement, because there are too few since.
         bound: of a fact, the share that the user allows, by a margin or by accepting a run that had it.
-        drift: its runs since the last accepted state, all but this one; None if they are not followed.
+        drift: its former runs since the last accepted state; None if they are not followed.
     """
 
     experiment: str
@@ -416,7 +416,7 @@ def _fact_ruling(check: Check) -> Ruling:
 
 
 def _exact_ruling(check: Check) -> Ruling:
-    """Judge a number that never varied and has risen: together with its repetitions, if few operations have more."""
+    """Judge a number that never varied before. If it rose in few operations only, its repetitions count, too."""
     now, again = check.now, _with_values(check.again)
     values = [reading.value or 0.0 for reading in (now, *again)]
     former = check.baseline[-1].value or 0.0
@@ -424,28 +424,30 @@ def _exact_ruling(check: Check) -> Ruling:
     change = value / former - 1 if former else (inf if value else 0.0)
     ruling = Ruling(check, "met", change, change, change, LEAST_SPREAD, value=value)
     if not _exceeds(check, value):
-        if risen := [reading for reading in again if _is_usual(check, reading) and _exceeds(check, reading.value or 0)]:
+        if risen := [
+            reading for reading in again if _has_risen_for_most(check, reading) and _exceeds(check, reading.value or 0)
+        ]:
             why = f"not in the run, but in {len(risen)} of {len(again)} {_repetitions(len(again))}: intermittent"
             return replace(ruling, answer="broken", why=why)
         if course := _course_of(check, now):
             return _open_ruling(ruling, course)
         return replace(ruling, answer="inconclusive", why=_too_few_since(check)) if check.is_before else ruling
     count = sum(_exceeds(check, reading.value or 0.0) for reading in again)
-    if _is_usual(check, now) or count or _exceeds(check, fmean(values)):
+    if _has_risen_for_most(check, now) or count or _exceeds(check, fmean(values)):
         return replace(ruling, answer="broken", why=_describe_repeats(count, len(again)))
     return replace(ruling, first=change, change=fmean(values) / former - 1 if former else None, is_quarantined=True)
 
 
-def _is_usual(check: Check, reading: Reading) -> bool:
+def _has_risen_for_most(check: Check, reading: Reading) -> bool:
     """Return whether most operations of a run had more than those of any run of the baseline."""
     usual = [former.usual for former in check.baseline if former.usual is not None]
     return reading.usual is not None and bool(usual) and reading.usual > max(usual)
 
 
 def _capability_ruling(check: Check, value: float) -> Ruling:
-    were = {reading.value == 1 for reading in check.baseline}
-    worse: Answer = "broken" if were == {True} else "inconclusive"
-    return Ruling(check, "met" if value == 1 or were == {False} else worse, value=value)
+    former_answers = {reading.value == 1 for reading in check.baseline}
+    worse: Answer = "broken" if former_answers == {True} else "inconclusive"
+    return Ruling(check, "met" if value == 1 or former_answers == {False} else worse, value=value)
 
 
 def _describe_repeats(count: int, repetitions: int) -> str:
@@ -495,8 +497,8 @@ def _too_few(check: Check) -> str:
 
 
 def _too_few_since(check: Check) -> str:
-    """Return why a metric that is not worse than before an improvement is not met."""
-    improved = "" if check.improved is None else f" by {-check.improved * 100:.0f} %"
+    """Return why a metric is inconclusive although it is not worse than before an improvement."""
+    improved = "" if check.improved is None else f" by {abs(check.improved) * 100:.0f} %"
     return f"it improved{improved} at {check.since}: too few runs since then, and not worse than before"
 
 
@@ -563,7 +565,7 @@ class _Level:
         return value - allowance(reading.starved, self.starved)
 
     def hidden_rise(self, reading: Reading) -> float:
-        """Return how much of a rise may not show, because threads waited less for a CPU than before: all of it."""
+        """Return how large a rise may be hidden, because threads waited less for a CPU than before."""
         if self.starved is None or reading.starved is None:
             return 0.0
         return -log1p(-min(max(0.0, self.starved - reading.starved), MAX_EXPLAINED))

@@ -79,7 +79,7 @@ class Run:
             counts.update(values(block, "requests"))
             if None in counts:
                 return Counter()
-        return Counter({count: often for count, often in counts.items() if count is not None})
+        return Counter({count: ops for count, ops in counts.items() if count is not None})
 
     def share(self, outcome: Outcome) -> float | None:
         """Return the share of operations that had this outcome."""
@@ -97,7 +97,7 @@ class Run:
         return self._ordered[1]
 
     def order_statistics(self, times: Times) -> OrderStatistics:
-        """Return all that the registry needs of ``sorted_ns``, so that each of these times is sorted once."""
+        """Return the numbers of some times that the registry needs. They are cached, so that times are sorted once."""
         if (times == "quiet" and 0 not in self.quiet) or (times == "unstarved" and not any(self._own_waits_ns)):
             times = "service"  # these are the same then
         if times not in self._order_statistics:
@@ -144,7 +144,7 @@ class Run:
 
     @property
     def starved_elsewhere_share(self) -> float | None:
-        """The share of the operations' unstarved time that the threads which worked for them waited for a CPU.
+        """The waits for a CPU of all other threads that worked for the operations, as a share of the unstarved time.
 
         None unless all these threads are known.
         """
@@ -155,7 +155,7 @@ class Run:
 
     @property
     def _unstarved_ns(self) -> array[int]:
-        """The service times less what each operation's own thread waited. Empty if any wait is unknown."""
+        """The service times less the waits for a CPU of each operation's own thread. Empty if any wait is unknown."""
         if not self._knows_own_waits:
             return array("q")
         rest_ns = map(sub, map(sub, self._end_ns, self._start_ns), self._own_waits_ns)
@@ -189,7 +189,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class OrderStatistics:
-    """What a few ranks tell of some times.
+    """Some percentiles of times, and their errors.
 
     Attributes:
         count: how many times there are.
@@ -203,7 +203,7 @@ class OrderStatistics:
 
     @classmethod
     def of(cls, ordered: Sequence[float]) -> OrderStatistics:
-        """Read them from ascending times."""
+        """Return the percentiles of ascending times."""
         shares = _SHARES if ordered else ()
         return cls(
             len(ordered), {share: percentile(ordered, share) for share in shares},
@@ -259,8 +259,8 @@ def _median_requests(run: Run) -> float | None:
     Operations that were repeated after an error took more requests, but they are few.
     """
     half, passed = run.requests.total() / 2, 0
-    for count, often in sorted(run.requests.items()):
-        passed += often
+    for count, ops in sorted(run.requests.items()):
+        passed += ops
         if passed >= half:
             return float(count)
     return None
@@ -313,7 +313,7 @@ Suites declare their own metrics.
 """
 
 FACTS = ("silent_loss_rate", "corrupt_rate")
-"""Metrics of what has happened. One occurrence is one too many, and no doubt or repetition undoes it."""
+"""Metrics of events that must not happen even once. No doubt about a run, and no repetition, undoes them."""
 
 METRICS: dict[str, Metric] = {
     "loss_rate": Metric("fraction", of=_loss_rate, column="loss rate", about=(Verb.PUT,)),

@@ -22,7 +22,7 @@ LEAST_SPREAD = 0.005
 _RUNS_PER_OUTLIER = 5
 """At most one run of five is left out."""
 _OUTLIER_QN = 4.0
-"""A run is left out if it is further from the median than this many Qn. Of 20 normal runs, one is in 0.3 % of cases."""
+"""A run is left out if it is further from the median than this many Qn. In 0.3 % of cases, one of 20 normal runs is."""
 
 _SELECTION_FREEDOM = 1.5
 """Degrees of freedom that the selection of outliers costs, in addition to that of the mean.
@@ -33,8 +33,8 @@ MAX_EXPLAINED = 0.999
 """The largest share of waiting that explains anything: a logarithm needs less than 1."""
 
 _QN = 2.21914
-"""Makes Qn the standard deviation of normal values: 1 / (sqrt(2) * z), below which 5/8 of the normal distribution lies.
-Rousseeuw and Croux (1993) print 2.2219, which is a misprint."""
+"""The factor that makes Qn the standard deviation of normal values: 1 / (sqrt(2) * z), where 5/8 of the standard normal
+distribution lies below z. Rousseeuw and Croux (1993) print 2.2219, which is a misprint."""
 
 
 @dataclass(frozen=True)
@@ -118,8 +118,8 @@ def qn(values: Sequence[float]) -> float:
 def allowance(starved: float, usual: float) -> float:
     """Return how much larger a time's logarithm may be because threads waited more for a CPU than usual.
 
-    Half of a small share of the operations' time, because quiet operations have waited less than the others. Nearly
-    all of a large share.
+    A small excess counts by half, because quiet operations have waited less than the others. A large one counts almost
+    fully.
 
     Args:
         starved: the share of the operations' time that threads waited for a CPU.

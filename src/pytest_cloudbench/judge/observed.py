@@ -1,7 +1,7 @@
 """Make expectations from the entries of a session: bounds wide enough for the next run, with date and source.
 
-This module decides which metrics become bounds, how wide these are, and which entries may not become any. A bound comes
-only from an entry that may be a baseline: its test passed, to the end, without doubts. Claims from other sources (an
+This module decides which metrics become bounds, how wide these are, and which entries give none. A bound comes only
+from an entry that may be a baseline: its test passed, to the end, without doubts. Claims from other sources (an
 agreement, a paper) are no observations and stay as they are.
 """
 

@@ -178,7 +178,7 @@ def _difference(name: str, pairs: Sequence[Pair], alpha: float, margin: float) -
     is_points = COMPARED[name].unit == "fraction"
     levels = list(_levels(name, pairs))
     if not levels:
-        return _too_quiet(name, pairs, margin)
+        return _difference_without_values(name, pairs, margin)
     if not is_points and any(a <= 0 or b <= 0 for a, b in levels):
         return None  # no ratio to zero
     logs = levels if is_points else [(log(a), log(b)) for a, b in levels]
@@ -231,8 +231,8 @@ def _levels(name: str, pairs: Sequence[Pair]) -> Iterator[tuple[float, float]]:
             quiet_a, quiet_b = array("d"), array("d")
 
 
-def _too_quiet(name: str, pairs: Sequence[Pair], margin: float) -> Difference | None:
-    """Return an inconclusive difference of a percentile of too few quiet operations. None without operations."""
+def _difference_without_values(name: str, pairs: Sequence[Pair], margin: float) -> Difference | None:
+    """Return an inconclusive difference of a percentile of too few quiet operations. None if no operation was tried."""
     quiet_count = min((sum(len(block.quiet_s) for block in side) for side in zip(*pairs, strict=True)), default=0)
     if not any(block.ops for pair in pairs for block in pair):
         return None
@@ -245,7 +245,7 @@ def _too_quiet(name: str, pairs: Sequence[Pair], margin: float) -> Difference | 
 
 
 def _least_sd(levels: Sequence[tuple[float, float]], pairs: Sequence[Pair]) -> float:
-    """Return the standard deviation by chance of a share's difference, even if the true share never changed."""
+    """Return the standard deviation that a share's difference has by chance, even if the true share never changed."""
     counts = [(a.ops or 1, b.ops or 1) for a, b in pairs]
     events = sum(
         level * ops

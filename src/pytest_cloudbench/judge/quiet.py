@@ -1,9 +1,9 @@
 """Find quiet operations: those that neither the client's own lateness nor waiting for a CPU has disturbed.
 
-This module has the rule as pure functions of columns, and the precision of a percentile of some number of operations. A
-starved client is late, and measures its own starvation. A closed loop is never late, but its threads wait for a CPU
-within the operation, as does a server on the same machine. Such operations are left out, so that the others describe
-the service. The share that is left out is a metric of its own, in which a client shows that burns CPU.
+This module has the rule as pure functions of columns, and the precision of a percentile. A starved client is late, and
+measures its own starvation. A closed loop is never late, but its threads wait for a CPU within the operation, as does a
+server on the same machine. Such operations are left out, so that the others describe the service. The share that is
+left out is a metric of its own, which shows a client that burns CPU.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def waits_of(start_ns: array[int], end_ns: array[int], own_ns: array[int], other
     left = right = 0
     base = rise = 0.0
     for row, (waited, start, end) in enumerate(zip(own, start_ns, end_ns, strict=True)):
-        if left < start and end <= right:  # as most operations: between the same two samples as the one before
+        if left < start and end <= right:  # the usual case: between the same two samples as the one before
             until_start = base + rise * (start - left) / (right - left)
         else:
             until_start = waits.at(start)
@@ -75,7 +75,7 @@ def waits_of(start_ns: array[int], end_ns: array[int], own_ns: array[int], other
 
 
 def _waits_per_operation(start_ns: array[int], end_ns: array[int], other_waits: WaitSeries) -> list[float]:
-    """Return, for each time of the series, the wait until then of an operation in flight all the time."""
+    """Return how long an operation in flight all the time has waited by each time of the series."""
     in_flight_ns = list(
         map(sub, _sum_elapsed(start_ns, other_waits.time_ns), _sum_elapsed(end_ns, other_waits.time_ns))
     )
@@ -89,7 +89,7 @@ def _waits_per_operation(start_ns: array[int], end_ns: array[int], other_waits: 
 
 
 def _sum_elapsed(moments_ns: array[int], until_ns: array[int]) -> list[int]:
-    """Return for each time the sum of the durations since all moments before it. Times ascend."""
+    """Return the sum of the durations since all moments before each of some ascending times."""
     ordered, sums = sorted(moments_ns), []
     count = total = 0
     for time_ns in until_ns:
@@ -156,8 +156,8 @@ def _mark_neighbours(marks: bytes) -> bytes:
 def log_error(ordered: Sequence[float], share: float) -> float | None:
     """Return the standard error of the logarithm of a percentile, from the order statistics around it.
 
-    The number of independent operations below a percentile varies binomially. The values that many ranks to either side
-    of it show how much the percentile itself varies. More operations make this error smaller.
+    The number of independent operations below a percentile varies binomially. The values one standard deviation of that
+    number to either side of it show how much the percentile itself varies. More operations make this error smaller.
 
     Args:
         ordered: values above zero, ascending.

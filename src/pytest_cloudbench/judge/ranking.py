@@ -61,7 +61,7 @@ def group_values(values: Sequence[float], reduce: Callable[[Sequence[float]], fl
 
 
 def spread_of(table: OpTable, response_s: Sequence[float]) -> dict[str, list[float]]:
-    """Return for each metric with a spread its values in consecutive groups of the run's operations.
+    """Return the values of each metric with a spread in consecutive groups of the run's operations.
 
     Args:
         table: all records, their outcomes corrected by the provider's listing.
@@ -189,7 +189,7 @@ def distance(metric: str, one: Candidate, other: Candidate) -> Distance | None:
 
 
 def rank(metric: str, candidates: Mapping[str, Candidate]) -> Ranking:
-    """Return which provider is best at a metric. No provider is if one has no spread, because it may be better."""
+    """Return which provider is best at a metric. If any has too few samples, none is best, since it may be better."""
     if metric not in METRICS:
         return Ranking("not judged", why="no direction is better")
     compared = {

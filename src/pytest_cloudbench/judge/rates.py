@@ -41,20 +41,20 @@ class BaselineRates:
     @cached_property
     def left_out(self) -> frozenset[int]:
         """The indices of runs that are left out: far from the others, by more than chance explains."""
-        far = outliers_of([count / of for count, of in self.counts])
+        far = outliers_of([count / total for count, total in self.counts])
         others = [pair for index, pair in enumerate(self.counts) if index not in far]
-        count, of = _add_counts(others)
+        count, total = _add_counts(others)
         return frozenset(
-            index for index in far if self._tail_p_value(*self.counts[index], count, of) < _OUTLIER_P_VALUE
+            index for index in far if self._tail_p_value(*self.counts[index], count, total) < _OUTLIER_P_VALUE
         )
 
-    def _tail_p_value(self, count: int, of: int, others: int, of_others: int) -> float:
+    def _tail_p_value(self, count: int, total: int, other_count: int, other_total: int) -> float:
         # Fewer than usual: test the operations that do not count instead.
-        if count * of_others < others * of:
-            count, others = of - count, of_others - others
-        clusters, all_clusters = max(1, of // self.cluster_ops), max(1, (of + of_others) // self.cluster_ops)
+        if count * other_total < other_count * total:
+            count, other_count = total - count, other_total - other_count
+        clusters, all_clusters = max(1, total // self.cluster_ops), max(1, (total + other_total) // self.cluster_ops)
         return hypergeometric_sf(
-            count // self.cluster_ops, clusters, (count + others) // self.cluster_ops, all_clusters
+            count // self.cluster_ops, clusters, (count + other_count) // self.cluster_ops, all_clusters
         )
 
     @cached_property
@@ -69,8 +69,8 @@ class BaselineRates:
     @cached_property
     def share(self) -> float:
         """The share of operations in the baseline."""
-        count, of = self.pooled
-        return count / of if of else 0.0
+        count, total = self.pooled
+        return count / total if total else 0.0
 
     @cached_property
     def dispersion(self) -> float:
@@ -80,22 +80,22 @@ class BaselineRates:
             return self.assumed_dispersion
         if not 0 < share < 1 or len(self._kept) < 2:
             return float(self.cluster_ops)
-        chi2 = sum((count - of * share) ** 2 / (of * share * (1 - share)) for count, of in self._kept)
+        chi2 = sum((count - total * share) ** 2 / (total * share * (1 - share)) for count, total in self._kept)
         return max(float(self.cluster_ops), chi2 / (len(self._kept) - 1))
 
     def change(self, readings: Sequence[Count]) -> float:
         """Return how far the joint share of some runs is above the baseline's."""
-        count, of = _add_counts(readings)
-        return (count / of if of else 0.0) - self.share
+        count, total = _add_counts(readings)
+        return (count / total if total else 0.0) - self.share
 
     def p_value(self, readings: Sequence[Count]) -> float:
-        """Return the probability of so large a joint share in some runs, by Fisher's exact test."""
-        count, of = _add_counts(readings)
-        return self._p_value(floor(count / self.dispersion), ceil(of / self.dispersion))
+        """Return the probability that some runs have such a joint share or a larger one, by Fisher's exact test."""
+        count, total = _add_counts(readings)
+        return self._p_value(floor(count / self.dispersion), ceil(total / self.dispersion))
 
-    def _p_value(self, count: int, of: int) -> float:
-        marked, total = (ceil(number / self.dispersion) for number in self.pooled)
-        return hypergeometric_sf(count, of, count + marked, of + total)
+    def _p_value(self, count: int, total: int) -> float:
+        former_count, former_total = (ceil(number / self.dispersion) for number in self.pooled)
+        return hypergeometric_sf(count, total, count + former_count, total + former_total)
 
     def upper(self, readings: Sequence[Count]) -> float:
         """Return the one-sided 95 % bound of the change."""
@@ -107,31 +107,31 @@ class BaselineRates:
 
     def _newcombe(self, readings: Sequence[Count], z: float) -> tuple[float, float]:
         """Return Newcombe's interval of a difference of shares (1998, method 10), from Wilson's of both."""
-        count, of = _add_counts(readings)
-        share = count / of if of else 0.0
-        low, high = wilson(share, of / self.dispersion, z)
-        their_low, their_high = wilson(self.share, self.pooled[1] / self.dispersion, z)
+        count, total = _add_counts(readings)
+        share = count / total if total else 0.0
+        low, high = wilson(share, total / self.dispersion, z)
+        former_low, former_high = wilson(self.share, self.pooled[1] / self.dispersion, z)
         change = share - self.share
         return (
-            change - sqrt((share - low) ** 2 + (their_high - self.share) ** 2),
-            change + sqrt((high - share) ** 2 + (self.share - their_low) ** 2),
+            change - sqrt((share - low) ** 2 + (former_high - self.share) ** 2),
+            change + sqrt((high - share) ** 2 + (self.share - former_low) ** 2),
         )
 
     def detects(self, ops: int, alpha: float) -> float | None:
-        """Return the smallest rise that so many operations would show in 9 of 10 cases. None if none would."""
-        of = ceil(ops / self.dispersion)
-        if not of:
+        """Return the smallest rise that this many operations would show in 9 of 10 cases. None if none would."""
+        total = ceil(ops / self.dispersion)
+        if not total:
             return None
-        low, high = ceil(of * self.share), of + 1
+        low, high = ceil(total * self.share), total + 1
         while low < high:  # bisection for the smallest significant count
             middle = (low + high) // 2
-            low, high = (low, middle) if self._p_value(middle, of) < alpha else (middle + 1, high)
-        if low > of:
+            low, high = (low, middle) if self._p_value(middle, total) < alpha else (middle + 1, high)
+        if low > total:
             return None
         low_share, high_share = self.share, 1.0
         for _ in range(30):
             share = (low_share + high_share) / 2
-            low_share, high_share = (low_share, share) if binomial_sf(low, of, share) >= 0.9 else (share, high_share)
+            low_share, high_share = (low_share, share) if binomial_sf(low, total, share) >= 0.9 else (share, high_share)
         return max(high_share - self.share, LEAST_POINTS)
 
 
@@ -155,10 +155,10 @@ def operations_needed(
     # The part of the dispersion between runs, which more operations in a run do not reduce.
     between_runs = max(0.0, rates.dispersion / rates.cluster_ops - 1)
 
-    def is_enough(more: int) -> bool:
-        run = round(rates.share * more), more
-        imagined = BaselineRates((run,) * runs, rates.cluster_ops, rates.cluster_ops * (1 + between_runs * more / ops))
-        change = imagined.detects(repeats * more, alpha)
+    def is_enough(count: int) -> bool:
+        run = round(rates.share * count), count
+        imagined = BaselineRates((run,) * runs, rates.cluster_ops, rates.cluster_ops * (1 + between_runs * count / ops))
+        change = imagined.detects(repeats * count, alpha)
         return change is not None and change <= margin and imagined.upper([run]) < margin
 
     return _smallest_enough(is_enough, ops)
@@ -177,4 +177,4 @@ def _smallest_enough(is_enough: Callable[[int], bool], start: int) -> int | None
 
 
 def _add_counts(counts: Sequence[Count]) -> Count:
-    return sum(count for count, _ in counts), sum(of for _, of in counts)
+    return sum(count for count, _ in counts), sum(total for _, total in counts)

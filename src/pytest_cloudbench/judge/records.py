@@ -61,7 +61,7 @@ _UNKNOWN_VALUES: dict[str, array[Any]] = {
     "retry_after_s": array("d", [_UNKNOWN]), "requests": array("H", [_NO_REQUESTS]),
     "cpu_wait_ns": array("q", [_NO_WAIT]),
 }  # fmt: skip
-"""What stands for an unknown value of the fields that may have one."""
+"""The stored value that stands for an unknown one, for each field that may be unknown."""
 _NUMBER = struct.Struct("<H")
 _DEFAULTS_OF_NEW_FIELDS = struct.Struct("<HHq").pack(0, _NO_REQUESTS, _NO_WAIT)
 """The fields that later schemas have added at the end of a record, with unknown values."""
@@ -174,7 +174,7 @@ def values(block: bytes | bytearray, name: str) -> list[Any]:
     column = numbers(block, name)
     if (unknown := _UNKNOWN_VALUES.get(name)) is None:
         return column.tolist()
-    if column.tobytes() == unknown.tobytes() * len(column):  # as most columns that can have such values
+    if column.tobytes() == unknown.tobytes() * len(column):  # the usual case: no value is known
         return [None] * len(column)
     if name == "retry_after_s":
         return [None if isnan(value) else value for value in column]
@@ -182,8 +182,10 @@ def values(block: bytes | bytearray, name: str) -> list[Any]:
 
 
 def numbers(block: bytes | bytearray, name: str) -> array[Any]:
-    """Return a numeric field of a block's records. Copied byte by byte of all records, which takes 6 ns for each.
-    Unpacking one after the other takes 20 to 60 ns.
+    """Return a numeric field of a block's records.
+
+    Each byte of the field is copied from all records at once, which takes 6 ns for a record. Unpacking one record after
+    the other takes 20 to 60 ns.
     """
     column, offset = array(_TYPES[name]), _OFFSETS[name]
     data = bytearray(len(block) // RECORD_BYTES * column.itemsize)
@@ -199,8 +201,8 @@ class OpTable:
     """The records of several parts (logs, blocks in memory, other tables), one after another.
 
     Every field of ``Op`` is an attribute: a list that is rebuilt at each access, for up to a few thousand records. Code
-    that handles a million records uses ``blocks``, ``column`` and ``codes``. So is ``host``, the name of the host of an
-    operation's agent, which no record holds: an agent never changes its host (docs/decisions/0019).
+    that handles a million records uses ``blocks``, ``column`` and ``codes``. Another attribute is ``host``, the name of
+    the host of an operation's agent. No record holds it, because an agent never changes its host (docs/decisions/0019).
     """
 
     if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Searches that decide which level to measure next from the results so far.
 
-They are state machines: pure functions of the results that they were told. Nothing is random, so agents that are told
-the same ask for the same level. The caller measures.
+They are state machines: pure functions of the results so far. Nothing is random, so agents with the same results ask
+for the same level. The caller measures.
 """
 
 from __future__ import annotations

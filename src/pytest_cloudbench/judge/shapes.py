@@ -530,7 +530,7 @@ def _hourly_medians(points: Sequence[tuple[float, float]], period_s: float, days
     cells: dict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
     for at, value in points:
         cells[int(at // block_s), _hour(at, period_s)].append((at, value))
-    # With the time of the middle observation, which is in the same hour as all of them.
+    # Each has the time of the middle observation, which is in the same hour as all of them.
     return [(cell[len(cell) // 2][0], median(value for _, value in cell)) for cell in cells.values()]
 
 

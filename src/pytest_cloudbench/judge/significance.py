@@ -108,10 +108,10 @@ def _score_variance(count: int, first: Mapping[Any, int], second: Mapping[Any, i
     """
     if count < 2:
         return 0.0
-    (two, three, both), (other_two, other_three, other) = _tie_sums(first), _tie_sums(second)
+    (pairs_1, triples_1, ties_1), (pairs_2, triples_2, ties_2) = _tie_sums(first), _tie_sums(second)
     pairs, others = count * (count - 1), max(1, count - 2)
-    free = (pairs * (2 * count + 5) - both - other) * pairs * others
-    return (free + 9 * two * other_two * others + 2 * three * other_three) / (18 * pairs * others)
+    untied = (pairs * (2 * count + 5) - ties_1 - ties_2) * pairs * others
+    return (untied + 9 * pairs_1 * pairs_2 * others + 2 * triples_1 * triples_2) / (18 * pairs * others)
 
 
 def _tie_sums(counts: Mapping[Any, int]) -> tuple[int, int, int]:
@@ -190,7 +190,7 @@ def _scale(fit: Fit, freedom: int) -> float:
 
 
 def _growth(fit: Fit, reach: float, level: float) -> tuple[float, float]:
-    """Return the growth over that many levels as a share of the start, and its error. The estimates are correlated."""
+    """Return the growth over ``reach`` levels as a share of ``level``, and its error, with their covariance."""
     share = fit.slope * reach / level
     ratio = share / reach
     variance = fit.slope_variance + ratio**2 * fit.level_variance - 2 * ratio * fit.covariance
@@ -327,7 +327,7 @@ def t_isf(p: float, freedom: float) -> float:
 
 
 def binomial_sf(count: int, tries: int, share: float) -> float:
-    """Return the probability of ``count`` or more successes in that many tries, each with probability ``share``."""
+    """Return the probability of ``count`` or more successes in ``tries`` tries, each with probability ``share``."""
     if count <= 0:
         return 1.0
     if count > tries or share <= 0:
@@ -352,20 +352,20 @@ def wilson(share: float, tries: float, z: float = Z95) -> tuple[float, float]:
     return max(0.0, middle - half) if share > 0 else 0.0, min(1.0, middle + half) if share < 1 else 1.0
 
 
-def hypergeometric_sf(count: int, drawn: int, marked: int, whole: int) -> float:
+def hypergeometric_sf(count: int, drawn: int, marked: int, population: int) -> float:
     """Return the probability of ``count`` or more marked ones among ``drawn``: Fisher's exact test, one-sided.
 
-    Raises ValueError if more are drawn or marked than there are.
+    Raises ValueError if more are drawn or marked than the population has.
     """
-    if not 0 <= drawn <= whole or not 0 <= marked <= whole:
-        raise ValueError(f"{drawn} drawn and {marked} marked of {whole}: expected at most {whole}")
-    low, high = max(count, drawn + marked - whole, 0), min(drawn, marked)
-    if count <= max(0, drawn + marked - whole):
+    if not 0 <= drawn <= population or not 0 <= marked <= population:
+        raise ValueError(f"{drawn} drawn and {marked} marked of {population}: expected at most {population}")
+    low, high = max(count, drawn + marked - population, 0), min(drawn, marked)
+    if count <= max(0, drawn + marked - population):
         return 1.0
     if low > high:
         return 0.0
-    unmarked, mode = whole - marked, drawn * marked / whole
-    term = exp(_log_choices(marked, low) + _log_choices(unmarked, drawn - low) - _log_choices(whole, drawn))
+    unmarked, mode = population - marked, drawn * marked / population
+    term = exp(_log_choices(marked, low) + _log_choices(unmarked, drawn - low) - _log_choices(population, drawn))
     if low < mode and term < 1e-250:  # the terms up to here are too small for a double, so the sum is 1
         return 1.0
     total = term
@@ -377,8 +377,8 @@ def hypergeometric_sf(count: int, drawn: int, marked: int, whole: int) -> float:
     return min(1.0, total)
 
 
-def _log_choices(whole: int, chosen: int) -> float:
-    return lgamma(whole + 1) - lgamma(chosen + 1) - lgamma(whole - chosen + 1)
+def _log_choices(population: int, chosen: int) -> float:
+    return lgamma(population + 1) - lgamma(chosen + 1) - lgamma(population - chosen + 1)
 
 
 def _beta_fraction(x: float, a: float, b: float) -> float:

@@ -1,6 +1,6 @@
 """Evaluate reads after a write: how many were stale, when a file was consistent, and with which resolution.
 
-All are pure functions of observations. Times are seconds from the answer to the last write.
+Its functions are pure functions of observations. Times are seconds from the answer to the last write.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ UNKNOWN = "?"
 """Prefix of ``seen`` if the read gives no information about the file, such as ``? throttled``."""
 
 _MIN_READS = 10
-"""Reads that a quiet time needs. Each counts for a tenth of it at most, however long ago the read before it was."""
+"""The fewest reads in a quiet time. Each counts for a tenth of it at most, however long ago the read before it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +112,7 @@ class Staleness:
     Attributes:
         stale: the number of reads that saw other content than the last write.
         flips: how many times the file went back, see ``_count_flips``.
-        consistent_s: the start of the first read after which no stale one follows. 0 if no read was stale, None if
-            unknown.
+        consistent_s: the start of the first read after the last stale one. 0 if no read was stale, None if unknown.
         low_s, high_s: bounds of the true time. It is not before the start of the last stale read, and not after the end
             of the first right read, or of the last read where files flap. None if there is no upper bound.
         resolution_s: the time between the two reads that bound it. None if no read was stale, or without upper bound.

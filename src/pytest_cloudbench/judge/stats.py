@@ -51,14 +51,15 @@ class Listing:
 
     @property
     def has_digests(self) -> bool:
-        """Whether all files have a digest."""
+        """True if all files have a digest."""
         return all(self._has_digest)
 
     def is_exactly(self, table: OpTable, names: array[int]) -> bool:
         """Return whether exactly the files of all records are listed, each once and with its content.
 
-        That takes a fraction of the time of finding each of them. ``names`` are the hashes of their names. Compared is
-        the sum of the products of names and contents, which is equal by chance as seldom as two names are.
+        That takes a fraction of the time of finding each file. The sums of the products of the hashes of names and
+        contents are compared, which are equal by chance as seldom as the hashes of two names. ``names`` has the hash of
+        the name of each record's file.
         """
         has_digests = self.has_digests
         if len(names) != len(self._names) or (any(self._has_digest) and not has_digests):
@@ -104,7 +105,7 @@ _hash: Callable[[object], int] = hash if calcsize("P") >= 8 else _hash_slowly
 
 
 def _sum_products(contents: Iterable[int], names: Iterable[int]) -> int:
-    """Return the sum over the files whose contents these are. No more names are taken.
+    """Return the sum of the products of the hashes of contents and names. No names are taken beyond the contents.
 
     A sum of the hashes of pairs would not do: Python's hash of a tuple is almost linear, so that swapped contents would
     not show.
@@ -113,9 +114,9 @@ def _sum_products(contents: Iterable[int], names: Iterable[int]) -> int:
 
 
 def _are_distinct(hashes: Iterable[int]) -> bool:
-    """Return whether no two hashes are equal, nor (as one in a million runs has by chance) their first 53 bits.
+    """Return whether no two hashes have the same first 53 bits. In one of a million runs, two do by chance.
 
-    As numbers of 53 bits they are sorted in half the time, and in two thirds of the memory.
+    As numbers of 53 bits, hashes are sorted in half the time, and in two thirds of the memory.
     """
     ordered = sorted(map(float, hashes))
     return not any(map(eq, ordered, islice(ordered, 1, None)))
@@ -160,8 +161,8 @@ class Verification:
     Attributes:
         checked: files that should be listed.
         lost: files that are not listed with the right size and digest, whatever the cause.
-        silent: of these, files whose upload was answered with success.
-        wrong: of these, files that are listed with a wrong size or digest.
+        silent: lost files whose upload was answered with success.
+        wrong: lost files that are listed, but with a wrong size or digest.
         digest_checked: whether the provider lists digests, so that contents were compared.
         listed_twice: files whose name is listed more than once, as by services that store each upload as a new file.
     """
@@ -264,7 +265,7 @@ def _mark_overwritten(
             start_ns, end_ns = table.column("start_ns"), table.column("end_ns")
         last_start_ns = max(map(start_ns.__getitem__, answered))
         last = max(answered, key=lambda row: (end_ns[row], row))
-        # Expected is the content of the last upload, of a simultaneous one, or of a later one that failed but arrived.
+        # The listing should have the last upload, a simultaneous one, or a later one that failed but arrived.
         has_expected_content = any(listings[row] & _RIGHT and end_ns[row] >= last_start_ns for row in puts)
         for row in answered:
             marks[row] = has_expected_content or row != last

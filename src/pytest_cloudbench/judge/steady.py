@@ -157,7 +157,7 @@ def drift(
 
 
 def describe_settling(stable: Stable, ends_ns: Sequence[int], amounts: Sequence[int]) -> str:
-    """Return in words how far the number of a run is off from that of its second half. Empty if not by too much.
+    """Return in words how far the metric of a run is from that of its second half. Empty if it is close enough.
 
     The operations are those of ``steadiness``.
     """
@@ -203,7 +203,7 @@ def _min_block_ops(metric: str) -> int:
 
 
 def _block_values(metric: str, ends_ns: Sequence[int], amounts: Sequence[float], size: int) -> list[float]:
-    """Return a metric in each of the last blocks of that many operations."""
+    """Return a metric in each of the last ``_BLOCKS`` blocks of ``size`` operations."""
     count, metric_of, values = len(amounts), _block_metric(metric), []
     for begin in range(count - size * _BLOCKS, count, size):
         block_ns = 0

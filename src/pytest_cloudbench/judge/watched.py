@@ -37,18 +37,18 @@ class _Watched:
         ops_key: the key of the number of operations that it is computed from.
         min_ops: how many of them it needs.
         count_key, total_key: the keys of a rate's counts.
-        counts_remainder: whether the rate counts the total without ``count_key``.
+        counts_remainder: whether the rate is of all other operations, which ``count_key`` does not count.
         divisor_key: the key of the number by which it is divided before it is compared.
         speed_key: the key of a number that shows the machine's speed. If it is much larger than before, the machine is
             slower, and the metric cannot be judged.
         cluster_ops: see ``gate.Check``.
         has_handshakes: whether it includes handshakes of connections that operations open. A busy machine has more
             connections at a time.
-        median_key: the key of the number that the median operation had.
+        median_key: the key of the metric's value for the median operation.
         is_time: whether delays of the client, and waiting for the CPU, change it.
-        starved_key: the key of the share of these times that threads waited for a CPU. Where it is unknown, that of
-            operations as a whole takes its place.
-        stands_for: the metric in whose place it decides where the machine was busy. It is judged only against former
+        starved_key: the key of the share of these times that threads waited for a CPU. If that is unknown,
+            ``starved_share`` takes its place.
+        stands_for: the metric that it replaces in deciding if the machine was busy. It is judged only against former
             runs that have it.
     """
 
@@ -101,7 +101,7 @@ _RUN_METRICS: dict[str, _Watched] = {
     "wire_bytes_per_op": _Watched("exact", 0.01, decides=False, has_handshakes=True),
     "cpu_per_op": _Watched("level", 0.25, decides=False, divisor_key="reference_cpu_s", is_time=True),
 }
-"""The metrics that are watched of a run of operations."""
+"""The watched metrics of a run of operations."""
 
 _MARGIN_FROM = {"service_p25": "service_p50", "unstarved_p50": "quiet_p50"}
 """Metrics that take the margin of another one, unless the user gives them their own."""
@@ -112,11 +112,11 @@ _LEVEL_UNITS = frozenset({"s", "bytes", "bytes/s", "ratio", "MB", "1/s", "bit/s"
 _SEARCHED_BASELINES = 3
 """A lasting improvement is searched in this many times the runs of a baseline."""
 TIMES_DOUBTED = "times_doubted"
-"""A key among the numbers of a run whose times are doubtful. Its counts are not."""
+"""A key among the numbers of a run: whether its times are doubtful, though its counts are not."""
 ACCEPTED = "accepted"
-"""Among the numbers of a run that the user has accepted as the new baseline."""
+"""A key among the numbers of a run: whether the user has accepted it as the new baseline."""
 FOLLOWED_ONLY = "followed_only"
-"""A key among the numbers of a run that is no baseline, but counts for a slow rise. Why: ``baseline.FOLLOWED``."""
+"""A key among the numbers of a run: why it is no baseline, but counts for a slow rise (``baseline.FOLLOWED``)."""
 _TIME_UNITS = frozenset({"s", "bytes/s", "1/s", "bit/s"})
 _MAX_HANDSHAKE_BYTES = 8192
 """A handshake of TLS or SSH carries fewer bytes, in both directions together."""
@@ -135,19 +135,19 @@ _OTHER_NUMBERS = frozenset({
 
 def needed_numbers() -> frozenset[str]:
     """Return the names of all numbers of an entry that a check may need."""
-    capable = (f"is_{name}" for name, metric in METRICS.items() if metric.unit == "1 is yes")
-    return frozenset({*METRICS, *capable, *_OTHER_NUMBERS})
+    capability_keys = (f"is_{name}" for name, metric in METRICS.items() if metric.unit == "1 is yes")
+    return frozenset({*METRICS, *capability_keys, *_OTHER_NUMBERS})
 
 
 def facts_of(numbers: Numbers) -> dict[str, Any]:
-    """Return the numbers of a run that say what has happened, which no doubt undoes."""
+    """Return the facts of a run, and the counts that they are computed from. No doubt about the run undoes them."""
     names = {name for name in METRICS if name in FACTS or METRICS[name].gated == "fact"}
     names |= {number for name in FACTS for number in (_RUN_METRICS[name].count_key, _RUN_METRICS[name].total_key)}
     return {name: numbers[name] for name in sorted(names) if numbers.get(name) is not None}
 
 
 def capabilities(metrics: Numbers) -> dict[str, Any]:
-    """Return an entry's capabilities as numbers of their own, because readers find a word under the metric's name."""
+    """Return an entry's capabilities under keys of their own, because the metrics' names hold words for readers."""
     return {f"is_{name}": value for name, value in metrics.items() if name in METRICS and _is_capability(name)}
 
 
@@ -210,18 +210,18 @@ class FormerNumbers:
         ]
 
     def is_usually_known(self, metric: str, watched: _Watched) -> bool:
-        """Return whether most of the last runs say something of a metric."""
+        """Return whether most of the last runs have a value of a metric."""
         last = self._all_readings(metric, watched)[-MOST_RUNS:]
         return sum(reading.value is not None for reading in last) > len(last) / 2
 
     def accepted_share(self, metric: str, watched: _Watched) -> float:
-        """Return how much of what must not happen the user has accepted."""
+        """Return the largest value of a fact in a run that the user has accepted. 0 if there is none."""
         accepted = [run.get(ACCEPTED) for run in self._runs[: self._end]]
         readings = zip(self._all_readings(metric, watched), accepted, strict=True)
         return max((reading.value or 0.0 for reading, is_accepted in readings if is_accepted), default=0.0)
 
     def drift(self, metric: str, watched: _Watched, margin: float, *, higher: bool) -> SeriesDrift | None:
-        """Return the series of a metric from a run on, or from the first one. None if it is not followed."""
+        """Return the drift of a metric over all runs so far. None if it is not followed, or has too few runs."""
         is_rate = watched.kind == "rate"
         if watched.kind not in ("level", "exact") and not (is_rate and watched.decides):
             return None
@@ -302,17 +302,17 @@ def _select_deciding(selected: Mapping[str, _Watched], info: Numbers, former: Fo
     """Return the selected metrics that can make the entry inconclusive.
 
     Where the machine was busy, a metric decides in the place of the one that it stands for, unless the client itself
-    may have used more CPU than before: what its threads waited is then its own doing, in part.
+    may have used more CPU than before: then it has caused a part of its waits itself.
     """
     is_busy = (_number(info, "starved_share") or 0.0) > MAX_WAIT_SHARE
     is_busy_by_others = is_busy and _cpu_against_before(info, former) == "no more"
     stand_ins = {name: watched.stands_for for name, watched in selected.items() if watched.stands_for in selected}
-    silent = set(stand_ins.values() if is_busy_by_others else stand_ins)
-    return {name for name, watched in selected.items() if watched.decides} - silent
+    replaced = set(stand_ins.values() if is_busy_by_others else stand_ins)
+    return {name for name, watched in selected.items() if watched.decides} - replaced
 
 
 def _allowed_share(metric: str, watched: _Watched, margins: Margins, former: FormerNumbers) -> float:
-    """Return how much of what must not happen is allowed, by the user's bound or by an accepted run."""
+    """Return the largest value of a fact that is allowed, by the user's bound or by an accepted run."""
     if watched.kind != "fact":
         return 0.0
     bound = margins.get(metric)
@@ -320,7 +320,7 @@ def _allowed_share(metric: str, watched: _Watched, margins: Margins, former: For
 
 
 def _without_early_barred(readings: Sequence[tuple[Reading, float]]) -> Sequence[tuple[Reading, float]]:
-    """Return the series without the barred runs before the first good ones are complete."""
+    """Return the first runs of a series without barred ones, as many as an anchor needs, and then all later runs."""
     good = [index for index, (reading, _) in enumerate(readings) if not reading.is_barred][:ANCHOR_RUNS]
     return [readings[index] for index in good] + list(readings[good[-1] + 1 :] if len(good) == ANCHOR_RUNS else ())
 
@@ -366,7 +366,7 @@ def _select_watched(
 ) -> dict[str, _Watched]:
     """Return the watched metrics of an entry: the table's, a conclusion's own, and those that the user names.
 
-    They have a value, or most former runs had one: a run that does not say what others said is not as good as they.
+    They have a value, or most former runs had one, because a run must not pass by omitting a value.
     """
     if "quiet_ops" in info:
         names = {
@@ -376,20 +376,20 @@ def _select_watched(
     else:
         own = {name: _watched_in_conclusion(name, name in columns) for name in info if name in METRICS}
         names = {name: watched for name, watched in own.items() if watched is not None}
-    named = {
+    user_metrics = {
         name: _Watched("level", is_time=METRICS[name].unit in _TIME_UNITS) for name in margins
         if name in info and name in METRICS and name not in names and METRICS[name].unit in _LEVEL_UNITS
     }  # fmt: skip
-    own_names = {
+    known_metrics = {
         name: watched for name, watched in names.items()
         if info.get(name) is not None or watched.kind == "yes"
         or (watched.decides and former.is_usually_known(name, watched))
     }  # fmt: skip
-    return own_names | named
+    return known_metrics | user_metrics
 
 
 def _can_stand_in(metric: str, watched: _Watched, info: Numbers, former: FormerNumbers) -> bool:
-    """Return whether this run and enough former ones have a metric, of enough operations."""
+    """Return whether this run has a metric, of enough operations, and enough former runs have it, too."""
     return (
         _number(info, metric) is not None
         and (_number(info, watched.ops_key) or 0) >= watched.min_ops
@@ -414,8 +414,8 @@ def _watched_in_conclusion(name: str, is_column: bool) -> _Watched | None:
 
 
 def _find_margin(metric: str, watched: _Watched, margins: Margins) -> float | None:
-    median = _MARGIN_FROM.get(metric, metric)
-    for name in (metric, median, median.rpartition("_")[2]):
+    source = _MARGIN_FROM.get(metric, metric)
+    for name in (metric, source, source.rpartition("_")[2]):
         if name in margins:
             return margins[name]
     return watched.margin

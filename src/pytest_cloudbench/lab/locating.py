@@ -1,4 +1,4 @@
-"""From names to places: asks resolvers, registries and vantage points, and has the answers judged.
+"""The survey that locates servers by name: it asks resolvers, registries and vantage points, and judges the answers.
 
 Servers of others are only asked if the user agrees: ten connects to each address from each vantage point, and one
 question about each network. Without that, the user's own resolver and what operators publish have to suffice.
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from pytest_cloudbench.net.locate.rdap import Bootstrap
     from pytest_cloudbench.net.locate.resolve import IPNetwork, Manners, Resolver
 
-MOST_ADDRESSES = 256
-"""More are no longer a few polite questions. The rest is left out, and that is said."""
 _MOST_TRACES = 16
 _CONNECTS = 10
 _HERE = "this machine"
@@ -55,7 +53,7 @@ class LocateSettings:
 
     Attributes:
         resolvers: DNS servers to ask. Empty to ask none.
-        subnets: networks of clients, as if from which names are asked for.
+        subnets: networks of clients. Names are asked for as if from each of them (RFC 7871).
         manners: how often resolvers are asked.
         hosts: vantage points besides this machine. Their label ``location`` says where they are.
         here: where this machine is, or None if unknown.
@@ -63,7 +61,7 @@ class LocateSettings:
         is_agreed: servers and registries that are not the user's own may be asked.
         bootstrap: registries to ask. None asks none.
         asks_private: the registries answer for private networks, too.
-        controls: an address of nobody for each version of IP, to find proxies. Empty tries none.
+        controls: an address that nobody has, for each version of IP, to find proxies. Empty tries none.
         patience_s: how long a host may take to answer.
         content: URLs of files that nobody has read before.
     """
@@ -83,21 +81,22 @@ class LocateSettings:
 
 
 def survey_servers(names: Mapping[str, NameSeen], settings: LocateSettings, tables: LocateTables) -> ServerSurvey:
-    """Return what is seen of names and their addresses. Those that are known already are kept."""
-    asked = {name: seen for name, seen in names.items() if not is_address(name)}
-    seen, problems = _ask_names(asked, settings)
-    seen = {**{name: names[name] for name in names}, **seen}
-    survey = ServerSurvey(datetime.now(UTC).isoformat(timespec="seconds"), seen)
-    addresses = survey.addresses[:MOST_ADDRESSES]
+    """Return a survey of names and their addresses. Addresses that are already known are kept."""
+    host_names = {name: seen for name, seen in names.items() if not is_address(name)}
+    names_seen, problems = _ask_names(host_names, settings)
+    names_seen = {**{name: names[name] for name in names}, **names_seen}
+    survey = ServerSurvey(datetime.now(UTC).isoformat(timespec="seconds"), names_seen)
+    addresses = survey.asked_addresses
     allowed = [address for address in addresses if settings.is_agreed or is_own(address)]
     trusted = [resolver for resolver in settings.resolvers if str(resolver) not in problems]
-    traced = [address for address in allowed if not is_own(address)][:_MOST_TRACES] if trusted else []  # names count
+    # Of a trace, only the names of routers are used, which need a resolver.
+    traced = [address for address in allowed if not is_own(address)][:_MOST_TRACES] if trusted else []
     hops = {address: _trace(address) for address in traced}
     routers = dict.fromkeys(hop.address for row in hops.values() for hop in row[-2:])
     return ServerSurvey(
-        survey.taken, seen, _measure(allowed, settings, tables),
+        survey.taken, names_seen, _measure(allowed, settings, tables),
         _ask_ptr([*addresses, *routers], trusted, settings.manners, tables),
-        _ask_owners(allowed, settings, tables), problems, content=_read_content(seen, allowed, settings),
+        _ask_owners(allowed, settings, tables), problems, content=_read_content(names_seen, allowed, settings),
         hops=hops,
     )  # fmt: skip
 
@@ -107,14 +106,14 @@ def _trace(address: str) -> list[HopSeen]:
 
     try:
         return [HopSeen(*hop) for hop in trace_route(address)]
-    except OSError:  # a policy of this machine forbids it, and what it would tell is a hint only
+    except OSError:  # a policy of this machine forbids it, and it would only give a hint
         return []
 
 
 def _read_content(
     names: Mapping[str, NameSeen], allowed: Sequence[str], settings: LocateSettings
 ) -> dict[str, list[ContentSeen]]:
-    """Read each URL from the first server of its name, since it is new to the others no longer after that."""
+    """Read each URL from the first server of its name only. After that, the others may have the file already."""
     from pytest_cloudbench.net.locate.content import parse_url, read_content
 
     rows = dict[str, list[ContentSeen]]()
@@ -136,7 +135,7 @@ def is_address(name: str) -> bool:
 
 
 def is_own(address: str) -> bool:
-    """Return whether an address is of this machine. A private one may be anybody's: that in a capture, for example."""
+    """Return whether an address is of this machine. A private one may be anybody's, for example in a capture."""
     return ipaddress.ip_address(address).is_loopback
 
 
@@ -159,8 +158,8 @@ def _ask_names(names: Mapping[str, NameSeen], settings: LocateSettings) -> tuple
     good = [reply for reply in replies if reply.resolver not in liars]
     heeds = False
     for resolver in settings.resolvers if settings.subnets else ():
-        heeds_it, again = resolve.heeds_subnets(good, resolver, manners=settings.manners)
-        heeds, good = heeds or bool(heeds_it), [*good, *again]
+        heeds_it, more_replies = resolve.heeds_subnets(good, resolver, manners=settings.manners)
+        heeds, good = heeds or bool(heeds_it), [*good, *more_replies]
     seen = {
         name: NameSeen(
             [*dict.fromkeys([*known.addresses, *(a for reply in good if reply.name == name for a in reply.addresses)])],
@@ -174,9 +173,10 @@ def _ask_names(names: Mapping[str, NameSeen], settings: LocateSettings) -> tuple
 def _ask_ptr(
     addresses: Sequence[str], resolvers: Sequence[Resolver], manners: Manners, tables: LocateTables
 ) -> dict[str, list[str]]:
-    """Return the names of addresses. Whoever holds an address may give it any name.
+    """Return the names of addresses by reverse DNS.
 
-    So one in the form of an operator's is left out if it leads to other addresses than this one.
+    Whoever holds an address may give it any name. So a name in the form of an operator's is left out if it leads to
+    other addresses only.
     """
     if not (addresses and resolvers):
         return {}
@@ -327,8 +327,8 @@ class LocatedServers:
     Attributes:
         places: of each server: name, address, operator, place, known_by, layer, vantage_points, and the region if it is
             known: latitude_deg, longitude_deg and radius_km.
-        location: all of them together, for ``location`` of an entry, which runs that follow then state, too. None if
-            nothing is known of it, or if it may be that of a proxy.
+        location: of all servers together, for ``location`` of an entry, which later runs then state, too. None if it
+            is unknown, or may be that of a proxy.
         rtts_ms: the shortest round trip from this machine to each address.
         notes: what does not count, and why.
     """

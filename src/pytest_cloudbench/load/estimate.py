@@ -31,7 +31,7 @@ _MAX_OPS_SHOWN = 10_000
 """The most operations whose times a test gets."""
 
 _MAX_RUNS = 1000
-"""The most runs of a test. One that goes on until a result changes would never end."""
+"""The most runs of a test. A test that goes on until a result changes would never end."""
 
 INDENT = 14
 """The column at which the texts of an estimate begin."""
@@ -47,7 +47,7 @@ class AgentWithoutFleet(Agent):
     """The only agent of an estimate, without a controller."""
 
     def __init__(self) -> None:
-        # Nothing is written where results would be, no capture either.
+        # With ``same_clock``, logs and captures would be written into the results folder.
         super().__init__("main", lambda message: None, same_clock=False)
 
     def ask(self, name: str, payload: Any = None) -> Any:
@@ -59,7 +59,7 @@ class AgentWithoutFleet(Agent):
         raise NotForeseen(f"its agents meet for {name.partition(':')[0]}")
 
     def once(self, name: str, work: Callable[[], Any]) -> Any:
-        """Do the work."""
+        """Do the work, and return its result."""
         return work()
 
 
@@ -89,7 +89,7 @@ class Estimate:
         least_s: the shortest time that it takes, by its own schedule.
         runs: the number of counted runs.
         is_paced: whether the times of all operations are fixed. Otherwise some begin when others end.
-        reason: the reason if there may be more work, or none at all. Empty if the test came to its end.
+        reason: the reason why the test did not come to its end, so that there may be more work. Otherwise empty.
     """
 
     nodeid: str
@@ -143,7 +143,7 @@ class CountingExperiment(Experiment):
 
     def _least_s(self, deal: Deal) -> float:
         if isinstance(deal.arrival, Closed):
-            return deal.planned_s() / self.facts.time_scale
+            return deal.shortest_s() / self.facts.time_scale
         scale = self.facts.time_scale
         schedule = plan(deal.arrival, range(deal.sensors), deal.ops_per_sensor, self.facts.seed, scale)
         return (schedule if deal.limits is None else schedule.limit_operations(deal.ops_of_sensor)).horizon_s

@@ -119,8 +119,8 @@ class Result:
     def __getitem__(self, metric: str) -> Any:
         """Return a metric or extra value, None if it is unknown. Raises UnknownMetric if the run has no such value."""
         if metric not in self.info:
-            meant = did_you_mean(metric, [*METRICS.keys() & self.info.keys(), *self.info])
-            raise UnknownMetric(f"{metric}: this run has no such metric{meant or '; docs/method.md lists all'}")
+            hint = did_you_mean(metric, [*METRICS.keys() & self.info.keys(), *self.info])
+            raise UnknownMetric(f"{metric}: this run has no such metric{hint or '; docs/method.md lists all'}")
         return self.info[metric]
 
     @property
@@ -307,7 +307,7 @@ class Experiment:
         with _open_log(self.agent, self.facts, self.nodeid, run) as log:
             yield log
         result = self._hand_in_log(run, log, "", stopped="", verified=False)
-        # Without the errors: failures there are part of the method.
+        # Errors are left out, because failures in ``scratch`` are part of the method.
         shared = {key: result[key] for key in _SHARED_KEYS if key in result.info}
         self._parts.append(replace(result, info=shared))
 
@@ -412,7 +412,7 @@ class Experiment:
     def _run_in_folder(self, run: _Part) -> Result:
         """Run a load in its folder, which is made and removed here if it is the run's own."""
         folder, is_new, mkdir = run.files.folder, run.load.on is None, run.load.mkdir
-        self._ask_consent(run.name, run.request.replace(planned_s=run.deal.planned_s() / self.facts.time_scale))
+        self._ask_consent(run.name, run.request.replace(planned_s=run.deal.shortest_s() / self.facts.time_scale))
         try:
             if is_new:
                 is_fresh = not self._kept_folders and (mkdir or self._runs % _RUNS_PER_REPETITION == 1)
@@ -489,13 +489,13 @@ class Experiment:
     ) -> Result:
         """Hand in this agent's finished log. Return the result that the controller merged from all agents' logs."""
         path = str(log.path) if isinstance(log, OpLog) else ""
-        done = HandedIn(run, path, tuple(log.notes), cpu_s, stopped, verified, self.agent.check_clock())
-        return self._take_result(self.agent.gather(f"result:{run}", done), label)
+        handed_in = HandedIn(run, path, tuple(log.notes), cpu_s, stopped, verified, self.agent.check_clock())
+        return self._take_result(self.agent.gather(f"result:{run}", handed_in), label)
 
     def _apply_load(self, run: _Part, engine: Engine, planned_s: float, stopped: str, watch: RunWatch | None) -> str:
         """Run this agent's share of the load. Return the reason if it ended early, or an empty text."""
         agent, facts, deal = self.agent, self.facts, run.deal
-        mine = range(agent.index, deal.sensors, agent.count)
+        own_sensors = range(agent.index, deal.sensors, agent.count)
 
         def wait_for_start(planned_s: float = planned_s, start_s: float = 0.0) -> int:
             request = run.request.replace(planned_s=planned_s, pid=agent.pid, start_s=start_s)
@@ -518,16 +518,16 @@ class Experiment:
                 engine.run_pool(deal.arrival, threads, files, facts.seed, wait_for_start, facts.time_scale)
             elif isinstance(deal.arrival, ThinkTime):
                 start_ns = wait_for_start()
-                engine.run_closed(deal.arrival, mine, deal.ops_of_sensor, facts.seed, start_ns, facts.time_scale)
+                engine.run_closed(deal.arrival, own_sensors, deal.ops_of_sensor, facts.seed, start_ns, facts.time_scale)
             else:
-                schedule = plan(deal.arrival, mine, deal.ops_per_sensor, facts.seed, facts.time_scale)
+                schedule = plan(deal.arrival, own_sensors, deal.ops_per_sensor, facts.seed, facts.time_scale)
                 schedule = schedule if deal.limits is None else schedule.limit_operations(deal.ops_of_sensor)
                 engine.run_schedule(schedule, wait_for_start(schedule.horizon_s, start_time_s(schedule)))
         except BudgetError as error:
             return str(error)
         return ""
 
-    # -- its name and its subject -----------------------------------------------------------------
+    # -- the run's name and subject ---------------------------------------------------------------
 
     def _run_name(self) -> str:
         """Return the name of this run within the session."""
@@ -543,7 +543,7 @@ class Experiment:
             provider.opened[1].find_server(provider.driver),
         )  # fmt: skip
 
-    # -- its result -----------------------------------------------------------------------------
+    # -- the run's result -----------------------------------------------------------------------
 
     def _take_result(self, answer: Any, label: str) -> Result:
         result = parse_result(answer)

@@ -25,7 +25,7 @@ class Turn(Message, frozen=True):
     """The next turn of a test that measures two sides. One turn is one block (``load.versus.turns``).
 
     Attributes:
-        number: of the block, from 0.
+        number: the number of the block, from 0.
         side: ``A`` or ``B``.
         pair: the number of the pair of blocks, from 0. The first pair warms up and is not compared.
         is_over: True if the comparison is finished, and there is no such block.
@@ -104,15 +104,15 @@ class LoadShape(Message, frozen=True):
         ops, bytes: planned operations, and bytes that they move.
         prepared: unmeasured uploads before the run.
         sensors, ops_per_sensor, threads, arrival, loop: the sources of operations, and their due times.
-        size_bytes, payload: of each file.
+        size_bytes, payload: the size of each file, and the name of its generator's class.
         names: the names of the files.
         operation: the measured operation.
-        warm_up_s: seconds from the start. Operations that are due in it are left out of metrics.
+        warm_up_s: seconds from the start. Operations that are due in this time are left out of metrics.
         for_s: the end of a run with a time limit, in seconds from the start. 0 without such a limit.
         until: the metric that ends the run early when it is steady.
         may_drift: whether a drift is expected, and therefore no doubt.
         detail: whether every operation's times are returned.
-        keeps: whether its files are for another run.
+        keeps: whether its files are kept for another run.
     """
 
     ops: int
@@ -260,7 +260,7 @@ class LogPiece(Message, frozen=True):
     """The next piece of the log of an agent on another host, sent while the agent runs.
 
     Attributes:
-        run: of these records.
+        run: the run's name.
         piece: a part of the log.
         sent_ns: when it was sent, by the controller's clock.
     """
@@ -353,7 +353,10 @@ class SeriesOpen(Message, frozen=True):
 
 
 class SeriesNext(Message, frozen=True):
-    """The request for another round, ``is_later`` after one of this session. The answer is a ``SeriesRound``."""
+    """The request for another round. The answer is a ``SeriesRound``.
+
+    ``is_later`` is True if this session has already done a round.
+    """
 
     name: str
     is_later: bool
@@ -400,7 +403,10 @@ class SeriesLines(Message, frozen=True):
 
 
 class Whereabouts(Message, frozen=True):
-    """An agent's index, and its host: by the kernel that keeps its clock, and by name, empty on the controller's."""
+    """An agent's index and host.
+
+    ``host`` identifies the kernel that keeps the agent's clock. ``host_name`` is empty on the controller's host.
+    """
 
     index: int
     host: str

@@ -20,7 +20,7 @@ class Labels:
     def new(self, requested: str) -> str:
         """Return the label of the next entry: ``requested``, with ``-2``, ``-3``... if an entry has it already.
 
-        Without a label it is the entry's number, from the second entry on.
+        If ``requested`` is empty, the label is the entry's number from the second entry on, and empty for the first.
         """
         stem = requested or (str(len(self._used) + 1) if self._used else "")
         label, number = stem, 2
@@ -90,12 +90,12 @@ class FileNames:
         return (lambda sensor, seq: template % (sensor, seq)) if template else self.name
 
     def path(self, sensor: int, seq: int) -> str:
-        """Return the path of that file below the run's folder."""
+        """Return the path of the file of a sensor and sequence number, below the run's folder."""
         name = self.only or self.new(sensor, seq)
         return f"{self.folder}/{name}" if self.folder else name
 
     def template(self, folder: str) -> str:
-        """Return the text that ``% (sensor, seq)`` makes a path below ``folder``. Empty if names are not numbers."""
+        """Return a format whose ``% (sensor, seq)`` is a path below ``folder``. Empty if names have no numbers."""
         if self.key or self.only:
             return ""
         before, after = f"{folder}/{self.path(0, 0)}".rsplit(_NUMBERS % (0, 0), 1)

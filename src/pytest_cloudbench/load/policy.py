@@ -17,9 +17,9 @@ from pytest_cloudbench.results.places import given_options, is_storage_named, se
 
 _ADOPTED = pytest.StashKey[Path]()
 _NOT_IN_WORKERS = {"hypothesispytest": "--hypothesis", "platformdirs": "", "xdist.looponfail": ""}
-"""Plugins that a load agent does not use, with the options that need them all the same.
+"""Plugins that a load agent does not use, each with the option that needs it all the same.
 
-Fifty workers would load each.
+Otherwise each of fifty workers would load them.
 """
 
 _ONLY_SUITES = {"benchmark": "--benchmark", "anyio": "anyio_mode"}
@@ -73,7 +73,7 @@ def lean_workers(config: pytest.Config, specs: Sequence[Any]) -> None:
     if not is_adopted(config):
         return
     plugins = {**_NOT_IN_WORKERS, **(_ONLY_SUITES if _runs_only_suites(config, config.stash[_ADOPTED]) else {})}
-    # A key of a plugin's in the configuration file would be unknown to workers without it.
+    # Workers without a plugin would not know its keys in the configuration file.
     mentioned = f"{' '.join(given_options(config))} {_configuration_keys(config.inipath)}"
     blocked = [f"-p no:{name}" for name, option in plugins.items() if not option or option not in mentioned]
     options = " ".join([os.environ.get("PYTEST_ADDOPTS", ""), *blocked])

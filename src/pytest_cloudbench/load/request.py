@@ -41,7 +41,7 @@ class Files:
     limits: Sequence[int] | None = None
     cycle: Sequence[int] = ()
     _template: str = field(init=False, repr=False, compare=False)
-    """Makes paths in one step, because that is a fifth of the work of an operation."""
+    """A template that makes a path in one step, because paths are a fifth of the work of an operation."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_template", _path_template(self.names, self.folder))
@@ -80,7 +80,7 @@ def _names_with_suffix(suffix: str) -> FileNames:
 
 @lru_cache(maxsize=64)
 def _path_template(names: FileNames, folder: str) -> str:
-    """Return the template of paths. Asked for by every operation of a trace, whose files differ in size only."""
+    """Return the template of paths. Called by every operation of a trace, whose files differ in size only."""
     return names.template(folder)
 
 
@@ -94,9 +94,9 @@ class Load:
             one. A ``Replay`` also specifies the verb and size of each operation. Sensors may have fewer operations.
         sensors: logical sensors, divided evenly among the agents.
         ops_per_sensor: operations of each sensor.
-        for_s: in an open loop, the operations that are due in so many seconds, instead of ``ops_per_sensor``. A closed
-            loop begins no operation after this time, and has ``ops_per_sensor`` (or ``files``) at most.
-        files: with ``Threads``, the number of files instead of the two above.
+        for_s: seconds from the start. An open loop does the operations that are due in this time, instead of
+            ``ops_per_sensor``. A closed loop begins none after it, and does ``ops_per_sensor`` (or ``files``) at most.
+        files: with ``Threads``, the number of files, instead of ``sensors`` and ``ops_per_sensor``.
         operation: the measured operation. All but an upload need files. Without ``on``, they are uploaded first,
             unmeasured. A download is compared with the uploaded content.
         on: files that an earlier run kept. With ``Threads`` all of them are used, or a random ``sample``.
@@ -108,8 +108,8 @@ class Load:
         mkdir: make the folder first. If False, the first upload makes it, and an emulator is not emptied, so that a
             provider in trouble is measured as it is.
         names: the names of new files, if they matter.
-        warm_up_s: operations that are due in so many first seconds are recorded, and left out of all metrics.
-        until: end the run on all agents when a metric has been steady, with that many operations at most.
+        warm_up_s: operations that are due in the first ``warm_up_s`` seconds are recorded, and left out of all metrics.
+        until: end the run on all agents when a metric has been steady, and after the planned operations at the latest.
         may_drift: a steady rise or fall of times is a note and not a doubt.
         detail: return every operation's times (``Result.ops``). Meant for up to a few thousand operations.
     """

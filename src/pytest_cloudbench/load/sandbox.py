@@ -26,7 +26,7 @@ _STREAMS = frozenset({"get", "list"})
 
 
 class Sandbox:
-    """A private place on a provider for one process, so that pytest-xdist may distribute the tests.
+    """The private folders of one process on a provider, so that pytest-xdist may distribute the tests.
 
     Args:
         provider: holds the folders.

@@ -164,7 +164,7 @@ class Series:
     def sum(self, fold: Callable[[Iterator[dict[str, Any]]], Mapping[str, Any]]) -> Mapping[str, Any]:
         """Return ``fold`` of all lines, also those of earlier sessions. One agent runs it, and all get its result.
 
-        Its result gets ``state_file`` and ``was_torn``.
+        The keys ``state_file`` and ``was_torn`` are added to the result (see ``SeriesLines``).
         """
 
         def work() -> dict[str, Any]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pytest_cloudbench.support.clock import now_ns
 
 _FIRST_BYTES, _LARGEST_BYTES = 64 << 10, 16 << 20
-"""Sizes of the first file and of the largest ones. Each is twice as large as the one before, as far as bounds allow."""
+"""Sizes of the first file and of the largest ones. Each file is twice as large as the one before, if bounds allow."""
 _CONNECT_S = 10.0
 
 
@@ -18,8 +18,8 @@ class BoundedTransfer:
     """A transfer over a line in one direction, within bounds of bytes and time.
 
     Attributes:
-        bytes_per_s: the rate of the quickest file, from its begin to its end. The line carries at least that.
-        moved_bytes, took_s: of all files.
+        bytes_per_s: the rate of the fastest file, from its start to its end. The line carries at least this rate.
+        moved_bytes, took_s: size and duration of all files together.
         ended_by: ``bytes`` or ``seconds``, the bound that was reached.
     """
 
@@ -30,9 +30,10 @@ class BoundedTransfer:
 
 
 def measure_round_trips(address: tuple[str, int], connects: int) -> list[float]:
-    """Return how long TCP connects took, in seconds, ascending: each one is a round trip. Raises OSError.
+    """Return the durations of TCP connects in seconds, ascending. Each is one round trip.
 
-    The name is looked up once, before. A connect that fails is left out, unless all do.
+    The name is resolved once, before the first connect. Failed connects are left out. Raises OSError if the name cannot
+    be resolved, or if all connects fail.
     """
     family, _, _, _, target = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
     trips_s = list[float]()
@@ -55,22 +56,24 @@ def measure_round_trips(address: tuple[str, int], connects: int) -> list[float]:
 def measure_transfer(
     move: Callable[[int], int], most_s: float, most_bytes: int, clock: Callable[[], int] = now_ns
 ) -> BoundedTransfer:
-    """Move files, one after the other, until a bound is reached. No file begins that would pass one, except the first.
+    """Move files, one after the other, until a bound is reached.
+
+    Except for the first, no file is started that would exceed a bound.
 
     Args:
-        move: moves a file of about so many bytes. Returns how many it has moved.
+        move: moves a file of about the given number of bytes, and returns how many bytes it moved.
         most_s: about how long all files may take.
         most_bytes: how many bytes all files may have.
-        clock: tells nanoseconds.
+        clock: returns the time in nanoseconds.
     """
-    moved_bytes, took_s, best, size_bytes, ended_by = 0, 0.0, 0.0, min(_FIRST_BYTES, most_bytes), "bytes"
+    moved_bytes, took_s, best_bytes_per_s, size_bytes, ended_by = 0, 0.0, 0.0, min(_FIRST_BYTES, most_bytes), "bytes"
     while True:
         begun_ns = clock()
         file_bytes = move(size_bytes)
         file_s = (clock() - begun_ns) / 1e9
         moved_bytes, took_s = moved_bytes + file_bytes, took_s + file_s
-        best = max(best, file_bytes / file_s if file_s > 0 else 0.0)
-        fitting_bytes = int(best * (most_s - took_s))
+        best_bytes_per_s = max(best_bytes_per_s, file_bytes / file_s if file_s > 0 else 0.0)
+        fitting_bytes = int(best_bytes_per_s * (most_s - took_s))
         size_bytes = min(size_bytes * 2, _LARGEST_BYTES, most_bytes - moved_bytes)
         if size_bytes < min(_FIRST_BYTES, most_bytes):
             break
@@ -78,4 +81,4 @@ def measure_transfer(
             ended_by = "seconds"
             break
         size_bytes = min(size_bytes, fitting_bytes)
-    return BoundedTransfer(best, moved_bytes, took_s, ended_by)
+    return BoundedTransfer(best_bytes_per_s, moved_bytes, took_s, ended_by)

@@ -1,18 +1,18 @@
-"""The sign that a sync client is done which needs nothing of the client: its traffic has ended."""
+"""Detection that a sync client is done from the end of its traffic, without help from the client."""
 
 from __future__ import annotations
 
 QUIET_BYTES = 20_000
-"""Less than this is chatter of others, unless the user knows better."""
+"""Default of the ``quiet_bytes`` option. Fewer bytes are background traffic of other programs."""
 
 
 class QuietWatch:
-    """Judges counts of carried bytes: quiet is, after some traffic, less than ``quiet_bytes`` for ``quiet_s``.
+    """A judge of byte counts. Traffic has ended once at most ``quiet_bytes`` are carried in ``quiet_s``.
 
-    Before any traffic, quiet is no sign: a client that has not noticed a change is quiet as well.
+    Before any traffic, quiet means nothing, because a client that has not noticed a change is quiet as well.
 
     Attributes:
-        was_busy: whether there was traffic that stands out.
+        was_busy: whether there was traffic of more than ``quiet_bytes``.
     """
 
     def __init__(self, quiet_s: float, quiet_bytes: float, carried_bytes: int, now_s: float) -> None:
@@ -21,7 +21,7 @@ class QuietWatch:
         self.was_busy = False
 
     def is_quiet(self, carried_bytes: int, now_s: float) -> bool:
-        """Take the bytes that were carried until now, and return whether the traffic has ended."""
+        """Take the total of bytes carried so far, and return whether the traffic has ended."""
         if carried_bytes - self._last_bytes > self._quiet_bytes:
             self.was_busy = True
         elif now_s - self._since_s < self._quiet_s:

@@ -64,10 +64,10 @@ _MEASURING = frozenset({"experiment", "lab"})
 
 
 def _import_as_compiled() -> None:
-    """Exclude this package, except its suites, from pytest's assertion rewriting. No other assert here explains a test.
+    """Exclude this package, except its suites, from pytest's assertion rewriting. Other asserts here test nothing.
 
     Where bytecode is not written (PYTHONDONTWRITEBYTECODE, as in most container images), pytest compiles each module
-    that it rewrites anew, in each of fifty workers: half of what a short run costs. pytest has no public way to say so.
+    that it rewrites anew, in each of fifty workers: half of what a short run costs. pytest has no public way to do so.
     """
     package = __name__.partition(".")[0]
     for finder in sys.meta_path:
@@ -173,9 +173,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize(name, list(dict.fromkeys(specs)), indirect=True, scope=_PARAMETRIZED[name], ids=ids)
 
 
-@pytest.hookimpl(
-    wrapper=True, tryfirst=True
-)  # sees what others deselect, and what pytest-benchmark marks as no benchmark
+# A wrapper, to see what others deselect, and what pytest-benchmark marks as no benchmark.
+@pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None]:
     """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_collection_modifyitems."""
     if _is_gate_requested(config.option):
@@ -234,7 +233,7 @@ def _prepare_loop(session: pytest.Session) -> None:
     is_judged = option.cloudbench_fail or _is_gate_requested(option)
     if not is_judged or option.collectonly or getattr(option, "setuponly", False):
         return
-    if not config.pluginmanager.has_plugin("dsession"):  # there the workers have the items
+    if not config.pluginmanager.has_plugin("dsession"):  # with xdist, only the workers have the items
         from pytest_cloudbench.fleet.items import used_fixtures
 
         measuring_count = sum(not _MEASURING.isdisjoint(used_fixtures(item, __name__)) for item in session.items)

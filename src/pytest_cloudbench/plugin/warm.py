@@ -1,7 +1,7 @@
-"""What the warm worker of a session does before others are forked from it, and what a forked one puts right.
+"""The warm worker's run of pytest, up to the fork of the other workers, and the adaptation of a forked one.
 
-See ``fleet.start``. Everything that agents import before their first operation belongs into ``preload``: fifty of them
-would pay for it.
+See ``fleet.start``. Everything that agents import before their first operation belongs into ``preload``, or each of
+fifty agents would import it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def run_warm_worker(config: Any, control: socket.socket, identity: Mapping[str, 
         if (session := config.stash.get(plugin._SESSION, None)) is not None:
             session.become(worker)
         if (benchmarks := getattr(config, "_benchmarksession", None)) is not None:
-            benchmarks.xdist_worker = worker  # only the first one warns
+            benchmarks.xdist_worker = worker  # only gw0 warns
 
     server = ForkServer(control, Identity(config, adapt=adapt, **identity), interactor, preload)
     config.pluginmanager.register(server, "cloudbench-fork-server")

@@ -1,7 +1,7 @@
 """The warm worker's entry: configures pytest as ``xdist.remote`` does, and hands over to ``pytest_cloudbench``.
 
 It runs as a program, because pytest must be configured before anything of xdist or of this package is imported: pytest
-warns of a module that is there before its asserts could be rewritten.
+warns of a module that was imported before its asserts could be rewritten.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def _find_reader() -> str:
     """Return the file and line of the code that reads a value. Empty if it adapts to the process that it is in."""
     frame = sys._getframe(3)
     while frame.f_back is not None and _reads_for_others(frame.f_code.co_filename):
-        # That there is a worker's id is true of all workers. A module of Python's own that copies all variables as it
-        # is imported, as wsgiref does, uses none of them.
+        # Whether there is a worker's id has the same answer in all workers. A module of Python's own that copies all
+        # variables as it is imported, as wsgiref does, uses none of them.
         if frame.f_code.co_name == "__contains__" or frame.f_back.f_code.co_filename.startswith("<frozen importlib"):
             return ""
         frame = frame.f_back
@@ -88,7 +88,7 @@ def _reads_for_others(name: str) -> bool:
 
 
 class FutureChannel:
-    """Stands for a worker's channel before there is one. Keeps what is sent and who wants to receive."""
+    """A stand-in for a worker's channel that is not open yet. It keeps what is sent, and the callback that receives."""
 
     def __init__(self, execmodel: Any) -> None:
         self.gateway = type("FutureGateway", (), {"execmodel": execmodel})()
@@ -112,7 +112,7 @@ class FutureChannel:
         return self._channel is not None and self._channel.isclosed()
 
     def become(self, channel: Any) -> None:
-        """Be this channel from now on."""
+        """Become this channel: send what was kept, and receive through it from now on."""
         self._channel = channel
         for item in self._sent:
             channel.send(item)
@@ -121,7 +121,7 @@ class FutureChannel:
 
 
 def main() -> None:
-    """Read what the worker is to be from standard input, configure pytest, and serve requests until the end."""
+    """Read the first worker's input from standard input, configure pytest, and serve requests until the end."""
     gc.disable()  # imports make much that stays, and nothing that the collector could free
     interrupt_handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the controller ends this process
     control = socket.socket(fileno=int(sys.argv[2]))
@@ -141,15 +141,15 @@ def main() -> None:
     os.environ["PYTEST_XDIST_TESTRUNUID"] = workerinput["testrunuid"]
     os.environ["PYTEST_XDIST_WORKER"] = workerinput["workerid"]
     os.environ["PYTEST_XDIST_WORKER_COUNT"] = str(workerinput["workercount"])
-    added = [name for name in _THREAD_COUNTS if name not in os.environ]
-    os.environ.update(dict.fromkeys(added, "1"))
+    added_names = [name for name in _THREAD_COUNTS if name not in os.environ]
+    os.environ.update(dict.fromkeys(added_names, "1"))
     variables: Any = os.environ
     variables._data = WatchedDict(variables._data, frozenset({_WORKER_VARIABLE}))
     execmodel = gateway_base.get_execmodel("main_thread_only")
     channels = {key: FutureChannel(execmodel) for key in channel_keys}
     identity = {
         "workerinput": WatchedDict(workerinput | channels), "environment": variables._data, "channels": channels,
-        "events": FutureChannel(execmodel), "interrupt_handler": interrupt_handler, "added_variables": added,
+        "events": FutureChannel(execmodel), "interrupt_handler": interrupt_handler, "added_variables": added_names,
     }  # fmt: skip
 
     from _pytest.config import _prepareconfig

@@ -1,4 +1,4 @@
-"""The only way from ``--provider`` to a driver: spec, service (emulator, real server, none), driver, also for trees.
+"""The steps from ``--provider`` to a driver: resolve the spec, start services, connect, also for composite providers.
 
 The controller resolves a spec and starts its services (``Providers``). An agent connects to what the controller gave it
 (``connect``). Credentials, profiles, recipes and endpoints are loaded here and nowhere else. Fifty agents import this
@@ -48,10 +48,10 @@ if TYPE_CHECKING:
     from pytest_cloudbench.services.command import Recipe
 
 _SERVED, _LOCAL = "served", "local"
-_OF_SERVICES = frozenset({"emulated", _SERVED, _LOCAL})
+_SERVICE_SCHEMES = frozenset({"emulated", _SERVED, _LOCAL})
 _DEEPEST = 8
 _MOST_SILENT_S = 30.0
-"""A service that is silent for this long is reported before agents are."""
+"""A service that is silent for this long is reported, before silent agents are."""
 
 
 # --- an agent's half ----------------------------------------------------------------------------------
@@ -75,7 +75,7 @@ def connect(provided: Provided, *, is_part: bool = False) -> Driver:
             children.append(connect(child, is_part=True))
             stack.callback(children[-1].close)
         driver = bound.compose(children)
-        stack.pop_all()  # from here on they are the composite's to close
+        stack.pop_all()  # from here on the composite closes its children
     return driver
 
 
@@ -86,11 +86,11 @@ class Provider:
         spec: what the user named.
         driver: the connected driver, safe to use from many threads.
         profile: the emulator's behaviour profile, or None for a real service.
-        open: in place of the two above, connects at first use. Returns the driver and the facts about the provider.
+        open: called at first use, in place of the two above. Returns the driver and the facts about the provider.
     """
 
     has_answered = False
-    """True once it has confirmed that a run's folder exists."""
+    """True once the provider has confirmed that a run's folder exists."""
 
     def __init__(
         self, spec: str, driver: Driver | None = None, profile: str | None = None, *,
@@ -117,7 +117,7 @@ class Provider:
 
     @property
     def endpoint(self) -> Endpoint | None:
-        """The address of the service that stands in for it, if there is one."""
+        """The address of the service that stands in for the provider, if there is one."""
         return self.opened[1].endpoint
 
     @property
@@ -137,7 +137,7 @@ class Provider:
 
     @property
     def is_kept(self) -> bool:
-        """True if what is written outlives the run. Then it is journaled, and the run is announced."""
+        """True if written files outlive the run. Then the run is announced, and its folder is in the journal."""
         return self.opened[1].is_kept
 
     @property
@@ -153,7 +153,8 @@ class Provider:
     def claim(self, folder: str, owner: str) -> None:
         """Record the run's folder above ``folder`` in the journal and mark it, before a run writes into ``folder``.
 
-        While ``owner``, the run's process, lives, no other process removes it. Raises CloudError and ResultsError.
+        No other process removes the run's folder while ``owner``, the run's process, lives. Raises CloudError and
+        ResultsError.
         """
         if spec := self._journal_spec:
             journal.claim_folder(self.driver, spec, folder.rpartition("/")[0], owner)
@@ -165,7 +166,7 @@ class Provider:
 
     @property
     def _journal_spec(self) -> str:
-        """The spec by which ``cloudbench clean`` finds it anywhere. Empty if only this project has its driver."""
+        """The spec by which ``cloudbench clean`` finds the provider. Empty if no installed package has its driver."""
         has_driver = drivers.has_driver(ProviderSpec.parse(self.spec).scheme)
         return resolve(self.spec).absolute() if has_driver else ""
 
@@ -250,9 +251,9 @@ class ResolvedSpec:
         if not self.children:
             return with_number(self.bound.absolute(), int(spec.params.get("account_number", 0)))
         if issubclass(self.bound.driver, Described):
-            state = {name: str(Path(folder).resolve()) for name, folder in spec.params.items()}  # no other parameter
-            is_file = spec.target.endswith(".toml")  # and not the name of an array that ships
-            return _format_spec(spec.scheme, str(Path(spec.target).resolve()) if is_file else spec.target, state)
+            paths = {name: str(Path(path).resolve()) for name, path in spec.params.items()}  # all of them are paths
+            is_file = spec.target.endswith(".toml")  # otherwise the name of an array of this package
+            return _format_spec(spec.scheme, str(Path(spec.target).resolve()) if is_file else spec.target, paths)
         _, mark, params = spec.text.removeprefix(f"{spec.text.partition(':')[0]}:{spec.target}").partition("?")
         children = ",".join(f"({child.absolute()})" for child in self.children)
         return f"{spec.scheme}:{children}{mark}{params}"
@@ -326,7 +327,7 @@ def _resolve_composite(bound: BoundSpec, driver: type[Composite], number: str, a
     driver.check_children(spec, named)
     prefix = f"{number}." if number else ""
     children = [_resolve_part(child, f"{prefix}{index}", accounts) for index, child in enumerate(named, 1)]
-    for child in children if described else ():  # a file that means the same from every folder
+    for child in children if described else ():  # the file must mean the same from every folder
         if ProviderSpec.parse(absolute := child.absolute()).target != child.spec.target:
             expected = f"{child.spec.text!r} depends on the current folder: write {absolute!r}"
             raise ConfigError(spec.target, "children", expected)
@@ -338,7 +339,7 @@ def _bind_to_service(
 ) -> BoundSpec:
     """Return the driver for a service that stands in for the provider, with the spec that it reads.
 
-    ``driver`` among the parameters names another driver that speaks the API. Parameters that are not for the service
+    The spec's parameter ``driver`` names another driver that speaks the API. Parameters that are not for the service
     are the driver's.
     """
     driver_params = {name: value for name, value in spec.params.items() if name not in ("profile", "driver")}
@@ -359,7 +360,7 @@ def _format_spec(scheme: str, target: str, params: Mapping[str, str]) -> str:
 
 
 def _named_children(spec: ProviderSpec) -> tuple[ProviderSpec, ...]:
-    """Return the children of a composite that its spec lists, or the TOML file that its spec names."""
+    """Return the children of a composite, which are listed in its spec or in the TOML file that the spec names."""
     if not spec.target.endswith(".toml") or "," in spec.target or ":" in spec.target:
         return spec.children()
     from pytest_cloudbench.support import opening
@@ -423,12 +424,12 @@ class Providers:
 
         There are none for a driver that only a test project has. Raises UsageError.
         """
-        if not drivers.has_driver(scheme := ProviderSpec.parse(text).scheme) and scheme not in _OF_SERVICES:
+        if not drivers.has_driver(scheme := ProviderSpec.parse(text).scheme) and scheme not in _SERVICE_SCHEMES:
             return []
         return resolve(text).accounts()
 
     def find_provided(self, text: str) -> Provided | None:
-        """Return what agents of this machine were given for a provider, or None if they asked for none."""
+        """Return what agents of this machine were given for a provider, or None if none has asked for it."""
         return self._provided.get(text)
 
     def digest(self, text: str) -> str | None:

@@ -128,7 +128,7 @@ def store(account: ProviderAccount, values: Mapping[str, str]) -> str:
     they are. Raises CredentialsError.
     """
     path, name = credentials_path(), account.name
-    if _answers(lambda ring: [ring.set_password(KEYRING_SERVICE, f"{name}.{key}", values[key]) for key in values]):
+    if _call_keyring(lambda ring: [ring.set_password(KEYRING_SERVICE, f"{name}.{key}", values[key]) for key in values]):
         _forget_in_keyring(name, [key for key in _fields(account.sets) if key not in values])
         _forget_in_file(name, path)
         return "the keyring"
@@ -148,7 +148,9 @@ def _forget_in_keyring(name: str, fields: Sequence[str]) -> bool:
     """Remove fields from the keyring. Returns whether it had any."""
     lookup = _keyring(name)
     stored = [key for key in fields if lookup(key)]
-    if stored and not _answers(lambda ring: [ring.delete_password(KEYRING_SERVICE, f"{name}.{key}") for key in stored]):
+    if stored and not _call_keyring(
+        lambda ring: [ring.delete_password(KEYRING_SERVICE, f"{name}.{key}") for key in stored]
+    ):
         raise CredentialsError(f"{name}: the keyring did not remove {', '.join(stored)}; remove them there")
     return bool(stored)
 
@@ -168,16 +170,17 @@ def environment_name(account: str, field: str) -> str:
 
 
 def credentials_path() -> Path:
-    """The file in the user's config folder: one TOML table per provider."""
+    """Return the path of the file in the user's config folder, which has one TOML table per account."""
     import platformdirs
 
     return platformdirs.user_config_path("pytest-cloudbench") / "credentials.toml"
 
 
 def _sources(account: ProviderAccount) -> Iterator[tuple[str, Sequence[CredentialSet], _Lookup]]:
-    """Yield the sources in order, with the sets that may be there. Each is opened only if those before had nothing."""
+    """Yield the sources in order, with the sets that each may hold. A source is opened only when its turn comes."""
     name, sets = account.name, account.sets
-    lasting = [fields for fields in sets if not fields.single_use]  # only what is stored can be renewed
+    # A single-use token works only where its successor can be stored.
+    lasting = [fields for fields in sets if not fields.single_use]
     yield "the environment", lasting, lambda field: os.environ.get(environment_name(name, field))
     yield "the keyring", sets, _keyring(name)
     path = credentials_path()
@@ -187,7 +190,7 @@ def _sources(account: ProviderAccount) -> Iterator[tuple[str, Sequence[Credentia
 
 
 def _elsewhere(account: ProviderAccount) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """Yield the credentials kept by the provider's own programs. They know of no second account."""
+    """Yield the credentials kept by the provider's own programs. These have no second account."""
     if account.number != 1:
         return
     driver: Any = account.bound.driver
@@ -277,8 +280,8 @@ def _ask_keyring(user: str, answers: list[str | None]) -> None:
         return
 
 
-def _answers(call: Callable[[Any], object]) -> bool:
-    """Return whether a keyring did what ``call`` asks of it."""
+def _call_keyring(call: Callable[[Any], object]) -> bool:
+    """Call ``call`` with the keyring. Returns False if it fails, if there is no keyring, or if that does not answer."""
     done = threading.Event()
 
     def ask() -> None:
@@ -336,5 +339,5 @@ def _write(path: Path, tables: Mapping[str, Any]) -> None:
 
 
 def _quoted(text: str) -> str:
-    """Return a basic string of TOML, which differs from JSON's only where a character needs two escapes."""
+    """Return a text as a basic string of TOML, which is a string of JSON in which DEL is escaped as well."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -31,8 +31,8 @@ _FILE_FIELDS = re.compile(r".*_file|known_hosts")
 def prepare(provided: Provided, find_port: FindPort | None) -> Provided:
     """Return what an agent on another host needs to connect to a provider.
 
-    Raises UsageError if a service of this machine stands in for it and nothing leads there, or if it keeps files of its
-    own here, and CredentialsError.
+    Raises CredentialsError, and UsageError if a service of this machine stands in for the provider and the host cannot
+    reach it, or if the provider keeps its metadata on this machine.
     """
     if provided.children:
         bound = provided.bind()
@@ -60,7 +60,7 @@ def prepare(provided: Provided, find_port: FindPort | None) -> Provided:
 
 
 def _list_loopback(endpoint: Endpoint) -> tuple[tuple[str, int], ...]:
-    """Return host and port of what listens on this machine's loopback."""
+    """Return host and port of those services of an endpoint that listen on this machine's loopback."""
     urls = [*endpoint.urls.values(), endpoint.proxy]
     return Endpoint({url: url for url in urls if egress.is_on_this_machine(url)}).addresses
 
@@ -72,7 +72,7 @@ def _move_endpoint(endpoint: Endpoint, moves: Mapping[str, str]) -> Endpoint:
 
 
 def _move(text: str, moves: Mapping[str, str]) -> str:
-    """Return a text with other addresses. No digit follows one, which would make it a part of another."""
+    """Return a text with its addresses replaced. A digit after the port would make it another port, which stays."""
     if not moves:
         return text
     pattern = "|".join(map(re.escape, moves))
@@ -99,7 +99,7 @@ def _read_files(names: Iterable[str]) -> dict[str, bytes]:
 
 
 def unpack(provided: Provided) -> Provided:
-    """Return a provider whose files are here: in memory, under names that programs started by this process can open.
+    """Return a provider whose files are in memory, under names that programs started by this process can open.
 
     Raises ConfigError where the system has no such files.
     """

@@ -16,8 +16,8 @@ class SentAlong:
     """The credentials and files that an agent on another host lacks. ``repr`` omits them.
 
     Attributes:
-        credentials: of the provider's account, by the driver's names of the fields.
-        files: the content of files that credentials and the endpoint name.
+        credentials: the values for the provider's account, by the driver's field names.
+        files: maps the names of files in the credentials and the endpoint to their contents.
     """
 
     credentials: Mapping[str, str] = field(repr=False)
@@ -50,7 +50,7 @@ class Provided(Message, frozen=True):
     sent: SentAlong | None = None
 
     def bind(self) -> drivers.BoundSpec:
-        """Return the spec with its driver's class, which is looked up. Raises SpecError."""
+        """Look up the class of the spec's driver, and return both. Raises SpecError."""
         return drivers.bind(ProviderSpec.parse(self.spec))
 
     @property
@@ -69,19 +69,19 @@ class Provided(Message, frozen=True):
         return tuple(address for addresses in by_child for address in addresses or ())
 
     def find_url(self, driver: object) -> str:
-        """Return the URL that a connected driver's requests go to, as far as that is known. Otherwise it is empty."""
+        """Return the URL that a connected driver's requests go to. Empty if that is not known."""
         if self.endpoint is not None and self.endpoint.urls:
             return self.endpoint.url
         if url := str(getattr(driver, "clock_url", "")):
             return url
         try:
             return ProviderSpec.parse(self.spec).params.get("endpoint", "")
-        except SpecError:  # a test has made the provider, and calls it as it likes
+        except SpecError:  # a test has made the provider, under a name that is no spec
             return ""
 
     def find_server(self, driver: object) -> str:
         """Return the name or address of the server that requests go to. Empty if that is not known."""
         try:
             return urlsplit(self.find_url(driver)).hostname or ""
-        except ValueError:  # it has brackets without an address
+        except ValueError:  # the URL has brackets without an address
             return ""

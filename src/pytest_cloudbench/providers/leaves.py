@@ -21,7 +21,7 @@ class Leaf:
         spec: the spec that its driver reads.
         capabilities: the driver's declaration, or None if that depends on the connection.
         is_account: True if it is somebody's account at a real service.
-        where: the place of its files: ``memory`` and ``machine`` for services that the run starts, or ``provider``.
+        where: the place of its files: ``memory`` of an emulator, ``machine`` for a server of the run, or ``provider``.
     """
 
     spec: str
@@ -60,7 +60,7 @@ def is_on_this_machine(bound: BoundSpec) -> bool:
 
 
 def may_be_anonymous(bound: BoundSpec) -> bool:
-    """Return whether a driver may try a server on this machine without credentials, which may want none."""
+    """Return whether a driver may use a server on this machine without credentials, since that may want none."""
     return bool(getattr(bound.driver, "may_be_anonymous", False)) and is_on_this_machine(bound)
 
 

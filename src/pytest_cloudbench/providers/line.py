@@ -1,4 +1,4 @@
-"""The access line of a host: measured there, by its own way to a provider, or by its connection to this machine.
+"""Measurement of a host's access line, on the host: to a provider, or through the connection to this machine.
 
 The controller sends a request to ``main``, which runs on the host and answers in one message. On this machine
 ``measure_line`` is called directly.
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pytest_cloudbench.fleet.hosts.connection import HostConnection, HostStream
 
 TO_THIS_MACHINE = "this machine, by its connection"
-"""What a line leads to that was measured without a provider."""
+"""The other end of a line that is measured without a provider."""
 _EMULATED = "emulated: this measures the client, the emulator and the way between them, not a provider's line"
 _PROGRAM = "from pytest_cloudbench.providers import line; line.main()"
 _LENGTH = struct.Struct(">Q")
@@ -46,7 +46,7 @@ class LineRequest(Message, frozen=True):
 
     Attributes:
         provided: the provider at the other end, None for the controller.
-        path: the beginning of the paths of files that may be written there.
+        path: the prefix of the paths of files that may be written there.
         connects: how many TCP connects, or round trips over the connection.
         most_s, most_bytes: the bounds of each direction. Without bytes, only round trips are measured.
         is_carried: whether the provider is a service of the controller that is reached through the connection.
@@ -67,7 +67,7 @@ class AccessLine(Message, frozen=True):
         to: what the round trips led to.
         connects: how many round trips there were.
         round_trip_min_s, round_trip_median_s: the shortest one, and the median.
-        up, down: what was carried, as ``net.access_line.BoundedTransfer`` has it.
+        up, down: the fields of a ``net.access_line.BoundedTransfer`` in each direction.
         problems: why something is not known.
         is_unreachable: whether nothing leads to the other end.
     """
@@ -105,7 +105,7 @@ def measure_line(request: LineRequest) -> AccessLine:
 
 
 def _measure_trips(driver: Driver, provided: Provided, request: LineRequest) -> AccessLine:
-    """Measure round trips to where a driver's requests go, as far as that is known."""
+    """Measure round trips to the server of a driver's requests, if it is known."""
     url = provided.find_url(driver)
     unknown = "round trip: unknown: "
     if request.is_carried:
@@ -144,7 +144,7 @@ def _put(driver: Driver, path: str, sizes: dict[str, int], size_bytes: int) -> i
 
 
 def _get(driver: Driver, sizes: dict[str, int], size_bytes: int) -> int:
-    """Read the largest of the files that are not larger than that."""
+    """Read the largest file of at most ``size_bytes``, or the largest of all if none is that small."""
     fitting = {name: size for name, size in sizes.items() if size <= size_bytes} or sizes
     name = max(fitting, key=fitting.__getitem__)
     read_bytes = sum(map(len, driver.get(name)))
@@ -154,7 +154,7 @@ def _get(driver: Driver, sizes: dict[str, int], size_bytes: int) -> int:
 
 
 def main() -> None:
-    """Answer a request on standard input. Without a provider, answer what ``_over_connection`` asks until the end."""
+    """Answer a request on standard input. Without a provider, serve ``_over_connection`` until the input ends."""
     sink = os.dup(1)
     os.dup2(2, 1)  # libraries may print
     request = LineRequest.from_plain(decode_plain(_read_exactly(_LENGTH.unpack(_read_exactly(_LENGTH.size))[0])))
@@ -206,7 +206,7 @@ def measure_host(connection: HostConnection, request: LineRequest) -> AccessLine
             return _over_connection(stream, request)
         return AccessLine.from_plain(decode_plain(stream.read(_LENGTH.unpack(stream.read(_LENGTH.size))[0])))
     except (EOFError, OSError):
-        connection.close()  # so that all that the host has written is here
+        connection.close()  # so that the host's last output has arrived
         raise FleetError(connection.lost_because or connection.last_line() or "ended without an answer") from None
 
 

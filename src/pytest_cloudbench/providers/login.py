@@ -199,7 +199,7 @@ class _ReturnServer:
                     self.send_header("content-type", "text/html")
                     self.end_headers()
                     self.wfile.write(page)
-                finally:  # only now, since the process may end when the code is there
+                finally:  # after the page, because the process may end as soon as it has the code
                     answers.put(answer)
 
             def log_message(self, format: str, *args: object) -> None:

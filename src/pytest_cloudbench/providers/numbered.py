@@ -16,7 +16,7 @@ _WRITTEN = re.compile(rf"([?&]){_PARAM}=[^&]*&?")
 
 
 def split_number(bound: BoundSpec, *, is_child: bool) -> tuple[BoundSpec, int]:
-    """Return a spec without the number of its account, and that number, which is 0 if it has none. Raises SpecError."""
+    """Return a spec without its account number, and the number, or 0 if it has none. Raises SpecError."""
     spec = bound.spec
     text = spec.params.get(_PARAM)
     if text is None:

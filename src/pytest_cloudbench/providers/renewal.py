@@ -1,4 +1,4 @@
-"""Credentials as drivers take them. A refresh token that works only once is used first, and its successor is stored.
+"""Credentials as drivers take them: a refresh token that works only once is exchanged, and its successor is stored.
 
 Only one process at a time renews a token. Fifty agents import this module.
 """
@@ -16,14 +16,14 @@ from pytest_cloudbench.providers import credentials
 from pytest_cloudbench.providers.credentials import ProviderAccount, Secrets
 
 _LEAST_LEFT_S = 45 * 60.0
-"""A token that lasts this long is used again, so that processes that start together share it."""
+"""A token that still lasts this long is used again, so that processes that start together share it."""
 
 
 def load_usable(account: ProviderAccount) -> Mapping[str, str]:
     """Return the credentials of an account, as its driver takes them.
 
     A stored refresh token that works only once becomes an access token that lasts for at least 45 minutes, if the
-    provider's last that long. Raises CredentialsError.
+    provider's tokens last that long. Raises CredentialsError.
     """
     stored = credentials.load(account)
     if not _is_single_use(account, stored):

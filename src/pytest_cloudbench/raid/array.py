@@ -70,7 +70,7 @@ class Pending:
     def claim_leftovers(self, leftovers: Iterable[GarbagePackages]) -> list[GarbagePackages]:
         """Return the leftovers that can be deleted now, and note that they are being deleted.
 
-        Left out are those of which a package may still arrive, and those that are being deleted already.
+        Skips leftovers to which a package may still be added, and those that are being deleted already.
         """
         with self._lock:
             arriving = {(package.version, package.child) for package in self._in_transfer}
@@ -104,7 +104,7 @@ class Array:
 
     Attributes:
         file: the contents of its file.
-        children: connected.
+        children: the connected children.
         metadata: which version of each object is current.
         master: the key from which all others are derived.
         placement: decides which child holds how many shares.
@@ -185,7 +185,7 @@ class Array:
         return Package([self.master.seal(str(generation).encode(), os.urandom(SALT_BYTES), name.encode())])
 
     def has_head(self, manifest: Manifest, name: str, package: Buffer) -> bool:
-        """Return whether an object's last package on a child begins with its manifest, see ``head``."""
+        """Return whether an object's last package on a child begins with its manifest, see ``make_head``."""
         end = LENGTH_BYTES + int.from_bytes(package[:LENGTH_BYTES], "big")
         try:
             return Manifest.open(self.master, package[LENGTH_BYTES:end], name) == manifest

@@ -1,7 +1,7 @@
 """Costs of an array's operations: times by kind, requests, and shares found damaged or missing.
 
-Times are those of the thread that asked for the operation, and do
-not overlap: coding counts as coding even while earlier packages travel, and only waiting for children is transfer.
+Times are those of the thread that asked for the operation, and do not overlap: coding counts as coding even while
+earlier packages travel, and only waiting for children is transfer.
 """
 
 from __future__ import annotations

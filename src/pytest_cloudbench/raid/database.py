@@ -67,7 +67,7 @@ class Database:
             raise UsageError(error.detail) from error
 
     def _open(self, db: sqlite3.Connection) -> None:
-        """Make or convert what the file should contain, and check it."""
+        """Create the settings, and check the file. Subclasses create or convert their own tables."""
         db.execute(_SETTINGS)
         self.check_is_current()
 

@@ -124,7 +124,7 @@ def note_all_missing(array: Array, child: int) -> int:
         lacking = [
             MissingPackage(row.version, number, child)
             for number, segment in enumerate(manifest.segments)
-            if sum(segment.split.counts[child : child + 1])  # objects written before it was added have no share of it
+            if sum(segment.split.counts[child : child + 1])  # older objects than the child have no share on it
         ]
         array.metadata.note_missing(lacking)
         noted += len(lacking)
@@ -132,7 +132,7 @@ def note_all_missing(array: Array, child: int) -> int:
 
 
 def discard_incomplete_versions(array: Array) -> int:
-    """Turn versions into garbage that the metadata does not have and that cannot be read. Returns how many."""
+    """Turn unreadable versions that the metadata does not have into garbage. Returns how many."""
     incomplete = [version for version in array.unknown if not version.is_readable]
     for version in incomplete:
         array.metadata.abandon_write(version.version, version.segments, len(array.children))
@@ -150,7 +150,7 @@ class RebalanceResult:
     Attributes:
         objects: how many there are.
         moved: those that were rewritten.
-        moved_bytes: the content of these.
+        moved_bytes: the size of their content.
         overtaken: those that were replaced or deleted meanwhile, and are left as they are.
         failed: the reason for each of the first paths that could not be moved; they stay as they were.
     """
@@ -319,24 +319,27 @@ def _export_archive(array: Array, target: Path, progress: Progress) -> ExportRes
     def write(file: BinaryIO) -> None:
         with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
             for number, row in enumerate(array.object_rows(), 1):
-                begin = file.tell()
                 if "\0" in row.path:
-                    result.failed[row.path] = "a NUL in its name, which an archive cuts it at"
-                    continue
-                header = tarfile.TarInfo(row.path.strip("/"))
-                header.size, header.mode = row.size_bytes, 0o600
-                try:
-                    file.write(header.tobuf(tarfile.PAX_FORMAT))
-                    _copy_content(array, row, file)
-                except CloudError as error:
-                    file.seek(begin)
-                    file.truncate()
-                    result.failed[row.path] = str(error)
+                    result.failed[row.path] = "its name has a NUL, where an archive would cut it off"
                 else:
-                    file.write(bytes(-row.size_bytes % tarfile.BLOCKSIZE))
-                    archive.offset = file.tell()
-                    result.objects, result.content_bytes = result.objects + 1, result.content_bytes + row.size_bytes
+                    add_object(archive, file, row)
                 progress("objects", number, max(total, number))
+
+    def add_object(archive: tarfile.TarFile, file: BinaryIO, row: ObjectRow) -> None:
+        begin = file.tell()
+        header = tarfile.TarInfo(row.path.strip("/"))
+        header.size, header.mode = row.size_bytes, 0o600
+        try:
+            file.write(header.tobuf(tarfile.PAX_FORMAT))
+            _copy_content(array, row, file)
+        except CloudError as error:
+            file.seek(begin)
+            file.truncate()
+            result.failed[row.path] = str(error)
+        else:
+            file.write(bytes(-row.size_bytes % tarfile.BLOCKSIZE))
+            archive.offset = file.tell()
+            result.objects, result.content_bytes = result.objects + 1, result.content_bytes + row.size_bytes
 
     write_whole(target, write)
     return result

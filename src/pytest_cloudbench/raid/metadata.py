@@ -87,7 +87,7 @@ class GarbagePackages:
     """Packages of an unused version, on one child.
 
     Attributes:
-        note: a random number, new whenever a package arrives, as a deletion that began earlier may not have seen it.
+        note: a random number, new whenever a package arrives, because a deletion that began earlier may have missed it.
     """
 
     version: bytes
@@ -132,7 +132,7 @@ class Snapshot:
 
     Attributes:
         changes: how many transactions there have been.
-        generation: the largest one of any version that it knows of, or larger.
+        generation: at least the largest generation of all versions that the metadata knows of.
         objects: the current versions: version and segments.
         begun: those being written.
         garbage: those to be deleted.
@@ -300,7 +300,7 @@ class Metadata(Database):
             return db.execute("SELECT 1 FROM objects LIMIT 1").fetchone() is None
 
     def snapshot(self, children: int) -> Snapshot:
-        """Return all versions that it knows of now. Raises CloudError if it mentions more children than there are."""
+        """Return all versions that the metadata knows. Raises CloudError if it names a child that does not exist."""
         with self.reading() as db, self.consistent_read():
             for table in ("missing", "garbage"):
                 if db.execute(f"SELECT 1 FROM {table} WHERE child >= ?", (children,)).fetchone():
@@ -319,8 +319,8 @@ class Metadata(Database):
         ``generation``: for a copy, that of the original, so that every newly written version is newer than the copy.
         Generations grow with the wall clock, so that none is used twice, even after an old copy is restored.
 
-        A version of one segment that is no copy is not synced: its packages tell what a power cut undid, by their
-        generation. Of several segments, only the packages of the last one do.
+        The beginning of a version with one segment that is no copy is not synced: if a power cut undoes it, the
+        generation in its packages' manifest shows that. Of several segments, only the last one's packages have that.
         """
         with self.transaction(is_synced=bool(generation) or segments > 1) as db:
             generation = generation or self._make_generation()
@@ -350,8 +350,8 @@ class Metadata(Database):
         If a version that began later was faster, this one becomes garbage. So does a copy whose original,
         ``instead_of``, is no longer current.
 
-        Only for a copy it is synced. If a power cut undoes another one, the next process finds the version with the
-        children, as that of an unfinished write or by its generation, and takes it in.
+        Only the commit of a copy is synced. If a power cut undoes any other commit, the next process finds the version
+        on the children, as an unfinished write or by its generation, and takes it in.
 
         Raises CloudError if another process has taken the write over, because this process seemed to have ended.
         """
@@ -406,7 +406,7 @@ class Metadata(Database):
             self._raise_generation(generation)
 
     def drop_objects(self, versions: Iterable[bytes]) -> None:
-        """Remove objects of which no child has a package any more."""
+        """Remove objects whose packages were deleted from the children."""
         with self.transaction() as db:
             for version in versions:
                 self._delete(version)

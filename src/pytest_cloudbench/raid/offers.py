@@ -29,10 +29,10 @@ def load_offers(path: str | Path) -> list[Offer]:
     return [_parse_offer(file, f"offer[{number}]", row) for number, row in enumerate(rows, 1)]
 
 
-def _parse_offer(file: StrictTable, place: str, row: object) -> Offer:
+def _parse_offer(file: StrictTable, name: str, row: object) -> Offer:
     if not isinstance(row, dict):
-        file.fail(place, "expected a table")
-    table = file.subtable(f"{place}.", row, ("spec", *_BOUNDS, "operator"))
+        file.fail(name, "expected a table")
+    table = file.subtable(f"{name}.", row, ("spec", *_BOUNDS, "operator"))
     spec, operator = table.text("spec", None, "a spec, as --provider takes it"), table.text("operator", "")
     price, rate, availability = (table.real(key, None, *bounds) for key, bounds in _BOUNDS.items())
     return Offer(spec, price / GIB_BYTES, rate * 1e6, 1 - availability, operator)

@@ -208,7 +208,7 @@ class SegmentFetch:
         self._missing.append(MissingPackage(self._manifest.version, self._number, child))
 
     def _add_shares(self, child: int, package: Buffer) -> int:
-        """Take the shares of a package. Returns how many are damaged."""
+        """Keep the intact shares of a package. Returns how many are damaged."""
         with self._costs.timed("hash_ns"):
             good = intact_shares(self._segment, child, package)
         self._shares |= good

@@ -43,7 +43,7 @@ class FoundVersion:
     Attributes:
         manifest: its description.
         missing: packages that are missing on children that answered.
-        unseen: packages that children should have that did not answer.
+        unseen: packages that should be on children that did not answer.
         is_readable: whether it can be read.
     """
 
@@ -63,9 +63,9 @@ class Recovery:
         unreadable: newest versions of objects with too few packages left, or never written completely.
         strange: packages that belong to none of the versions: unfinished, of another key, or damaged.
         silent: children that did not answer, and why.
-        unknown: versions that were not taken in, of objects of which the metadata has no newer version.
+        unknown: versions that were not taken in, although the metadata has no newer version of their object.
         is_old: whether the metadata was older than the children.
-        dropped: objects of an old copy of the metadata that were deleted since, so that children have none of their
+        dropped: objects of an old copy of the metadata that were deleted since: the children have none of their
             packages, or too few to read them.
     """
 
@@ -92,11 +92,11 @@ class _Comparison:
         ended: processes that have ended, with unfinished work.
         unfinished: versions that these had begun, or that this process had begun and does not write now.
         held: how many packages of each known version the children have.
-        rows: versions to take in, oldest first, with what children lack of them.
+        rows: versions to take in, oldest first, with the packages that children lack.
         versions: all that children hold and the metadata does not know as written.
         deleted: the highest generation at which a process deleted anything.
         compared: the generation up to which the metadata was compared with the children before.
-        recovery: the result, if it is written.
+        recovery: the result, which holds once the comparison is written.
     """
 
     snapshot: Snapshot
@@ -137,7 +137,7 @@ def recover(array: Array, verb: str, path: str) -> Recovery:
 
 
 def agree(array: Array, verb: str, path: str) -> Recovery:
-    """Compare the metadata with the children, and take in what is newer there, or everything if the metadata is new.
+    """Compare the metadata with the children, and take in newer versions, or all versions if the metadata is new.
 
     Also takes over what ended processes left behind, and notes the array's children, so that later transactions of a
     process with other children fail.
@@ -246,7 +246,7 @@ def _remove_known_packages(
 
 
 def _find_unknown(array: Array, versions: Sequence[FoundVersion]) -> list[UnknownVersion]:
-    """Return the versions that the metadata still does not have, of objects of which it has no newer version."""
+    """Return the versions that are newer than their object's row in the metadata, or have no row, without garbage."""
     garbage, unknown = {leftover.version for leftover in array.metadata.garbage()}, list[UnknownVersion]()
     for version in versions:
         manifest, row = version.manifest, array.metadata.find(version.manifest.path)
@@ -256,7 +256,7 @@ def _find_unknown(array: Array, versions: Sequence[FoundVersion]) -> list[Unknow
 
 
 def _write_comparison(array: Array, comparison: _Comparison, deleted: Sequence[bytes]) -> None:
-    """Write the result of a comparison into the metadata, without deleted objects, in one transaction.
+    """Write the result of a comparison into the metadata, and drop deleted objects, in one transaction.
 
     Raises _MetadataChanged.
     """
@@ -296,7 +296,7 @@ def _write_comparison(array: Array, comparison: _Comparison, deleted: Sequence[b
             _note_missing_on_replaced(array, before, specs, missing, examined)
         metadata.expect_children(json.dumps(specs))
         metadata.put_setting("key", array.master.fingerprint)
-        # Which objects were deleted after an old copy only shows when all children answer.
+        # Only when all children answer can the objects that were deleted after an old copy be recognised.
         if is_certain and not (comparison.is_old and comparison.silent):
             metadata.remove_setting(_UNVERIFIED)
         else:
@@ -313,8 +313,8 @@ def _is_replaced(array: Array, version: FoundVersion) -> bool:
 def _find_deleted_objects(array: Array, comparison: _Comparison) -> tuple[list[bytes], list[FoundVersion]]:
     """Return the objects that were deleted after the copy of the metadata was made, and what is left of their packages.
 
-    A process that was killed while it deleted packages leaves some of them. An object with too few of them was deleted,
-    or has lost them: nobody can read it, and the rest is kept, as where the metadata is lost.
+    A process that was killed while it deleted packages leaves some of them. An object with too few packages was
+    deleted, or has lost them: nobody can read it, and its other packages are kept, as they are if the metadata is lost.
 
     The result is empty unless the metadata certainly is an old copy and every child still has packages, because
     packages that a child has lost do not mean that their objects were deleted.
@@ -330,10 +330,10 @@ def _find_deleted_objects(array: Array, comparison: _Comparison) -> tuple[list[b
             row = array.metadata.find_version(version)
             if row is None:
                 raise _MetadataChanged
-            rest = _assemble_version(array, array.manifest_of("recover", row), listings)
-            if not rest.is_readable:
+            found_version = _assemble_version(array, array.manifest_of("recover", row), listings)
+            if not found_version.is_readable:
                 deleted.append(version)
-                remains.append(rest)
+                remains.append(found_version)
     return deleted, remains
 
 
@@ -361,9 +361,9 @@ def _note_missing_on_replaced(
         detail = "its children were changed just now; open the array again"
         raise ConfigError(str(array.file.source), "children", detail)
     replaced = _replaced_children(before, specs)
-    late = [row for row in array.object_rows() if row.version not in examined] if replaced else []
+    late_rows = [row for row in array.object_rows() if row.version not in examined] if replaced else []
     array.metadata.note_missing(
-        [*missing, *(package for row in late for package in _unlisted_packages(array, row, replaced, {}))]
+        [*missing, *(package for row in late_rows for package in _unlisted_packages(array, row, replaced, {}))]
     )
 
 
@@ -396,8 +396,8 @@ def list_children(
     for child in range(len(array.children)):
         array.children.list_packages(child, lambda ended, listing: answers.put((ended, listing)))
     names: dict[int, Mapping[str, int]] = {}
-    late = CloudError(ErrorKind.NETWORK, "list", array.file.folder, detail=f"no answer within {patience_s} s")
-    silent: dict[int, CloudError] = dict.fromkeys(range(len(array.children)), late)
+    late_error = CloudError(ErrorKind.NETWORK, "list", array.file.folder, detail=f"no answer within {patience_s} s")
+    silent: dict[int, CloudError] = dict.fromkeys(range(len(array.children)), late_error)
     until_ns = None
     for _ in range(len(array.children)):
         if patience_s is not None and until_ns is None and len(names) >= array.file.k:
@@ -463,7 +463,7 @@ def _read_manifest(array: Array, child: int, name: str) -> Manifest | None:
 
 
 def _read_marker_generation(array: Array, child: int, unexplained: dict[str, int]) -> int:
-    """Return the generation of the last deletion that a child was told of, see ``Array.make_marker``, or 0.
+    """Return the generation of the last deletion that a child's marker records, see ``Array.make_marker``, or 0.
 
     Removes the marker from ``unexplained``.
     """
@@ -508,13 +508,13 @@ def _assemble_version(array: Array, manifest: Manifest, unexplained: Mapping[int
 def _select_newest(
     array: Array, versions: Sequence[FoundVersion], ignored: set[bytes], *, is_new: bool
 ) -> tuple[list[tuple[ObjectRow, Sequence[MissingPackage]]], int]:
-    """Return the whole versions, oldest first, and the number of objects whose newest version is not whole.
+    """Return the readable versions, oldest first, and the number of objects whose newest version is not readable.
 
-    ``ignored``: versions that do not matter if they are not whole. ``is_new``: silent children count as having their
+    ``ignored``: versions that do not matter if they are not readable. ``is_new``: silent children count as having their
     packages, because rebuilding all of them would take long.
     """
     rows, newest = list[tuple[ObjectRow, Sequence[MissingPackage]]](), dict[str, FoundVersion]()
-    # A copy has the generation of its original. Of versions with equal generations, a whole one comes last and counts.
+    # A copy has the generation of its original. Of versions with equal generations, a readable one is last and counts.
     for version in sorted(versions, key=lambda version: (version.manifest.generation, version.is_readable)):
         if version.is_readable or version.manifest.version not in ignored:
             newest[version.manifest.path] = version

@@ -37,7 +37,7 @@ class StrictTable:
         raise ConfigError(self._source, f"{self._place}{key}", expected)
 
     def get(self, key: str, default: Any, fits: Callable[[Any], bool], expected: str) -> Any:
-        """Return a value that ``fits``, or ``default`` if the key is missing. With None, the key is required."""
+        """Return a value that ``fits``, or ``default`` if the key is missing. Without a default, it is required."""
         value = self._table.get(key, default)
         if value is None or (key in self._table and not fits(value)):
             found_text = f", found {ascii(value)[:60]}" if key in self._table else ""

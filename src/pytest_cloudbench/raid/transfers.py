@@ -1,7 +1,7 @@
 """Transfers of packages to and from children. Each child has its own threads, so that one that hangs delays no other.
 
 What may live here: threads, names of packages, and calls of the children's drivers. Nothing here blocks the caller: a
-transfer calls back from its own thread when it has ended. The one exception are small writes that the caller waits for
+transfer calls back from its own thread when it has ended. The one exception is small writes that the caller waits for
 anyway: a child that answers sooner than a thread begins is called by the caller itself.
 """
 
@@ -30,7 +30,7 @@ _MOST_QUEUED_BYTES = 32 << 20
 _SMALL_BYTES = 1 << 16
 _MOST_NS = 1 << 62
 _QUICK_NS = 1_000_000
-"""About the time that a thread of its own costs a small write: none is used for a child that takes less."""
+"""About the time that a separate thread adds to a small write. A child that takes less is called without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class Children:
     """The children of an array.
 
     Args:
-        drivers: connected; closed with this.
+        drivers: connected drivers, which ``close`` closes.
         names: their names in messages.
         folder: where packages are on each; ``/`` for the root.
         master: the key from which the packages' names are derived.
@@ -152,7 +152,7 @@ class Children:
         return f"e{self._master.hide_name(b'deleted', child)}"
 
     def path_of(self, name: str) -> str:
-        """Return where a package is on a child."""
+        """Return the path of a package on a child."""
         return f"{self.folder.rstrip('/')}/{name}"
 
     def close(self) -> None:
@@ -189,9 +189,9 @@ class Children:
         self._start(child, call, done, is_read=False, size_bytes=package.size_bytes, is_direct=is_direct)
 
     def note_small_write(self, child: int, taken_ns: int) -> None:
-        """Note how long a child took for a small write. The quickest of the latest counts, as others wait for threads.
+        """Note how long a child took for a small write. The quickest recent write counts, as others wait for threads.
 
-        So a child that has become slow is found to be after a few writes.
+        Each write raises the noted time by a fifth at most, so it takes a few writes to notice that a child is slow.
         """
         self._small_writes_ns[child] = min(taken_ns, self._small_writes_ns[child] * 6 // 5 + 1)
 
@@ -294,7 +294,7 @@ class Children:
             if is_read is not None and not (pending and pending.is_cancelled):
                 if error is None:
                     self.rates.observe(child, size_bytes or len(data), duration_ns, is_read=is_read)
-                elif not (isinstance(error, CloudError) and error.kind is ErrorKind.NOT_FOUND):  # which is an answer
+                elif not (isinstance(error, CloudError) and error.kind is ErrorKind.NOT_FOUND):  # also an answer
                     self.rates.note_failure(child, is_read=is_read)
             done(TransferResult(child, data, error, duration_ns, count() - before if count else None))
 

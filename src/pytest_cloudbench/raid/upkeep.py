@@ -129,7 +129,7 @@ class _Deletion:
             self._array.pending.wake()
 
     def wait(self, patience_s: float | None) -> Sequence[TransferResult]:
-        """Return the answers of all children, or those that have come by then."""
+        """Return the answers of all children, or those that have come when ``patience_s`` is over."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._answers) == len(self._by_child), patience_s)
             self._has_ended = True
@@ -147,7 +147,7 @@ class Upkeep:
         array.pending.wake()
 
     def settle(self, timeout_s: float) -> bool:
-        """Wait until nothing is left to do, or a child refuses it. Returns whether nothing is left."""
+        """Wait until nothing is left to do, or some work has failed. Returns whether nothing is left."""
         until_ns, metadata, pending = clock.due_ns(timeout_s), self._array.metadata, self._array.pending
         with self._changed:
             last_round = self._rounds_begun + 1  # the current round may have begun before the last note
@@ -164,7 +164,7 @@ class Upkeep:
                 )  # a package is still in transfer, and wakes the thread when it has arrived
 
     def close(self, timeout_s: float) -> None:
-        """Give it time to finish, and end it. Unfinished work stays noted."""
+        """Give the thread time to finish, and end it. Unfinished work stays noted."""
         with suppress(CloudError):  # the metadata cannot say what is left
             self.settle(timeout_s)
         self._stop.set()

@@ -115,7 +115,7 @@ class _Writer:
         return manifest
 
     def _code_segment(self, stream: Stream, content: Content, number: int) -> tuple[CodedSegment, bytearray]:
-        """Seal and code a segment. Returns it, and the buffer with all its shares."""
+        """Seal and code a segment. Returns the segment, and the buffer with all its shares."""
         begin = number * self._array.file.segment_bytes
         size_bytes = min(self._array.file.segment_bytes, content.size_bytes - begin)
         split = self._array.placement.split(sealed_bytes(size_bytes))
@@ -127,7 +127,7 @@ class _Writer:
         with self._costs.timed("code_ns"):
             find_codec(split.data, split.parity).encode(data_shares, shares[split.data :])
         with self._costs.timed("hash_ns"):
-            digests = tuple(sha256(share_size).digest() for share_size in shares)
+            digests = tuple(sha256(share).digest() for share in shares)
         return CodedSegment(size_bytes, split, digests), buffer
 
     def _seal_segment(self, stream: Stream, content: Content, begin: int, size_bytes: int, into: memoryview) -> None:
@@ -150,7 +150,7 @@ class _Writer:
         transfer = _SegmentTransfer(number, split, buffer)
         self._transfers.append(transfer)
         waits = self._array.file.losses is None
-        # Those that take long begin first, and all are sealed before the first one is sent, which is quicker.
+        # Slow children come first, and all packages are sealed before the first one is sent, which is quicker.
         holders = sorted(transfer.holders, key=lambda child: (self._array.children.is_quick(child), child))
         packages = [*make_packages(self._array, manifest, number, shares, holders, self._count)]
         for child, name, package in packages:
@@ -159,7 +159,7 @@ class _Writer:
             transfer.sent_to.add(child)
             self._array.children.put_package(child, name, package, partial(self._note_result, transfer), waits=waits)
             if transfer.failures and not self._can_become_durable(transfer):
-                return  # otherwise it would wait for a quick child that hangs just now
+                return  # otherwise the write would wait for a quick child that hangs just now
 
     def _can_become_durable(self, transfer: _SegmentTransfer) -> bool:
         with self._changed:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 MOST_FLOWS = 40
 """The number of flows that are printed, those with the most wire bytes."""
 _FEW_FLOWS = 2000
-"""So many are written before the import of a faster encoder is worth its time."""
+"""With more flows than this, the import of a faster encoder is worth its time."""
 _LINES_AT_ONCE = 64
 """Lines written at a time, few enough for the processor's cache."""
 _COLOURS = {"valid": "green", "invalid": "bold red", "unknown": "yellow"}
@@ -107,8 +107,8 @@ def print_analysis(
     if summary["canary"] is not None:
         stream_count = len(summary["canary"]["found"])
         forms = sorted({str(occurrence["form"]) for occurrence in summary["canary"]["found"]})
-        how = f": {', '.join(forms)}" if forms not in ([], ["raw"]) else ""
-        streams = f"({stream_count} streams{how})"
+        forms_text = f": {', '.join(forms)}" if forms not in ([], ["raw"]) else ""
+        streams = f"({stream_count} streams{forms_text})"
         console.print(f"canary sent in plain text: [bold]{summary['canary']['verdict']}[/] {escape(streams)}")
     console.print()
     flow_count = sum(role["flows"] for role in summary["roles"].values())
@@ -125,7 +125,7 @@ def print_analysis(
 
 
 def _describe_encryption(encryption: Mapping[str, Any]) -> str:
-    """Return the verdict on encryption in one line, with what it rests on."""
+    """Return the verdict on encryption in one line, with its evidence."""
     parts = [f"{name} x {count:,}" for name, count in encryption["encrypted"].items()]
     parts += [f"plain: {', '.join(encryption['plain'])}"] if encryption["plain"] else []
     parts += [f"not recognised: {', '.join(encryption['unknown'])}"] if encryption["unknown"] else []
@@ -204,9 +204,9 @@ def _closing_lines(summary: Mapping[str, Any]) -> list[str]:
     ):  # fmt: skip
         if value != "-":
             lines.append(f"{label}: {value}")
-    aside = {name: count for name, count in summary["not_in_flows"].items() if count and name != "wire_bytes"}
-    if aside:
-        parts = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in aside.items())
+    other_counts = {name: count for name, count in summary["not_in_flows"].items() if count and name != "wire_bytes"}
+    if other_counts:
+        parts = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in other_counts.items())
         lines.append(f"packets in no flow: {parts}")
     if summary["sentinels"]:
         lines.append(

@@ -79,9 +79,9 @@ class Chapter:
             f"{parameter_title(name)} {format_parameter(name, measurement.params[name]).replace('_', ' ')}"
             for name in varied
         ]
-        label = measurement.experiment.rpartition("]#" if "]#" in measurement.experiment else "#")
+        label_parts = measurement.experiment.rpartition("]#" if "]#" in measurement.experiment else "#")
         values = {str(measurement.params[name]).lower() for name in varied}
-        texts += [label[2].replace("-", " ")] if label[1] and label[2].lower() not in values else []
+        texts += [label_parts[2].replace("-", " ")] if label_parts[1] and label_parts[2].lower() not in values else []
         return ", ".join(texts) or (measurement.label if measurement.label != measurement.kind[1] else "") or self.title
 
     def render(self, *, folded: bool) -> Iterator[str]:
@@ -162,9 +162,9 @@ class Chapter:
         drawn = list[Figure]()
         lines = list(digests.items())
         for first in range(0, len(lines), SERIES):  # with more lines than styles, there are several figures
-            some = {line: summary for line, (_, summary) in lines[first : first + SERIES]}
-            if (shown := times.distribution(label, some)) is not None:
-                drawn.append(shown)
+            lines_of_figure = {line: summary for line, (_, summary) in lines[first : first + SERIES]}
+            if (response_figure := times.distribution(label, lines_of_figure)) is not None:
+                drawn.append(response_figure)
         drawn += [
             figure for measurement in group
             if (figure := from_hosts(measurement, measurement.subject if len(group) > 1 else "")) is not None
@@ -198,8 +198,8 @@ class Chapter:
             if measurement.versus is not None:
                 continue
             entries.setdefault(measurement.nodeid, []).append(measurement)
-        for same in entries.values():
-            if (development := over_runs(same, self.earlier)) is not None:
+        for entry_measurements in entries.values():
+            if (development := over_runs(entry_measurements, self.earlier)) is not None:
                 yield development
 
 

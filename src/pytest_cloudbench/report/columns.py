@@ -27,16 +27,16 @@ def fit_to_width(rows: Sequence[_Row], width: int) -> list[str]:
     tables: list[list[int]] = []
     columns = list(range(len(rows[0])))
     narrowest = [max(_narrowest_width(row[column]) for row in rows) for column in columns]
-    names = _identifying_columns(rows, narrowest, width // 2)
+    key_columns = _identifying_columns(rows, narrowest, width // 2)
     while columns:
         count = len(columns)
         while (
-            count > len(names) + bool(tables)
+            count > len(key_columns) + bool(tables)
             and _total_width([narrowest[column] for column in columns[:count]]) > width
         ):
             count -= 1
         tables.append(columns[:count])
-        columns = [] if count == len(columns) else [*names, *columns[count:]]
+        columns = [] if count == len(columns) else [*key_columns, *columns[count:]]
     return [
         line for table in tables for line in _draw_table([[row[column] for column in table] for row in rows], width)
     ]
@@ -45,11 +45,11 @@ def fit_to_width(rows: Sequence[_Row], width: int) -> list[str]:
 def _identifying_columns(rows: Sequence[_Row], widths: Sequence[int], room: int) -> list[int]:
     """Return the fewest first columns that distinguish the rows, or column 0 if these need more than ``room``."""
     for count in range(1, len(widths)):
-        names = list(range(count))
+        key_columns = list(range(count))
         if _total_width(widths[:count]) > room:
             break
         if len({tuple(row[:count]) for row in rows[1:]}) == len(rows) - 1:
-            return names
+            return key_columns
     return [0]
 
 

@@ -110,7 +110,7 @@ class _Row:
 
     @property
     def _outcomes_tell_losses(self) -> bool:
-        """Return whether as many files are lost as operations did not succeed."""
+        """Whether the number of lost files equals the number of operations that did not succeed."""
         info = self.info
         return bool(info.get("lost") == (info.get("ops") or 0) - (info.get("ok") or 0))
 
@@ -119,7 +119,7 @@ class _Row:
 class _Group:
     """One experiment on several providers, from all hosts or from one ``host``, or on one provider from several hosts.
 
-    In the latter case, ``provider`` names it where the table has others.
+    In the latter case, ``provider`` is its name if the table has several providers.
     """
 
     experiment: str
@@ -177,7 +177,7 @@ def _groups_by_host(experiment: str, providers: Mapping[str, Sequence[_Finding]]
 
 
 def _group_by_hosts(findings: Sequence[_Finding]) -> list[_Group]:
-    """Return each experiment on one provider that several hosts measured, with a row for each and one over all."""
+    """Return each experiment on one provider that several hosts measured, with a row for each and one for all."""
     providers = {finding.provider for finding in findings}
     groups: dict[tuple[str, str], list[_Finding]] = {}
     for finding in findings:
@@ -200,8 +200,8 @@ def _group_by_hosts(findings: Sequence[_Finding]) -> list[_Group]:
 def _total_row(findings: Sequence[_Finding]) -> _Row:
     """Return the row over all hosts, with the same columns as theirs."""
     totals = [
-        HostFinding(one.nodeid, one.provider, one.experiment, {**one.info, "loss_rate": None}, {}, {})
-        for one in findings
+        HostFinding(finding.nodeid, finding.provider, finding.experiment, {**finding.info, "loss_rate": None}, {}, {})
+        for finding in findings
     ]  # fmt: skip
     return _Row(ALL_HOSTS, totals, is_total=True)
 
@@ -297,7 +297,7 @@ class Standing:
     Attributes:
         experiment: its name, without a provider.
         host: the host whose results these are, empty for all hosts.
-        provider: the provider that several hosts measured, where there are others.
+        provider: the provider that several hosts measured, if there are several providers.
         keys, titles: the metrics or extra values of its columns, and their titles.
         providers: each provider, or host, with its cells, and whether its run has doubts.
         distances: by key, the best provider and the distance of each other provider from its value, see
@@ -371,7 +371,7 @@ def _candidates(group: _Group, key: str) -> dict[str, Candidate]:
 
 
 def _column_keys(groups: Sequence[_Group]) -> list[str]:
-    """Return the keys of the columns for experiments of the same kind. The first one is how far the servers are."""
+    """Return the keys of the columns for experiments of the same kind. The first is the servers' distance, if known."""
     rows = [row for group in groups for row in group.rows]
     is_any_far = any(format_distance(row.info.get("location")) != UNKNOWN for row in rows)
     return ["location"] * is_any_far + _measured_keys(rows)
@@ -477,7 +477,7 @@ def _shorten_name(name: str, longest: int, *, keeps_end: bool) -> str:
 
 
 def _provider_notes(groups: Sequence[_Group], names: Mapping[str, str]) -> list[str]:
-    """Return which providers are emulated, and where the servers of each are, as far as it was found out."""
+    """Return notes on which providers are emulated, and on where the servers of each are, if known."""
     findings = [finding for group in groups for row in group.rows for finding in row.findings]
     located = list_locations((finding.provider, finding.info) for finding in findings)
     return [

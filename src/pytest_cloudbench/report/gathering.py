@@ -86,7 +86,7 @@ class Measurement:
 
     @property
     def nature(self) -> str:
-        """Whether it was emulated, in words. If two sides differ in it, the words for each."""
+        """Whether the service was emulated, in words. If two sides differ, the words for each."""
         sides = (self.versus or {}).get("emulated")
         if not isinstance(sides, dict) or len({*map(str, sides.values())}) < 2:
             return _describe_emulation(self.info["emulated"])
@@ -294,7 +294,10 @@ def _merge_versions(sides: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _find_file(folders: Sequence[Path], name: str) -> Path | None:
-    """Return a file that an entry names, in the first folder that has it. Return None for a path out of the folders."""
+    """Return the path of a file that an entry names, in the first folder that has it, or in the first if none has.
+
+    Return None for a path out of the folders.
+    """
     if Path(name).is_absolute() or ".." in Path(name).parts:
         return None
     return next((path for folder in folders if (path := folder / name).exists()), folders[0] / name)
@@ -313,9 +316,9 @@ def _replace_unknown(value: Any) -> Any:
 
 def line_name(measurement: Measurement, group: Sequence[Measurement]) -> str:
     """Return the name of a line: the provider, and the run if the provider occurs more than once in the group."""
-    same = [other for other in group if other.subject == measurement.subject]
+    twins = [other for other in group if other.subject == measurement.subject]
     name = measurement.subject or measurement.label
-    return name if len(same) == 1 else f"{name}, {measurement.run.name} ({same.index(measurement) + 1})"
+    return name if len(twins) == 1 else f"{name}, {measurement.run.name} ({twins.index(measurement) + 1})"
 
 
 def format_start(measurement: Measurement) -> str:

@@ -95,8 +95,8 @@ def _group_by_conditions(points: Sequence[Point]) -> list[list[Point]]:
 
 def _find_changes(points: Sequence[Point]) -> list[tuple[Point, ChangePoint]]:
     """Return the changes among comparable points, each with the first point after it."""
-    fit = [point for point in points if point.counts]
-    return [(fit[change.first], change) for change in find_changes([point.value or 0.0 for point in fit])]
+    counted = [point for point in points if point.counts]
+    return [(counted[change.first], change) for change in find_changes([point.value or 0.0 for point in counted])]
 
 
 def describe_change(point: Point, change: ChangePoint, metric: str, run: str) -> str:
@@ -115,7 +115,7 @@ class Course:
     """A metric of a test over comparable runs.
 
     Attributes:
-        points: the last runs, the oldest first. ``fit`` is the reason why the history does not count a run.
+        points: the last runs, the oldest first. ``unfit_reason`` is the reason why the history does not count a run.
         changes: the lasting changes, each with the index in ``points`` of the first run after it.
         apart: the number of runs of the test under other conditions.
     """
@@ -142,7 +142,7 @@ def metric_course(index: Index, test: str, metric: str, now: Point, last: int) -
     comparable = [point for point in all_points if point.fingerprint == conditions]
     points = comparable[-last:]
     indexes = {point.run: position for position, point in enumerate(points)}
-    shown = [replace(point, fit="") if point.counts else point for point in points]
+    shown = [replace(point, unfit_reason="") if point.counts else point for point in points]
     return Course(
         shown,
         [(indexes[point.run], change) for point, change in _find_changes(points)],
@@ -167,8 +167,8 @@ def render_overview(
         since = f"{difference} since {runs[changes[-1][0].run].name}" if changes else "none"
         since += " (may be chance)" if changes and changes[-1][1].is_doubtful else ""
         bars = _render_bars([point.value for point in points[-_MOST_BARS:]], plain=plain)
-        fit = sum(point.counts for point in points)
-        rows.append([printable(test), name, f"{fit} of {len(points)}" if fit < len(points) else str(fit),
+        counted = sum(point.counts for point in points)
+        rows.append([printable(test), name, f"{counted} of {len(points)}" if counted < len(points) else str(counted),
                      format_metric(points[-1].value, name), bars, printable(since)])  # fmt: skip
     lines = fit_to_width(rows, width)
     if tests_with_others:
@@ -192,7 +192,7 @@ def render_test_history(index: Index, test: str, metric: str, last: int, width: 
         rows = [["run", "time (UTC)", "commit", "branch", "value", "remark"]]
         changes = {point.run: change for point, change in _find_changes(shown)}
         for point in shown:
-            remarks = [point.fit, _change_remark(changes[point.run], metric) if point.run in changes else ""]
+            remarks = [point.unfit_reason, _change_remark(changes[point.run], metric) if point.run in changes else ""]
             remark = "; ".join(filter(None, remarks))
             run = runs[point.run]
             commit, branch = _format_commit(run.commit, run.is_dirty), printable(run.branch) or "-"
@@ -213,10 +213,10 @@ def render_sides_history(index: Index, rows: Sequence[SidesRow], metric: str | N
     runs = {run.place: run for run in index.runs()}
     table = [["two sides in turns", "run", "time (UTC)", "commit", "A", "B", "pairs", "B against A"]]
     for row in rows:
-        sides = [printable(str(row.found.get(side) or "-")) for side in "AB"]
-        run, pairs = printable(runs[row.run].name), printable(str(row.found.get("pairs", "-")))
+        sides = [printable(str(row.comparison.get(side) or "-")) for side in "AB"]
+        run, pairs = printable(runs[row.run].name), printable(str(row.comparison.get("pairs", "-")))
         when = [format_day(row.time_ms), _format_commit(row.commit)]
-        table.append([printable(row.fullname), run, *when, *sides, pairs, _sides_difference(row.found, metric)])
+        table.append([printable(row.fullname), run, *when, *sides, pairs, _sides_difference(row.comparison, metric)])
     return fit_to_width(table, width)
 
 
@@ -234,9 +234,9 @@ def _change_remark(change: ChangePoint, metric: str) -> str:
 
 
 def describe_no_change(points: Sequence[Point]) -> str:
-    """Tell that there is no change in the runs, or that there are too few runs."""
-    fit = sum(point.counts for point in points)
-    return "no change found" if fit >= 8 else f"no change can be found yet: {fit} runs, 8 are needed"
+    """Return a remark that no change was found in the runs, or that there are too few runs."""
+    counted = sum(point.counts for point in points)
+    return "no change found" if counted >= 8 else f"no change can be found yet: {counted} runs, 8 are needed"
 
 
 # --- runs side by side ---
@@ -419,8 +419,8 @@ def render_baselines(index: Index, tests: Sequence[str], metric: str | None, wid
         points = index.series(test, name)
         latest = points[-1].fingerprint
         reasons = sorted(
-            point.fit or describe_differences(point.fingerprint, latest)
-            for point in points if point.fit or point.fingerprint != latest
+            point.unfit_reason or describe_differences(point.fingerprint, latest)
+            for point in points if point.unfit_reason or point.fingerprint != latest
         )  # fmt: skip
         reason_counts = [f"{len(list(group))} {reason}" for reason, group in groupby(reasons)]
         rows.append(

@@ -1,4 +1,4 @@
-"""What each host measured, out of an entry: the figures of its agents, as if they were an experiment of their own.
+"""The figures of each host in an entry: those of its agents, as if they were an experiment of their own.
 
 Entries are not trusted: what has another form than ``load.merging`` writes is left out.
 """
@@ -41,7 +41,7 @@ class HostFinding:
         info: of the whole experiment, with the host's own figures in place of those of all hosts.
         spread: the host's own values in parts of the run.
         exclusions: by metric, why hosts cannot be compared by it.
-        columns: none, as it is never a conclusion.
+        columns: empty, because the figures of one host are never a conclusion.
     """
 
     nodeid: str
@@ -54,7 +54,7 @@ class HostFinding:
 
 
 def way_notes(info: Mapping[str, Any]) -> list[str]:
-    """Return a remark if hosts cannot be compared by times, because those include another way than the hosts' own."""
+    """Return a remark if times of hosts cannot be compared, because some agents use the controller's connections."""
     return [f"Some {_WAY_COUNTS}."] if info.get("through_controller") else []
 
 
@@ -68,7 +68,7 @@ def list_hosts(info: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def describe_host(host: Mapping[str, Any]) -> list[str]:
     """Return in words what an entry says of one of its hosts.
 
-    Its name, where it is, agents, machine, kernel, memory, address, clock, and access line. A dash is not known.
+    Its name, place, agents, machine, kernel, memory, address, clock, and access line. A dash is an unknown value.
     """
     labels = host.get("labels")
     where = ", ".join(str(label) for label in labels.values()) if isinstance(labels, Mapping) else ""
@@ -111,7 +111,7 @@ def describe_line(line: Any) -> str:
 
 
 def describe_location(location: Any) -> str:
-    """Return in words what an entry says of where its provider's servers are, and when that was found out."""
+    """Return in words where the servers of an entry's provider are, and when they were located."""
     if not isinstance(location, Mapping) or not isinstance(location.get("place"), str):
         return UNKNOWN
     operator, away = str(location.get("operator") or ""), format_distance(location)
@@ -121,13 +121,13 @@ def describe_location(location: Any) -> str:
 
 
 def format_distance(location: Any) -> str:
-    """Return between which distances in kilometers an entry's servers are, or a dash if that is not known."""
+    """Return the least and the greatest distance of an entry's servers in kilometers, or a dash if it is unknown."""
     bounds = [location.get(key) for key in ("nearest_km", "farthest_km")] if isinstance(location, Mapping) else [None]
     return "-".join(f"{bound:.0f}" for bound in bounds) if all(map(is_finite, bounds)) else UNKNOWN
 
 
 def list_locations(entries: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, list[str]]:
-    """Return what entries, each with its provider, say of where that one's servers are, each once."""
+    """Return the descriptions of each provider's server locations, without repetitions, from providers and entries."""
     known: dict[str, dict[str, None]] = {}
     for provider, info in entries:
         if (text := describe_location(info.get("location"))) != UNKNOWN:

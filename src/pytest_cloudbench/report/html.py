@@ -14,7 +14,7 @@ from pytest_cloudbench.report.quantities import format_value
 from pytest_cloudbench.support.printable import printable
 
 _NUMBER = re.compile(r"[-+]?\d")
-_FIRST_NUMBER = set("=+-@\t\r")
+_FORMULA_STARTS = set("=+-@\t\r")
 """A spreadsheet interprets a text with one of these first characters as a formula."""
 
 _PATTERNS = (
@@ -65,7 +65,7 @@ def table(
     texts = [[cell if is_html else safe(format_value(cell)) for cell in row] for row in rows]
     is_text = [not is_html and _are_words([row[index] for row in texts]) for index in range(len(head))]
     marks = [' class="t"' if is_text_column else "" for is_text_column in is_text]
-    # On a telephone, each row is a card whose cells need titles. Tables without a style are narrow enough without.
+    # On a telephone, each row is a card whose cells need titles. Tables without a style are narrow enough not to.
     labels = [f' data-label="{safe(title)}"' if style else "" for title in head]
     lines = [
         f'<tr><th scope="row">{row[0]}</th>'
@@ -124,5 +124,5 @@ def _to_csv(drawn: Figure) -> str:
 def _csv_cell(value: Any) -> Any:
     if isinstance(value, str):
         text = printable(value)
-        return f"'{text}" if text[:1] in _FIRST_NUMBER else text
+        return f"'{text}" if text[:1] in _FORMULA_STARTS else text
     return f"{value:.6g}" if isinstance(value, float) else value

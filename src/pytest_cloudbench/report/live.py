@@ -117,11 +117,11 @@ class AgentReport:
     """One report of an agent.
 
     Attributes:
-        agent, at_ns: whose, and when it came.
-        ok, throttled, failed: operations that ended since its last one, by what became of them.
+        agent, at_ns: the name of the agent, and when the report arrived.
+        ok, throttled, failed: operations that ended since the agent's last report, by their outcome.
         in_flight: operations that had begun and not ended.
-        sample_s, weight: response times of some that succeeded; each stands for this many.
-        late_s: the most that an operation of the sample began after it was due.
+        sample_s, weight: a sample of the response times of those that succeeded, and how many each represents.
+        late_s: the maximum time that an operation of the sample began after it was due.
     """
 
     agent: str
@@ -146,7 +146,7 @@ class Follower(Protocol):
     def begin(self, nodeid: str, line: str, start_ns: int) -> None:
         """Begin a run of an experiment. ``line`` distinguishes it from other runs of the experiment."""
 
-    def take(self, heard: AgentReport) -> None:
+    def take(self, report: AgentReport) -> None:
         """Take a report of an agent."""
 
 
@@ -422,7 +422,7 @@ class PeriodicProgress:
     def __init__(self, say: Callable[[str], None], read: Callable[[], Overview]) -> None:
         self._say, self._read = say, read
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._print_periodically, name="spoken", daemon=True)
+        self._thread = threading.Thread(target=self._print_periodically, name="live lines", daemon=True)
         self._thread.start()
 
     def hide(self) -> None:

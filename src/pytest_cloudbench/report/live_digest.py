@@ -33,7 +33,7 @@ class _Part:
 
     response: Histogram = field(default_factory=Histogram)
     outcomes: dict[str, int] = field(default_factory=dict)
-    _seen: int = 0
+    _cached_count: int = 0
     _p50_s: float | None = None
     _p99_s: float | None = None
 
@@ -44,8 +44,8 @@ class _Part:
 
     def p50_p99_s(self) -> tuple[float | None, float | None]:
         """Return the median and the 99th percentile of response times, or None if there are none."""
-        if self._seen != self.response.value_count:
-            self._seen = self.response.value_count
+        if self._cached_count != self.response.value_count:
+            self._cached_count = self.response.value_count
             self._p50_s, self._p99_s = self.response.value_at(0.5), self.response.value_at(0.99)
         return self._p50_s, self._p99_s
 
@@ -128,7 +128,7 @@ class LiveDigest:
             self._end_silence(at_s)
 
     def _silence_until(self, to_s: float) -> list[Silence]:
-        """Return the silence that lasts until then, if there is one. ``digest`` drops those that are too short."""
+        """Return the silence that lasts until ``to_s``, if there is one. ``digest`` drops those that are too short."""
         if self._silent_s is None or to_s - self._silent_s < shortest_silence_s(None):
             return []
         return [Silence(self._silent_s, to_s, max(FEWEST_WAITING, sum(self._waiting.values())))]
@@ -154,7 +154,7 @@ class LiveDigest:
         p50_s, p99_s = map(list, zip(*(part.p50_p99_s() for part in parts), strict=True))
         shortest_s = shortest_silence_s(self._overall.value_at(0.5))
         silences = [*self._silences, *self._silence_until(self._last_s)]
-        silences = longest_silences(part for part in silences if part.to_s - part.from_s >= shortest_s)
+        silences = longest_silences(silence for silence in silences if silence.to_s - silence.from_s >= shortest_s)
         overall = Histogram()
         overall.merge(self._overall)
         outcomes = [dict(part.outcomes) for part in parts]

@@ -67,11 +67,11 @@ class LivePage:
         except (OSError, OverflowError) as error:
             why = getattr(error, "strerror", None) or error
             raise UsageError(f"--cloudbench-live {port}: {why}; choose another port, or 0 for any") from error
-        number = self._server.server_address[1]
-        self._server.hosts = frozenset({f"127.0.0.1:{number}", f"localhost:{number}"})
+        bound_port = self._server.server_address[1]
+        self._server.hosts = frozenset({f"127.0.0.1:{bound_port}", f"localhost:{bound_port}"})
         self._server.answer = self._answer
-        self._own = f"/{token}/".encode()
-        self.address = f"http://127.0.0.1:{number}/{token}/"
+        self._path_prefix = f"/{token}/".encode()
+        self.address = f"http://127.0.0.1:{bound_port}/{token}/"
         self._thread = threading.Thread(target=self._server.serve_forever, name="live-page", daemon=True)
         self._thread.start()
 
@@ -83,9 +83,9 @@ class LivePage:
 
     def _answer(self, path: str, nonce: str) -> str | None:
         """Return the page or the part at a path, or None if there is none. The page's policy allows ``nonce``."""
-        if not hmac.compare_digest(path.encode("utf-8", "replace")[: len(self._own)], self._own):
+        if not hmac.compare_digest(path.encode("utf-8", "replace")[: len(self._path_prefix)], self._path_prefix):
             return None
-        match, overview = _PATH_PARTS.fullmatch(path[len(self._own) :]), self._read()
+        match, overview = _PATH_PARTS.fullmatch(path[len(self._path_prefix) :]), self._read()
         if match is None:
             return None
         number, part = int(match[1] or 0), match[2]
@@ -149,8 +149,8 @@ def draw_experiment(nodeid: str, digests: Mapping[str, Digest]) -> list[Figure]:
     name = nodeid.rpartition("::")[2] or nodeid
     distribution = times.distribution(name, digests)
     latest = list(digests.items())[-1:]
-    lasting = [times.over_time(name, digest, line if len(digests) > 1 else "") for line, digest in latest]
-    return [*([distribution] if distribution is not None else []), *lasting]
+    course_figures = [times.over_time(name, digest, line if len(digests) > 1 else "") for line, digest in latest]
+    return [*([distribution] if distribution is not None else []), *course_figures]
 
 
 # --- the server ---
@@ -191,9 +191,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _send(self, status: int, text: str, kind: str, has_body: bool, nonce: str = "") -> None:
         data = text.encode()
         self.send_response(status)
-        own = f"style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; connect-src 'self'; img-src data:; "
+        sources = f"style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; connect-src 'self'; img-src data:; "
         policy = (
-            f"default-src 'none'; {own if nonce else ''}base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+            f"default-src 'none'; {sources if nonce else ''}base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
         )
         for name, value in {
             "Content-Type": f"{kind}; charset=utf-8",

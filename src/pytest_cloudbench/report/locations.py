@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_cloudbench.net.locate.placing import Location, find_suspect_vantage
-from pytest_cloudbench.net.locate.survey import ServerSurvey, collect_evidence
+from pytest_cloudbench.net.locate.survey import MOST_ADDRESSES, ServerSurvey, collect_evidence
 from pytest_cloudbench.report.columns import fit_to_width
 from pytest_cloudbench.support.printable import printable
 
@@ -15,7 +15,7 @@ _COLUMNS = ("name", "servers", "operator", "place", "known by")
 
 @dataclass(frozen=True, slots=True)
 class NameLine:
-    """What is said of a name in one line: its servers are alike in all of it, or are counted."""
+    """The line of the table about one name. If its servers differ in a value, all their values are named."""
 
     name: str
     servers: str
@@ -27,8 +27,8 @@ class NameLine:
 def summarize_names(survey: ServerSurvey, locations: Mapping[str, Location]) -> list[NameLine]:
     """Return a line for each name. Where its servers differ, each value is named once."""
     lines = []
-    for name, seen in survey.names.items():
-        rows = [locations[address] for address in seen.addresses if address in locations]
+    for name, record in survey.names.items():
+        rows = [locations[address] for address in record.addresses if address in locations]
         operators = dict.fromkeys(row.operator or "unknown" for row in rows)
         places = dict.fromkeys(row.place for row in rows)
         reasons = dict.fromkeys(_shorten(row.by) for row in rows)
@@ -46,7 +46,7 @@ _SHORT = (
 
 
 def _shorten(reason: str) -> str:
-    """Return what fits into a column. The whole reason is a remark, if it matters, and in the JSON."""
+    """Return a reason that fits into a column. The full reason is in the JSON, and in a remark if it matters."""
     short = reason.partition(":")[0].partition(";")[0].partition(" (")[0]
     for text, shorter in _SHORT:
         short = short.replace(text, shorter)
@@ -54,7 +54,7 @@ def _shorten(reason: str) -> str:
 
 
 def format_names(lines: Sequence[NameLine], width: int) -> list[str]:
-    """Return the lines of a table that is at most ``width`` wide. What is longer goes on below, in its column."""
+    """Return the lines of a table that is at most ``width`` wide. Longer texts continue below, in their column."""
     rows = [(line.name, line.servers, line.operator, line.place, line.known_by) for line in lines]
     return fit_to_width([_COLUMNS, *(tuple(map(printable, row)) for row in rows)], width)
 
@@ -63,8 +63,8 @@ def format_remarks(
     survey: ServerSurvey, locations: Mapping[str, Location], left_out: Mapping[str, str]
 ) -> Iterator[str]:
     """Yield lines about why a place is unknown, what does not count, and hints, each once."""
-    for name, seen in survey.names.items():
-        rows = [locations[address] for address in seen.addresses if address in locations]
+    for name, record in survey.names.items():
+        rows = [locations[address] for address in record.addresses if address in locations]
         for layer in dict.fromkeys((row.layer, row.layer_by) for row in rows if row.layer_by):
             yield f"{name}: edge or storage: {layer[0]}: {layer[1]}"
         for reason in dict.fromkeys(row.by for row in rows if row.place == "unknown" or "excluded" in row.by):
@@ -80,15 +80,18 @@ def format_remarks(
         yield f"a hint, which proves nothing: {hint}"
     for problem in dict.fromkeys(row.problem for row in survey.owners.values() if row.problem):
         yield f"owner unknown: {problem}"
-    if any(seen.heeds_subnets for seen in survey.names.values()):
+    if skipped := survey.skipped_addresses:
+        count = len(survey.addresses)
+        yield f"{len(skipped):,} of {count:,} addresses were not measured: a survey asks about {MOST_ADDRESSES} at most"
+    if any(record.heeds_subnets for record in survey.names.values()):
         yield "answers depend on the client's network"
     yield from format_phases(survey)
 
 
 def format_phases(survey: ServerSurvey) -> Iterator[str]:
     """Yield how many names and servers were contacted in each phase, if phases are known."""
-    phases = dict.fromkeys(phase for seen in survey.names.values() for phase in seen.phases)
+    phases = dict.fromkeys(phase for record in survey.names.values() for phase in record.phases)
     for phase in phases:
-        inside = [seen for seen in survey.names.values() if phase in seen.phases]
-        servers = {address for seen in inside for address in seen.addresses}
+        inside = [record for record in survey.names.values() if phase in record.phases]
+        servers = {address for record in inside for address in record.addresses}
         yield f"{phase}: {len(inside)} names, {len(servers)} servers"

@@ -64,5 +64,5 @@ def gate_claims(measurement: Measurement) -> Iterator[ClaimOutcome]:
     """Yield the lines of the regression gate, each with the gate's answer."""
     answer, lines = measurement.info["gate"].get("answer"), measurement.info["gate"].get("lines")
     if isinstance(answer, str) and answer in _GATE_ANSWERS:
-        lines_told = [str(line) for line in lines] if isinstance(lines, list) else []
-        yield from (ClaimOutcome(answer, line, measurement) for line in lines_told or [f"gate {answer}"])
+        gate_lines = [str(line) for line in lines] if isinstance(lines, list) else []
+        yield from (ClaimOutcome(answer, line, measurement) for line in gate_lines or [f"gate {answer}"])

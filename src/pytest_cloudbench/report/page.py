@@ -82,7 +82,7 @@ def _render_lead(measurements: Sequence[Measurement]) -> str:
 
 
 def _describe_nature(measurements: Sequence[Measurement]) -> str:
-    """Tell in a sentence whether real or emulated services were measured."""
+    """Return a sentence that says whether real or emulated services were measured."""
     kinds = {measurement.info["emulated"] for measurement in measurements}
     if kinds == {True}:
         return "All of it is emulated: this measures profiles, clients and the loopback, not services."
@@ -169,7 +169,7 @@ _HOST_TITLES = ("host", "where", "agents", "machine", "kernel", "memory", "addre
 
 
 def _host_rows(measurements: Sequence[Measurement]) -> list[list[str]]:
-    """Return what is known of each host that carried agents, or should have, each once."""
+    """Return a row, without repetitions, for each host that carried agents, or should have."""
     rows: dict[tuple[str, ...], None] = {}
     for info in (measurement.info for measurement in measurements):
         hosts = list_hosts(info)
@@ -228,13 +228,13 @@ def _render_doubts(measurements: Sequence[Measurement], where: Mapping[int, Chap
 
 def _render_verdicts(measurements: Sequence[Measurement], parts: Sequence[Chapter]) -> Iterator[str]:
     yield '<section id="good-and-bad" aria-labelledby="gab-h"><h2 id="gab-h">What is good and bad</h2>'
-    claimed = list_claims(measurements)
+    claims = list_claims(measurements)
     where = {id(measurement): part for part in parts for measurement in part.measurements}
     yield _render_doubts(measurements, where)
-    if not claimed:
+    if not claims:
         yield "<p>These runs had asserts only: no bound was given, and no expectation is recorded for them.</p>"
     for status, title in ANSWERS.items():
-        status_claims = [claim for claim in claimed if claim.status == status]
+        status_claims = [claim for claim in claims if claim.status == status]
         if not status_claims:
             continue
         rows = [
@@ -252,9 +252,9 @@ def _render_verdicts(measurements: Sequence[Measurement], parts: Sequence[Chapte
             if is_folded
             else shown
         )
-    if any(claim.status == "unknown" for claim in claimed):
+    if any(claim.status == "unknown" for claim in claims):
         yield "<p>Unknown is not good: something made the numbers doubtful, so nothing follows from them.</p>"
-    if any(claim.status == "inconclusive" for claim in claimed):
+    if any(claim.status == "inconclusive" for claim in claims):
         yield "<p>Inconclusive is not good: the gate cannot tell, and its line says what it would need.</p>"
     yield "</section>"
 
@@ -292,11 +292,11 @@ def _render_hosts_compared(hosts: Sequence[Standing], parts: Sequence[Chapter]) 
 def _render_standing_tables(tables: Sequence[Standing], parts: Sequence[Chapter], competitor: str) -> Iterator[str]:
     """Yield tables of providers, or of hosts, one for each test and kind of columns, with remarks."""
     where = {measurement.experiment: (part, measurement) for part in parts for measurement in part.measurements}
-    alike: dict[tuple[str, ...], list[Standing]] = {}
+    groups: dict[tuple[str, ...], list[Standing]] = {}
     for standing in tables:
-        alike.setdefault((where[standing.experiment][0].title, *standing.titles), []).append(standing)
+        groups.setdefault((where[standing.experiment][0].title, *standing.titles), []).append(standing)
     former = ""
-    for (title, *titles), members in alike.items():
+    for (title, *titles), members in groups.items():
         yield f"<h3>{safe(title)}</h3>" if title != former else ""
         former, rows = title, []
         for standing in members:
@@ -320,8 +320,8 @@ def _render_standing_tables(tables: Sequence[Standing], parts: Sequence[Chapter]
 
 def _standing_suffix(standing: Standing) -> str:
     """Return what distinguishes the results of one host, or those on one provider, from others of their experiment."""
-    on = f", on {standing.provider}" if standing.provider else ""
-    return f"{on}, from {standing.host}" if standing.host else on
+    provider_text = f", on {standing.provider}" if standing.provider else ""
+    return f"{provider_text}, from {standing.host}" if standing.host else provider_text
 
 
 def _render_sides(measurements: Sequence[Measurement], parts: Sequence[Chapter]) -> Iterator[str]:
@@ -337,27 +337,27 @@ def _render_sides(measurements: Sequence[Measurement], parts: Sequence[Chapter])
         yield html.table("Two sides, measured in turns", titles, rows, style="words", is_html=True)
 
 
-def _with_labels(line: str, labels: Sequence[str], of: int) -> str:
+def _with_labels(line: str, labels: Sequence[str], total: int) -> str:
     """Prefix a line with the experiments that it is about, unless it is about all of them."""
-    return line if len(labels) == of else f"{'; '.join(labels[:4])}{' and others' * (len(labels) > 4)}: {line}"
+    return line if len(labels) == total else f"{'; '.join(labels[:4])}{' and others' * (len(labels) > 4)}: {line}"
 
 
 def _standing_row(standing: Standing, provider: str, texts: Sequence[str], is_doubted: bool) -> list[str]:
     cells = [safe(provider) + ("<small>has doubts, not compared</small>" if is_doubted else "")]
     for key, text in zip(standing.keys, texts, strict=True):
         shown = f'<span class="best">{safe(text.strip())}</span>' if text.endswith(BEST) else safe(text.strip())
-        far = standing.distances.get(key, ("", {}))[1].get(provider)
-        cells.append(f"{shown}<small>{safe(_format_distance(key, far))}</small>" if far else shown)
+        difference = standing.distances.get(key, ("", {}))[1].get(provider)
+        cells.append(f"{shown}<small>{safe(_format_distance(key, difference))}</small>" if difference else shown)
     return cells
 
 
-def _format_distance(key: str, far: Distance) -> str:
+def _format_distance(key: str, difference: Distance) -> str:
     """Return a difference and its interval: ``+38 % (31 to 46)``, or in points for fractions."""
-    low, high = sorted((far.low, far.high))
-    unit = "points" if far.is_points else "%"
-    if not far.is_points and METRICS[key].better == "lower" and far.low > 1:
-        return f"{1 + far.value:.3g} x ({1 + low:.3g} to {1 + high:.3g})"
-    return f"{far.value * 100:+.3g} {unit} ({low * 100:.3g} to {high * 100:.3g})"
+    low, high = sorted((difference.low, difference.high))
+    unit = "points" if difference.is_points else "%"
+    if not difference.is_points and METRICS[key].better == "lower" and difference.low > 1:
+        return f"{1 + difference.value:.3g} x ({1 + low:.3g} to {1 + high:.3g})"
+    return f"{difference.value * 100:+.3g} {unit} ({low * 100:.3g} to {high * 100:.3g})"
 
 
 def _render_footer() -> str:

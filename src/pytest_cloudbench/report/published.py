@@ -41,12 +41,14 @@ def render_table(table: Table) -> list[str]:
         cells = [format_value(row.params.get(name)) for name in heads]
         cells += [*([] if unit else [row.unit]), _format_published(row.value, row.unit)]
         for provider in providers:
-            mine = [measured for measured in row.measured if measured.provider == provider]
-            cells.append("; ".join(_format_measured(measured, row) for measured in mine) or "-")
-            cells.append("; ".join(format_distance(measured.value, row.value, row.unit) for measured in mine) or "-")
+            measures = [measured for measured in row.measured if measured.provider == provider]
+            cells.append("; ".join(_format_measured(measured, row) for measured in measures) or "-")
+            cells.append(
+                "; ".join(format_distance(measured.value, row.value, row.unit) for measured in measures) or "-"
+            )
             if provider in bounded:
                 cells.append(
-                    "; ".join(dict.fromkeys(format_bounds(measured.allowed, row.unit) for measured in mine)) or "-"
+                    "; ".join(dict.fromkeys(format_bounds(measured.allowed, row.unit) for measured in measures)) or "-"
                 )
         rows.append(cells)
     text_columns = {

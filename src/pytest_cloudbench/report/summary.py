@@ -36,7 +36,7 @@ _UNKNOWN = "-"
 _PLAIN = re.compile(r"[^`|\\]*")
 _ACTIVE = re.compile(r"[&<>|\\`*\[\]~#]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 _LINKS = re.compile(r"@(?=\w)|:(?=//)|w(?=\.)", re.IGNORECASE)
-"""The beginning of a mention or a link in plain text. An empty comment after it prevents that GitHub makes a link."""
+"""The beginning of a mention or a link in plain text. An empty comment after it keeps GitHub from making a link."""
 
 _Entry = tuple[str, Mapping[str, Any]]
 

@@ -125,7 +125,7 @@ def _tooltip(text: str) -> str:
 
 
 def _marker_path(x: float, y: float, series: int, tip: str) -> str:
-    """Each series has a shape of its own: disc, square, triangle, diamond, ring, empty square, cross, star."""
+    """Return the marker of a series by its shape: disc, square, triangle, diamond, ring, empty square, cross, star."""
     shapes = (
         "m-3.2 0a3.2 3.2 0 1 0 6.4 0a3.2 3.2 0 1 0-6.4 0z", "m-2.8-2.8h5.6v5.6h-5.6z", "m0-3.8l3.6 6.4h-7.2z",
         "m0-4l4 4l-4 4l-4-4z", "m-3.2 0a3.2 3.2 0 1 0 6.4 0a3.2 3.2 0 1 0-6.4 0z", "m-2.8-2.8h5.6v5.6h-5.6z",
@@ -155,7 +155,7 @@ def _relative_path(points: Iterable[_Point], *, is_stepped: bool = False) -> str
             elif dx or dy:
                 moves.append((dx, dy))
     path, command = f"M{_in_tenths(*tenths[0])}", ""
-    # A line to where it begins is a dot, because of its round ends.
+    # A line of no length is a dot, because its ends are round.
     for dx, dy in moves or [(0, 0)]:
         former, command = command, "l" if dx and dy else "v" if dy else "h"
         text = _in_tenths(dx, dy) if command == "l" else _in_tenths(dx or dy)

@@ -49,7 +49,7 @@ _Column = tuple[str, str, Callable[[Any], str]]
 
 
 def _if_number(show: Callable[[Any], str]) -> Callable[[Any], str]:
-    """Apply a format to numbers only, since a suite's extra value of any name may be a text."""
+    """Return a format that applies ``show`` to numbers only, since an extra value of any name may be a text."""
     return lambda value: show(value) if isinstance(value, (int, float)) else format_value(value)
 
 

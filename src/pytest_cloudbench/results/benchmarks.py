@@ -118,7 +118,7 @@ def _store_results(config: pytest.Config, session: Any) -> Any:
 
 
 def apply_switches(config: pytest.Config, experiments: Sequence[pytest.Item]) -> None:
-    """Let ``--benchmark-only`` run experiments, and ``--benchmark-skip`` skip them, as it does with benchmarks."""
+    """Let ``--benchmark-only`` run experiments, and ``--benchmark-skip`` skip them, as they do with benchmarks."""
     if getattr(config.option, "benchmark_skip", False):
         for item in experiments:
             item.add_marker(pytest.mark.skip(reason="Skipping benchmark (--benchmark-skip active)."))
@@ -249,9 +249,9 @@ def save_entries(config: pytest.Config, default_name: str | None) -> bool:
         except OSError as error:
             for new_path in set(query()) - existing:
                 new_path.unlink()
-            place = error.filename or session.storage
+            target = error.filename or session.storage
             raise ResultsError(
-                f"{place}: cannot save the entries: {error.strerror}; free some space, or choose another place"
+                f"{target}: cannot save the entries: {error.strerror}; free some space, or choose another place"
             ) from error
         finally:
             session.save = session.autosave = session.json = None
@@ -261,8 +261,8 @@ def save_entries(config: pytest.Config, default_name: str | None) -> bool:
 def stored_runs(config: pytest.Config) -> Runs:
     """Return the runs that gates compare with: those that ``--benchmark-compare`` names, otherwise all stored ones.
 
-    If none is named, only the latest are read, up to a bound. Files that cannot be read are omitted and counted. Raises
-    UsageError if one of them is named, or none is found.
+    If none is named, only the latest are read, up to a bound. Files that cannot be read are omitted and listed. Raises
+    UsageError if a named one cannot be read, or does not exist.
     """
     session = _benchmark_session(config)
     if session is None:

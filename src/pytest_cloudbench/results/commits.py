@@ -1,6 +1,6 @@
 """The order of commits of the code under test, as git knows it.
 
-Each question to git is answered or unknown. Without git, or outside of a repository, every answer is unknown.
+Any answer may be unknown. Without git, or outside of a repository, all of them are.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Commits:
         return None if status is None or status.returncode not in (0, 1) else status.returncode == 0
 
     def first_after(self, commit: str) -> tuple[str, int]:
-        """Return the first commit after this one on the way to the head, and their number, or ``("", 0)``.
+        """Return the first commit after another one on the way to the head, and their number, or ``("", 0)``.
 
         A change since ``commit`` comes from the first one at the earliest.
         """

@@ -107,7 +107,7 @@ class SidesRow:
         fullname: the full name of the test.
         time_ms: when it started, Unix epoch, milliseconds.
         commit, branch: those of the code under test, or empty if unknown.
-        found: the sides, and how far they are apart, as in the entry, but without the blocks. Unchecked.
+        comparison: the sides and their differences, as in the entry, but without the blocks. Unchecked.
     """
 
     run: str
@@ -115,7 +115,7 @@ class SidesRow:
     time_ms: int
     commit: str
     branch: str
-    found: Mapping[str, Any]
+    comparison: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +251,7 @@ class Index:
         columns = {name: self._column(name) for name in names}
         sides_of_rows = ((row, _decode_json(sides)) for row, sides in enumerate(self._column("sides")) if sides)
         return [
-            SidesRow(**{name: columns[name][row] for name in names}, found=decoded["versus"])
+            SidesRow(**{name: columns[name][row] for name in names}, comparison=decoded["versus"])
             for row, decoded in sides_of_rows if "versus" in decoded
         ]  # fmt: skip
 
@@ -269,18 +269,17 @@ class Index:
         points = []
         for row in self._rows_of_test(fullname):
             value = values[row]
-            fit = self._explain_unfit(row)
-            newer = self._explain_superseded(row) if fit in COMPARABLE else ""
-            if not (fit or newer) and (value is None or value <= 0):
-                fit = unfit_reason({metric: value}, metric, higher)
-            points.append(Point(run[row], time_ms[row], commit[row], branch[row], value, _decode_json(fingerprint[row]),
-                               fit or newer, bool(newer), self._row_faults[row], self._is_accepted(row)))  # fmt: skip
+            reason = self._explain_unfit(row)
+            newer = self._explain_superseded(row) if reason in COMPARABLE else ""
+            if not (reason or newer) and (value is None or value <= 0):
+                reason = unfit_reason({metric: value}, metric, higher)
+            conditions = _decode_json(fingerprint[row])
+            points.append(Point(run[row], time_ms[row], commit[row], branch[row], value, conditions, reason or newer,
+                                bool(newer), self._row_faults[row], self._is_accepted(row)))  # fmt: skip
         return points
 
     def numbers(self, fullname: str, names: Iterable[str]) -> list[dict[str, Any]]:
-        """Return numbers of a test in all runs that have such an entry, as in ``series``, with None for unknown
-        ones.
-        """
+        """Return numbers of a test in all runs that have its entry, as in ``series``. Unknown ones are None."""
         columns = {name: self._numbers(name) for name in names}
         return [{name: column[row] for name, column in columns.items()} for row in self._rows_of_test(fullname)]
 
@@ -359,7 +358,7 @@ class Index:
                 failed.append((test, outcome))
         return failed
 
-    # --- what is in it ---
+    # --- rows and columns ---
 
     def _explain_unfit(self, row: int) -> str:
         """Return why an entry may not be a baseline, whatever the metric and its age, or an empty text."""
@@ -370,7 +369,7 @@ class Index:
         return next((fault for fault in self._row_faults[row] if fault not in pardoned), "")
 
     def _is_accepted(self, row: int) -> bool:
-        """Return whether an entry was there when its run, or an earlier one, was accepted as the new baseline."""
+        """Return whether an entry was already stored when its run, or an earlier one, became the new baseline."""
         time_ms = self._column("time_ms")[row]
         return any(acceptance.time_ms <= time_ms <= acceptance.until_ms for acceptance in self._acceptances_of(row))
 
@@ -552,7 +551,7 @@ def _make_stamp(file: stored.RunFile) -> list[Any]:
 
 
 def _escape_text(value: str) -> str:
-    """Return a text that UTF-8 can hold, because JSON can have half a character."""
+    """Return a text that UTF-8 can hold, because JSON can have half of a surrogate pair."""
     return value.encode("utf-8", "backslashreplace").decode()
 
 

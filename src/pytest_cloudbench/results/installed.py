@@ -77,14 +77,14 @@ def learn_installed() -> None:
 
 
 def learn_loaded(modules: Iterable[object]) -> None:
-    """Make the conclusions of the suites known that own some modules, such as loaded ``conftest.py`` files."""
+    """Make known the conclusions of the suites that own some modules, such as loaded ``conftest.py`` files."""
     for module in modules:
         if isinstance(module, ModuleType) and (suite := suite_of(module.__name__)) is not None:
             metrics.declare(suite.conclusions)
 
 
 def learn_declared(declaration: Any) -> None:
-    """Make the conclusions known that the plain data of an entry's suite declares, if it has any."""
+    """Make known the conclusions that the plain data of an entry's suite declares, if it has any."""
     if declaration:
         metrics.declare(read_conclusions(declaration))
 

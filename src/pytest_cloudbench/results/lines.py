@@ -23,7 +23,7 @@ def add_line(folder: Path, line: Mapping[str, Any]) -> Path:
 
 
 def read_lines(folder: Path) -> list[dict[str, Any]]:
-    """Return all lines in the order of measuring. What is not one is left out, as is a file that cannot be read."""
+    """Return all lines in the order of measuring. Other content is left out, as is a file that cannot be read."""
     return read_rows(folder / LINES)
 
 

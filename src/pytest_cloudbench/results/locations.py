@@ -1,7 +1,7 @@
-"""Where servers are, as seen from this machine: ``cloudbench locate --save`` and runs keep it among the results.
+"""Locations of servers as seen from this machine, which ``cloudbench locate --save`` and runs keep among the results.
 
-Runs that follow state the last location of their provider. Another machine's are not read, because names may lead
-elsewhere from there.
+Later runs state the last location of their provider. Locations that another machine stored are not read, because names
+may lead elsewhere from there.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class StoredLocations:
         return [row for row in read_rows(self._path) if row.get("key") == key] if self._path is not None else []
 
     def add(self, location: Mapping[str, Any], provider: str = "", server: str = "") -> Path | None:
-        """Keep a location of a provider or of names alone, unless it is what ``find`` returns. Return the file.
+        """Store a location of a provider or of names alone, unless ``find`` returns it already. Return the file.
 
         Raises ResultsError.
         """

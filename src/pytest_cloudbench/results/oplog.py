@@ -73,7 +73,7 @@ _MAX_EXAMINED_CHARACTERS = 8192
 _TEXTS: Mapping[str, Sequence[Any]] = {"verb": VERBS, "outcome": OUTCOMES, "kind": KINDS}
 _FIELDS = Op._fields
 _NUMBERS = frozenset({"sensor", "seq", "agent", "scheduled_ns", "start_ns", "first_byte_ns", "end_ns", "size_bytes"})
-"""Fields whose values are known of every record, so that their columns are written as they are read."""
+"""Fields whose values are known for every record, so that their columns are written as they are read."""
 _OK = Outcome.OK
 _PHASE, _HOST = parquet.Column("phase", parquet.TEXT), parquet.Column("host", parquet.TEXT)
 _WARM_UP, _MEASURED = "warm_up", "measured"
@@ -204,7 +204,7 @@ class SentLog(RecordLog):
     Args:
         header, progress: of ``RecordLog``.
         send: takes the next piece of the log.
-        offset_ns: is added to all known times, which are those of the other host's clock then.
+        offset_ns: is added to all known times, which are then times of the other host's clock.
     """
 
     def __init__(
@@ -407,17 +407,17 @@ def read_logs(paths: Iterable[Path]) -> OpTable:
 
 
 def _read_host(path: Path) -> str:
-    """Return the host that a log names. ``read_log`` says what is wrong with one that cannot be read."""
+    """Return the host that a log names. Empty if it names none or cannot be read, which ``read_log`` reports."""
     with contextlib.suppress(OSError, ValueError, AttributeError, RecursionError), path.open("rb") as file:
         return str(json.loads(file.readline(_MAX_HEADER_BYTES)).get("host") or "")
     return ""
 
 
 def read_log(path: Path, host: str = "") -> OpTable:
-    """Read a log, even if its writer was killed. A torn last record is omitted. ``host`` is its host if it names none.
+    """Read a log, even if its writer was killed. A torn last record is omitted. ``host`` is for a log that names none.
 
-    The records stay in the file, and are read whenever the table is read. Raises ResultsError, now or then, if the file
-    cannot be read, and now if it is not an operation log of a known schema.
+    The records stay in the file, and are read whenever the table is read. Raises ResultsError if the file cannot be
+    read, now or later, or if it is not an operation log of a known schema.
     """
     try:
         with path.open("rb") as file:
@@ -460,7 +460,7 @@ def write_parquet(
 
 
 def _row_groups(table: OpTable, measured_from_ns: int | None) -> Iterator[list[Sequence[Any]]]:
-    """Yield the fields of one row group of records at a time, since logs of fifty agents have shorter blocks."""
+    """Yield the fields of one row group of records at a time. It joins the short blocks that many agents' logs have."""
     has_hosts = bool(table.hosts)
 
     def group() -> list[Sequence[Any]]:

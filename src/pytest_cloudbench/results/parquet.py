@@ -60,7 +60,7 @@ def write(
     OSError.
     """
     offset, rows = file.write(_MAGIC), 0
-    read_groups = []
+    row_groups = []
     for group in groups_of_rows:
         count, chunks, size = len(group[0]), [], 0
         rows += count
@@ -68,21 +68,21 @@ def write(
             page = _encode_page(column, values)
             packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, _WINDOW_BITS)
             packed = packer.compress(page) + packer.flush()
-            levels = {1: count, 2: _PLAIN, 3: _RLE, 4: _RLE}
-            header = _encode_struct({1: _DATA_PAGE, 2: len(page), 3: len(packed), 5: levels})
+            page_fields = {1: count, 2: _PLAIN, 3: _RLE, 4: _RLE}
+            header = _encode_struct({1: _DATA_PAGE, 2: len(page), 3: len(packed), 5: page_fields})
             fields = {1: column.type, 2: [_PLAIN, _RLE], 3: [column.name], 4: _GZIP,
                      5: _Long(count), 6: _Long(len(header) + len(page)), 7: _Long(len(header) + len(packed)),
                      9: _Long(offset)}  # fmt: skip
             chunks.append({2: _Long(offset), 3: fields})
             offset += file.write(header) + file.write(packed)
             size += len(header) + len(page)
-        read_groups.append({1: chunks, 2: _Long(size), 3: _Long(count)})
+        row_groups.append({1: chunks, 2: _Long(size), 3: _Long(count)})
     schema: list[dict[int, Any]] = [{4: "schema", 5: len(columns)}]
     for column in columns:
         text_mark = {6: _UTF8} if column.type == TEXT else {}
         schema.append({1: column.type, 3: _OPTIONAL if column.is_optional else _REQUIRED, 4: column.name, **text_mark})
     pairs = [{1: key, 2: value} for key, value in metadata.items()]
-    footer = _encode_struct({1: 1, 2: schema, 3: _Long(rows), 4: read_groups, 5: pairs, 6: "pytest-cloudbench"})
+    footer = _encode_struct({1: 1, 2: schema, 3: _Long(rows), 4: row_groups, 5: pairs, 6: "pytest-cloudbench"})
     file.write(footer + _LENGTH_FIELD.pack(len(footer)) + _MAGIC)
 
 

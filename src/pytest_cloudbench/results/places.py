@@ -48,7 +48,7 @@ def project_folder(start: Path) -> Path:
 
 
 def _is_configured(folder: Path) -> bool:
-    """Return whether a folder has a configuration of pytest, be it one that cannot be read."""
+    """Return whether a folder has a configuration of pytest, even one that cannot be read."""
     try:
         return _read_configuration(folder) is not None
     except (OSError, ValueError, configparser.Error):
@@ -56,9 +56,9 @@ def _is_configured(folder: Path) -> bool:
 
 
 def _begins_project(folder: Path) -> bool:
-    names = any((folder / name).exists() for name in _PROJECT_MARKS)
+    has_mark = any((folder / name).exists() for name in _PROJECT_MARKS)
     try:
-        return names or any(stored.find_run_files(folder / RESULTS))
+        return has_mark or any(stored.find_run_files(folder / RESULTS))
     except ResultsError:  # a folder of that name which cannot be listed is not ours
         return False
 
@@ -76,8 +76,8 @@ def is_storage_named(config: pytest.Config) -> bool:
 
 def given_options(config: pytest.Config) -> list[str]:
     """Return all options that the user gave: on the command line, in the environment, in the configuration."""
-    typed, configured_storage = config.invocation_params.args, config.getini("addopts")
-    return [*map(str, typed), os.environ.get("PYTEST_ADDOPTS", ""), *map(str, configured_storage)]
+    typed, configured = config.invocation_params.args, config.getini("addopts")
+    return [*map(str, typed), os.environ.get("PYTEST_ADDOPTS", ""), *map(str, configured)]
 
 
 def find_results_folder(folder: Path, named: str | None, arguments: Sequence[str]) -> Path:
@@ -98,7 +98,7 @@ def find_results_folder(folder: Path, named: str | None, arguments: Sequence[str
 
 
 def storage_folders() -> list[Path]:
-    """Return the folders in which runs may be stored, as paths from here. They need not exist.
+    """Return the folders in which runs may be stored, as paths from the working folder. They need not exist.
 
     The first one is that of pytest's configuration. Then come the project's results, and pytest-benchmark's own folder.
     """
@@ -107,7 +107,7 @@ def storage_folders() -> list[Path]:
 
 
 def find_storage() -> Path | None:
-    """Return the first of these folders in which pytest has stored a run, or None if none of them exists.
+    """Return the first storage folder with a stored run, else the first that exists, or None if none does.
 
     Recovered runs lie among records, which may be in another folder than the runs, so they count only if there are no
     others.
@@ -148,7 +148,7 @@ def record_folders(named: Path | None = None) -> list[Path]:
 
 
 def configured_storage() -> Path | None:
-    """Return the folder in which pytest is told to store runs, or None if it is not told, or not told a folder."""
+    """Return the folder in which pytest's options say to store runs, or None if they name no folder."""
     value = _find_option(_OPTION)
     return Path(value.removeprefix(_FOLDER)) if value is not None and value.startswith(_FOLDER) else None
 
@@ -177,7 +177,7 @@ def _find_option(option: str) -> str | None:
 
 
 def _last_value(words: Sequence[str], option: str) -> str | None:
-    """Return the option's value. The last one counts."""
+    """Return an option's last value among the words of a command line, or None if it is not there."""
     value = None
     for word, next_word in zip_longest(words, words[1:]):
         name, equals, rest_of_word = word.partition("=")

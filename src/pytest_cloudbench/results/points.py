@@ -34,10 +34,10 @@ class Point:
         commit, branch: those of the code under test, or empty if unknown.
         value: the metric in its unit, or None if the entry has no number for it.
         fingerprint: the conditions of the measurement, by name. Points with equal ones may be compared.
-        fit: why the entry may not be a baseline, or empty if it may. In that case ``value`` is a number.
+        unfit_reason: why the entry may not be a baseline, or empty if it may. In that case ``value`` is a number.
         is_superseded: whether it may not be a baseline only because a later run was accepted as the new one.
         faults: all objections to it, whatever the metric, as in ``baseline.baseline_faults``.
-        is_accepted: whether it was there when it, or an earlier run, was accepted as the new baseline.
+        is_accepted: whether it was already stored when its run, or an earlier one, became the new baseline.
     """
 
     run: str
@@ -46,7 +46,7 @@ class Point:
     branch: str
     value: float | None
     fingerprint: Mapping[str, Any]
-    fit: str
+    unfit_reason: str
     is_superseded: bool = False
     faults: tuple[str, ...] = ()
     is_accepted: bool = False
@@ -66,13 +66,13 @@ class Point:
         """True if the regression gate compares later runs with it, at least in part.
 
         If its times are doubtful, the gate compares counts only. If the gate failed the run, or the run was an outlier,
-        the gate only follows it in sums.
+        the gate only follows it for a slow rise.
         """
-        return self.fit in COMPARABLE and not self.is_superseded
+        return self.unfit_reason in COMPARABLE and not self.is_superseded
 
     def numbers_for_gate(self, numbers: Numbers) -> Numbers:
         """Return the run's numbers as the regression gate takes them, with its name and its restrictions."""
-        followed = self.fit if self.fit in FOLLOWED else ""
+        followed = self.unfit_reason if self.unfit_reason in FOLLOWED else ""
         restrictions = {FOLLOWED_ONLY: followed, TIMES_DOUBTED: self.has_doubtful_times, ACCEPTED: self.is_accepted}
         return {**numbers, "run": self.name, **restrictions}
 
@@ -82,5 +82,5 @@ class Point:
 
         A history has to show what the gate found.
         """
-        is_fit = (self.is_superseded and WAS_OUTLIER not in self.faults) or self.fit in ("", ONLY_AT_GATE)
+        is_fit = (self.is_superseded and WAS_OUTLIER not in self.faults) or self.unfit_reason in ("", ONLY_AT_GATE)
         return self.value is not None and is_fit and not self.has_doubtful_times

@@ -126,13 +126,13 @@ def read_run(path: Path) -> list[_Entry]:
 
 @dataclass(frozen=True, slots=True)
 class _Figure:
-    """The place of a row's figure in a run.
+    """The number in a run's entries that corresponds to a row of a table.
 
     Attributes:
         test: the test function, as in an entry's full name.
-        metric, scale: its number, and the factor that converts it to the table's unit.
+        metric, scale: the key of the number, and the factor that converts it to the table's unit.
         like: parameters or other fields of the entry that must have these values.
-        has, lacks: fields that it must have, or must not have.
+        has, lacks: fields that the entry must have, or must not have.
     """
 
     test: str
@@ -175,11 +175,11 @@ def add_measured(table: Table, run: Sequence[_Entry]) -> int:
 
 
 def _repeats_row(entry: _Entry, figure: _Figure) -> bool:
-    """Return whether an entry is of this test function, in a checkout or a wheel, and of the right kind."""
-    (my_file, my_test), (file, test) = map(_split_test_name, (entry["fullname"], figure.test))
+    """Return whether an entry has the test function of a figure, in a checkout or a wheel, and matching fields."""
+    (entry_file, entry_test), (file, test) = map(_split_test_name, (entry["fullname"], figure.test))
     if not test:  # a suite's own table has only the name of the function
-        (file, test) = my_file, figure.test
-    if (my_file, my_test) != (file, test):
+        (file, test) = entry_file, figure.test
+    if (entry_file, entry_test) != (file, test):
         return False
     info = entry["extra_info"]
     values = {**info, **(entry["params"] or {})}

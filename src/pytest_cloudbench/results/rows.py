@@ -17,9 +17,9 @@ _MOST_BYTES = 16 << 20
 
 
 def identify(command: Sequence[str] = ()) -> str:
-    """Return what tells hosts of one name apart: a digest of the way to one, or of this machine's own name."""
-    way = json.dumps([*command] if command else platform.node())
-    return sha256(way.encode()).hexdigest()[:12]
+    """Return a digest of the command that reaches a host, or of this machine's own name, to tell namesakes apart."""
+    text = json.dumps([*command] if command else platform.node())
+    return sha256(text.encode()).hexdigest()[:12]
 
 
 def add_row(path: Path, row: Mapping[str, Any]) -> None:
@@ -33,9 +33,9 @@ def add_row(path: Path, row: Mapping[str, Any]) -> None:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Return all rows in the order of writing, of a large file the last ones.
+    """Return all rows in the order of writing, or the last ones of a large file.
 
-    What is not one is left out, as is a file that cannot be read.
+    Lines that are not rows are left out, as is a file that cannot be read.
     """
     rows = list[dict[str, Any]]()
     try:
@@ -47,7 +47,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     for text in texts:
         try:
             value = json.loads(text) if text else None
-        except (ValueError, RecursionError):  # a torn one, if two commands were killed while they wrote
+        except (ValueError, RecursionError):  # a torn row, if two commands were killed while they wrote
             continue
         if isinstance(value, dict):
             rows.append(value)

@@ -1,7 +1,7 @@
 """The files in which pytest-benchmark stores runs: finding them, reading them, and explaining why one cannot be read.
 
 Nothing in a file is trusted: it may be torn, huge, from another program or from a later version of this one. ``index``
-keeps what it finds in many of them.
+caches the content of many files.
 """
 
 from __future__ import annotations

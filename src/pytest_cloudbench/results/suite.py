@@ -188,7 +188,7 @@ class Answers(NamedTuple):
 
 
 class WorldMap(NamedTuple):
-    """Where servers are, as an entry lists them: a map of what is known of their places.
+    """A world map of an entry's servers, as far as their places are known.
 
     Attributes:
         test: see ``Curve``.

@@ -1,7 +1,7 @@
 """Agreements of two folders in memory, about a hundred bytes for each entry.
 
 An agreed folder is two listings, one of each side, so that a scan can tell by one comparison that nothing in it has
-changed. Agreements that are newer than the listings are kept beside them, until there are enough to make new ones.
+changed. Agreements that are newer than the listings are kept beside them, until there are enough to make new listings.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class Agreements(Mapping[str, Agreed]):
     def paths_below(self, path: str) -> list[str]:
         """Return the paths of an entry and of all below it."""
         inside = [folder for folder in self.folders if folder == path or folder.startswith(f"{path}/")]
-        return [path] * (path in self) + [below for folder in inside for below in self.paths_in(folder)]
+        return [path] * (path in self) + [child for folder in inside for child in self.paths_in(folder)]
 
     def paths_with_inodes(self, inodes: set[int]) -> list[str]:
         """Return the paths of entries that have one of these inodes in the box."""

@@ -261,7 +261,7 @@ class SavingBox:
     # --- running ---
 
     def once(self) -> bool:
-        """Make both folders equal, and end. Returns whether they are, which changes made meanwhile may prevent."""
+        """Make both folders equal, and end. Returns whether they are equal: changes made meanwhile may prevent it."""
         try:
             for _ in range(5):
                 self._scan()

@@ -36,7 +36,7 @@ class Page(NamedTuple):
 def copy_data(source: int, target: int, status: os.stat_result) -> None:
     """Copy a file, which had this status just now, into an empty one, holes included."""
     if status.st_size <= min(_CHUNK_BYTES - 1, 512 * getattr(status, "st_blocks", 0)):  # a small file without holes
-        # One byte more than it had shows whether it has grown. To ask for a whole chunk takes memory for one.
+        # One byte more than its size shows whether it has grown. Reading a chunk would take memory for all of it.
         piece = os.pread(source, status.st_size + 1, 0)
         if len(piece) <= status.st_size:
             write_at(target, piece, 0)
@@ -73,11 +73,11 @@ def changed_pages(new: int, old: int, ranges: Iterable[tuple[int, int]] | None =
         ranges: where the two may differ, as begin and end (exclusive), or None for anywhere.
     """
     for offset, length in _iterate_chunks(new, old, ranges):
-        ours, theirs = os.pread(new, length, offset), os.pread(old, length, offset)
-        if ours == theirs:
+        new_data, old_data = os.pread(new, length, offset), os.pread(old, length, offset)
+        if new_data == old_data:
             continue
-        for inside in range(0, len(ours), PAGE_BYTES):
-            page, was = ours[inside : inside + PAGE_BYTES], theirs[inside : inside + PAGE_BYTES]
+        for inside in range(0, len(new_data), PAGE_BYTES):
+            page, was = new_data[inside : inside + PAGE_BYTES], old_data[inside : inside + PAGE_BYTES]
             if page != was[: len(page)].ljust(len(page), b"\0"):
                 begin, end = _trim_equal_ends(page, was)
                 yield Page(offset + inside + begin, page[begin:end], was[begin:end])
@@ -125,13 +125,15 @@ def _trim_equal_ends(new: bytes, old: bytes) -> tuple[int, int]:
 
 
 def _measure_common(is_equal: Callable[[int], bool], limit: int) -> int:
-    """Return the greatest length up to ``limit`` at which two texts are equal, as they are at any smaller one."""
+    """Return the greatest length up to ``limit`` for which ``is_equal`` holds, as it does for any smaller one."""
     return bisect_left(range(1, limit + 1), True, key=lambda length: not is_equal(length))
 
 
-def _iterate_chunks(one: int, other: int | None, ranges: Iterable[tuple[int, int]] | None) -> Iterator[tuple[int, int]]:
+def _iterate_chunks(
+    first: int, second: int | None, ranges: Iterable[tuple[int, int]] | None
+) -> Iterator[tuple[int, int]]:
     """Yield offsets and lengths of pieces with data in either file, aligned to pages, up to the first file's end."""
-    size_bytes = os.fstat(one).st_size
+    size_bytes = os.fstat(first).st_size
     if ranges is not None:
         done = 0
         for begin, end in sorted(ranges):
@@ -145,7 +147,7 @@ def _iterate_chunks(one: int, other: int | None, ranges: Iterable[tuple[int, int
     offset = 0
     while offset < size_bytes:
         data_offsets = [
-            data_offset for fd in (one, other) if fd is not None and (data_offset := _find_data(fd, offset)) >= 0
+            data_offset for fd in (first, second) if fd is not None and (data_offset := _find_data(fd, offset)) >= 0
         ]
         if not data_offsets or min(data_offsets) >= size_bytes:
             return

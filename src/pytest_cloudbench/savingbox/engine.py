@@ -282,7 +282,7 @@ class BoxEngine:
                 self.batcher.add_change(path, self._bytes_of(path), now_ns)
                 return
             counted_bytes = self._count_bytes(path, now, now_ns)
-            if counted_bytes == 0 and change != "yes" and self._is_only_looked_at(path, now):
+            if counted_bytes == 0 and change != "yes" and self._has_only_new_mark(path, now):
                 self._stop_waiting(path, now_ns)
                 return
             self.batcher.add_change(path, counted_bytes, now_ns)
@@ -290,7 +290,7 @@ class BoxEngine:
             self.batcher.add_change(path, self._bytes_of(path), now_ns)
 
     def _find_gone_inodes(self, paths: Sequence[str]) -> dict[int, str]:
-        """Return agreed files that are gone. Some may have been renamed: then their content is not new."""
+        """Return agreed files that are gone, by inode. Some may have been renamed: then their content is not new."""
         gone_inodes = {}
         for path in paths:
             was = self.mirror.store.get(path)
@@ -332,7 +332,7 @@ class BoxEngine:
         was = self.batcher.get_waiting(path)
         return was.unpushed_bytes if was else 0
 
-    def _is_only_looked_at(self, path: str, now: FoundEntry) -> bool:
+    def _has_only_new_mark(self, path: str, now: FoundEntry) -> bool:
         """Return whether only the mark has changed. If so, the agreement gets the new mark."""
         was = self.mirror.store.get(path)
         if was is None or was.mode != now.mode:
@@ -406,7 +406,7 @@ class BoxEngine:
             if self.mirror.box_change(path)[0] == "yes":
                 self._take_box_change(path, now_ns, set())
                 return
-            deed = self.mirror.reconcile(path)
+            outcome = self.mirror.reconcile(path)
         except (BusyError, OvertakenError) as error:
             self.incoming[path] = now_ns + _BUSY_NS, now_ns + _BUSY_NS
             if isinstance(error, BusyError):
@@ -420,7 +420,7 @@ class BoxEngine:
             self._say_once("failed", f"{path!r} cannot be taken in: {error.strerror or error}; will try again")
         else:
             self._note_success(path)
-            if deed == "pulled":
+            if outcome == "pulled":
                 self.pulls += 1
                 self.report(Pull(path))
 
@@ -439,7 +439,7 @@ class BoxEngine:
         def push_path(path: str) -> None:
             nonlocal changed
             try:
-                deed: Deed = self.mirror.reconcile(path)
+                outcome: Deed = self.mirror.reconcile(path)
             except VanishedError:
                 raise
             except (BusyError, OvertakenError):
@@ -449,7 +449,7 @@ class BoxEngine:
                 self._failed[path] = _Failed(self._next_retry_ns(path, now_ns), paths[path])
                 self._say_once("failed", f"{path!r} cannot be pushed: {error.strerror or error}; will try again")
             else:
-                changed += deed in ("pushed", "conflict")
+                changed += outcome in ("pushed", "conflict")
                 self._note_success(path)
 
         order = self._deepest_deletions_first(list(paths))
@@ -477,7 +477,7 @@ class BoxEngine:
     ) -> None:  # fmt: skip
         """Act on many entries, part by part. An agreement is stored only after its files are on the disk.
 
-        ``announce`` is called with the entries of each part before that.
+        ``announce`` is called with the entries of each part before the first of them is handled.
         """
         target.is_durable = len(paths) <= _MANY
         for begin in range(0, len(paths), _SYNCED):
@@ -486,7 +486,7 @@ class BoxEngine:
             try:
                 for count, path in enumerate(part, begin + 1):
                     handle_entry(path)
-                    if target.is_durable:  # before the next entry takes its time: what is not agreed on may be in doubt
+                    if target.is_durable:  # before a slow next entry: a kill leaves in doubt what is not stored
                         self._flush()
                     if count % _PROGRESS == 0:
                         self.report(MirrorProgress(count, len(paths)))

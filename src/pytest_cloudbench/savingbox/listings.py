@@ -20,7 +20,7 @@ from pytest_cloudbench.support.watching import FileMark
 Kind = Literal["file", "folder", "link"]
 
 NUMBERS = struct.Struct("<HQqqqH")
-"""What follows a name and a NUL: type and permissions, the mark, and the length of what comes after."""
+"""The numbers after a name and a NUL: type and permissions, the mark, and the length of the rest of the row."""
 _FORMATS: dict[Kind, int] = {"file": stat.S_IFREG, "folder": stat.S_IFDIR, "link": stat.S_IFLNK}
 _KINDS: dict[int, Kind] = {bits: kind for kind, bits in _FORMATS.items()}
 _MODE = 0o7777
@@ -48,7 +48,7 @@ class FoundEntry(NamedTuple):
 
 
 def encode_row(name: str, kind: Kind, mode: int, mark: FileMark, target: str = "") -> bytes:
-    """Return the row of an entry. Of a folder's mark it has the inode only: the rest changes with its entries."""
+    """Return the row of an entry. A folder's row has only the inode of its mark: the rest changes with its entries."""
     numbers = (mark.inode, 0, 0, 0) if kind == "folder" else mark
     head, rest = encode_name(name) + b"\0", os.fsencode(target) if target else b""
     try:

@@ -53,6 +53,7 @@ _SUMMED_BYTES = 4 << 20
 _NOT_EMPTY = (errno.ENOTEMPTY, errno.EEXIST)
 
 Deed = Literal["same", "agreed", "pushed", "pulled", "conflict"]
+"""The outcome of making both folders agree on one entry."""
 
 
 @dataclass
@@ -78,7 +79,7 @@ class Mirror:
     conflicts: int = 0
     again: set[str] = field(default_factory=set)
     _copies: dict[int, str] = field(default_factory=dict)
-    """The name, by inode of the box, of the copy that lacks the file's writes since the last time they were taken."""
+    """The path, by inode of the box, of the copy that lacks only the file's writes since they were last taken."""
     _new_files: dict[str, FoundEntry] = field(default_factory=dict)
     """Files of the box that the sync folder did not have when their intents were noted."""
 
@@ -161,7 +162,7 @@ class Mirror:
         return count
 
     def note_intents(self, paths: Iterable[str]) -> None:
-        """Note all at once that these are about to be pushed. Raises OSError."""
+        """Note all at once that these entries are about to be pushed. Raises OSError."""
         intents, new_files, seen_ns = dict[str, Intent](), dict[str, FoundEntry](), time.time_ns()
         listed_folder, names = None, frozenset[str]()
         self._new_files = {}
@@ -170,7 +171,7 @@ class Mirror:
                 folder, _, name = path.rpartition("/")
                 try:
                     ours, theirs = self.box.find_entry(path), None
-                    # Where nothing is agreed on, there are few names or none: to list them is the quicker look.
+                    # Where nothing is agreed on, there are few names or none: listing them is quicker than lookups.
                     if folder != listed_folder and folder not in self.store.entries.folders:
                         names, listed_folder = self.sync.find_names(folder), folder
                     if folder != listed_folder or name in names:
@@ -186,15 +187,15 @@ class Mirror:
 
     def _note_intent(
         self, path: str, source_entry: FoundEntry, present: FoundEntry | None, side: Literal["ours", "theirs"],
-        seen_ns: int, taken: FileMark | None = None,
+        seen_ns: int, read_mark: FileMark | None = None,
     ) -> None:  # fmt: skip
         """Note an entry that is about to be made on one side as it is on the other, unless it is noted already.
 
-        ``seen_ns`` is a time before both were looked at. ``taken`` is the mark of the content that was read, if it
-        differs from the one first seen.
+        ``seen_ns`` is a time before both were looked at. ``read_mark`` is the mark of the content that was read, which
+        may differ from that of ``source_entry``.
         """
-        if taken is not None and taken != source_entry.mark:
-            source_entry = source_entry._replace(mark=taken)
+        if read_mark is not None and read_mark != source_entry.mark:
+            source_entry = source_entry._replace(mark=read_mark)
         noted_intent = self.store.unfinished_intent(path)
         if noted_intent is not None and noted_intent.is_for_new_entry(side, source_entry, present):
             return
@@ -234,7 +235,7 @@ class Mirror:
         """
         was, theirs = self.store.get(path), self.sync.find_entry(path)
         if was and theirs and theirs.mark.inode == patch.inode and self._has_only_our_content(path, patch):
-            # The sync folder's file is as agreed, the box's is to follow.
+            # The sync folder's file counts as unchanged and the box's as changed, so that the push is repeated.
             self.store.replace(path, was._replace(sync=theirs.mark, box=NEVER))
 
     # --- one entry ---
@@ -245,9 +246,9 @@ class Mirror:
         """Make one side as the other is. ``seen_ns`` is a time before both were looked at."""
         source, target = (self.box, self.sync) if push else (self.sync, self.box)
         source_entry, present = (ours, theirs) if push else (theirs, ours)
-        deed: Deed = "pushed" if push else "pulled"
+        outcome: Deed = "pushed" if push else "pulled"
         if source_entry is None:
-            return self._delete_entry(path, present, target, source, deed)
+            return self._delete_entry(path, present, target, source, outcome)
         self._ensure_parents(path, target)
         if present is not None and present.kind != source_entry.kind:
             if present.kind != "folder":
@@ -263,13 +264,13 @@ class Mirror:
             else:
                 target.set_mode(path, source_entry.mode)
             self._record_made(path, source_entry, target)
-            return deed
+            return outcome
         if source_entry.kind == "link":
             if present is not None:
                 target.remove(path, present)
             target.make_link(path, source_entry.target)
             self._record_made(path, source_entry, target)
-            return deed
+            return outcome
         return self._copy_file(path, source_entry, present, seen_ns, push=push)
 
     def _copy_file(
@@ -390,22 +391,21 @@ class Mirror:
         return "pulled"
 
     def _record_copy(
-        self, path: str, after: FileMark, taken: FileMark, new_entry: FoundEntry, seen_ns: int, *, push: bool,
+        self, path: str, after: FileMark, before: FileMark, new_entry: FoundEntry, seen_ns: int, *, push: bool,
         is_certain: bool = False,
     ) -> None:  # fmt: skip
-        """Note that the target is now a copy of the source, which had these marks after and before it was read.
+        """Note that the target is now a copy of the source, given the source's marks before and after its reading.
 
-        ``seen_ns`` is a time before the first of them: asked after a slow copy, a mark would seem older than it was
-        when the source could still change without a sign. ``is_certain`` says that the mark shows any change, however
-        recent it is.
+        ``seen_ns`` is a time before ``before`` was taken: judged by a later time, a mark too recent to show the next
+        change would seem old enough. ``is_certain`` says that the mark shows any change, however recent it is.
         """
         # The mark is of the file that was read. Its name may be another file's by now, or its folder may have vanished.
-        mark = taken
-        if after != taken:
+        mark = before
+        if after != before:
             mark = NEVER  # it was written while it was read: compare it next time
-        elif not (is_certain or taken.is_reliable(seen_ns)):
-            mark = taken._replace(changed_ns=0)
-        if mark != taken:
+        elif not (is_certain or before.is_reliable(seen_ns)):
+            mark = before._replace(changed_ns=0)
+        if mark != before:
             self.again.add(path)
         box, sync = (mark, new_entry.mark) if push else (new_entry.mark, mark)
         self.store.replace(path, Agreed(new_entry.kind, new_entry.mode, box, sync, new_entry.target))
@@ -426,7 +426,7 @@ class Mirror:
         self.store.agree_on(path, ours.kind, ours, theirs)
 
     def _delete_entry(
-        self, path: str, present: FoundEntry | None, target: FolderSide, source: FolderSide, deed: Deed
+        self, path: str, present: FoundEntry | None, target: FolderSide, source: FolderSide, outcome: Deed
     ) -> Deed:
         if present is not None and present.kind != "folder":
             target.remove(path, present)
@@ -437,7 +437,7 @@ class Mirror:
             self._record_both(path)
             return "agreed"
         self.store.replace(path, None)
-        return deed
+        return outcome
 
     def _remove_folder(self, path: str, side: FolderSide) -> bool:
         """Remove a folder. Returns False if it has something new in it.
@@ -481,8 +481,8 @@ class Mirror:
         if ours.kind == "file":
             if ours.mark.size_bytes != theirs.mark.size_bytes:
                 return False
-            with self.box.reading(path) as one, self.sync.reading(path) as other:
-                return content.are_equal(one, other)
+            with self.box.reading(path) as box_fd, self.sync.reading(path) as sync_fd:
+                return content.are_equal(box_fd, sync_fd)
         return ours.kind == "folder" or ours.target == theirs.target
 
     def _agree_on(
@@ -497,16 +497,16 @@ class Mirror:
                 self._follow_mode(path, ours, theirs, was)
             self._record_both(path)
             return "agreed"
-        taken, sync_entry, was_ours = ours.mark, theirs, ours.mark
+        before, sync_entry, first_mark = ours.mark, theirs, ours.mark
         if ours.mode != theirs.mode:
             ours, sync_entry = self._follow_mode(path, ours, theirs, was)
-            taken = ours.mark if ours.mark[:3] == taken[:3] else NEVER
+            before = ours.mark if ours.mark[:3] == before[:3] else NEVER
         now = self.box.find_entry(path)
         # A pulled file's mark is young, and yet shows any write: its time is the client's. Made unsure, it would
         # conflict with the client's next change.
-        is_certain = was is not None and was.box == was_ours
+        is_certain = was is not None and was.box == first_mark
         after = NEVER if now is None else now.mark
-        self._record_copy(path, after, taken, sync_entry, seen_ns, push=True, is_certain=is_certain)
+        self._record_copy(path, after, before, sync_entry, seen_ns, push=True, is_certain=is_certain)
         return "agreed"
 
     def _follow_mode(
@@ -571,9 +571,8 @@ class Mirror:
         return True
 
     def _has_only_our_content(self, path: str, patch: Patching) -> bool:
-        """Return whether a file in the sync folder has only our content.
-
-        That is pages of before or after the patch, or the box's.
+        """Return whether a file in the sync folder has only our content: pages from before or after the patch, or the
+        box's.
         """
         try:
             return self._read_only_our_content(path, patch)
@@ -581,20 +580,20 @@ class Mirror:
             return False
 
     def _read_only_our_content(self, path: str, patch: Patching) -> bool:
-        with self.sync.reading(path) as theirs:
-            size_bytes = os.fstat(theirs).st_size
+        with self.sync.reading(path) as sync_fd:
+            size_bytes = os.fstat(sync_fd).st_size
             if not min(patch.was_bytes, patch.to_bytes) <= size_bytes <= max(patch.was_bytes, patch.to_bytes):
                 return False
             for piece in patch.pieces:
-                data = os.pread(theirs, max(piece.new_bytes, piece.old_bytes), piece.offset)
+                data = os.pread(sync_fd, max(piece.new_bytes, piece.old_bytes), piece.offset)
                 sums = {zlib.crc32(data[: piece.new_bytes]), zlib.crc32(data[: piece.old_bytes])}
                 if not sums & {piece.old_crc, piece.new_crc}:
                     return False
             ours = self.box.find_entry(path)
             if patch.covers_old_file or ours is None or ours.kind != "file":
                 return True
-            with self.box.reading(path) as mine:
+            with self.box.reading(path) as box_fd:
                 return all(
                     page.offset >= patch.was_bytes or patch.covers(page.offset, page.offset + len(page.new))
-                    for page in content.changed_pages(mine, theirs)
+                    for page in content.changed_pages(box_fd, sync_fd)
                 )

@@ -1,7 +1,7 @@
 """System calls on open files: leases, which show writers, and names for files that have none.
 
-What may live here: calls that Python's ``os`` lacks, or that need more than one call. What no system but Linux has,
-others do without.
+What may live here: calls that Python's ``os`` lacks, or that need more than one call. Systems other than Linux do
+without the calls that they lack.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def link_name(fd: int, name: str, path: str) -> None:
 
 
 def name_open_file(fd: int, name: str, folder: int) -> None:
-    """Give an open file without a name one in an open folder. Raises FileExistsError if it is taken, and OSError.
+    """Give an open file its first name, in an open folder. Raises FileExistsError if it is taken, and OSError.
 
     An absolute path is a name in any folder.
     """
@@ -85,7 +85,7 @@ def name_open_file(fd: int, name: str, folder: int) -> None:
 def close_new_file(path: str, folder: int | None = None) -> os.stat_result | None:
     """Open and close a file that got its name by a link. Returns its status, or None if it cannot be opened.
 
-    Many clients wait for a writer to close a new file, which none did.
+    Many clients wait until a writer closes a new file, which a link does not do.
     """
     try:
         fd = os.open(path, _CLOSE_EVENT_FLAGS, dir_fd=folder)
@@ -114,7 +114,7 @@ def rename_to_free_name(old: str, new: str) -> None:
 
 @functools.cache
 def _fcntl() -> Any:
-    """Return the module of that name. Raises ImportError where there is none."""
+    """Return the module ``fcntl``. Raises ImportError where there is none."""
     import fcntl
 
     return fcntl
@@ -122,7 +122,7 @@ def _fcntl() -> Any:
 
 @functools.cache
 def _find_function(name: str) -> Any:
-    """Return a function of the C library, or None if it has no such."""
+    """Return a function of the C library, or None if there is none."""
     try:
         return getattr(ctypes.CDLL(None, use_errno=True), name)
     except (AttributeError, TypeError):

@@ -49,7 +49,7 @@ class OpenFolder:
         os.close(self.fd)
 
     def publish(self, fd: int, name: str) -> bool:
-        """Give an open file without a name one in this folder.
+        """Give an open file its first name, in this folder.
 
         Returns False if the name is taken, the folder is gone, or the file is on another file system. Raises OSError.
         """
@@ -64,8 +64,7 @@ class OpenFolder:
     def find_published(self, name: str, copied: os.stat_result) -> FoundEntry | None:
         """Return the entry of a file that was published, or None if it is no longer that file, or no longer there.
 
-        ``copied`` is its status before it got its name, which has changed nothing but the time of change. Raises
-        OSError.
+        ``copied`` is its status before it got its name: getting it changed only the time of change. Raises OSError.
         """
         try:
             now = close_new_file(name, self.fd) or os.stat(name, dir_fd=self.fd, follow_symlinks=False)

@@ -29,7 +29,7 @@ _NO_DAMAGE = (sqlite3.SQLITE_PERM, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN,
 _UNREADABLE = (sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_IOERR_SHORT_READ, sqlite3.SQLITE_IOERR_CORRUPTFS)
 _CHECKSUM_BYTES = 4
 _BYTES = b"\0"
-"""What precedes a value of bytes, and no JSON."""
+"""The prefix of a value of bytes. JSON never begins like this."""
 
 
 class DamagedError(CloudbenchError):
@@ -88,7 +88,7 @@ class RecordFile:
             try:
                 removed = self._write_rows(records)
                 self._db.execute("COMMIT")
-                self._keys -= removed  # not before: after a rollback they have their records still
+                self._keys -= removed  # not earlier: after a rollback they still have their records
             except BaseException:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
@@ -118,7 +118,7 @@ class RecordFile:
         try:
             self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
             self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=NORMAL")  # files whose agreement a power cut takes are compared again
+            self._db.execute("PRAGMA synchronous=NORMAL")  # a power cut may take agreements: their files are compared
             self._db.execute("BEGIN IMMEDIATE")
             self.found = self._read_values()
             self._db.execute("PRAGMA user_version=1")  # shows whether the file can be written

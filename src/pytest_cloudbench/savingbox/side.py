@@ -6,8 +6,8 @@ process.
 No client or user ever sees half a file that looks whole. A new file gets its name once it is complete (with
 ``O_TMPFILE`` it has no name until then), and replaces an old one by a rename. A patched file is written page by page,
 after its journal. A file is removed or replaced only if it is still the one that the caller saw, and no program has it
-open for writing: a read lease is held meanwhile, which the system refuses while there is a writer. That is on Linux.
-Elsewhere, a last look at the file decides.
+open for writing: a read lease is held meanwhile, which the system refuses while there is a writer. Only Linux has
+leases. Elsewhere, a last look at the file decides.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ STAGED = ".~cloudbench-saving-"
 _MOST_PATCHED_PAGES = 4096
 """If more pages differ than this (16 MiB), the file is replaced: the journal of a patch would cost more."""
 _PASSES = 3
-"""The number of times that a file changing during its copy is gone over before the copy is accepted as it is."""
+"""The most passes over a file that changes during its copy, before the copy is accepted as it is."""
 _UNNAMED_FLAGS = os.O_RDWR | open_flags("O_TMPFILE", "O_CLOEXEC")
 _READ_FLAGS = os.O_RDONLY | open_flags("O_NONBLOCK", "O_NOFOLLOW", "O_CLOEXEC")
 
@@ -71,7 +71,7 @@ class FoundAll:
             agreed.
         unknown: relative paths of folders that could not be read, with the reason. Their entries are not known.
         compared: relative paths of the folders that were compared with what is agreed.
-        gone: agreed entries of compared folders that are not there.
+        gone: agreed entries of compared folders that no longer exist.
     """
 
     entries: Mapping[str, FoundEntry]
@@ -80,7 +80,7 @@ class FoundAll:
     gone: Set[str] = frozenset()
 
     def is_known(self, path: str) -> bool:
-        """Return whether the entry does not exist if this path is absent from ``entries``."""
+        """Return whether the entry's folders could be read, so that an entry absent from ``entries`` does not exist."""
         return not self.unknown or not any(parent in self.unknown for parent in ("", *parents(path)))
 
 
@@ -174,7 +174,7 @@ class FolderSide:
 
     @contextlib.contextmanager
     def remembering_folder(self) -> Iterator[None]:
-        """Look only once meanwhile, and after each step that changes the folder, at the folder that an entry is in."""
+        """Remember, while the context is open, which folder was checked last, until a step changes anything."""
         self._real_folder = ""
         try:
             yield
@@ -182,7 +182,7 @@ class FolderSide:
             self._real_folder = None
 
     def _begin_step(self, step: str, relative: str) -> None:
-        """Announce a step that changes the folder, after which all is looked at again."""
+        """Announce a step that changes the folder, and forget which folder was checked last."""
         self.before(step, relative)
         if self._real_folder is not None:
             self._real_folder = ""
@@ -296,7 +296,7 @@ class FolderSide:
     def set_mode(self, relative: str, mode: int) -> None:
         """Change permissions. Raises OvertakenError, BusyError and OSError.
 
-        A file with other names is replaced by a copy: theirs do not change.
+        A file with other names is replaced by a copy, so that what they show does not change.
         """
         entry = self.find_entry(relative)
         if entry is not None and entry.kind == "file" and entry.names > 1:
@@ -324,7 +324,7 @@ class FolderSide:
 
     def put_file(
         self, relative: str, source: int, mode: int, replaced: FoundEntry | None,
-        note: Callable[[FileMark], None] = lambda taken: None,
+        note: Callable[[FileMark], None] = lambda mark: None,
     ) -> tuple[FoundEntry, FileMark]:  # fmt: skip
         """Copy an open file, with its time, to a new entry, or atomically over one unchanged since ``replaced``.
 
@@ -381,7 +381,7 @@ class FolderSide:
     def put_new_file(self, relative: str, source: int, status: os.stat_result) -> FoundEntry | None:
         """Copy an open file, which had this status just now, to a new entry, in fewer calls than ``put_file``.
 
-        Returns None, and leaves the folder as before, where there is more to do: the file changes meanwhile, the entry
+        Returns None, and leaves the folder as before, where this is not enough: the file changes meanwhile, the entry
         exists, its folder does not, or this system cannot. Raises OvertakenError, VanishedError and OSError.
         """
         folder, _, name = relative.rpartition("/")
@@ -482,7 +482,7 @@ class FolderSide:
         return f"{system:x}:{status.st_ino}"
 
     def _remove_staged(self, path: str, folder: int | None = None) -> None:
-        """Remove the entry if it is an unfinished file of this folder. No file may be in the making meanwhile."""
+        """Remove the entry if it is an unfinished file of this folder. Call it only while no file is being created."""
         if os.path.basename(path).startswith(self._staged_prefix()):
             with contextlib.suppress(OSError):
                 os.unlink(path, dir_fd=folder)

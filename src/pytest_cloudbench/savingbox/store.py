@@ -28,7 +28,7 @@ from pytest_cloudbench.support.watching import FileMark
 
 SCHEMA = 4
 """1 and 2 had columns instead of records: their agreements are read, their notes of unfinished work are dropped. 3 had
-a record for each agreement and no other, as newer ones still have."""
+only a record for each agreement. 4 still has these for agreements that are newer than the listings."""
 
 NEVER = FileMark(0, -1, 0, 0)
 """A mark that no file has: forces the file to be compared."""
@@ -48,7 +48,7 @@ class Intent(NamedTuple):
         mode: its permissions.
         target: of a symbolic link.
         source: the mark of the original. ``changed_ns`` is 0 where the mark was too young to show a change.
-        was_inode: the inode of an earlier entry that looks as if it were done already, or 0.
+        was_inode: the inode of an earlier entry that already looks like the finished one, or 0.
         was_changed_ns: the change time of that entry, or 0 for a folder, which changes with its entries.
     """
 
@@ -70,8 +70,9 @@ class Intent(NamedTuple):
     def for_entry(
         cls, side: Literal["ours", "theirs"], source_entry: FoundEntry, present: FoundEntry | None, seen_ns: int
     ) -> Intent:
-        """Return the note before an entry is made as ``source_entry``, which the other side has, where ``present`` is
-        now. ``seen_ns`` is a time before both were looked at.
+        """Return the note to store before ``present`` on this side becomes what ``source_entry`` is on the other.
+
+        ``present`` is None if this side has no such entry. ``seen_ns`` is a time before both were looked at.
         """
         mark = source_entry.mark
         mark = mark if mark.is_reliable(seen_ns) else mark._replace(changed_ns=0)
@@ -83,7 +84,7 @@ class Intent(NamedTuple):
     def is_for_new_entry(
         self, side: Literal["ours", "theirs"], source_entry: FoundEntry, present: FoundEntry | None
     ) -> bool:
-        """Return whether this is the note before an entry is made as ``source_entry`` where nothing is now."""
+        """Return whether this is the note for making ``source_entry`` on ``side``, which has no such entry yet."""
         kind, mode, mark, _, target = source_entry
         return (
             present is None
@@ -103,7 +104,7 @@ class Intent(NamedTuple):
 
     def agreement(self, made: FoundEntry) -> Agreed:
         """Return the agreement of both sides once it is done."""
-        # What looked done before has the size and time of its source, but maybe not its content: that is compared.
+        # An earlier entry that looked finished had the source's size and time, maybe not its content: compare that.
         source = NEVER if self.was_inode and self.kind == "file" else self.source
         box, sync = (made.mark, source) if self.side == "ours" else (source, made.mark)
         return Agreed(self.kind, made.mode, box, sync, self.target)
@@ -265,8 +266,8 @@ class AgreementStore:
         split_groups = [number for number, paths in self._groups.items() if not paths.isdisjoint(self._pending)]
         for number in split_groups:
             changed_records.append(("begun together", number, None))
-            rest = self._groups[number] - self._pending
-            changed_records += [("begun", path, self._begun[path]) for path in rest if path in self._begun]
+            remaining_paths = self._groups[number] - self._pending
+            changed_records += [("begun", path, self._begun[path]) for path in remaining_paths if path in self._begun]
         self._write_folders(due, changed_records)
         for number in split_groups:
             del self._groups[number]

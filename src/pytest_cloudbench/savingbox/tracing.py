@@ -55,11 +55,11 @@ class WantedEvent:
     Attributes:
         name: such as ``ext4/ext4_da_write_end``.
         inodes: the fields with the inodes that it is about, by their names in its format file.
-        on_event: called for each event with these inodes, and with ``values``. Without values, once for each inode.
+        on_event: called for each event, with these inodes and then ``values``.
         values: two more fields to read, or none. Only for an event about one inode.
         device: the field with the device.
         is_unmapped: what the event says about mappings of its inode. True: no program has it mapped, since it was just
-            created, or read into memory. False: from now on, one may. None: nothing.
+            created, or read into memory. False: from now on, one may have it mapped. None: nothing.
         is_required: whether to refuse a kernel without this event.
     """
 
@@ -254,7 +254,7 @@ class TraceInstance:
         if wanted.is_unmapped is None:
             return wanted.on_event
 
-        def tell(inode: int) -> None:
+        def note_mapping(inode: int) -> None:
             if not wanted.is_unmapped:
                 self._unmapped.discard(inode)
             else:
@@ -263,13 +263,13 @@ class TraceInstance:
                 self._unmapped.add(inode)
             wanted.on_event(inode)
 
-        return tell
+        return note_mapping
 
-    def _read_page(self, page: bytes, lost: Callable[[], None]) -> None:
+    def _read_page(self, page: bytes, note_loss: Callable[[], None]) -> None:
         read_head, read_number, readers = _HEAD.unpack_from, _NUMBER.unpack_from, self._readers
         (committed,) = read_head(page, self._commit)
         if committed & _MISSED:
-            lost()
+            note_loss()
         offset, end = self._data, min(self._data + (committed & _LENGTH_BITS), len(page))
         while offset + 4 <= end:
             (head,) = read_head(page, offset)
@@ -290,7 +290,7 @@ class TraceInstance:
                 offset += 4 + read_head(page, offset + 4)[0]
 
 
-def _make_reader(names: Sequence[str], fields: Mapping[str, EventField], tell: Callable[..., None]) -> _EventReader:
+def _make_reader(names: Sequence[str], fields: Mapping[str, EventField], on_event: Callable[..., None]) -> _EventReader:
     in_order = sorted(names, key=lambda name: fields[name].offset)
     layout, offset = "=", 0
     for name in in_order:
@@ -300,12 +300,12 @@ def _make_reader(names: Sequence[str], fields: Mapping[str, EventField], tell: C
         offset = field.offset + field.size_bytes
     unpack = struct.Struct(layout).unpack_from
     if in_order == list(names):
-        return lambda page, begin: tell(*unpack(page, begin))
+        return lambda page, begin: on_event(*unpack(page, begin))
     order = [in_order.index(name) for name in names]
 
     def read_sorted(page: bytes, begin: int) -> None:
         values = unpack(page, begin)
-        tell(*(values[position] for position in order))
+        on_event(*(values[position] for position in order))
 
     return read_sorted
 

@@ -53,7 +53,7 @@ def make_watcher(side: FolderSide) -> tuple[FolderWatcher, str]:
 
 
 class PollingWatcher:
-    """Sees no changes itself, so that the folder is scanned from time to time. Works everywhere."""
+    """A watcher that sees no changes itself, so that the folder is scanned from time to time. Works everywhere."""
 
     kind = "polling"
 
@@ -79,9 +79,9 @@ class PollingWatcher:
 
 
 class EventWatcher:
-    """Watches by inotify. Raises OSError where there is none.
+    """A watcher that uses inotify. Raises OSError where there is none.
 
-    ``watch_folder`` raises it if there are too many folders.
+    ``watch_folder`` raises OSError if there are too many folders.
     """
 
     kind = "inotify"

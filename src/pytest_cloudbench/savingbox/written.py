@@ -3,9 +3,8 @@
 Linux only.
 
 The paper patched the kernel so that inotify reports offset and length. The kernel's own tracepoints report the same
-without a patch: ``TracedWrites``, which gets their events from tracefs. Its ranges may be too large, never too
-small. Where it cannot be sure, it says so, and the file is compared with its copy, as it is without any mechanism
-(``NoWrites``).
+without a patch. ``TracedWrites`` gets their events from tracefs. Its ranges may be too large, never too small. Where it
+cannot be sure, it says so, and the file is compared with its copy, as it is without any mechanism (``NoWrites``).
 """
 
 from __future__ import annotations
@@ -221,10 +220,10 @@ class TracedWrites:
         if any(option == "dax" or option.startswith("dax=") for option in options - {"dax=never"}):
             raise TracingUnavailable(f"{str(folder)!r} is on {kind} mounted with dax, where writes leave no trace")
         self._device = device
-        kernels = os.major(device) << 20 | os.minor(device)
+        kernel_device = os.major(device) << 20 | os.minor(device)
         self._files: dict[int, _FollowedFile] = {}
         self._lock = threading.Lock()
-        self._trace = TraceInstance(self._wanted_events(kind), kernels, buffer_kib=buffer_kib)
+        self._trace = TraceInstance(self._wanted_events(kind), kernel_device, buffer_kib=buffer_kib)
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._thread = threading.Thread(target=self._keep_reading, name="read-trace", daemon=True)
         self._thread.start()
@@ -334,7 +333,7 @@ class TracedWrites:
             for inode in inodes:
                 if (file := self._files.get(inode)) is not None:
                     file.doubt = file.doubt or why
-                    if is_early:  # an inotify event at its end brings the file here again
+                    if is_early:  # an inotify event at the end of the change has the file examined again
                         file.later = why
 
         return doubt

@@ -1,4 +1,4 @@
-"""Services: processes that stand in for a provider during a run, or are one. They are emulators and real servers.
+"""Services: the processes that a run starts as its providers, which are emulators and real servers.
 
 What may live here: the protocols. The processes that implement them are in this package. A service belongs to the run
 that starts it: it ends with the run, whatever happens, and leaves no files behind.
@@ -31,11 +31,11 @@ class Service(Protocol):
         ...
 
     def watch(self, patience_s: float) -> None:
-        """End it as soon as it does not answer for this long. ``exit_reason`` then says so."""
+        """End the service as soon as it does not answer for this long. ``exit_reason`` then says so."""
         ...
 
     def alive(self) -> bool:
-        """Return whether it runs."""
+        """Return whether the service runs."""
         ...
 
     def exit_reason(self) -> str:
@@ -43,7 +43,7 @@ class Service(Protocol):
         ...
 
     def stop(self) -> None:
-        """End it, and remove its files."""
+        """End the service, and remove its files."""
         ...
 
 
@@ -61,7 +61,7 @@ class ShowsStore(Protocol):
     """A service whose stored bytes can be read behind its back, as its operator could read them."""
 
     def stored(self) -> Iterator[tuple[str, bytes]]:
-        """Yield what it stores for the account: a name (a path, or what the service keeps of a file), and the bytes.
+        """Yield what the service stores: a name (a path, or what else is kept of a file), and the bytes.
 
         Raises ServiceError if that cannot be read.
         """
@@ -70,7 +70,7 @@ class ShowsStore(Protocol):
 
 @runtime_checkable
 class HasAccounts(Protocol):
-    """A service with several accounts, which know nothing of each other's files."""
+    """A service with several accounts, each of which has files of its own."""
 
     def open_account(self, number: int) -> Endpoint:
         """Return the endpoint of an account by its number from 1. Raises ServiceError if there is none."""

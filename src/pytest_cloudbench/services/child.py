@@ -1,4 +1,4 @@
-"""A child process that serves this one, from its start to why it ended.
+"""Child processes that serve this one: how they are started, watched and ended, and why one has ended.
 
 What may live here: starting and ending one, its lifeline, its log, a watch on whether it still answers, and what
 services that are one child share. The caller defines what is sent over the pipes. The child's standard input is a pipe
@@ -22,7 +22,7 @@ from pytest_cloudbench.model import Endpoint, ServiceError
 _STOP_S = 5.0
 
 HEALTH_CHECK_SOCKETS: set[int] = set()
-"""The kernel's cookies of the sockets on which this process asked services whether they answer, not clients."""
+"""The kernel's cookies of the sockets by which this process checks its services. They are not a client's."""
 
 
 class Child:
@@ -185,7 +185,7 @@ class ChildService:
             child.watch(patience_s, lambda timeout_s: answers_http(endpoint.url, timeout_s))
 
     def alive(self) -> bool:
-        """Return whether it runs."""
+        """Return whether the service runs."""
         return self.child.alive()
 
     def exit_reason(self) -> str:

@@ -77,9 +77,9 @@ class Recipe:
         name: its name in messages.
         driver: the scheme of the driver that talks to it.
         command: the program and its arguments.
-        urls: role to URL.
+        urls: maps a role to its URL.
         ready: part of the output line that says it accepts requests. Empty: it is ready once it listens on the port.
-        credentials: field to value, in the driver's names.
+        credentials: maps a field, by the driver's name for it, to its value.
         environment: variables besides ``PATH``; its home and temporary folders are in its folder.
         target: the target of the driver's spec.
         api: the API that it speaks.
@@ -254,10 +254,10 @@ class CommandService(ChildService):
         return endpoint
 
     def reset(self) -> None:
-        """Does nothing: each experiment has its own folder and removes it, as on a real account."""
+        """Do nothing: each experiment has its own folder and removes it, as on a real account."""
 
     def refill(self) -> None:
-        """Does nothing: a real server has nothing to restore."""
+        """Do nothing: a real server has nothing to restore."""
 
     def stored(self) -> Iterator[tuple[str, bytes]]:
         """Yield the files in its folder, by their paths there. A file that goes away meanwhile is left out."""

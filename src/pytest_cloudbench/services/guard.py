@@ -1,10 +1,10 @@
-"""Start a real server, and end it whatever happens to the process that wants it.
+"""Start a real server, and end it whatever happens to the process that owns it.
 
 This file is run by its path and cannot import the package. The first line on stdin is JSON. It is not an argument,
-because other users can read those. Its keys are ``argv``, ``folder`` (its current folder, removed at the end),
-``port``, ``ready`` (part of the line that it prints when it accepts requests, or empty: it is ready once it listens)
-and ``setup`` (a command to run then). One line on stdout says that it is ready. When stdin ends, because the owner has
-died or closed it, the server is ended. The exit status is the server's.
+because other users can read arguments. Its keys are ``argv``, ``folder`` (the server's current folder, removed at the
+end), ``port``, ``ready`` (part of the line that the server prints when it accepts requests, or empty: it is ready once
+it listens) and ``setup`` (a command to run then). One line on stdout says that the server is ready. When stdin ends,
+because the owner has died or closed it, the server is ended. The exit status is the server's.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main() -> int:
     request = json.loads(sys.stdin.buffer.readline() or b"null")
     if request is None:
         return 0
-    die_with_us = _adopt_strays()
+    die_with_us = _adopt_orphans()
     try:
         process = subprocess.Popen(
             request["argv"], cwd=request["folder"], stdin=subprocess.DEVNULL,
@@ -57,7 +57,7 @@ def main() -> int:
             os.killpg(process.pid, signal.SIGKILL)
     status = process.wait()
     ended.set()
-    _end_strays()
+    _end_orphans()
     follow.join(_STOP_S)
     shutil.rmtree(request["folder"], ignore_errors=True)
     return status
@@ -74,7 +74,7 @@ def _announce_ready(process: subprocess.Popen[bytes], request: dict[str, Any]) -
 def _run_setup(request: dict[str, Any]) -> bool:
     """Run the setup command, such as one that creates a bucket. Returns whether that worked."""
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             request["setup"],
             cwd=request["folder"],
             stdin=subprocess.DEVNULL,
@@ -85,7 +85,7 @@ def _run_setup(request: dict[str, Any]) -> bool:
     except (OSError, subprocess.TimeoutExpired) as error:
         sys.stderr.write(f"setup: {error}\n")
         return False
-    return done.returncode == 0
+    return result.returncode == 0
 
 
 def _follow_output(process: subprocess.Popen[bytes], request: dict[str, Any], ended: threading.Event) -> None:
@@ -122,8 +122,8 @@ def _end_with_stdin(process: subprocess.Popen[bytes], ended: threading.Event) ->
         ended.wait(_STOP_S)
 
 
-def _adopt_strays() -> Callable[[], Any] | None:
-    """On Linux, become the parent of the server's orphans. Returns a function for the server: die with this process."""
+def _adopt_orphans() -> Callable[[], Any] | None:
+    """Become the parent of the server's orphans, on Linux. Return a function that makes a child die with its parent."""
     if sys.platform != "linux":
         return None
     import ctypes
@@ -133,7 +133,7 @@ def _adopt_strays() -> Callable[[], Any] | None:
     return lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _end_strays() -> None:
+def _end_orphans() -> None:
     """End the processes that the server left behind, also those in their own sessions."""
     children = Path(f"/proc/self/task/{os.getpid()}/children")
     with contextlib.suppress(OSError):

@@ -13,7 +13,7 @@ from typing import Protocol
 _UNITS_S = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 now_ns = time.monotonic_ns
-"""Return the nanoseconds of this machine's monotonic clock, in which all records of a run are."""
+"""Return the nanoseconds of this machine's monotonic clock, which all records of a run use."""
 
 
 class Signal(Protocol):
@@ -40,7 +40,7 @@ def parse_duration_s(text: str) -> float:
 
 
 def due_ns(delay_s: float) -> int:
-    """Return the time in ``delay_s`` seconds."""
+    """Return the time that is ``delay_s`` seconds from now."""
     return now_ns() + round(delay_s * 1e9)
 
 

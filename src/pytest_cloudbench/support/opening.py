@@ -71,7 +71,7 @@ def _open_descriptor(path: str | os.PathLike[str], flags: int, most_bytes: int |
 
 
 def read_file(path: str | os.PathLike[str], most_bytes: int = 16 * MIB) -> bytes:
-    """Return the content of a regular file of limited size. Raises OSError and ValueError as ``regular_file`` does."""
+    """Return the content of a regular file of limited size. Raises like ``open_regular_file``."""
     with open_regular_file(path, most_bytes) as file:
         data = file.read(most_bytes + 1)  # some files of the system report no size and have no end
     if len(data) > most_bytes:

@@ -82,7 +82,7 @@ def names_secret(name: str) -> bool:
 
 
 def mask_named(spec: str) -> str:
-    """Return a provider's spec with the values of parameters whose names say that they are secret taken out."""
+    """Return a provider's spec with ``MASK`` as the value of each parameter whose name says that it is secret."""
     return _PARAMETER.sub(lambda match: f"{match[1]}{MASK}" if names_secret(match[2]) else match[0], spec)
 
 

@@ -45,7 +45,7 @@ class Arrival(Protocol):
 def count_due(arrival: Arrival, seed: str, sensor: int, for_s: float) -> int:
     """Return how many operations of a sensor are due in the first ``for_s`` seconds.
 
-    Raises UsageError if they have no end, because an endless number is due at once.
+    Raises UsageError for more than a million, such as an endless number that is due at once.
     """
     count = 16
     while len(due_s := arrival.due_s(seed, sensor, count)) == count and due_s[-1] < for_s:
@@ -169,7 +169,7 @@ class Poisson(_TimesOnly):
 
 @dataclass(frozen=True, slots=True)
 class Lognormal(_TimesOnly):
-    """Lognormal gaps between operations: many short ones and a few very long ones, as people leave them.
+    """Lognormal gaps between operations: many short ones and a few very long ones, like the pauses of people.
 
     Attributes:
         interval_s: *mean* seconds between two operations of one sensor.
@@ -279,8 +279,8 @@ class Diurnal(_TimesOnly):
     def due_s(self, seed: str, sensor: int, count: int) -> list[float]:
         """Return the due times of a sensor's first ``count`` operations, in seconds from the start.
 
-        Uses thinning on each piece of the curve: candidates arrive at the larger of its two end rates, and a candidate
-        is kept with the probability of its own rate divided by that one.
+        Uses thinning on each piece of the curve: candidates arrive at the larger of its two end rates, and each is kept
+        with a probability equal to the rate at its own time divided by that larger rate.
         """
         draws = Random(f"{seed}/diurnal/{sensor}")
         pieces = len(self.curve)
@@ -318,8 +318,12 @@ class ThinkTime:
         return _first_delay_s(seed, sensor, self.first_delay_max_s)
 
     def horizon_s(self, count: int) -> float:
-        """Return the longest that ``count`` operations of a sensor take, if each completes instantly."""
+        """Return the longest time that ``count`` operations of a sensor take, if each completes instantly."""
         return self.first_delay_max_s + self.interval_s * count
+
+    def shortest_s(self, count: int) -> float:
+        """Return the shortest time that ``count`` operations of a sensor take: the pauses between them."""
+        return self.interval_s * max(count - 1, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,8 +357,12 @@ class Threads:
         return shortest_s + _first_delay_s(seed, thread, self.first_delay_max_s - shortest_s)
 
     def horizon_s(self, count: int) -> float:
-        """Return the longest that ``count`` operations take, if each completes instantly."""
+        """Return the longest time that ``count`` operations take, if each completes instantly."""
         return self.first_delay_max_s + self.pause_s * -(-count // self.count)
+
+    def shortest_s(self, count: int) -> float:
+        """Return the shortest time that ``count`` operations take: the first delay, and the pauses of a thread."""
+        return self.first_delay_min_s + self.pause_s * max(-(-count // self.count) - 1, 0)
 
 
 Closed = ThinkTime | Threads
@@ -385,8 +393,8 @@ class _NamedProcess:
 
 
 def _describe_process(process: type[Arrival] | type[ThinkTime] | type[Threads]) -> _NamedProcess:
-    columns = fields(process)  # type: ignore[arg-type]  # mypy has no type "class of a dataclass"
-    return _NamedProcess(process, {column.name: column.default is MISSING for column in columns})
+    process_fields = fields(process)  # type: ignore[arg-type]  # mypy has no type "class of a dataclass"
+    return _NamedProcess(process, {attribute.name: attribute.default is MISSING for attribute in process_fields})
 
 
 def _make_replay(file: object, read: Callable[[str], str] | None, **params: float | bool) -> Replay:

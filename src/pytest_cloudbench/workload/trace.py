@@ -114,7 +114,7 @@ class Replay:
         return [(time - origin) / self.scale for time in self.trace.time_s[self.trace.rows(sensor, count)]]
 
     def steps(self, sensor: int, count: int) -> Sequence[tuple[Verb, int]]:
-        """Return the verb and the size in bytes of each of these operations."""
+        """Return the verb and the size in bytes of at most ``count`` operations of one sensor."""
         rows = self.trace.rows(sensor, count)
         return [
             (VERBS[code], size) for code, size in zip(self.trace.code[rows], self.trace.size_bytes[rows], strict=True)
@@ -130,7 +130,7 @@ class Mixture:
     Attributes:
         times: an open loop that says when operations are due.
         shares: the share of each operation, in all 1.
-        size_bytes: of each file.
+        size_bytes: the size of each file.
     """
 
     times: OpenLoop
@@ -151,7 +151,7 @@ class Mixture:
         return self.times.due_s(seed, sensor, count)
 
     def steps(self, sensor: int, count: int) -> Sequence[tuple[Verb, int]]:
-        """Return the verb and the size in bytes of each of these operations. They are the same in every run."""
+        """Return the verb and the size in bytes of a sensor's first ``count`` operations, the same in every run."""
         draws = Random(f"mixture/{sensor}")
         limits = list(accumulate(self.shares.values()))
         verbs = [*self.shares, *list(self.shares)[-1:]]  # rounding may leave the last limit a little below 1
@@ -230,11 +230,11 @@ def _group_by_sensor(
     sensors = list(dict.fromkeys(names))
     if all(re.fullmatch(r"[0-9]{1,18}", sensor_name) for sensor_name in sensors):
         sensors.sort(key=lambda sensor_name: (int(sensor_name), sensor_name))
-    number = {sensor_name: index for index, sensor_name in enumerate(sensors)}
-    order = sorted(range(len(times)), key=lambda row: (number[names[row]], times[row]))  # stable: ties as written
+    numbers = {sensor_name: index for index, sensor_name in enumerate(sensors)}
+    order = sorted(range(len(times)), key=lambda row: (numbers[names[row]], times[row]))  # stable: ties as written
     counts = [0] * len(sensors)
     for sensor_name in names:
-        counts[number[sensor_name]] += 1
+        counts[numbers[sensor_name]] += 1
     first = [0]
     for count in counts:
         first.append(first[-1] + count)

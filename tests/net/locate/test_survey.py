@@ -97,6 +97,17 @@ def test_several_addresses_of_one_anycast_service_have_no_place() -> None:
     assert any("oslo contradicts all others" in line for line in format_remarks(stored, locations, left_out))
 
 
+def test_addresses_that_were_not_asked_about_are_counted() -> None:
+    addresses = [f"192.0.{number // 250}.{number % 250}" for number in range(300)]
+    oslo = VantagePoint("oslo", 59.91, 10.75, 0.0, {address: [3.0] for address in [*addresses[:256], addresses[299]]})
+    stored = ServerSurvey("2026-11-01", {"a.example": NameSeen(addresses)}, [oslo])
+    assert stored.asked_addresses == addresses[:256]
+    line = "43 of 300 addresses were not measured: a survey asks about 256 at most"
+    assert line in [*format_remarks(stored, {}, {})]
+    few = ServerSurvey("2026-11-01", {"a.example": NameSeen(addresses[:256])}, [oslo])
+    assert not any("not measured" in remark for remark in format_remarks(few, {}, {}))
+
+
 def test_one_name_at_two_places_is_two_vantage_points() -> None:
     moved = VantagePoint("oslo", 41.89, 12.48, 0.0, {"192.0.2.1": [21.0]}, False)
     stored = ServerSurvey("2026-11-01", {"a.example": NameSeen(["192.0.2.1"])}, [OSLO_DAY_1, moved])

@@ -49,7 +49,7 @@ def _sign_text(state: BoxState, text: str) -> str:
 
 
 def is_signed(state: BoxState, token: str) -> bool:
-    """Return whether this account has signed the address of a content."""
+    """Return whether a token from the address of a download has the signature of this account."""
     text, _, signature = token.rpartition(".")
     return hmac.compare_digest(signature.encode(), _sign_text(state, text).encode())
 

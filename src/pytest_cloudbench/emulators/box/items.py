@@ -283,13 +283,13 @@ def _list_by_id(state: BoxState, folder: Folder, now_s: float, after: tuple[int,
     return (node for node in nodes if _is_listed(node, now_s))
 
 
-def _list_sorted(state: BoxState, folder: Folder, now_s: float, by: str, is_down: bool) -> Sequence[Node]:
+def _list_sorted(state: BoxState, folder: Folder, now_s: float, by: str, is_descending: bool) -> Sequence[Node]:
     """Return the items that listings see in a folder, folders first."""
-    if by == "name" and not is_down and state.store.is_settled(now_s):
+    if by == "name" and not is_descending and state.store.is_settled(now_s):
         return folder.sorted_by(_rank_by_name)
     fading = state.store.fading(folder, now_s)
     nodes = [node for node in (*folder.nodes(), *fading) if _is_listed(node, now_s)]
-    nodes.sort(key=_sort_key(state, by), reverse=is_down)
+    nodes.sort(key=_sort_key(state, by), reverse=is_descending)
     nodes.sort(key=lambda node: isinstance(node, File))
     return nodes
 

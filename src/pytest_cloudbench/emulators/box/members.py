@@ -1,6 +1,6 @@
-"""What other accounts may do with items that an account shares with them, by the roles of their collaborations.
+"""The rights of other accounts to items that an account shares with them, by the roles of their collaborations.
 
-An invitation is accepted when the invited account first asks for the item, as Box does it by default.
+An invitation is accepted when the invited account first asks for the item, which is Box's default.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _WRITERS = frozenset({"editor", "co-owner"})
 
 
 def admits(state: BoxState, path: str, address: str) -> bool:
-    """Return whether a path is that of an item which another account may use, or of a signed content."""
+    """Return whether a path is that of an item that another account may use, or of a download signed by this one."""
     return bool(_find_role(state, path, address)) or any(
         is_signed(state, part) for part in path.split("/") if part.count(".") == 3
     )
@@ -40,7 +40,7 @@ def refuse_member(state: BoxState, call: Call, address: str) -> Answer | None:
 
 
 def find_inviting(state: BoxState, item: dict[str, Any]) -> BoxState:
-    """Return the account that has an item to which this one invites others: itself, or one that lets it invite.
+    """Return the account that owns an item to which this one invites others: itself, or one that lets it invite.
 
     Raises BoxError if a role on the item does not let it.
     """
@@ -49,7 +49,7 @@ def find_inviting(state: BoxState, item: dict[str, Any]) -> BoxState:
         if peer is not state and (role := _find_role(peer, path, state.address)):
             if not peer.account.lets_member("share", by_role=role in _WRITERS):
                 raise BoxError(403, "access_denied_insufficient_permissions")
-            peer.current_bounds = state.current_bounds  # the token is still that of this account
+            peer.current_bounds = state.current_bounds  # the token is still the inviting account's
             return peer
     return state
 
@@ -67,7 +67,7 @@ def _find_role(state: BoxState, path: str, address: str) -> str:
 
 
 def _is_invited(collaboration: dict[str, Any], address: str) -> bool:
-    """Return whether a collaboration is with an account, whose acceptance is noted."""
+    """Return whether a collaboration is with an account. A pending invitation is accepted."""
     if collaboration["invite_email"] == address:
         grantee = {**describe_user(address), "is_active": True}
         collaboration |= {"status": "accepted", "accessible_by": grantee, "invite_email": None}

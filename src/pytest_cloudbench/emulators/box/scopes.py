@@ -1,4 +1,4 @@
-"""The limits of a token that was made smaller, or to whose scopes a user agreed.
+"""The limits of a token: what is left after downscoping, or the scopes to which a user agreed.
 
 The names of Box's scopes and what they allow are from developer.box.com ("Scopes" and "Downscope a token").
 """
@@ -58,14 +58,14 @@ class Bounds(NamedTuple):
         return any(names is None or function in names for names in allowed)
 
     def reaches(self, node: Node) -> bool:
-        """Return whether an item is within the bounds, which means that it is their item or below it."""
+        """Return whether an item is within the bounds: the item of the bounds, or one below it."""
         ancestor: Node | None = node
         while ancestor is not None and ancestor is not self.node:
             ancestor = ancestor.parent
         return self.node is None or ancestor is self.node
 
     def within(self, scopes: frozenset[str], node: Node | None) -> Bounds | None:
-        """Return smaller bounds, or None if they would not be smaller."""
+        """Return bounds with these scopes and this item, or None if they would allow more than the present ones."""
         if not ("root_readwrite" in self.scopes or scopes <= self.scopes) or (
             node is not None and not self.reaches(node)
         ):

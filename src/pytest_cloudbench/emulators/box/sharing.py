@@ -18,7 +18,7 @@ _ACCESS = ("open", "company", "collaborators")
 
 
 def set_link(state: BoxState, node: Node, link_request: object, now_s: float) -> None:
-    """Set the link of an item as a request describes it, or remove it if that is None. Raises BoxError."""
+    """Set the link of an item as a request describes it, or remove it if the request is None. Raises BoxError."""
     meta = state.meta(node)
     if link_request is None:
         if meta.link is not None:

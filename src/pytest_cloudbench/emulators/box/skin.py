@@ -123,7 +123,7 @@ class Box:
         return self._routes.find(method, _strip_path(path))
 
     def recognises(self, path: str, query: bytes, headers: Mapping[bytes, bytes]) -> bool:
-        """Return whether a request has a token of this account, or is for a link or a content that it signed."""
+        """Return whether a request has a token of this account, or is for one of its links or signed downloads."""
         if b"authorization" in headers or b"access_token=" in query:
             return f"Bearer {_read_token(headers, query)}".encode() in self.state.oauth.tokens
         parts = path.split("/")

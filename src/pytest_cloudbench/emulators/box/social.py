@@ -1,6 +1,6 @@
 """Search, comments and collaborations.
 
-No comments of others appear. An invitation by mail stays pending until the account with that login asks for the item.
+Other users write no comments. An invitation by mail stays pending until the account with that login asks for the item.
 """
 
 from __future__ import annotations

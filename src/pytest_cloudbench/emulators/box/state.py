@@ -339,7 +339,7 @@ class BoxState:
         return twin
 
     def move(self, node: Node, folder: Folder, name: str, now_s: float) -> None:
-        """Move an item to a folder and a name that are free."""
+        """Move an item to a folder in which the name is free."""
         kind = "ITEM_MOVE" if folder is not node.parent else "ITEM_RENAME"
         try:
             self.store.move(node, folder, name, now_s)

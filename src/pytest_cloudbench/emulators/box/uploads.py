@@ -100,25 +100,25 @@ class _FormReader:
         begin = data.find(self._boundary_line)
         if begin < 0:
             return data, self._is_too_long(data)
-        after = begin + len(self._boundary_line)
-        if data[after : after + 2] == b"--":
+        head_start = begin + len(self._boundary_line)
+        if data[head_start : head_start + 2] == b"--":
             self._state = "end"
             return b"", False
-        body = data.find(b"\r\n\r\n", after)
-        if body < 0:
+        head_end = data.find(b"\r\n\r\n", head_start)
+        if head_end < 0:
             return data, self._is_too_long(data)
-        header = data[after:body]
+        header = data[head_start:head_end]
         name = _NAME.search(header)
         if b"filename" in header:
             self._content, self._state = BlobWriter(new_sha1()), "content"
-            return data[body + 4 :], False
-        end = data.find(self._boundary_line, body + 4)
+            return data[head_end + 4 :], False
+        end = data.find(self._boundary_line, head_end + 4)
         if end < 0:
             return data, self._is_too_long(data)
         part = name[1].decode("utf-8", "replace") if name else ""
         if part == "attributes" and self._form.blob is not None:
             self._form.problem = "metadata_after_file_contents"
-        self._form.parts[part] = data[body + 4 : end]
+        self._form.parts[part] = data[head_end + 4 : end]
         return data[end:], False
 
     def _is_too_long(self, data: bytes) -> bool:

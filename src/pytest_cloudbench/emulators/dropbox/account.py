@@ -29,7 +29,7 @@ _echo = struct(query=(string(maximum=500), ""))
 
 
 def person_id(state: State) -> str:
-    """Return the id of an account: that of the first one, or one that follows from the address of another."""
+    """Return the id of an account: ``ACCOUNT_ID`` for the first, and the same with another end for the others."""
     return _replace_end(ACCOUNT_ID, state)
 
 
@@ -45,16 +45,16 @@ def _replace_end(first_id: str, state: State) -> str:
 
 def _describe_person(state: State) -> dict[str, Any]:
     name = display_name_of(state.address)
-    given, _, surname = name.partition(" ")
+    given_name, _, surname = name.partition(" ")
     return {
         "account_id": person_id(state),
         "email": state.address,
         "name": {
-            "given_name": given,
+            "given_name": given_name,
             "surname": surname,
-            "familiar_name": given,
+            "familiar_name": given_name,
             "display_name": name,
-            "abbreviated_name": given[0] + surname[0],
+            "abbreviated_name": given_name[0] + surname[0],
         },
         "email_verified": True,
         "disabled": False,
@@ -184,7 +184,7 @@ DIALECT = Dialect(
     shown=lambda code: answer_text(200, code),
     access=("sl.emulated-", 64),
     is_scope=SCOPES.__contains__,
-    takes_query=True,  # the official SDK for JavaScript sends them in the query
+    takes_query=True,  # the official SDK for JavaScript sends the fields there
 )
 """Dropbox's variant of OAuth."""
 

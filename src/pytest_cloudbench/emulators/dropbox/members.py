@@ -1,6 +1,6 @@
 """Members of shared folders: other accounts of the same service, which read and write by ``ns:ID/path``.
 
-A member mounts the folder first, as the API asks for. It does not appear in the member's own tree.
+A member mounts the folder first, as the API requires. It does not appear in the member's own tree.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pytest_cloudbench.emulators.nodes import Folder
 from pytest_cloudbench.emulators.skin import Call, Kind
 
 _LEVELS = dict.fromkeys(("owner", "editor", "viewer", "viewer_no_comment", "traverse", "no_access", "other"))
-_GIVEN = ("editor", "viewer", "viewer_no_comment")
+_GRANTABLE = ("editor", "viewer", "viewer_no_comment")
 _level = union(**_LEVELS)
 _selector = union(dropbox_id=string(minimum=1), email=string(maximum=255), other=None)
 _addition = struct(member=_selector, access_level=(_level, ("viewer", None)))
@@ -44,13 +44,13 @@ _BY_NAMESPACE = frozenset({"files/download", "files/get_metadata", *_WRITES})
 
 
 def lead_to_owner(state: State, function: str, arg: dict[str, Any], now_s: float) -> tuple[State, dict[str, Any]]:
-    """Return the account that a call is about, and the argument in its words: a member names a folder of its owner.
+    """Return the account whose tree a call is for, and the argument with the path in that tree.
 
-    Raises ApiError if the account may not do this there.
+    A member names a folder of another account by ``ns:ID``. Raises ApiError if the member may not do this there.
     """
     if function not in _BY_NAMESPACE or not arg["path"].startswith("ns:"):  # nearly always, so that it costs nothing
         return state, arg
-    folder_id, slash, rest = arg["path"].removeprefix("ns:").partition("/")
+    folder_id, slash, remainder = arg["path"].removeprefix("ns:").partition("/")
     if folder_id == state.tree.namespace:
         return state, arg
     action, subject = _WRITES.get(function, ""), "path_write" if function == "files/delete_v2" else "path"
@@ -64,7 +64,7 @@ def lead_to_owner(state: State, function: str, arg: dict[str, Any], now_s: float
     if action and not owner.account.lets_member(action, by_role=member.level == "editor"):
         raise _refuse_writing(state, subject)
     _, node = find_shared(owner, folder_id, "path")
-    return owner, {**arg, "path": owner.tree.paths.path(node) + slash + rest}
+    return owner, {**arg, "path": owner.tree.paths.path(node) + slash + remainder}
 
 
 def _refuse_writing(state: State, subject: str) -> ApiError:
@@ -86,7 +86,7 @@ def _find_owner(state: State, folder_id: str) -> State | None:
 
 
 def _read_address(state: State, selector: tuple[str, Any]) -> str:
-    """Return the address that a selector means. Raises ApiError."""
+    """Return the address of the account that a selector names. Raises ApiError."""
     kind, value = selector
     if kind == "email":
         return str(value)
@@ -97,7 +97,7 @@ def _read_address(state: State, selector: tuple[str, Any]) -> str:
 
 
 def _read_level(selector: tuple[str, Any]) -> str:
-    if selector[0] not in _GIVEN:
+    if selector[0] not in _GRANTABLE:
         raise ApiError("no_permission")
     return selector[0]
 
@@ -120,7 +120,7 @@ def _run_add(state: State, arg: dict[str, Any], call: Call) -> None:
 
 
 def _find_inviting(state: State, folder_id: str) -> State:
-    """Return the account whose shared folder this one may share on, or this one. Raises ApiError."""
+    """Return the owner of a shared folder, which is this account or lets it invite others. Raises ApiError."""
     owner = _find_owner(state, folder_id)
     if owner is None:
         return state

@@ -315,7 +315,7 @@ def _run_modify(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]
 def page_routes(state: State) -> list[tuple[str, str, Route]]:
     """Return the routes of the links themselves, which people open without a token: a page, or with ``dl=1`` the file.
 
-    A link with a password or for a team shows its page to nobody here, because nobody can log in to it.
+    A link with a password or for a team is refused with status 403, because nobody can log in here.
     """
 
     def open_link(call: Call) -> Answer:

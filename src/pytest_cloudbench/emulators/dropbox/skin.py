@@ -244,7 +244,7 @@ class Dropbox:
 
 
 def _read_authorization(query: bytes, headers: Mapping[bytes, bytes]) -> bytes | None:
-    """Return the token of a request, with the word before it, or None if there is none."""
+    """Return the ``Authorization`` value of a request, from the header or the query, or None if there is none."""
     header = headers.get(b"authorization")
     if header is None and b"authorization=" in query:
         value = parse_form(query).get("authorization")

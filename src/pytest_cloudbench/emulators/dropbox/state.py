@@ -42,7 +42,7 @@ class SharedLink:
 
 @dataclass(slots=True)
 class FolderMember:
-    """What another account may do in a shared folder, and whether it has mounted it."""
+    """The access level of another account in a shared folder, and whether it has mounted the folder."""
 
     level: str
     is_mounted: bool = False

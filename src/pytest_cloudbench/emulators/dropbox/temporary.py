@@ -1,7 +1,7 @@
 """Links that work for some hours without a token: one kind to download a file, one to upload a file once.
 
-A link uses the host of the request for it, which is this process's address on loopback, or a real name, which leads
-through the proxy.
+A link has the host to which the client sent its request. That is this process's address on loopback, or a real name for
+clients that come through the proxy.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Content that moves without the client: a folder as one ZIP file, and a file from an address.
+"""Downloading a folder as one ZIP file, and saving the content of a URL as a file.
 
-The emulator never leaves loopback. An address on any other host fails with the service's own words for a host that
-cannot be reached.
+The emulator never leaves loopback. A URL on any other host fails with the service's own error for a host that cannot be
+reached.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _run_save_url(state: State, arg: dict[str, Any], call: Call) -> dict[str, An
 
 
 async def _save_url_content(state: State, path: str, url: str) -> dict[str, Any]:
-    """Return the result of a finished job, as its check reports it."""
+    """Save the content of a URL, and return the job's result as its check reports it."""
     try:
         content = await asyncio.to_thread(_fetch_url, url)
     except FileNotFoundError:

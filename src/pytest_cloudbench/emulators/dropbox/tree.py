@@ -80,14 +80,14 @@ class Tree:
         return PathEntry(gone.path, gone.node, None, is_gone=True) if gone else self.paths.get(path, now_s)
 
     def find_file(self, path: str, now_s: float) -> tuple[PathEntry, Version]:
-        """Like ``get``, but raise StoreError unless it is a file."""
+        """Like ``get``, but raise StoreError unless the entry is a file."""
         entry = self.get(path, now_s)
         if entry.version is None:
             raise StoreError("not_file")
         return entry, entry.version
 
     def find_folder(self, path: str, now_s: float) -> Folder:
-        """Like ``get``, but raise StoreError unless it is a folder."""
+        """Like ``get``, but raise StoreError unless the entry is a folder."""
         node = self.get(path, now_s).node
         if not isinstance(node, Folder):
             raise StoreError("not_folder")

@@ -54,7 +54,7 @@ def answer_no_content() -> Answer:
 
 
 def answer_page(status: int, text: str) -> Answer:
-    """Return an HTML page, which the servers in front of the API answer instead of JSON."""
+    """Return an HTML page, which the servers in front of the API send instead of JSON."""
     page = f"<!DOCTYPE html>\n<html lang=en>\n<title>Error {status}</title>\n<p><b>{status}.</b> {text}\n"
     return Answer(status, [(b"content-type", b"text/html; charset=UTF-8")], page.encode())
 

@@ -165,7 +165,7 @@ def _check_shortcut(state: DriveState, metadata: Mapping[str, Any], now_s: float
 
 
 def _change_metadata(meta: DriveMeta, metadata: Mapping[str, Any], now_s: float, name: str) -> str:
-    """Apply the metadata of a client to ``meta``. Return its name, or ``name`` if the client gives none."""
+    """Apply the metadata of a client to ``meta``. Return the name that the client gives, or else ``name``."""
     for key, value in metadata.items():
         kinds = _CLIENT_PROPERTIES.get(key)
         if kinds is None:
@@ -353,7 +353,7 @@ def list_files(state: DriveState, call: Call) -> Answer:
 def _search_files(
     state: DriveState, search: Search, params: Mapping[str, str], now_s: float, before: float
 ) -> Iterator[FileView]:
-    """Return the files that match a search, latest created first, from one with a smaller number than ``before`` on.
+    """Return the files that match a search and whose creation number is below ``before``, latest created first.
 
     Raises DriveError.
     """
@@ -400,7 +400,7 @@ def _search_candidates(
 def _search_scope(
     state: DriveState, params: Mapping[str, str]
 ) -> tuple[Callable[[Node], bool], Callable[[Node], bool]]:
-    """Return which files a search without a parent looks at, and which removed ones. Raises DriveError."""
+    """Return filters for the files and the removed files that a search without a parent looks at. Raises DriveError."""
     if APP_DATA in read_spaces(params):
         return lambda node: not state.drive_id_of(node), lambda node: True
     drive_id, corpora = params.get("driveId", ""), params.get("corpora", "user")

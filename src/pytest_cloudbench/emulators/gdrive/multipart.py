@@ -1,6 +1,6 @@
-"""A reader of multipart uploads, which hold metadata and content in one body, while they arrive.
+"""A reader of multipart uploads (metadata and content in one body), which works while the body arrives.
 
-It accepts ``multipart/related`` in all forms that clients write, and under other multipart labels. Google's own client
+It accepts ``multipart/related`` in all forms that clients write, and other multipart types. Google's own client
 for Python ends lines with a line feed alone.
 """
 

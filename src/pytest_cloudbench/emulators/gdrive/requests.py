@@ -48,19 +48,19 @@ def read_spaces(params: Mapping[str, str]) -> frozenset[str]:
     return spaces or frozenset({"drive"})
 
 
-def read_page_size(params: Mapping[str, str], default: int, most: int) -> int:
+def read_page_size(params: Mapping[str, str], default: int, limit: int) -> int:
     """Return the parameter ``pageSize``. Raises DriveError."""
     text = params.get("pageSize", "")
     if not text:
         return default
-    if not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= most:
-        message = f"Invalid value '{text}'. Values must be within the range: [1, {most}]"
+    if not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= limit:
+        message = f"Invalid value '{text}'. Values must be within the range: [1, {limit}]"
         raise DriveError(400, "invalidParameter", message, "pageSize")
     return int(text)
 
 
 def read_page_start(params: Mapping[str, str]) -> int:
-    """Return the index at which the requested page begins, 0 for the first page. Raises DriveError."""
+    """Return the number in ``pageToken``, where the page begins, or 0 for the first page. Raises DriveError."""
     text = params.get("pageToken", "")
     if not text:
         return 0

@@ -1,7 +1,7 @@
 """The functions of the API that each scope allows, and those that this emulator does not offer.
 
 Names of scopes and functions are those of Google's discovery document. ``drive.file`` allows the same as ``drive``
-here: the emulator does not imitate that it hides the files of other applications.
+here, while Google hides the files of other applications from it.
 """
 
 from __future__ import annotations

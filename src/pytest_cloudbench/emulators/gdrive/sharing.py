@@ -23,9 +23,9 @@ from pytest_cloudbench.emulators.skin import Answer, Call
 _ROLES = frozenset({"owner", "organizer", "fileOrganizer", "writer", "commenter", "reader"})
 _WRITING_ROLES = frozenset({"organizer", "fileOrganizer", "writer"})
 _TRASHING_ROLES, _DELETING_ROLES = frozenset({"organizer", "fileOrganizer"}), frozenset({"organizer"})
-"""Roles that may trash and delete ("Roles and permissions"). Those of My Drive may not: its files are their owners'."""
+"""Roles that may trash, and roles that may delete ("Roles and permissions"). In My Drive only the owner may."""
 READS_BODY = frozenset({"files.update", "permissions.create", "permissions.update"})
-"""Functions of which the body decides whether another account may use them, see ``check_member``."""
+"""Functions that another account may call only with certain bodies, see ``check_member``."""
 _FILE_IN_PATH = re.compile(r"/files/([^/]+)")
 _PERMISSION_FIELDS: Selection = {"kind": None, "id": None, "type": None, "role": None}
 _PUBLIC_PERMISSION_FIELDS: Selection = {**_PERMISSION_FIELDS, "allowFileDiscovery": None}
@@ -172,9 +172,9 @@ def refuse_member(state: DriveState, call: Call, address: str) -> Answer | None:
 
 
 def check_member(state: DriveState, call: Call, address: str) -> None:
-    """Raise DriveError if another account does with the file what only more than a writing role allows.
+    """Raise DriveError if the body of another account's call asks for what a writing role does not allow.
 
-    These are trashing and restoring, and giving or changing ownership, which only the owner may.
+    That is to trash or restore a file, and to give or change ownership, which only the owner may.
     """
     body = read_json_body(call)
     if call.route.name == "files.update":

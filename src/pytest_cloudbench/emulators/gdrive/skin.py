@@ -76,7 +76,7 @@ _THROTTLED: Mapping[str, tuple[int, str]] = {
 
 
 class GoogleDrive:
-    """The skin: see ``skin.Skin``."""
+    """The skin of Google Drive, as described by ``skin.Skin``."""
 
     roles = ("api", "oauth", "web")
     host_names = (
@@ -260,7 +260,7 @@ class GoogleDrive:
 
 
 def _read_header(query: bytes, headers: Mapping[bytes, bytes]) -> bytes | None:
-    """Return the ``Authorization`` header of a request, whose token may be in the query instead. None: it has none."""
+    """Return the ``Authorization`` header of a request, made from the query if that has the token, or None."""
     header = headers.get(b"authorization")
     if header is None and b"access_token=" in query:
         return b"Bearer " + parse_form(query).get("access_token", "").encode()

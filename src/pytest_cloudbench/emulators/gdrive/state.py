@@ -114,10 +114,10 @@ class DriveState:
     def address(self, address: str) -> None:
         self.user = _describe_user(address)
         """The person whose account this is."""
-        same = {name: self.user[name] for name in ("emailAddress", "displayName", "photoLink")}
+        identity = {name: self.user[name] for name in ("emailAddress", "displayName", "photoLink")}
         owner = {
             "kind": "drive#permission", "id": self.user["permissionId"], "type": "user", "role": "owner",
-            "deleted": False, **same, "pendingOwner": False,
+            "deleted": False, **identity, "pendingOwner": False,
         }  # fmt: skip
         self._owner = {owner["id"]: owner}
         """The permission that every file has. Permissions are replaced and never changed, so files can share it."""

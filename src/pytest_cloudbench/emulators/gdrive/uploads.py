@@ -1,7 +1,7 @@
 """Simple, multipart and resumable uploads (``/upload/drive/v3/files``), for new files and new content.
 
-A resumable session stores pieces while they arrive. Of a piece that is cut off it keeps whole units of 256 KiB, and a
-client can ask how much it has stored.
+A resumable session stores pieces while they arrive. If a piece is cut off, its whole units of 256 KiB stay. A client
+can ask how much is stored.
 
 ==================================  ==========================================================
 a piece                             answer
@@ -59,11 +59,11 @@ class DriveSession:
     """The bytes after the last whole unit, which count only once their piece is complete."""
 
     piece: object = None
-    """The sink of the piece that is arriving, or of the last piece that did."""
+    """The sink of the piece that is arriving, or of the last piece that has arrived."""
 
     @property
     def counted_bytes(self) -> int:
-        """The number of bytes that count. Of an incomplete piece these are its whole units."""
+        """The number of bytes that count. An incomplete piece counts with its whole units only."""
         return self.units.size_bytes
 
     @property

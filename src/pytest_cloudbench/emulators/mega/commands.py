@@ -30,7 +30,7 @@ class CommandContext:
         state: the content of the account.
         account: the user.
         now_s: when the request arrived.
-        base_url: the address that the client used, to begin the addresses in answers with.
+        base_url: the scheme and host with which addresses in answers begin.
         public: the link of the public folder that handles refer to. If empty, they refer to the account's own nodes.
         session: the session of the client, empty without a login.
     """
@@ -269,7 +269,7 @@ def _remove_node(context: CommandContext, node: Node, command: _Command) -> None
 
 
 def _change_link(context: CommandContext, command: _Command) -> Any:
-    """Answer with the public link of a node, which is made if there is none, or remove it."""
+    """Answer with the public link of a node, after making one if there is none. Or remove the link."""
     state = context.state
     node = state.find_own_node(command.get("n"), context.now_s)
     link = next((candidate for candidate, handle in state.links.items() if handle == node.id), None)
@@ -289,7 +289,7 @@ def _change_link(context: CommandContext, command: _Command) -> Any:
 
 
 def _change_share(context: CommandContext, command: _Command) -> Any:
-    """Let the holders of its link read a folder, or stop that. The account has nobody else to share with."""
+    """Share a folder with the holders of its link, or stop that. The account has nobody else to share with."""
     state = context.state
     node = state.find_own_node(command.get("n"), context.now_s)
     targets = command.get("s")
@@ -313,7 +313,7 @@ def _change_share(context: CommandContext, command: _Command) -> Any:
 def _store_share_keys(context: CommandContext, request: object, new_nodes: Mapping[str, Node]) -> None:
     """Store the keys of nodes in shares.
 
-    ``request`` holds shares, handles of nodes, and a flat list of triples: an index of each, and the key.
+    ``request`` holds shares, handles of nodes, and a flat list of triples: index of a share, index of a handle, key.
     """
     if request is None:
         return

@@ -1,7 +1,7 @@
 """The login of a user: keys, sessions, and the proof of work that precedes it.
 
-The keys are derived from the password in the way of either version of accounts. The service knows neither the password
-nor the master key, so the emulator first derives what the service would store. It does so when a client first asks.
+The keys are derived from the password as in accounts of version 1 or 2. The service knows neither the password nor the
+master key, so the emulator first derives what the service would store. It does so when a client first asks.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ class User:
 
     Args:
         tokens: makes random names. One seed gives the same names, so a session outlives a reset of the emulator.
-        version: of the account, 1 or 2.
+        version: the version of the account, 1 or 2.
 
     Attributes:
         email: the user's name at login.
-        password: clients derive their keys from it.
+        password: the password, from which clients derive their keys.
         user: the handle of the user.
     """
 

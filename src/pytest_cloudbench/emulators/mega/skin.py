@@ -36,7 +36,7 @@ _WAIT_S = 40.0
 
 
 class Mega:
-    """The skin: see ``skin.Skin``."""
+    """The skin of MEGA, as described by ``skin.Skin``."""
 
     roles = ("api",)
     host_names = (_API, "*.userstorage.mega.co.nz")
@@ -84,7 +84,7 @@ class Mega:
         return self._routes.find(method, path)
 
     def refused(self, call: Call, refusal: Refusal) -> Answer:
-        """Answer with the error's number, or to a download with status 509 and the seconds to wait."""
+        """Answer with the error's number. A download gets status 509 and the seconds to wait."""
         if call.route.kind is Kind.READ:
             return Answer(509, [*_BYTES, (b"x-mega-time-left", b"%d" % refusal.retry_after_s)], b"")
         return _number_answer(Code[refusal.reason])
@@ -175,10 +175,10 @@ class Mega:
         return _json_answer({"a": list(events), "sn": new_cursor})
 
     async def _wait_for_events(self, call: Call) -> Answer:
-        """Answer as soon as there are events after the cursor in the address."""
+        """Answer as soon as there are events after the cursor in the address, or after ``_WAIT_S``."""
         log, end_s = self.state.log, call.now_s + _WAIT_S
-        woken = asyncio.Event()
-        log.listeners.append(woken.set)
+        wake_up = asyncio.Event()
+        log.listeners.append(wake_up.set)
         try:
             while (now_s := self._clock.now_s()) < end_s:
                 try:
@@ -186,14 +186,14 @@ class Mega:
                         break
                 except Failure:
                     break
-                woken.clear()
+                wake_up.clear()
                 until_s = min(end_s, log.next_change_s())
                 try:
-                    await asyncio.wait_for(woken.wait(), self._clock.real_s(max(0.0, until_s - now_s)))
+                    await asyncio.wait_for(wake_up.wait(), self._clock.real_s(max(0.0, until_s - now_s)))
                 except TimeoutError:
                     continue
         finally:
-            log.listeners.remove(woken.set)
+            log.listeners.remove(wake_up.set)
         return Answer(200, [(b"content-type", b"text/html")], b"0")
 
 

@@ -67,7 +67,7 @@ class PendingUpload:
 
 
 def _is_boundary(offset: int) -> bool:
-    """Return whether a chunk begins at this offset. The first has 128 KiB, and each 128 KiB more up to 1 MiB."""
+    """Return whether a chunk begins at this offset. Chunks grow by 128 KiB each, from 128 KiB to 1 MiB."""
     start, chunk_bytes = 0, _FIRST_CHUNK_BYTES
     while start < offset and chunk_bytes < _LARGEST_CHUNK_BYTES:
         start, chunk_bytes = start + chunk_bytes, chunk_bytes + _FIRST_CHUNK_BYTES

@@ -131,9 +131,9 @@ def grant_token(state: GraphState, call: Call) -> Answer:
     if "offline_access" not in scope.split():
         value.pop("refresh_token", None)
     else:
-        renewed = value.setdefault("refresh_token", f"M.C5_BAY.{state.tree.random_token(80)}")
+        refresh_token = value.setdefault("refresh_token", f"M.C5_BAY.{state.tree.random_token(80)}")
         if kind != _REFRESH_TOKEN or granted_scope:  # a token that a test invented has every scope
-            state.scopes[renewed] = granted_scope or scope
+            state.scopes[refresh_token] = granted_scope or scope
     identity = _identity_fields(state.person, call, client, scope, form, state.nonces.pop(proof, ""))
     return _answer_uncached(200, value | identity)
 
@@ -257,7 +257,7 @@ def accept_user_code(state: GraphState, call: Call) -> Answer:
 
 
 def normalise_header(header: bytes) -> bytes:
-    """Return an ``Authorization`` header as tokens are kept: the word before the token may be in lower case."""
+    """Return an ``Authorization`` header in the form of the keys of ``OAuth.tokens``, with ``Bearer`` capitalised."""
     if header.startswith(b"Bearer "):
         return header
     kind, _, token = header.partition(b" ")

@@ -40,7 +40,7 @@ _BEHAVIORS = ("fail", "replace", "rename")
 
 
 def parse_behavior(value: object, default: str) -> str:
-    """Return the behavior for a name that is taken. Raises GraphError if the client names none that exists."""
+    """Return the behavior for a name that is taken. Raises GraphError if the client names an unknown one."""
     if value in (None, ""):
         return default
     if value not in _BEHAVIORS:
@@ -130,13 +130,13 @@ def _get_item(request: GraphRequest) -> Answer:
 
 def _list_children(request: GraphRequest) -> Answer:
     node, size = request.find_node(), read_page_size(request)
-    key, is_down = _sort_order(request)
+    key, is_descending = _sort_order(request)
     mark = _read_skip_token(request, str if key is None else int)
     children: Iterator[Node] = iter(())
     if isinstance(node, Folder) and key is None:
         children = request.tree.list_children(node, request.now_s, after=str(mark).lower())
     elif isinstance(node, Folder):
-        in_order = sorted(request.tree.list_children(node, request.now_s), key=key, reverse=is_down)
+        in_order = sorted(request.tree.list_children(node, request.now_s), key=key, reverse=is_descending)
         children = islice(in_order, max(0, int(mark)), None)
     page = list(islice(children, size))
     names = [name for name in request.odata_option("select").split(",") if name]
@@ -224,9 +224,9 @@ def answer_download(state: GraphState, call: Call, proof: str) -> Answer | None:
     """Answer with the content behind an address that needs no token, or return None if the address is not valid now."""
     claim = state.verify_signature(proof) or ""
     item_id, _, version_part = claim.partition(".")
-    rev, _, until = version_part.partition(".")
+    rev, _, expiry = version_part.partition(".")
     node = state.tree.store.by_id(item_id)
-    if not claim or int(until) < call.now_s or not isinstance(node, File):
+    if not claim or int(expiry) < call.now_s or not isinstance(node, File):
         return None
     if not state.tree.is_in_drive(node) and not state.tree.is_fading(node, call.now_s):
         return None
@@ -234,8 +234,8 @@ def answer_download(state: GraphState, call: Call, proof: str) -> Answer | None:
     if version is None:
         return None
     size = version.blob.size_bytes
-    safe = node.name.encode("ascii", "replace").decode().replace("?", "_")
-    disposition = f"attachment; filename*=UTF-8''{quote(node.name, '')}; filename=\"{safe}\""
+    ascii_name = node.name.encode("ascii", "replace").decode().replace("?", "_")
+    disposition = f"attachment; filename*=UTF-8''{quote(node.name, '')}; filename=\"{ascii_name}\""
     headers = [
         (b"content-type", guess_content_type(node.name).encode("ascii", "replace")),
         (b"content-disposition", disposition.encode()),
@@ -392,8 +392,8 @@ def _start_copy(request: GraphRequest) -> Answer:
         try:
             if not tree.is_in_drive(node) or not tree.is_in_drive(target):
                 raise StoreError("not_found")
-            find_free_name = resolve_name_conflict(later_request, target, name, behavior)
-            return tree.copy(node, target, find_free_name, now_s)
+            free_name = resolve_name_conflict(later_request, target, name, behavior)
+            return tree.copy(node, target, free_name, now_s)
         except StoreError as error:
             return error.reason
 

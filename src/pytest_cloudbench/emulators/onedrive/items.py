@@ -176,7 +176,7 @@ def format_item(request: GraphRequest, node: Node, *, is_listed: bool = False, h
 
 @lru_cache(maxsize=128)
 def _format_author(address: str) -> str:
-    """Return by whom an account's items are made and changed, as JSON."""
+    """Return the identity that makes and changes an account's items, as JSON."""
     return json.dumps({"application": dict(APP), "user": dict(describe_person(address))})
 
 

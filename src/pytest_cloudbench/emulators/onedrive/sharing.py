@@ -77,7 +77,7 @@ def refuse_member(state: GraphState, call: Call, email: str) -> GraphError | Non
 
 
 def open_link_page(state: GraphState, call: Call) -> Answer:
-    """Answer a person who opens a link without an account: with a page, or with ``download=1`` with the file."""
+    """Answer a person without an account who opens a link. With ``download=1`` the answer is the file, else a page."""
     link = next((entry for entry in state.permissions.values() if urlsplit(entry.url).path == call.path), None)
     if link is None or link.is_expired(call.now_s):
         return Answer(404, _PLAIN, b"This link has been removed.")

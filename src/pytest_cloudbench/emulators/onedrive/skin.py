@@ -80,7 +80,7 @@ class _ParsedParameters(dict[str, str]):
 
 
 class OneDrive:
-    """The skin: see ``skin.Skin``."""
+    """The skin of OneDrive, as described by ``skin.Skin``."""
 
     roles = ("api", "login")
     host_names = (
@@ -127,7 +127,7 @@ class OneDrive:
         self.state.job_times = profile.jobs
 
     def route(self, method: str, path: str, query: bytes) -> Match | None:
-        """Return the route of a request, which is matched by its path unless it is the address of an item."""
+        """Return the route of a request: by its function for an address in a drive, and by its path for any other."""
         address = parse_address(path)
         if address is not None:
             name = address.function if address.base or address.function else "drive"
@@ -137,7 +137,7 @@ class OneDrive:
         return self._plain_routes.find(method, merge_slashes(path))
 
     def recognises(self, path: str, query: bytes, headers: Mapping[bytes, bytes]) -> bool:
-        """Return whether a request has a token of this account, or is for an address that it signed or made."""
+        """Return whether a request has a token of this account, or is for an address that this account issued."""
         if (header := headers.get(b"authorization")) is not None:
             return account.normalise_header(header) in self.state.oauth.tokens
         if b"tempauth=" in query:

@@ -222,7 +222,7 @@ class GraphRequest:
 
     @property
     def is_spaced(self) -> bool:
-        """True if the other part of the service answers, which it does for items by path and for ``delta``."""
+        """True if the part of the service answers whose content type has spaces: for items by path and ``delta``."""
         address = self.address
         return address.drive.startswith("drives/") and (address.path is not None or address.function == "delta")
 

@@ -143,7 +143,7 @@ class GraphTree:
         return path
 
     def find_visible_version(self, node: Node, now_s: float) -> tuple[File, Version]:
-        """Return an item as a file, and its version that reads see. Raises StoreError."""
+        """Return a file and its version that reads see. Raises StoreError, also for a folder."""
         if not isinstance(node, File):
             raise StoreError("not_file")
         version = node.seen(now_s)
@@ -152,7 +152,7 @@ class GraphTree:
         return node, version
 
     def list_children(self, folder: Folder, now_s: float, after: str = "") -> Iterator[Node]:
-        """Yield the items that listings see in a folder, in order of their folded names, starting after one of them."""
+        """Yield the items that listings see in a folder, in order of folded name, starting after ``after``."""
         nodes: Iterator[Node] = folder.sorted_by(_fold_name).after(after)
         fading: dict[str, Node] = {_fold_name(file): file for file in self.store.fading(folder, now_s)}
         if fading:
@@ -290,20 +290,20 @@ class GraphTree:
     def restore(self, item_id: str, parent: Folder | None, name: str, now_s: float) -> Node:
         """Move an item from the recycle bin to ``parent``, by default to its former folder. Raises StoreError."""
         node = self.store.get(item_id)
-        former = parent or item_details(node).former
-        if node.parent is not self.bin or former is None or not self.is_in_drive(former):
+        folder = parent or item_details(node).former
+        if node.parent is not self.bin or folder is None or not self.is_in_drive(folder):
             raise StoreError("not_found")
         name = name or node.name
-        if self.find_child(former, name) is not None:
+        if self.find_child(folder, name) is not None:
             raise StoreError("taken")
         size = self.size_of(node)
         self.store.require_space(size)
-        self.store.move(node, former, name, now_s)
+        self.store.move(node, folder, name, now_s)
         for entry in node.below() if isinstance(node, Folder) else ():
             self.store.log.add(entry.id, now_s)
         item_details(node).former = None
         item_details(self.bin).size_bytes -= size
-        self._add_size(former, size)
+        self._add_size(folder, size)
         self.store.used_bytes += size
         return node
 

@@ -18,12 +18,12 @@ _WAKE = -1
 
 
 class Carrier:
-    """Connects to services here for clients on one host, and carries the bytes, in a thread that begins with the first.
+    """Connects to services here for clients on one host, and carries the bytes, in a thread.
 
     Args:
-        name: the host's.
-        queue: of the connection to the host.
-        command: has the relay do something.
+        name: the host's name.
+        queue: the frames that wait for the pipe to the host.
+        command: sends the relay a command.
     """
 
     def __init__(self, name: str, queue: FrameQueue, command: Callable[..., None]) -> None:
@@ -91,7 +91,7 @@ class Carrier:
         self.do(partial(self._tcp.take_credits, payload))
 
     def do(self, work: Callable[[], None]) -> None:
-        """Have the thread do something."""
+        """Have the thread call a function."""
         self._to_do.append(work)
         self._notify()
 
@@ -146,7 +146,7 @@ class Carrier:
             self._command(reset=stream)
             return
         connection.setblocking(False)
-        # What goes wrong is seen when it is used, and reaches the client as a reset.
+        # An error shows when the connection is used, and reaches the client as a reset.
         connection.connect_ex((host, port))
         self._tcp.add(stream, connection)
 

@@ -1,4 +1,4 @@
-"""A check before a session of whether agents can run on hosts, in one line for each host."""
+"""The check, before a session, whether agents can run on hosts: one line for each host."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Checked:
     """A host, and whether agents can run there.
 
     Attributes:
-        host: which.
-        is_ready: whether they can.
-        text: what there is to know of it, or why they cannot and what to do.
+        host: the host.
+        is_ready: whether agents can run there.
+        text: facts about the host, or why agents cannot run there and what to do.
     """
 
     host: Host
@@ -67,16 +67,18 @@ def _ask(connection: HostConnection, host: Host) -> Checked:
             host, False, f"{reason}: run cloudbench hosts install, or install pytest-cloudbench {__version__} there"
         )
     if (answer["version"], answer["code"]) != (__version__, digest_code()):
-        theirs = f"pytest-cloudbench {answer['version']} with code {answer['code']}"
-        here = f"this machine {__version__} with {digest_code()}"
-        return Checked(host, False, f"has {theirs}, and {here}: run cloudbench hosts install, or install the same")
+        host_text = f"pytest-cloudbench {answer['version']} with code {answer['code']}"
+        own_text = f"this machine {__version__} with {digest_code()}"
+        return Checked(
+            host, False, f"has {host_text}, and {own_text}: run cloudbench hosts install, or install the same"
+        )
     about = connection.description
     memory = f", {about['free_bytes'] / 2**30:.1f} GiB free" if about.get("free_bytes") else ""
-    off_s, bound_ms = offset.offset_ns / 1e9, offset.error_ns / 1e6
-    way = "ahead" if off_s > 0 else "behind"
+    offset_s, bound_ms = offset.offset_ns / 1e9, offset.error_ns / 1e6
+    direction = "ahead" if offset_s > 0 else "behind"
     clock = (
-        f"clock {abs(off_s):.3g} s {way}"
-        if abs(off_s) >= _CLOCK_IS_WRONG_S
+        f"clock {abs(offset_s):.3g} s {direction}"
+        if abs(offset_s) >= _CLOCK_IS_WRONG_S
         else f"clock right within {bound_ms:.1f} ms"
     )
     return Checked(

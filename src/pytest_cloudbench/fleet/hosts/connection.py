@@ -1,4 +1,4 @@
-"""The controller's side of a connection to one host: it begins within a bounded time, and ends as one."""
+"""The controller's side of a connection to one host. When the connection ends, all its streams do."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _SPARE_S = 10.0
 _END_S = 5.0
 _LAST_LINES = 60
 _LINE_S = 2.0
-"""How long what a program has said may take to arrive after its end."""
+"""How long a program's last lines may take to arrive after its end."""
 _NOT_FOR_PEOPLE = (">>>", "now exit", " ", "Traceback", "Fatal Python")
-"""How lines begin that an interpreter writes around what it has to say."""
+"""The beginnings of lines that an interpreter writes around its actual message."""
 
 _BEGIN = """
 import sys, types
@@ -38,20 +38,20 @@ for name, source in {sources!r}.items():
     exec(source, module.__dict__)
 module.main({silence_s})
 """
-"""What a bare Python runs: the modules that were sent, by the names by which they import each other."""
+"""The code that a bare Python runs. It loads the sent modules under the names by which they import each other."""
 
 
 class HostStream:
     """The bytes of one agent, with the methods of ``execnet.gateway_base.Popen2IO``.
 
     Args:
-        connection: carries them.
-        number: of the stream.
+        connection: the connection that carries them.
+        number: the stream's number.
         execmodel: execnet's execution model for this process.
-        is_held: nobody learns of its end before ``release``.
+        is_held: whether users of the stream learn of its end only after ``release``.
 
     Attributes:
-        has_started: whether there is a process at the other end, or never will be.
+        has_started: whether the process at the other end has started, or will never start.
     """
 
     error = (OSError, EOFError)
@@ -129,7 +129,7 @@ class HostConnection:
     """A connection to one host, made in the background.
 
     Args:
-        host: where to.
+        host: the host to connect to.
         patience_s: how long the host may say nothing before it is given up.
         lost: called once, from another thread, with the reason, when the host is given up.
 
@@ -177,7 +177,7 @@ class HostConnection:
         self._outgoing.put(stream, data)
 
     def command(self, **message: Any) -> None:
-        """Have the relay do something."""
+        """Send the relay a command."""
         self.send(0, json.dumps(message).encode())
 
     def find_port(self, address: tuple[str, int]) -> int:
@@ -257,7 +257,7 @@ class HostConnection:
             process.stdout.close()
         process.kill()
         status = process.wait()
-        notices.join(_END_S)  # agents that are left may hold its end
+        notices.join(_END_S)  # agents that still run may keep the pipe open
         ended = f"{self.host.command[0]} ended with exit status {status}"
         self.give_up(f"the connection broke: {ended}" if self._has_answered.is_set() else self.last_line() or ended)
 
@@ -315,7 +315,7 @@ class HostConnection:
         with contextlib.suppress(OSError), pipe:
             pipe.write(begin)
             pipe.flush()
-            # What follows is not for the interpreter that reads this line.
+            # Bytes that are sent earlier would be read by the interpreter, not by the relay that it starts.
             while not self._has_answered.wait(relay.BEAT_S):
                 if self.lost_because or self._is_closing.is_set():
                     return
@@ -352,7 +352,7 @@ class HostConnection:
     def _watch(self) -> None:
         """Give the host up when it has said nothing for too long, and tell it meanwhile that this process runs.
 
-        One that is given up may tidy up before the connection is cut.
+        A host that is given up has some seconds to tidy up before the connection is cut.
         """
         while not self._is_closing.wait(relay.BEAT_S) and not self.lost_because:
             if self._has_answered.is_set():
@@ -367,7 +367,7 @@ class HostConnection:
 
 
 def _pack_relay(silence_s: float) -> bytes:
-    """Return the one line that has a bare Python run the relay."""
+    """Return the line of code with which a bare Python runs the relay."""
     modules = (streams, installer, processes, relay)
     sources = {module.__name__: inspect.getsource(module) for module in modules}
     packed = base64.b64encode(zlib.compress(_BEGIN.format(sources=sources, silence_s=silence_s).encode())).decode()

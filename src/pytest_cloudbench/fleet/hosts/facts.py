@@ -24,7 +24,7 @@ _FAR_AWAY = ("192.0.2.1", 9)
 
 
 class HostFacts(Message, frozen=True):
-    """What an agent says of the host that it runs on.
+    """The facts that an agent reports about the host that it runs on.
 
     Attributes:
         machine: its system, processors and Python, as ``results.machine`` describes them.
@@ -32,7 +32,7 @@ class HostFacts(Message, frozen=True):
         memory_bytes: the memory that it has, None if the system does not tell.
         address: its own address on the way to other networks, which a router may change. Empty if there is no such way.
         clock_offset_ns: what is added to the times of this agent's records to get the controller's.
-        clock_error_ns: the bound on the error of that.
+        clock_error_ns: the bound on the error of ``clock_offset_ns``.
     """
 
     machine: str
@@ -95,9 +95,10 @@ class SessionHosts:
         return find_line(self._lines, "", identify(), provider)
 
     def describe(self, item: Item, provider: str = "") -> list[dict[str, Any]]:
-        """Return for an item's entry all hosts that carried its agents or should have. Empty if that was only this one.
+        """Return the hosts that carried an item's agents or should have, for its entry. Empty if only this machine did.
 
-        ``agents`` took part from the beginning, of which ``lost_agents`` were lost. ``absent_agents`` never began.
+        A row counts the ``agents`` that took part from the beginning, the ``lost_agents`` among these, and the
+        ``absent_agents`` that never began.
         """
         agents: dict[str, list[str]] = {}
         for agent in item.entered:
@@ -132,6 +133,6 @@ class SessionHosts:
 
 
 def _merge_facts(facts: Sequence[HostFacts]) -> dict[str, Any]:
-    """Return what all agents of a host say of it: the best measurement of its clock, with a bound that all keep."""
-    best = min(facts, key=lambda one: one.clock_error_ns)
-    return {**best.plain(), "clock_error_ns": max(one.clock_error_ns for one in facts)}
+    """Return the facts of the agent that measured its clock best, with the largest error bound of all agents."""
+    best = min(facts, key=lambda report: report.clock_error_ns)
+    return {**best.plain(), "clock_error_ns": max(report.clock_error_ns for report in facts)}

@@ -1,7 +1,7 @@
 """The plugin that gives xdist its workers on other hosts, and goes on without a host that is gone.
 
-It uses private names of pytest-xdist and execnet, as ``fleet.start.forking`` does. ``tests/fleet/hosts`` fails by their
-names when one of them moves.
+It uses private names of pytest-xdist and execnet, as ``fleet.start.forking`` does. Tests in ``tests/fleet/hosts``
+fail and name it when one of them moves.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def receive_here():
 
 channel.receive = receive_here
 """
-"""What precedes the code that xdist runs in a worker elsewhere: it gets paths of that host, not the controller's."""
+"""The code that precedes xdist's own in a worker on another host. It replaces the controller's paths by the host's."""
 
 
 def plan_agents(config: pytest.Config, table: str) -> None:
@@ -71,7 +71,7 @@ def connect_hosts(config: pytest.Config, program: str) -> None:
 
     Args:
         config: pytest's configuration in the controller.
-        program: the module that runs where agents are forked from.
+        program: the module that runs in the process that agents are forked from.
     """
     if hosts := config.stash.get(_HOSTS, []):
         agents = HostAgents(config, hosts, config.option.cloudbench_patience, program)
@@ -88,9 +88,9 @@ class HostAgents:
 
     Args:
         config: pytest's configuration in the controller.
-        hosts: where agents run.
+        hosts: the hosts of the agents.
         patience_s: how long a host may say nothing.
-        program: the module that runs where agents are forked from.
+        program: the module that runs in the process that agents are forked from.
     """
 
     def __init__(self, config: pytest.Config, hosts: Sequence[Host], patience_s: float, program: str) -> None:
@@ -107,7 +107,7 @@ class HostAgents:
         setattr(self._dsession, f"worker_{_LOST_EVENT}", self._print_loss)
         self._numbers, self._streams = count(1), dict[str, HostStream]()
         self._inputs = {host.name: SharedInput() for host in hosts}
-        self._is_on_host, self._said = False, set[str]()
+        self._is_on_host, self._printed_hosts = False, set[str]()
         self._check = f"from {probe.__name__} import check; check({__version__!r}, {probe.digest_code()!r})"
         self._connections = {host.name: HostConnection(host, patience_s, self._note_loss) for host in hosts}
         self._open()
@@ -126,9 +126,9 @@ class HostAgents:
 
     # -- hooks ----------------------------------------------------------------------------------------
 
-    @pytest.hookimpl(trylast=True)  # when all plugins have said what a worker is to know
+    @pytest.hookimpl(trylast=True)  # after all plugins have added to the worker's input
     def pytest_configure_node(self, node: WorkerController) -> None:
-        """Say to a worker on another host that nothing here is there: neither this clock nor these files."""
+        """Start a worker on another host, and tell it that it shares neither this machine's clock nor its files."""
         self._is_on_host = bool(node.gateway.spec.host)
         if self._is_on_host:
             node.workerinput[FACTS_KEY]["host"] = ""
@@ -169,7 +169,7 @@ class HostAgents:
     # -- workers --------------------------------------------------------------------------------------
 
     def _set_up(self, spec: Any, putevent: Any) -> Any:
-        """Do what xdist does to start a worker. It would fail if it learned meanwhile that the host is gone."""
+        """Start a worker as xdist does. Until that is done, hide the loss of its host, on which xdist would fail."""
         node = self._set_up_node(spec, putevent)
         if (stream := self._streams.get(node.gateway.id)) is not None:
             stream.release()
@@ -205,7 +205,7 @@ class HostAgents:
         return connection.describe_program(f"{self._check}\n{code}", *args, folder=self._find_folder())
 
     def is_awaited(self, worker: str) -> bool:
-        """Return whether a worker's process has yet to be started, on a host that is there."""
+        """Return whether a worker's process has yet to be started, on a host that is not lost."""
         stream = self._streams.get(worker)
         return stream is not None and not stream.has_started
 
@@ -215,20 +215,22 @@ class HostAgents:
         return "." if folder.startswith("..") else folder
 
     def _map_paths(self) -> dict[str, str]:
-        """Return the arguments that name tests, or pytest's folder and file, by absolute paths, to those of a host.
+        """Return the path on a host for each absolute path: of arguments, root directory and configuration file.
 
-        These are relative to the folder that agents run in.
+        The paths on a host are relative to the folder that agents run in.
         """
         config = self._config
         root = config.rootpath
         start = root / self._find_folder()
         paths = [*config.args, str(root), *([str(config.inipath)] if config.inipath else [])]
-        below = {
+        relative_paths = {
             path: os.path.relpath(path, start)
             for path in paths
             if os.path.isabs(path) and Path(path).is_relative_to(root)
         }
-        return below | {f"--rootdir={path}": f"--rootdir={there}" for path, there in below.items()}
+        return relative_paths | {
+            f"--rootdir={path}": f"--rootdir={relative_path}" for path, relative_path in relative_paths.items()
+        }
 
     def _end_worker(self, node: WorkerController, error: object | None) -> None:
         """Do what xdist does when a worker has crashed. On a host that is gone, none replaces it."""
@@ -269,9 +271,9 @@ class HostAgents:
         """Say once that a host is gone."""
         reporter: Any = self._config.pluginmanager.getplugin("terminalreporter")
         host = connection.host
-        is_said = host.name in self._said
-        self._said.add(host.name)
-        if reporter is not None and not is_said:
+        is_printed = host.name in self._printed_hosts
+        self._printed_hosts.add(host.name)
+        if reporter is not None and not is_printed:
             reporter.ensure_newline()
             reporter.write_line(
                 f"cloudbench: host {host.name}: {connection.lost_because}; going on without its agents ({host.agents})"

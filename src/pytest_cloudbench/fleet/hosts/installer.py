@@ -51,7 +51,7 @@ def describe_python() -> dict[str, Any]:
 
 
 class _Blocks(io.RawIOBase):
-    """The archive, as it comes."""
+    """The archive as a stream, read block by block from the standard input."""
 
     def __init__(self) -> None:
         self._data, self._is_over = b"", False

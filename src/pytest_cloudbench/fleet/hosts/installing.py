@@ -1,7 +1,7 @@
-"""Bringing this package to hosts: what is installed here, in one archive, through the connection. They need no index.
+"""Installation of this package on hosts: what is installed here is sent in one archive. Hosts need no package index.
 
 The files of the wheels that this interpreter has are sent, so compiled modules run only where the interpreter is of the
-same kind. The code is named by its digest, and a later session uses it only if that is its own.
+same kind. The code is named by its digest, and a later session uses it only if it has the same.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _METADATA = ("METADATA", "entry_points.txt")
 
 
 def install_hosts(hosts: Sequence[Host], patience_s: float, extras: Sequence[str] = ()) -> list[Checked]:
-    """Bring this package, and those of some of its extras, to all hosts at the same time.
+    """Bring this package, and the packages of some of its extras, to all hosts at the same time.
 
     Raises UsageError for an extra that is not installed here.
     """
@@ -43,7 +43,7 @@ def install_hosts(hosts: Sequence[Host], patience_s: float, extras: Sequence[str
 
 
 def remove_from_hosts(hosts: Sequence[Host], patience_s: float) -> list[Checked]:
-    """Remove from all hosts what was installed there, and what killed sessions left. ``is_ready``: it is gone."""
+    """Remove from all hosts what was installed there, and what killed sessions left. ``is_ready`` means gone."""
     with ThreadPoolExecutor(len(hosts)) as pool:
         return list(pool.map(partial(_remove, patience_s=patience_s), hosts))
 
@@ -86,12 +86,12 @@ def _start_installer(host: Host, patience_s: float, stack: contextlib.ExitStack)
 def _send_packages(stream: HostStream, distributions: Sequence[Distribution]) -> tuple[bool, str]:
     check = f"import xdist; from {probe.__name__} import check; check({__version__!r}, {probe.digest_code()!r})"
     stream.write(json.dumps({"name": probe.name_code(), "check": check}).encode() + b"\n")
-    there, here = json.loads(read_line(stream)), installer.describe_python()
-    if there["abi"] != here["abi"]:
+    remote, local = json.loads(read_line(stream)), installer.describe_python()
+    if remote["abi"] != local["abi"]:
         stream.write(b'{"sends": false}\n')
         return False, (
-            f"has Python {there['python']} ({there['abi']}), for which the compiled packages of this machine's "
-            f"{here['python']} ({here['abi']}) are not: name such a Python there (python = ...), or install "
+            f"has Python {remote['python']} ({remote['abi']}), for which the compiled packages of this machine's "
+            f"{local['python']} ({local['abi']}) are not: name such a Python there (python = ...), or install "
             f"{_OURS} {__version__} there by pip"
         )
     stream.write(b'{"sends": true}\n')
@@ -142,7 +142,7 @@ class _BlockWriter:
         self._send(b"")
 
     def _send(self, block: bytes) -> None:
-        if self._is_refused:  # archives write their end, whatever has happened
+        if self._is_refused:  # an archive that is closed writes its end, even after an error
             return
         with contextlib.suppress(OSError):  # it has ended: what it has said before is still to be read
             self._stream.write(installer.BLOCK.pack(len(block)) + block)
@@ -180,7 +180,7 @@ def find_distributions(extras: Sequence[str]) -> list[Distribution]:
             needed = Requirement(text)
             if needed.marker is None or needed.marker.evaluate({"extra": extra}):
                 to_do += [(canonicalize_name(needed.name), part) for part in ("", *needed.extras)]
-    return list({name: found for (name, _), found in sorted(chosen.items())}.values())
+    return list({name: package for (name, _), package in sorted(chosen.items())}.values())
 
 
 def _list_files(package: Distribution) -> Iterator[tuple[Path, str]]:

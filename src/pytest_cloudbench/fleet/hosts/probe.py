@@ -24,7 +24,7 @@ def list_package() -> list[tuple[Path, str]]:
 
 @cache
 def digest_code() -> str:
-    """Return a digest of this package's code. Two hosts measure alike only with the same."""
+    """Return a digest of this package's code. Two hosts measure alike only with the same code."""
     digest = hashlib.sha256()
     for path, name in list_package():
         if path.suffix == ".py":
@@ -33,14 +33,14 @@ def digest_code() -> str:
 
 
 def name_code() -> str:
-    """Return the name of this code, by which hosts that it was installed on know it."""
+    """Return the name under which this code is installed on hosts."""
     return f"{__version__}-{digest_code()}"
 
 
 def check(version: str, code: str) -> None:
     """End this process, with a line that says so, if its code is not the controller's.
 
-    This package is forgotten then: pytest warns of modules that were imported before it could rewrite their asserts.
+    If it is, unload this package: pytest warns of modules that were imported before it could rewrite their asserts.
     """
     ours = __version__, digest_code()
     if ours != (version, code):
@@ -51,7 +51,7 @@ def check(version: str, code: str) -> None:
 
 
 def main() -> None:
-    """Write a line of facts, and the time of day in nanoseconds, in 20 characters, for each byte that is read."""
+    """Write a line of facts. Then, for each byte that is read, write the time of day in nanoseconds (20 characters)."""
     importlib.import_module("xdist")  # agents need it, too
     os.write(1, json.dumps({"version": __version__, "code": digest_code()}).encode() + b"\n")
     while os.read(0, 1):

@@ -48,7 +48,7 @@ class _Process:
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def has_ended(self) -> bool:
-        """Return whether the process has ended, and let go of it."""
+        """Return whether the process has ended. If so, close its descriptor."""
         if self._popen is not None:
             return self._popen.poll() is not None
         if self._pidfd < 0:
@@ -131,7 +131,7 @@ class Starter:
     """Starts agents: forked from one warm process where there is one, or as interpreters.
 
     Args:
-        folder: below which they run.
+        folder: the folder below which agents run.
         say: called with a message for the controller.
         find_installed: returns the folder of code that was installed here, by its name and the variables of a process.
     """
@@ -169,12 +169,16 @@ class Starter:
         """Start the warm process, if the system can fork. It reads ``content`` (in base 64) first."""
         if not hasattr(os, "pidfd_open"):
             return
-        control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        how["argv"].append(str(theirs.fileno()))
-        with theirs, tempfile.TemporaryFile() as file, contextlib.suppress(OSError):  # agents are interpreters then
+        control, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        how["argv"].append(str(far.fileno()))
+        with (
+            far,
+            tempfile.TemporaryFile() as file,
+            contextlib.suppress(OSError),
+        ):  # if it fails, agents are interpreters
             file.write(base64.b64decode(content))
             file.seek(0)
-            process = self._open_process(**how, pass_fds=[theirs.fileno()], stdin=file, stdout=subprocess.DEVNULL)
+            process = self._open_process(**how, pass_fds=[far.fileno()], stdin=file, stdout=subprocess.DEVNULL)
             self._groups.append(_Process(process.pid, process))
             self._warm = _WarmProcess(control, process.pid)
 
@@ -196,13 +200,13 @@ class Starter:
             self._start_interpreter(agent)
 
     def kill(self, stream: int) -> None:
-        """End an agent at once. One that has yet to be started is ended then."""
+        """End an agent at once. One that has yet to be started is ended at its start."""
         self._unwanted.add(stream)
         if (agent := self._agents.get(stream)) is not None:
             agent.kill()
 
     def reap(self) -> None:
-        """Let go of agents that have ended, and of a warm process that does not work."""
+        """Forget agents that have ended, and end a warm process that has been stopped for long."""
         for stream in [stream for stream, agent in self._agents.items() if agent.has_ended()]:
             del self._agents[stream]
         if self._warm is not None:

@@ -1,8 +1,8 @@
 """The program that runs on another host for a session: it starts agents, and carries their bytes over one pipe.
 
-Its source is sent to a bare Python with those of ``streams`` and ``processes``, so it needs nothing but the standard
-library of Python 3.11. It ends, with all that it has started and written, when its pipe ends or when the controller has
-been silent for too long.
+Its source is sent to a bare Python with those of ``streams``, ``processes`` and ``installer``, so it needs nothing but
+the standard library of Python 3.11. It ends, with all that it has started and written, when its pipe ends or when the
+controller has been silent for too long.
 
 It also listens on ports of this host's loopback, for services that listen on the controller's: it carries each TCP
 connection to the controller, which connects it.
@@ -55,7 +55,7 @@ class Relay:
 
     Args:
         source, sink: descriptors of the pipe.
-        silence_s: after so many seconds without a word of the controller, everything ends.
+        silence_s: how long the controller may be silent before everything ends.
     """
 
     def __init__(self, source: int, sink: int, silence_s: float) -> None:
@@ -175,10 +175,10 @@ class Relay:
             self._is_ended = True
 
     def _listen(self, target: int, port: int) -> None:
-        """Listen for a service of the controller: on the port that it has there, if that is free here."""
-        for wanted in (port, 0):
+        """Listen for a service of the controller's machine, on the port that it has there if that is free here."""
+        for candidate_port in (port, 0):
             try:
-                listener = self._listeners[target] = socket.create_server((_LOOPBACK, wanted), backlog=_BACKLOG)
+                listener = self._listeners[target] = socket.create_server((_LOOPBACK, candidate_port), backlog=_BACKLOG)
             except OSError as error:
                 problem = str(error)
             else:
@@ -260,7 +260,7 @@ class Relay:
             self._end_stream(stream)
 
     def _send(self, stream: int) -> None:
-        """Send an agent what it takes. One that is gone takes nothing more, which reading from it shows."""
+        """Send an agent as much as it takes. Bytes for an agent that has gone are dropped."""
         connection, unsent = self._sockets[stream], self._unsent[stream]
         try:
             while unsent:

@@ -26,9 +26,9 @@ CREDITS = 0xFFFFFFFE
 FIRST_TCP = 0x8000_0000
 CHUNK_BYTES = 1 << 15
 WINDOW_BYTES = 1 << 19
-"""Bytes of one TCP connection that may be under way. So many wait at most where somebody takes none."""
+"""The most bytes of one TCP connection that may be under way, and so the most that wait for a slow reader."""
 _MOST_BULK_BYTES = 1 << 18
-"""Bytes of all TCP connections that wait for the pipe, above which no more are read from them."""
+"""How many bytes of TCP connections may wait for the pipe before no more are read from the connections."""
 _RESET = struct.pack("ii", 1, 0)
 
 
@@ -81,7 +81,7 @@ class FrameQueue:
     itself holds. Safe to use from many threads.
 
     Attributes:
-        urgent_bytes: of agents and commands, that wait.
+        urgent_bytes: the waiting bytes of agents and commands.
     """
 
     def __init__(self) -> None:
@@ -142,7 +142,7 @@ class _Tcp:
         unsent: what came through the pipe, and the socket has not taken yet.
         credit_bytes: how many bytes of the socket the other end still takes.
         taken_bytes: what the socket has taken since the other end was last told.
-        is_read, is_written: whether there is an end to what is read here, and to what comes from there.
+        is_read, is_written: whether the socket was read to its end, and whether the other end has sent its last bytes.
     """
 
     stream: int
@@ -155,13 +155,14 @@ class _Tcp:
 
 
 class TcpStreams:
-    """The TCP connections of one end. For one thread, whose selector has their sockets with their stream as data.
+    """The TCP connections of one end, for use in one thread.
 
-    A connection that breaks here is broken there as well: an end is no reset, and the client sees what the server did.
+    The thread's selector has their sockets, with the number of their stream as data. A connection that breaks here is
+    reset at the other end, too, and does not just end there: the client sees what the server did.
 
     Args:
-        selector: of the thread.
-        queue: of the pipe.
+        selector: the thread's.
+        queue: the frames that wait for the pipe.
         reset: tells the other end that a connection was broken here.
     """
 
@@ -173,13 +174,13 @@ class TcpStreams:
     def add(self, stream: int, connection: socket.socket) -> None:
         """Carry a connection."""
         connection.setblocking(False)
-        with contextlib.suppress(OSError):  # it is being broken
+        with contextlib.suppress(OSError):  # it may be broken already
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         tcp = self._streams[stream] = _Tcp(stream, connection)
         self._watch(tcp)
 
     def take_frame(self, stream: int, payload: bytes) -> None:
-        """Take what the other end has sent. One that has been broken here takes nothing."""
+        """Take bytes that the other end has sent. They are dropped if the connection was broken here."""
         if (tcp := self._streams.get(stream)) is None:
             return
         tcp.unsent += payload
@@ -213,7 +214,7 @@ class TcpStreams:
         return not self._had_room
 
     def heed_room(self) -> None:
-        """Read on, or no longer, by the room that the queue has."""
+        """Begin or stop to read, depending on the room in the queue."""
         if self._had_room != self._queue.has_room:
             self._had_room = self._queue.has_room
             for tcp in self._streams.values():

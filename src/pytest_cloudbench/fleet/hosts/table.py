@@ -24,7 +24,7 @@ class Host:
     """A host that carries agents.
 
     Attributes:
-        name: by which people know it.
+        name: the name by which people know it.
         command: starts a Python there whose standard input and output are this program's pipes.
         agents: how many it carries.
         python: the interpreter of its agents. Empty for the one that the command starts.
@@ -41,7 +41,7 @@ class Host:
 
 
 def read_hosts(path: Path) -> list[Host]:
-    """Read a table of hosts. Raises UsageError, in one line, for what it cannot mean."""
+    """Read a table of hosts. Raises UsageError, in one line, for an invalid table."""
     try:
         document = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:

@@ -46,10 +46,10 @@ def _list_tracked(root: Path) -> list[Path]:
     """Return the files below a folder that git tracks. Without git, all that look like parts of tests."""
     command = ["git", "-C", str(root), "ls-files", "-z", "--cached"]
     try:
-        listed = subprocess.run(command, capture_output=True, check=True).stdout
+        output = subprocess.run(command, capture_output=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
         return [path for path in root.rglob("*") if path.suffix in _SUFFIXES and not _is_hidden(path, root)]
-    return [root / os.fsdecode(name) for name in listed.split(b"\0") if name]
+    return [root / os.fsdecode(name) for name in output.split(b"\0") if name]
 
 
 def _is_hidden(path: Path, root: Path) -> bool:

@@ -20,7 +20,7 @@ def measure_from_hosts(
 ) -> list[tuple[dict[str, Any], str]]:
     """Send a request of ``net.locate.rtt`` to all hosts at the same time.
 
-    Returns for each host its answer, and an empty text, or an empty answer and why there is none.
+    Returns a pair for each host: its answer and an empty text, or an empty answer and why there is none.
     """
     if not hosts:
         return []

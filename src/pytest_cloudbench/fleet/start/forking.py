@@ -1,4 +1,4 @@
-"""The controller's side of forked workers: gateways whose processes come later, and who starts these."""
+"""The controller's side of forked workers: gateways whose processes start later, and the warm worker."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ INTERPRETER = (
     "from execnet import gateway_base as base; "
     "base.serve(base.init_popen_io(base.get_execmodel('main_thread_only')), id='{}-worker')"
 )
-"""What an interpreter runs to be a worker: what execnet's own start does once its code is there."""
+"""The code that makes an interpreter a worker, as execnet's own start does once its code is there."""
 
 _RUN_FILE = "import sys; exec(compile(open(sys.argv[1], 'rb').read(), sys.argv[1], 'exec'))"
-"""Runs a file in a ``__main__`` that has none, as workers do: other code may look for it."""
+"""Runs a file in a ``__main__`` without ``__file__``, as in xdist's workers: other code may look for it."""
 
 RUN_MODULE = f"""
 import sys
@@ -58,7 +58,7 @@ if warm is not None and warm.is_forked():
 else:
     exec(compile({source!r}, {path!r}, "exec"), globals())
 """
-"""The code that xdist runs in a worker: pytest is there already and waits, or it is xdist's own module."""
+"""The code that xdist runs in a worker: it hands over to a pytest that waits there, or is xdist's own module."""
 
 
 def fork_workers(config: pytest.Config, specs: Sequence[Any], program: str) -> None:
@@ -79,7 +79,7 @@ def fork_workers(config: pytest.Config, specs: Sequence[Any], program: str) -> N
 
 
 class WorkerProcess:
-    """A worker's process, which may have to be started yet by another one.
+    """A worker's process, which another process may have yet to start.
 
     Args:
         end_starter: ends the process that is to start this one.
@@ -116,7 +116,7 @@ class WorkerProcess:
             self._popen.wait()
 
     def kill(self) -> None:
-        """End the process at once, or the one that has not started it yet."""
+        """End the process at once. If it has not been started yet, end its starter."""
         self._is_unwanted = True
         if not self._is_settled.is_set():
             self._end_starter()
@@ -128,7 +128,7 @@ class WorkerProcess:
 
 @dataclass(slots=True)
 class _Request:
-    """A worker that is to be started: its process, its end of the connection, and what differs from the first one."""
+    """A worker that is to be started: its process, its end of the connection, and the keys of its input that differ."""
 
     worker: str
     process: WorkerProcess
@@ -139,7 +139,7 @@ class _Request:
 class SharedInput:
     """The input of several workers.
 
-    The warm worker is configured with that of the first, from which others may differ.
+    The warm worker is configured with the first worker's input, from which others may differ.
     """
 
     def __init__(self) -> None:
@@ -148,11 +148,11 @@ class SharedInput:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no worker has been added."""
+        """True if no worker has been added."""
         return self._first is None
 
     def add(self, workerinput: dict[str, Any]) -> list[str]:
-        """Take what a worker is told, and return the keys of what differs from the first one."""
+        """Add a worker's input, and return the keys whose values differ from the first worker's."""
         plain = {key: value for key, value in workerinput.items() if not isinstance(value, execnet.Channel)}
         channels = sorted(workerinput.keys() - plain.keys())
         if self._first is None:
@@ -162,11 +162,11 @@ class SharedInput:
         return differing_keys if channels == self._channels else [*differing_keys, f"channels {channels}"]
 
     def pack(self, args: list[str], sys_path: list[str] | None) -> bytes:
-        """Return what the warm worker reads first.
+        """Return the encoded input that the warm worker reads first.
 
         Args:
             args: pytest's arguments.
-            sys_path: where modules are found. None if that is another host's own affair.
+            sys_path: where modules are found. None for a warm worker on another host, which has its own.
         """
         packed: bytes = execnet.dumps((self._first, self._channels, args, sys_path))
         return packed
@@ -179,7 +179,7 @@ class Forking:
     workers whose environment is not that of the first one.
 
     Args:
-        config: pytest's.
+        config: pytest's configuration in the controller.
         env: variables of the environment that the first worker is to have.
         program: the file that the warm worker's interpreter runs.
     """
@@ -196,7 +196,7 @@ class Forking:
 
     # -- hooks ----------------------------------------------------------------------------------------
 
-    @pytest.hookimpl(trylast=True)  # when all plugins have said what a worker is to know
+    @pytest.hookimpl(trylast=True)  # after all plugins have added to the worker's input
     def pytest_configure_node(self, node: WorkerController) -> None:
         """Ask for the process of a worker once its input is known."""
         request = self._requests.pop(node.gateway.id, None)
@@ -230,7 +230,7 @@ class Forking:
     # ------------------------------------------------------------------------------------------------
 
     def is_awaited(self, worker: str) -> bool:
-        """Return whether a worker's process has yet to be started, and somebody is at it."""
+        """Return whether a worker's process has yet to be started, and the warm worker works."""
         return self._warm.is_awaited(worker)
 
     def _connect(self, spec: Any = None) -> Any:
@@ -249,8 +249,9 @@ class Forking:
 def open_gateway(group: Any, io: Any, spec: Any) -> Any:
     """Return a gateway of a group whose other end need not be there yet.
 
-    xdist asks for facts about a worker's process before it says what the worker is to do, and nobody could answer. With
-    ``-v`` it prints those that are not this process's own. What the worker says of itself is printed later.
+    xdist asks for facts about a worker's process before it says what the worker is to do, so there may be no process to
+    answer. This process's own facts are given, which ``-v`` does not print. What the worker says of itself is printed
+    later.
     """
     gateway = execnet.Gateway(io, spec)
     gateway._cache_rinfo = RInfo(
@@ -279,12 +280,12 @@ class _WarmWorker:
 
     def __init__(self, program: str, env: dict[str, str]) -> None:
         self.obstacle, self._env = "", env
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [sys.executable, "-u", "-c", _RUN_FILE, program, str(theirs.fileno())]
+        self._control, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = [sys.executable, "-u", "-c", _RUN_FILE, program, str(far.fileno())]
         self._process = subprocess.Popen(
-            command, pass_fds=[theirs.fileno()], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=env
+            command, pass_fds=[far.fileno()], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=env
         )
-        theirs.close()
+        far.close()
         self._input = SharedInput()
         self._waiting: dict[str, _Request] = {}
         self._queue = queue.SimpleQueue[_Request | None]()
@@ -318,7 +319,7 @@ class _WarmWorker:
         self._queue.put(None)
 
     def kill(self) -> None:
-        """End the process at once. Workers that it has not started are interpreters then."""
+        """End the process at once. Workers that it has not forked are started as interpreters."""
         self._process.kill()
 
     def close(self) -> None:

@@ -40,7 +40,7 @@ def is_forked() -> bool:
 
 
 def hand_over(channel: Any) -> None:
-    """Give a worker's channel to pytest in the main thread, and wait until it needs it no more."""
+    """Give a worker's channel to pytest in the main thread, and wait until pytest no longer needs it."""
     is_done = threading.Event()
     _channels.put((channel, is_done))
     is_done.wait()
@@ -51,7 +51,7 @@ class Identity:
     """The values by which workers differ, prepared in the warm worker and put right in a forked one.
 
     Attributes:
-        config: pytest's.
+        config: pytest's configuration.
         workerinput: a ``WatchedDict`` (see ``plugin.warm_entry``), which pytest has as ``config.workerinput``.
         environment: a ``WatchedDict``: the data of ``os.environ``.
         channels: key in ``workerinput`` to a ``FutureChannel``.
@@ -80,7 +80,7 @@ class Identity:
         return ""
 
     def become(self, interactor: Any, channel: Any) -> None:
-        """Be the worker whose channel this is."""
+        """Become the worker whose channel this is."""
         workerinput, _args, options, _sys_path = channel.receive()
         self.environment.watching = self.workerinput.watching = False
         channels = {key: workerinput[key] for key in self.channels}
@@ -99,7 +99,7 @@ class Identity:
         if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
             signal.signal(signal.SIGINT, self.interrupt_handler)
         self.adapt(name)
-        # What plugins tell of the collection has to arrive before xdist's own message, after which tests are scheduled.
+        # Plugins' messages about the collection must arrive before xdist's own, after which tests are scheduled.
         for key, future in self.channels.items():
             future.become(channels[key])
         self.events.become(channel)
@@ -114,7 +114,7 @@ def _move_temporary_folder(config: Any, basetemp: str | None) -> None:
 
 
 def _restart_capture(config: Any) -> None:
-    """Open files of one's own for captured output: forked processes share those of the warm worker."""
+    """Open new files for captured output, because forked processes share those of the warm worker."""
     capture = config.pluginmanager.getplugin("capturemanager")
     if capture is not None:
         capture.stop_global_capturing()
@@ -123,7 +123,7 @@ def _restart_capture(config: Any) -> None:
 
 
 class ForkServer:
-    """A pytest plugin of the warm worker: forks at the beginning of the test loop, which goes on in the processes.
+    """A pytest plugin of the warm worker: forks at the beginning of the test loop, which goes on in the forks.
 
     Args:
         control: a connection to the controller.
@@ -147,7 +147,7 @@ class ForkServer:
         self._preload(session)
         obstacle = self._find_obstacle()
         gc.collect()
-        gc.freeze()  # the collector writes to all that it looks at, and each written page would be copied
+        gc.freeze()  # garbage collection writes to each object that it visits, and each written page would be copied
         gc.enable()
         while not is_forked():
             self._serve_request(obstacle)
@@ -220,7 +220,7 @@ def _list_sockets() -> list[str]:
     for descriptor in os.listdir("/proc/self/fd"):
         try:
             name = os.readlink(f"/proc/self/fd/{descriptor}")
-        except OSError:  # the one that the folder was listed by
+        except OSError:  # the descriptor that listed the folder
             continue
         if name.startswith(("socket:", "anon_inode:[eventpoll]", "anon_inode:[io_uring]")):
             names.append(name)

@@ -17,7 +17,7 @@ BINARIES = ("sshd", "ssh", "ssh-keygen")
 VERSION_ARGUMENTS = {"sshd": ("-V",), "ssh": ("-V",), "ssh-keygen": ()}
 _PRIVILEGE_FOLDER = Path("/run/sshd")
 
-# HOME is set for programs started through it, which must not write to the account's own home.
+# HOME is set for programs started through sshd, which must not write to the account's own home.
 _SSHD = """\
 ListenAddress {listen}
 HostKey {folder}/host_key

@@ -86,9 +86,9 @@ class ClientFacts:
         documented: answers to CAPABILITIES by its documentation, with the options it was given. Detectors are checked
             against them, and never read them.
         outside: set for a client that this package does not start: it runs on the user's own network.
-        over: the name of the client behind one that only stands in front of it, otherwise empty.
-        is_plain_here: whether this package sets it up without encryption on the link, although it may have some.
-        trusts: what it knows its server by in place of a certificate of an authority, or empty.
+        over: the name of the client that this one only stands in front of, otherwise empty.
+        is_plain_here: whether this package sets it up without encryption on the link, although it may support it.
+        trusts: what it recognises its server by, if not by a certificate of an authority, or empty.
         is_peer: whether its other side is not a server, but a device of the same user.
     """
 
@@ -118,7 +118,7 @@ class Receiver:
 
     Attributes:
         folder: where it keeps what it has received.
-        side: whose processes it is.
+        side: the side that its processes belong to.
         bytes_moved: returns its (received, sent) bytes since its start. None if they cross the link.
     """
 

@@ -109,7 +109,7 @@ class Process:
             signal.pidfd_send_signal(self._pidfd, number)
 
     def close(self) -> None:
-        """Release it. Afterwards only ``cpu_s`` and ``exit_status`` of an ended process work."""
+        """Close the descriptor. Afterwards only ``cpu_s`` and ``exit_status`` of an ended process work."""
         os.close(self._pidfd)
 
     def describe_end(self) -> str:
@@ -201,7 +201,7 @@ class Processes:
             try:
                 deadline_s = time.monotonic() + timeout_s
                 while process.exit_status() is None:
-                    self._wait_for_end(deadline_s, f"{name} took longer than {timeout_s:g} s", besides=process)
+                    self._wait_for_end(deadline_s, f"{name} took longer than {timeout_s:g} s", process=process)
                 if process.exit_status() != 0:
                     description = process.describe_end()
                     raise ClientError(
@@ -327,9 +327,9 @@ class Processes:
     def _wait_any(self, timeout_s: float) -> list[int]:
         return watchdog.wait_any([process.fileno() for process in self._running], timeout_s)
 
-    def _wait_for_end(self, deadline_s: float, late: str, *, besides: Process) -> None:
-        """Return when ``besides`` ends. Raises when another process does, or on timeout."""
-        if besides.fileno() in self._wait_any(deadline_s - time.monotonic()):
+    def _wait_for_end(self, deadline_s: float, late: str, *, process: Process) -> None:
+        """Return when ``process`` ends. Raises ClientError when another process does, or on timeout with ``late``."""
+        if process.fileno() in self._wait_any(deadline_s - time.monotonic()):
             return
         self.check()
         raise ClientError(f"{late}{self.last_words()}")
@@ -353,7 +353,7 @@ class Processes:
 
 
 def find_binary(name: str, before: Sequence[str] = ()) -> str | None:
-    """Find a program in ``before``, beside this interpreter (as wheels install it), on PATH, or among servers."""
+    """Find a program in ``before``, beside this interpreter (as wheels install it), on PATH, or in sbin folders."""
     path = os.pathsep.join(
         [*before, str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"]
     )
@@ -417,7 +417,7 @@ def secret_values(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 def _is_harmless(value: str) -> bool:
     """Return whether a value only says where a secret is, or whether there is one."""
-    # A key in base64 may begin like a path, too: a path is one that leads somewhere.
+    # A key in base64 may begin like a path, too, so only a path that exists counts as one.
     return value.lower() in {"true", "false", "none", "null"} or (value.startswith(os.sep) and os.path.exists(value))
 
 

@@ -1,6 +1,6 @@
 """rclone, run as ``rclone sync`` after each change, to ``rclone serve webdav``.
 
-Plain, in chunks, compressed or encrypted.
+Content is sent plain, in chunks, compressed or encrypted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pytest_cloudbench.lab.clients.processes import find_binary
 
 _RUN_S = 600.0
 
-# Overlays by name, as lines of rclone's configuration. Without level and mode, compress stored text uncompressed.
+# Overlays by name, as lines of rclone's configuration. Without level and mode, ``compress`` stores even text as it is.
 # Even with them, it decides by its first read whether a file is worth compressing. Read-ahead gives it 4 KiB when it
 # asks for 1 MiB, and 4 KiB of plain words are not worth it. So read-ahead is off.
 _OVERLAYS: Mapping[str, str] = {
@@ -81,7 +81,7 @@ class RcloneClient(LocalClient):
         path.write_text(f"[base]\n{base}\n[top]\n{top}", "utf-8")
 
     def _make_secrets(self) -> dict[str, str]:
-        """Return a new password, also as rclone's configuration has it, which anybody can turn back."""
+        """Return a new password, plain and as rclone's configuration has it, from which anybody can recover it."""
         password = secrets.token_hex(16)
         argv = [self.programs["rclone"], "obscure", password]
         obscured = self.processes.run("client", "rclone-obscure", argv, timeout_s=self.start_s, counted=False).strip()
@@ -96,7 +96,7 @@ class RcloneClient(LocalClient):
         return self._secrets
 
     def _knows_own_server(self) -> bool:
-        """Return whether it can exchange time stamps with a WebDAV server that is an rclone."""
+        """Return whether this rclone can exchange time stamps with a WebDAV server that is an rclone."""
         argv = [self.programs["rclone"], "help", "backend", "webdav"]
         printed = self.processes.run("client", "rclone-help", argv, timeout_s=self.start_s, counted=False)
         return bool(re.search(r'^\s*- "rclone"$', printed, re.MULTILINE))

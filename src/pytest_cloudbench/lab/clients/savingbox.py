@@ -54,7 +54,7 @@ class SavingboxClient:
 
     @property
     def folder(self) -> Path:
-        """The savingbox."""
+        """The savingbox, in which files are changed."""
         return self._workdir / "folder"
 
     def prepare(
@@ -100,7 +100,7 @@ class SavingboxClient:
             raise
 
     def before_change(self) -> None:
-        """Do as the client does."""
+        """Prepare the client for a change of files."""
         self._inner.before_change()
 
     def after_change(self) -> None:
@@ -142,7 +142,7 @@ class SavingboxClient:
             self._inner.stop()
 
     def versions(self) -> Mapping[str, str]:
-        """Return the client's, and the savingbox's, which is this package."""
+        """Return the versions of the client and of the savingbox, which is this package."""
         return {**self._inner.versions(), "savingbox": __version__}
 
     def pids(self, side: Side) -> tuple[int, ...]:
@@ -180,7 +180,7 @@ class SavingboxClient:
         self._inner.after_change()
 
     def _events_of(self, kind: str) -> list[dict[str, Any]]:
-        """Return the complete lines of its output. Raises ClientError for one that it cannot have written."""
+        """Return the events of one kind, from the complete lines of the savingbox's output so far."""
         with self._log.open("rb") as log:
             log.seek(self._read_bytes)
             lines = log.read().rpartition(b"\n")[0]

@@ -119,9 +119,9 @@ def _judge_slopes(
 def _requested_bytes(observation: Observation) -> float:
     """Return the bytes that the server sends for each file before the client sends it, or 0 if these are no requests.
 
-    They are requests if the client follows them: it is never ahead of them, and again and again has soon sent in
-    proportion to them. Answers are not followed like that, because they come after the file, when the next ones are on
-    their way. One list of all requested files is not followed like that either.
+    They are requests if the client follows them: its share of the upload is never ahead of the server's share, nor far
+    behind. Answers are not followed like that, because they come after the file, when the next files are on their way.
+    One list of all requested files is not followed like that either.
     """
     total = sum(up for _, up in observation.rounds_bytes)
     received, uploaded, rounds = 0, 0, []
@@ -165,7 +165,7 @@ def _has_questions(observation: Observation) -> bool:
 def _cost_per_file(few: Observation, many: Observation, idle: Observation) -> dict[str, float]:
     """Return the cost of each additional file, less what the idle client would have sent.
 
-    If late packets were not counted, everything that comes may be answers.
+    If late packets were not counted, all that the server sent counts as answers.
     """
     files = many.files - few.files
     longer_s = many.duration_s - few.duration_s
@@ -180,7 +180,7 @@ def _cost_per_file(few: Observation, many: Observation, idle: Observation) -> di
 
 
 def _classify(slope: dict[str, float], few: Observation, *, is_h2: bool) -> str:
-    """Return ``no``, ``bundle`` or ``batches`` (of several files), or ``stream`` or ``thin``, which may be either.
+    """Return ``no``, ``bundle`` or ``batches`` (of several files), or ``stream`` or ``thin``, which decide nothing.
 
     The bytes that come back before the files may be a list of requested files, as rsync's server sends it. Entries long
     enough to ask for a file by its name or digest may be questions instead.
@@ -191,7 +191,7 @@ def _classify(slope: dict[str, float], few: Observation, *, is_h2: bool) -> str:
     if per_file >= _PER_FILE:
         return "no"
     if per_file > _NEVER:
-        # Answers to single files would come in the middle of a batch of large ones, or as one packet each after it.
+        # Answers to single files would come in the middle of a batch of large files, or as one packet each after it.
         has_one_answer = slope["late"] <= _ANSWERS_TO_SEVERAL * per_file and few.asides <= _MOST_ASIDES
         return "batches" if per_file <= _SEVERAL and has_few_answers and has_one_answer else "thin"
     if slope["late"] > _FEW_ANSWERS:  # with compressed headers, HTTP/2 answers in 12 bytes or fewer

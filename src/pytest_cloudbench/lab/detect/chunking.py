@@ -1,6 +1,6 @@
 """Chunking: whether a large file is sent in pieces (IMC 2013, section 4.1).
 
-The verdict rests on pieces between exchanges, and tells them from what only looks like them.
+The verdict rests on the pieces between exchanges. Much else looks like them, such as windows of a protocol.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LEAST_ANSWER_BYTES, _LEAST_H2_ANSWER_BYTES = 56, 120
 _STEADY_S, _STEADY = 0.03, 0.5
 """The allowed variation of the time from an answer to the next piece: clients that compute are slow, but steady."""
 _FEW_PIECES = 8
-"""So few pieces may just be as many connections or copies. Only a file of another size can tell."""
+"""With fewer pieces, each may be a connection or a copy of the file. Only a file of another size can tell."""
 _LEAST_ASIDES, _WINDOW_BYTES, _WINDOW_EVERY_BYTES = 3, 90, 200_000
 """Shorter, more frequent packets of a server may open windows. Others may answer parts that no client waits for."""
 _LEAST_CUT_BYTES = 64 * KIB
@@ -98,7 +98,7 @@ def _describe_asides(observation: Observation) -> str:
 
 
 def _are_windows(count: int, answer_bytes: int, up_bytes: int) -> bool:
-    """Return whether so many server packets may be only window updates, which are short and frequent."""
+    """Return whether the server's packets may be only window updates, which are short and frequent."""
     return count > 0 and answer_bytes < _WINDOW_BYTES * count and up_bytes < _WINDOW_EVERY_BYTES * count
 
 

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 _LEAST_GAP_S = 0.005
 _MOST_ROUNDS = 2000
 _LEAST_FILE_BYTES = 400_000
-"""A step sends at least 1 MB, and most send more. An idle phase is compared with those."""
+"""The size that bytes of unknown flows are compared with in a phase without a file. Other steps have at least 1 MB."""
 _EDGE_BYTES = 64 << 10
 _LATE = 0.25
-"""The share of a connection's upload before which come handshakes, logins and lists of requested files."""
+"""Handshakes, logins and lists of requested files come before this share of a connection's upload."""
 
 
 def cut_window(table: FlowTable, first_ns: int, last_ns: int) -> FlowTable:
@@ -46,7 +46,7 @@ def observe(
 
     Args:
         analysis: of the whole capture.
-        about: the step of that time, whose counts are filled in.
+        about: an observation of the step of that time, whose counts are filled in.
         first_ns: when the change began.
         last_ns: when the client was in sync and quiet.
         round_trip_s: to the server, or None if unknown. Bursts are separated by more than half of it.
@@ -67,7 +67,8 @@ def observe(
     offers = {facts.flow.number for facts in analysis.facts if "h2" in facts.alpn}
     up_bytes, nameless = sum(up.values()), nameless_bytes(analysis, table)
     reasons = [] if analysis.validity.verdict == "valid" else [*analysis.validity.reasons]
-    # Ratios are relative to the file's size: too few bytes to change them raise no doubt, even if more than were sent.
+    # Ratios are relative to the file's size: nameless bytes too few to change one raise no doubt, even if the client
+    # sent fewer.
     reasons += nameless_doubt(nameless, max(_LEAST_FILE_BYTES, about.size_bytes, up_bytes))
     return replace(
         about,

@@ -16,7 +16,7 @@ from pytest_cloudbench.lab.detect.values import KINDS, Observation, Step, Verdic
 from pytest_cloudbench.model import MIB
 
 CAPABILITIES = ("chunking", "bundling", "deduplication", "delta", "compression")
-"""In the order of IMC 2013, section 4."""
+"""The capabilities that are judged, in the order of IMC 2013, section 4."""
 
 _DETECTORS: dict[str, Callable[[EditCosts, Sequence[Observation]], Verdict]] = {
     "chunking": chunking,
@@ -39,7 +39,7 @@ _OF_BASE = ("copy", "append", "insert", "change", "spliced", "twin_insert", "twi
 _PLACES = 8
 """The number of random places of a file that are edited at once."""
 _MOST = 3
-"""The number of times that a kind is measured. New, larger bases are measured twice."""
+"""The most times that a kind is measured, except ``new`` and ``big``: at most twice, the second time larger."""
 
 
 def first_steps() -> tuple[Step, ...]:
@@ -111,7 +111,7 @@ def judge_capabilities(observations: Sequence[Observation]) -> dict[str, Verdict
 
 
 def _add_causes(verdict: Verdict, observations: Sequence[Observation]) -> Verdict:
-    """Add to a verdict that is unknown for lack of observations why the attempted ones were unusable."""
+    """Explain an unknown verdict that lacks observations: add the reasons why attempted ones were unusable."""
     valid = {observation.kind for observation in observations if observation.is_valid}
     lacking = set(verdict.wants) - valid
     causes = dict.fromkeys(

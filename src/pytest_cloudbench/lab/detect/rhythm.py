@@ -17,7 +17,7 @@ from pytest_cloudbench.lab.detect.values import Answer
 from pytest_cloudbench.model import UsageError
 
 LEAST_BEATS = 4
-"""The ticks that make a period. A period longer than a third of the time is not looked for."""
+"""The fewest ticks that make a period. A period longer than a third of the time is not looked for."""
 
 _REACH = 0.2
 """The largest distance of a time from its tick, as a share of the period. Each tick counts from the one before, because
@@ -84,7 +84,7 @@ class _Chain:
 
 
 def find_rhythm(times_s: Sequence[float], span_s: float, *, least_s: float = 0.2) -> Rhythm:
-    """Find a period of at least ``least_s`` in ``times_s``, which are in a time from 0 to ``span_s``.
+    """Find a period of at least ``least_s`` in ``times_s``, which lie between 0 and ``span_s``.
 
     Yes: a period with events at 80 % or more of its ticks, which happens by chance in less than 1 % of cases. It is the
     shortest such period, since every second tick is periodic as well. No: no event, or at least five
@@ -156,7 +156,7 @@ def _index_of(tick: tuple[int, int | None]) -> int:
 
 
 def _follow_ticks(times: Sequence[float], start: int, period_s: float, span_s: float) -> list[tuple[int, int | None]]:
-    """Return the number of each tick and the index of the time there, from the first in the span to the last.
+    """Return the ticks of the span in order: the number of each, counted from ``start``, and the index of its time.
 
     The index is None for a tick without a time.
     """

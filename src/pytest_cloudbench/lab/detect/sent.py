@@ -18,14 +18,14 @@ _CHEAP, _WHOLE = 0.25, 0.75
 _SANE_LOW, _SANE_HIGH = 0.9, 6.0
 _COMPRESSED, _NOT_COMPRESSED, _MORE = 0.85, 0.95, 1.2
 _DELTA, _EXPLAINED = 0.25, 0.5
-"""Bytes of an edit over those of the same edit under another name. Below the first, more than deduplication is at work.
-Above the second, nothing more is."""
+"""Bytes of an edit over those of the same edit under another name. Up to the first, there is delta encoding. From the
+second on, deduplication alone explains what is saved."""
 _FINE_BYTES = 48 << 10
 CUT_BY_CONTENT, _AT_FIXED_PLACES = 0.45, 0.495
 """With fixed blocks, at least half of a file is sent again when its middle has moved."""
 _TALK_BYTES, _LAST_TOO, _SPREAD = 32 << 10, 0.4, 1.05
-"""The uncertainty of a block's size, taken from the cost of an edit. So many bytes may be talk, or be missing. The last
-block may be sent, too, which halves the rest. And the costs of a new file, by which all are divided, vary."""
+"""The uncertainty of a block's size, taken from the cost of an edit: protocol bytes that are counted or missing, the
+share that remains if the last block is sent, too, and the variation of a new file's cost, by which all are divided."""
 _LEAST_EDITS, _ALIKE = 6, 1.1
 """The edits needed to know the mean size of content-defined blocks, and the largest ratio between fixed ones."""
 _POLICY = {
@@ -42,7 +42,7 @@ class EditCosts:
 
     Attributes:
         idle_bytes_per_s: what the client sends while nothing happens.
-        groups: for each new file that was the base of edits, kind to ratio. The last group is the last base.
+        groups: for each new file that was the base of edits, kind to ratio, in order of time.
         costs_bytes: the same in bytes.
         sizes_bytes: size of each base.
         ratios: kind to the ratios of all observations of it.
@@ -102,7 +102,7 @@ class EditCosts:
         return costs
 
     def last_twins(self, kind: str) -> tuple[float, float, float, float] | None:
-        """Return ratio, ratio of its twin, bytes, and bytes of its twin, of the last base that has both."""
+        """Return the ratios of an edit and of its twin, then the bytes of both, for the last base that has both."""
         for ratios, costs in zip(self.groups[::-1], self.costs_bytes[::-1], strict=True):
             if kind in ratios and f"twin_{kind}" in ratios:
                 twin = f"twin_{kind}"
@@ -184,8 +184,8 @@ class Blocks:
     Attributes:
         is_cut_by_content, is_fixed: whether they are found again behind an insertion, or lie at fixed places. Neither
             if that is unclear.
-        seen_bytes: of each block that an edit touched: an estimate of its size.
-        costs_bytes: of each edit: what it cost, less what an unchanged copy costs. At least the block that it touched.
+        seen_bytes: for each block that an edit touched, an estimate of its size.
+        costs_bytes: for each edit, its bytes less those of an unchanged copy: at least the block that it touched.
     """
 
     is_cut_by_content: bool
@@ -212,9 +212,9 @@ class Blocks:
         name = "blocks cut by content" if self.is_cut_by_content else "blocks"
         if self.bounds_bytes is None:
             return name
-        least, most = self.bounds_bytes
+        lower, upper = self.bounds_bytes
         average = " on average" if self.is_cut_by_content else ""
-        return f"{name}, {f'{format_size(least)} to' if least else 'up to'} {format_size(most)} each{average}"
+        return f"{name}, {f'{format_size(lower)} to' if lower else 'up to'} {format_size(upper)} each{average}"
 
     @property
     def size_bytes(self) -> float | None:
@@ -235,7 +235,7 @@ class Blocks:
 
 
 def find_blocks(sent: EditCosts) -> Blocks | None:
-    """Return the blocks that deduplication knows, or None if it does not work by block, or is unknown.
+    """Return the blocks that deduplication knows, or None if it does not work by block, or if that is unknown.
 
     ``twin_change`` touches a block within the file and the last block, which ``append`` touched alone. ``twin_insert``
     and ``spliced`` touch one each, if blocks are cut by content.
@@ -263,7 +263,7 @@ def find_blocks(sent: EditCosts) -> Blocks | None:
 
 
 def _missing_edits(sent: EditCosts) -> list[str]:
-    """Return edits at more places, if blocks are cut by content and one or two edits do not tell their size.
+    """Return the kind of edits that are missing if the size of blocks cut by content needs more than one or two edits.
 
     If edits of the file itself cost less than its blocks, they say nothing about blocks, and none are missing.
     """

@@ -61,14 +61,14 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The traffic of one phase. Sums are over all flows of the client, and ``up`` is from it.
+    """The traffic of one phase. Sums are over all flows of the client, and ``up`` means sent by the client.
 
     Attributes:
         kind: one of ``KINDS``.
         size_bytes: of the file that was written, or of all files together.
-        changed_bytes: the bytes of it that the user changed.
+        changed_bytes: the bytes that the user changed.
         files: the number of files written.
-        zlib_bytes: its size compressed by zlib -6, or None if that was not asked for.
+        zlib_bytes: the size of the file compressed by zlib -6, or None if that was not asked for.
         up_bytes, down_bytes: payload of TCP and UDP. Bytes that were sent twice count once.
         udp_up_bytes: the part of ``up_bytes`` that is UDP, which shows no acknowledgements.
         wire_bytes: whole frames, both ways, or None if the capture does not have them as they were on the wire.
@@ -78,12 +78,12 @@ class Observation:
         exchanges: the number of times that the client went on only after everything was acknowledged and the server had
             answered.
         answers: packets with payload from the server.
-        late, late_bytes: those that came after the client had sent a quarter of what it sent on that connection, and
-            their payload: they include answers to files, but not what was agreed on before. None: not counted.
-        asides, aside_bytes: those that came while the client sent something large, and their payload.
-        chunks_bytes: what was sent between two of these exchanges, flow after flow.
-        rounds_bytes: what the server sent and what the client then sent, alternately, on the connection that carried
-            most, see ``traffic.metrics.rounds``. Empty if there are too many to keep.
+        late, late_bytes: ``answers`` that came after the client had sent a quarter of its bytes on that connection, and
+            their payload: they include answers to files, but no handshakes or logins. None: not counted.
+        asides, aside_bytes: ``answers`` that came while the client sent something large, and their payload.
+        chunks_bytes: the bytes sent between two ``exchanges``, flow after flow.
+        rounds_bytes: pairs of the bytes that the server sent and that the client then sent, on the connection that
+            carried most, see ``traffic.metrics.rounds``. Empty if there are too many to keep.
         resume_s, resume_spread_s: from the server's last packet until the client went on, after large pieces: the
             median, and the distance between the quartiles, or None if it never went on.
         offers_h2: whether a connection offered HTTP/2, whose windows look like chunks.

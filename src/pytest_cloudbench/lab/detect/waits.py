@@ -1,7 +1,7 @@
 """The conditions under which a capture shows where a client waits (IMC 2013, sections 4.1 and 4.2).
 
 Chunking and bundling rest on exchanges, places where the client went on only after everything that it had sent was
-acknowledged and the server had spoken. Here is what hides them.
+acknowledged and the server had spoken. This module tells when a capture cannot show them.
 """
 
 from __future__ import annotations

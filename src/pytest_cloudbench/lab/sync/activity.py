@@ -98,7 +98,7 @@ class Window:
         return None if self.wire_bytes is None or not self.changed_bytes else self.wire_bytes / self.changed_bytes
 
     def between(self, first_s: float, last_s: float) -> int | None:
-        """Wire bytes, both ways, from the tenth of a second of ``first_s`` to before that of ``last_s``."""
+        """Return the wire bytes, both ways, from ``first_s`` to before ``last_s``, both rounded down to 0.1 s."""
         if self.wire_bytes is None:
             return None
         return sum(up + down for up, down in self.steps[int(first_s / _STEP_S) : int(last_s / _STEP_S)])

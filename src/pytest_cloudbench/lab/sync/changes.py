@@ -60,7 +60,7 @@ class Changes:
         stage.mkdir(parents=True, exist_ok=True)
 
     def can_apply(self, step: Step) -> bool:
-        """Return whether the file exists that the step changes or repeats."""
+        """Return whether there is a file for a step that changes or repeats one."""
         return self._base is not None or step.kind not in _OF_BASE
 
     def apply(self, step: Step) -> Observation:

@@ -50,7 +50,7 @@ _NOT_HERE = (ClientUnavailable, LinkUnavailable, CaptureUnavailable)
 
 
 class _LabBench:
-    """A lab and its readers. Both are made once, when a test first needs them."""
+    """A lab, and the session, activities and transfers in it, which are made when a test first needs them."""
 
     def __init__(self, spec: str, lab: Lab) -> None:
         self.spec, self.lab = spec, lab
@@ -62,7 +62,7 @@ class _LabBench:
         self._kept_captures = self._kept_observations = 0
 
     def open(self) -> SyncSession:
-        """Open the session and its lab. If something is missing, that is found out once and raised on every call."""
+        """Open the session and its lab. If something is missing, every call raises the error of the first attempt."""
         if self._missing is not None:
             raise self._missing
         if self.session is None:
@@ -245,7 +245,7 @@ class LabItem:
         return self.watch([self.rest(duration_s)])[0]
 
     def start_and_idle(self, duration_s: float) -> tuple[Window, Window] | None:
-        """Return the windows of the start of client and server, and of this time after it, from one capture.
+        """Return the windows of the start of client and server, and of the idle time after it, from one capture.
 
         None as for ``login``.
         """
@@ -287,7 +287,7 @@ class LabItem:
         bench.lab.client.idle(Random(seed).uniform(0, phase_s))
         return propagate(bench.lab, workload, name=name, seed=seed)
 
-    # --- what becomes of it ---
+    # --- results ---
 
     def conclude(
         self, metrics: Mapping[str, float | None], rounds_s: Sequence[float], *, stats_of: str,

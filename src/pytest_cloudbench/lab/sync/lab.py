@@ -82,7 +82,7 @@ class Lab:
         self._is_started = False
         self._start_error: ClientError | None = None
 
-    # --- its life ---
+    # --- opening, starting, closing ---
 
     def __enter__(self) -> Lab:
         """Raises LinkUnavailable or ClientUnavailable if either is missing."""

@@ -134,8 +134,8 @@ class OwnLink:
             if self._stream_s is not None:
                 measure_link(self.link, self._stream_s)
             self._stack.callback(client.stop)
-            server, mine = self.link.address("server"), self.link.address("client")
-            client.prepare(workdir, server_address=server, client_address=mine, runner=self.link)
+            server_ip, client_ip = self.link.address("server"), self.link.address("client")
+            client.prepare(workdir, server_address=server_ip, client_address=client_ip, runner=self.link)
             self._stack = self._stack.pop_all()
 
     def close(self) -> None:
@@ -149,11 +149,11 @@ class OwnLink:
     def read_capture(
         self, capture: CaptureResult, read: Callable[[Analysis], _Result]
     ) -> tuple[_Result | None, tuple[str, ...]]:
-        """Read every packet there: all are the client's."""
+        """Read every packet of the capture: all are the client's."""
         return analyze_capture(capture, read, client=(self.link.address("client"),))
 
     def congestion_control(self) -> str:
-        """Return it from the link's namespaces."""
+        """Return the congestion control of the client's namespace."""
         cat = self.link.run("client", ["cat", _CONGESTION_CONTROL], capture_output=True, text=True)
         return str(cat.stdout).strip() or "unknown"
 
@@ -256,14 +256,14 @@ class UsersInterface:
     ) -> tuple[_Result | None, tuple[str, ...]]:
         """Read only the packets that are known to be the client's."""
 
-        def count_and_see(analysis: Analysis) -> _Result:
+        def count_and_read(analysis: Analysis) -> _Result:
             self._count_flows(analysis)
             return read(analysis)
 
-        return analyze_capture(capture, count_and_see, client=self._addresses, whose=self._whose)
+        return analyze_capture(capture, count_and_read, client=self._addresses, whose=self._whose)
 
     def congestion_control(self) -> str:
-        """Return that of this machine."""
+        """Return the congestion control of this machine."""
         try:
             return Path(_CONGESTION_CONTROL).read_text("ascii").strip()
         except OSError:
@@ -282,7 +282,7 @@ class UsersInterface:
         }  # fmt: skip
 
     def notes(self) -> list[str]:
-        """Return where it was measured, how flows were identified, and how many without an owner were not counted."""
+        """Return where the client was measured, how flows were identified, and how many were not counted."""
         outside, trip_s = self._outside, self.round_trip_s
         source = "handshakes" if self._handshakes_s else "acknowledgements"
         trip_text = "not known" if trip_s is None else f"{_format_ms(trip_s)}, measured from {source}"

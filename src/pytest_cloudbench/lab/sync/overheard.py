@@ -1,6 +1,6 @@
 """What passes between a sync client and its server, as an eavesdropper on the link sees it.
 
-A second device that runs beside the server meets it on the loopback interface there, which is captured, too.
+A second device that runs beside the server talks to it over the loopback interface there, which is captured, too.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class OverheardFlow:
 
     Attributes:
         server: the server's name or address, and its port.
-        protocol: what protects the flow: a version of TLS with the cipher, ``QUIC``, ``SSH``, or empty for nothing
-            that is known.
+        protocol: what protects the flow: a version of TLS with the cipher, ``QUIC``, ``SSH``, or empty if none of
+            these is recognised.
         up, down: the payload that the client and the server sent.
         is_whole: whether no byte of it is missing.
     """

@@ -295,9 +295,9 @@ def recovery_cost(undisturbed: Mapping[str, Any], interrupted: Mapping[str, Any]
 
     ``recovery_bytes``: wire bytes beyond those of the undisturbed one (paper 004, Figure 4: total traffic).
     ``recovery_overhead``: the same as a share of the content. ``again_bytes``: the same for payload that the client
-    sent. ``repeated_share``: the share of what had passed before that was sent again on new connections: 0 resumes, 1
-    starts over. ``recovery``: seconds from the interruption until the last payload of the content. ``how_recovered``:
-    the same in words. None is "not known". Raises UsageError if the sets differ in size.
+    sent. ``repeated_share``: the share of the bytes before the interruption that was sent again on new connections: 0
+    resumes, 1 starts over. ``recovery``: seconds from the interruption until the last payload of the content.
+    ``how_recovered``: the outcome in words. None is "not known". Raises UsageError if the sets differ in size.
     """
     if undisturbed["content_bytes"] != interrupted["content_bytes"]:
         raise UsageError("a transfer is compared with one of an equally large set")

@@ -32,9 +32,8 @@ def rss_bytes(pids: Iterable[int], *, peak: bool = False) -> int | None:
 def read_energy_uj(root: Path = _POWERCAP) -> dict[str, tuple[int, int]]:
     """Return RAPL's counters by package, or nothing if they are not readable.
 
-    Each has its microjoules, and the value at which they wrap to zero.
-
-    Only whole packages (``intel-rapl:0``), which include their parts. The energy is that of the whole machine.
+    Each counter is its microjoules, and the value at which they wrap to zero. Only whole packages (``intel-rapl:0``)
+    are read, which include their parts. The energy is that of the whole machine.
     """
     counters_uj = {}
     for package in sorted(root.glob("intel-rapl:*")):

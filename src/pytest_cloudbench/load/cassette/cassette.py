@@ -231,14 +231,14 @@ class Cassette:
         return locked
 
 
-def _match_requests(one: Any, other: Any) -> None:
+def _match_requests(first: Any, second: Any) -> None:
     """Raise AssertionError if two requests differ in their bodies, or in arguments that are sent in headers.
 
     ``assert`` is not used, because pytest rewrites it in plugins, too, and would take minutes to compare two bodies.
     """
-    if _comparable_body(one) != _comparable_body(other):
+    if _comparable_body(first) != _comparable_body(second):
         raise AssertionError("bodies differ")
-    if _header_arguments(one) != _header_arguments(other):
+    if _header_arguments(first) != _header_arguments(second):
         raise AssertionError("arguments differ")
 
 

@@ -216,7 +216,7 @@ class Conductor:
     def _keep_log_piece(self, agent: str, log_piece: LogPiece) -> None:
         """Write the next piece of the log of an agent on another host, as if the agent were here.
 
-        The first one may come before the run begins. One that comes after its end is from an agent that was given up.
+        The first piece may come before the run begins. A piece after its end is from an agent that was given up.
         """
         if log_piece.run in self._ended_runs:
             return
@@ -233,7 +233,7 @@ class Conductor:
         return len(run.listing)
 
     def _note_moved_log(self, agent: str, moved: LogMoved) -> None:
-        """Note the new place of an agent's log, so that it is found even if that agent is lost."""
+        """Note the new path of an agent's log, so that it is found even if that agent is lost."""
         run = self._runs.get(moved.run)
         if run is not None:
             run.logs[agent] = Path(moved.path)
@@ -408,7 +408,7 @@ class Conductor:
         return merged
 
     def _lost_agent_doubts(self, item: Item) -> list[str]:
-        """Return a doubt for agents that an item has lost, one for those lost before, and one for each such host."""
+        """Return doubts about agents that were lost during an item or before, and about hosts that lost all agents."""
         absent = item.expected - len({*item.entered, *item.missing})
         remark = f"began with {len(item.entered)} of {item.expected} agents"
         remark += f": {absent} had been lost before, and not been replaced yet"
@@ -477,7 +477,7 @@ class Conductor:
             self._contests.close(why)
 
     def close(self) -> None:
-        """End the services and the watch. Raises ServiceError if a service had already died."""
+        """End the coordinator, the series and the services. Raises ServiceError if a service had already died."""
         if self.coordinator is not None:
             self.coordinator.close()
         self._series.close()

@@ -187,11 +187,11 @@ class Serving:
 
         def ask(question: str) -> bool:
             self._say(question)
-            typed = open_terminal("r")
-            if typed is None:
+            terminal = open_terminal("r")
+            if terminal is None:
                 return False
-            with typed:
-                return typed.readline().strip().lower() in {"y", "yes"}
+            with terminal:
+                return terminal.readline().strip().lower() in {"y", "yes"}
 
         return ask
 
@@ -445,7 +445,7 @@ class Serving:
             if not gate.has_judged and self.entries.selected is not None:
                 for line in gate.nothing_judged_lines(expected, self.entries.deselected):
                     self._say(f"cloudbench: gate: {line}", yellow=True)
-            if not _has_selected(self.config.option):  # what a hook has taken away was expected, too
+            if not _has_selected(self.config.option):  # tests that a hook deselected were expected, too
                 expected += self.entries.deselected
             status = gate.exit_status(session.testsfailed, expected)
             session.exitstatus = session.exitstatus if status is None else status

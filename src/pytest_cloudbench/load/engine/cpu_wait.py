@@ -36,10 +36,10 @@ _MOST_THREADS = 400
 
 
 class _Library:
-    """The C library's calls that read a file, made without letting go of the interpreter.
+    """The C library's calls that read a file, made without releasing the interpreter lock.
 
-    Those of ``os`` let go of it. Where many threads are ready to run, each of them then costs a change of threads and
-    back, which is several times as much as the whole operation.
+    The functions of ``os`` release the lock. If many threads are ready to run, each such call then costs a change of
+    threads and back, which takes several times as long as the whole operation.
     """
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ def _library() -> _Library:
 
 
 def _find_usage() -> Callable[[], Any]:
-    """Return a function that returns what the calling thread has used, which takes 1 microsecond."""
+    """Return a function that returns the calling thread's resource usage. One call takes 1 microsecond."""
     try:
         from resource import RUSAGE_THREAD, getrusage
     except ImportError:  # only Linux counts for each thread, and only there is it needed
@@ -118,7 +118,7 @@ class _ThreadFile:
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
         with self.lock:
-            type(self).open_count -= 1  # no name of the module: while the interpreter ends, these are gone
+            type(self).open_count -= 1  # the module's names are gone while the interpreter ends
         close(self.number)
 
 
@@ -136,10 +136,10 @@ def find_thread_wait() -> Callable[[], int | None]:
     """
     try:
         with open(_OWN_SCHEDSTAT, "rb") as file:
-            counts = len(file.read(_READ_BYTES).split()) == 3
+            is_counted = len(file.read(_READ_BYTES).split()) == 3
     except OSError:
-        counts = False
-    return _thread_wait_ns if counts else lambda: None
+        is_counted = False
+    return _thread_wait_ns if is_counted else lambda: None
 
 
 def _thread_wait_ns() -> int | None:

@@ -106,8 +106,8 @@ class Engine:
         stop: set from outside to end the run early.
         budget: limit on operations and bytes.
         agents_here: the number of agents that share this machine.
-        requests: returns how many requests this thread has sent so far (see ``drivers.base.Counting``). None if the
-            driver does not count them.
+        requests: returns how many requests the calling thread has sent so far (see ``drivers.base.Counting``). None if
+            the driver does not count them.
         max_threads: limit on operations in flight.
         end_ns: operations that are due at this time or later are not begun. Set from outside while the engine runs.
         measured_from_ns: operations that are due earlier are a warm-up. Set from outside before the first operation.
@@ -194,7 +194,7 @@ class Engine:
             threads: the numbers of this agent's threads.
             files: the files to work on, in this order.
             seed: of random first delays.
-            start_ns: called once when all is prepared. Return the common start.
+            start_ns: called once when all is prepared. It returns the common start.
             time_scale: divides all times.
         """
         works = [self.task.prepare(*file) for file in files]

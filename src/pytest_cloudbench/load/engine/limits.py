@@ -15,14 +15,14 @@ _THREAD_BYTES = 48 * 1024
 """Memory of a thread in flight without its driver's: 14 KiB of this process, and the kernel's stack and tables."""
 
 _DESCRIPTORS_PER_THREAD = 8
-"""A connection, what its driver opens besides, and a share for files that tell how long threads wait."""
+"""Open files of a thread: its connection, others of its driver, and a share for those that tell how long it waits."""
 
 
 def count_fitting_threads(agents: int, root: Path = Path("/")) -> int:
-    """Return the number of threads that each of so many agents may have on this machine.
+    """Return the number of threads that each of ``agents`` agents may have on this machine.
 
     All agents together get the memory that is available, and half of the threads that the system still allows, so that
-    servers and other programs can go on: one that cannot start a thread fails.
+    servers and other programs can go on, which fail if they cannot start a thread.
     """
     available = available_bytes()
     rooms = [] if available is None else [available // _THREAD_BYTES]
@@ -31,7 +31,7 @@ def count_fitting_threads(agents: int, root: Path = Path("/")) -> int:
 
 
 def describe_limit(threads: int, engine_threads: int, are_refused: bool, root: Path = Path("/")) -> str:
-    """Return a line which says that all of so many threads were in use, and why there were no more.
+    """Return a line which says that all threads were in use, and why there were no more.
 
     Args:
         threads: how many there were.
@@ -96,7 +96,7 @@ def _read_number(path: Path) -> int | None:
 
 
 def allow_descriptors(threads: int) -> None:
-    """Raise this process's limit on open files for so many threads, as far as the system allows."""
+    """Raise this process's limit on open files for a number of threads, as far as the system allows."""
     try:
         import resource
     except ImportError:  # Windows has no such limit

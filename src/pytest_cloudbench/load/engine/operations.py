@@ -15,7 +15,7 @@ from pytest_cloudbench.load.engine.engine import Budget, Task
 from pytest_cloudbench.load.request import Files, Load
 from pytest_cloudbench.model import CloudError, Content, Entry, ErrorKind, UsageError, Verb
 from pytest_cloudbench.support.clock import now_ns
-from pytest_cloudbench.workload.arrival import Arrival, Closed, ThinkTime, Threads, count_due
+from pytest_cloudbench.workload.arrival import Arrival, Closed, Threads, count_due
 from pytest_cloudbench.workload.payload import Generator, digest
 
 OPERATIONS = (Verb.PUT, Verb.GET, Verb.STAT, Verb.LIST, Verb.DELETE, Verb.SHARE)
@@ -142,9 +142,12 @@ class Deal:
             threads, members = self.arrival.count, self.members
             numbers = (number for number in range(self.sensors) if number % threads % agents == index)
             return [members[number] if members is not None else (number, 0) for number in numbers]
-        mine = range(index, self.sensors, agents)
+        sensors = range(index, self.sensors, agents)
         return [
-            (sensor, seq) for seq in range(self.ops_per_sensor) for sensor in mine if seq < self.ops_of_sensor(sensor)
+            (sensor, seq)
+            for seq in range(self.ops_per_sensor)
+            for sensor in sensors
+            if seq < self.ops_of_sensor(sensor)
         ]
 
     def count_agent_files(self, index: int, agents: int) -> int:
@@ -152,8 +155,8 @@ class Deal:
         if isinstance(self.arrival, Threads):
             threads = self.arrival.count
             return sum(len(range(thread, self.sensors, threads)) for thread in range(index, threads, agents))
-        mine = range(index, self.sensors, agents)
-        return self.ops_per_sensor * len(mine) if self.limits is None else sum(map(self.ops_of_sensor, mine))
+        sensors = range(index, self.sensors, agents)
+        return self.ops_per_sensor * len(sensors) if self.limits is None else sum(map(self.ops_of_sensor, sensors))
 
     def traced_work(self, index: int, agents: int) -> TracedWork | None:
         """Return one agent's work as a trace specifies it, or None if there is no trace."""
@@ -165,15 +168,27 @@ class Deal:
         return range(index, min(count, self.sensors), agents)
 
     def planned_s(self) -> float:
-        """Return the shortest time that a closed loop can take, or ``for_s`` if that ends it.
+        """Return the longest time that a closed loop takes if each operation is instant, or ``for_s`` if that ends it.
 
-        It is 0 in an open loop.
+        Return 0 for an open loop.
         """
-        if self.for_s:
+        if self.for_s or not isinstance(self.arrival, Closed):
             return self.for_s
-        if isinstance(self.arrival, Threads):
-            return self.arrival.horizon_s(self.sensors)
-        return self.arrival.horizon_s(self.ops_per_sensor) if isinstance(self.arrival, ThinkTime) else 0.0
+        return self.arrival.horizon_s(self._operations_in_turn)
+
+    def shortest_s(self) -> float:
+        """Return the shortest time that a closed loop takes, or ``for_s`` if that ends it.
+
+        Return 0 for an open loop.
+        """
+        if self.for_s or not isinstance(self.arrival, Closed):
+            return self.for_s
+        return self.arrival.shortest_s(self._operations_in_turn)
+
+    @property
+    def _operations_in_turn(self) -> int:
+        """The operations among which a closed loop pauses: of all its threads, or of each sensor."""
+        return self.sensors if isinstance(self.arrival, Threads) else self.ops_per_sensor
 
 
 def _with_size(payload: Generator, size_bytes: int) -> Generator:
@@ -235,7 +250,7 @@ class FileOperation:
     file: Callable[[int, int], tuple[str, Content]]
 
     def prepare(self, sensor: int, seq: int) -> tuple[tuple[str, Content | None, bytes], int, bytes]:
-        """Return (path, content, digest) and the bytes that will be moved.
+        """Return (path, content, digest), the number of bytes that will be moved, and the digest again.
 
         The digest is empty if it is not compared.
         """

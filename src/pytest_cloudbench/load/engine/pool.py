@@ -23,10 +23,10 @@ _WAITING_THREADS = 64
 _READY_WINDOW_NS = 10_000_000
 _READY_THREADS = 2048
 """The most threads that are made before the start, for operations that are due within a hundredth of a second. In that
-time, few can be made. More than so many would take half a second and 30 MiB, and their operations would be late, too.
+time, few can be made. More threads than this would take half a second and 30 MiB, and their operations would be late.
 """
 _START_S = 0.0002
-"""The time that it takes to make one of them, at most."""
+"""The time that it takes to make one thread, at most."""
 
 _SWITCH_INTERVAL_S = 0.02
 """How long a thread may hold the interpreter while others wait for it. This is longer than an operation's own work.
@@ -46,7 +46,7 @@ class TicketPool:
     """Threads that take numbered tickets, and do the work of one after the other.
 
     A thread that begins its work lets another one wait for the next ticket: a parked one, or a new one. All threads are
-    kept until the last work is done, because the end of a thread takes more time than its work, which others wait for.
+    kept until the last work is done, because the end of a thread takes more time than its work, and delays the others.
 
     Args:
         total: the number of tickets.
@@ -197,7 +197,7 @@ def adjust_to_threads(count: int) -> None:
 
 @contextmanager
 def many_threads() -> Iterator[None]:
-    """Prepare this process for threads that run operations. What they change is restored at the end."""
+    """Prepare this process for threads that run operations. Its settings are restored at the end."""
     former_interval_s, former_bytes = sys.getswitchinterval(), threading.stack_size(_STACK_BYTES)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     try:

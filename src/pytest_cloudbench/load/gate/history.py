@@ -61,7 +61,7 @@ class GateHistory:
         self._names, self._root = former_names(storage), root
         self.commits = Commits(root, branch)
         self._yet_to_come: dict[str, int] = {}  # runs that began later than now, with their times
-        self._others: dict[Path, Index] = {}  # of projects around, as far as they were opened
+        self._others: dict[Path, Index] = {}  # opened storages of surrounding projects
 
     @property
     def problems(self) -> Sequence[str]:
@@ -79,15 +79,15 @@ class GateHistory:
         reasons: list[str] = []
         commit = ""
         now_ms = time.time_ns() // 1_000_000
-        for point, numbers_of in without_copies(runs):
+        for point, run_numbers in without_copies(runs):
             if point.time_ms > now_ms + _CLOCKS_DIFFER_MS:
                 self._yet_to_come[point.name] = point.time_ms
             if reason := self._reason_against(point, info):
                 reasons.append(reason)
                 continue
-            usable.append(point.numbers_for_gate(numbers_of))
-            if point.fit in FOLLOWED:
-                reasons.append(point.fit)
+            usable.append(point.numbers_for_gate(run_numbers))
+            if point.unfit_reason in FOLLOWED:
+                reasons.append(point.unfit_reason)
             else:
                 commit = point.commit or commit
         remark = explain_no_baseline(reasons).removeprefix("no baseline: ") if reasons else ""
@@ -113,7 +113,7 @@ class GateHistory:
 
     def _reason_against(self, point: Point, info: Mapping[str, Any]) -> str:
         """Return the reason if a run does not count, or an empty text."""
-        reason = "" if point.is_comparable else point.fit
+        reason = "" if point.is_comparable else point.unfit_reason
         if reason := reason or describe_differences(point.fingerprint, info):
             return reason
         return "" if self._is_before(point) else "were of commits that this work does not build on"
@@ -146,14 +146,14 @@ class GateHistory:
         """
         if self._index.series(fullname, "ops") or self._former_names(fullname):
             return ""
-        alike: list[tuple[float, str, int]] = []
+        candidates: list[tuple[float, str, int]] = []
         for name in self._index.tests():
             count = sum(not self._reason_against(point, info) for point in self._index.series(name, "ops"))
             if count and not self._still_exists(name, collected):
-                alike.append((SequenceMatcher(None, name, fullname).ratio(), name, count))
-        if not alike:
+                candidates.append((SequenceMatcher(None, name, fullname).ratio(), name, count))
+        if not candidates:
             return ""
-        _, name, count = max(alike)
+        _, name, count = max(candidates)
         runs = _count_runs(count)
         (old, _, old_params), (new, _, new_params) = name.partition("["), fullname.partition("[")
         old, new = (old, new) if old_params == new_params else (name, fullname)
@@ -163,24 +163,24 @@ class GateHistory:
     def find_runs_elsewhere(self, fullname: str, info: Mapping[str, Any], count: int) -> str:
         """Return a line about runs of a test that a session with another root folder of pytest has stored.
 
-        There the test has a longer or shorter path, and projects around it or in it have storages of their own. Empty
-        unless there are more than the ``count`` runs that are found here.
+        Seen from another root folder, the test has a longer or shorter path, and projects around this one or inside it
+        have storages of their own. Empty unless there are more than the ``count`` runs that are found here.
         """
         nodeid = f"{self._root.as_posix()}/{fullname}"
-        most = (count, "", self._storage)
+        best_match = (count, "", self._storage)
         for storage, index in ((self._storage, self._index), *self._storages_around(fullname)):
             for name in index.tests():
                 if (storage == self._storage and name == fullname) or not nodeid.endswith(f"/{name}"):
                     continue
                 points = index.series(name, "ops")
-                alike = sum(not self._reason_against(point, info) for point in points)
-                most = max(most, (alike, name, storage), key=lambda runs: runs[0])
-        count, name, storage = most
+                matching_count = sum(not self._reason_against(point, info) for point in points)
+                best_match = max(best_match, (matching_count, name, storage), key=lambda runs: runs[0])
+        count, name, storage = best_match
         if not name:
             return ""
         are = "is" if count == 1 else "are"
-        beside = "" if storage == self._storage else f", and those of this session in {_shown(self._storage)}"
-        return f"{_count_runs(count)} of {name} {are} in {_shown(storage)}{beside}"
+        own_text = "" if storage == self._storage else f", and those of this session in {_folder_text(self._storage)}"
+        return f"{_count_runs(count)} of {name} {are} in {_folder_text(storage)}{own_text}"
 
     def _storages_around(self, fullname: str) -> list[tuple[Path, Index]]:
         """Return the other storages of the projects in which a test's file may be, with their indexes."""
@@ -218,5 +218,5 @@ def _count_runs(count: int) -> str:
     return "1 run" if count == 1 else f"{count} runs"
 
 
-def _shown(folder: Path) -> str:
+def _folder_text(folder: Path) -> str:
     return os.path.relpath(folder)

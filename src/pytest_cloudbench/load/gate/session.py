@@ -57,12 +57,12 @@ class GatedEntry:
         columns, margins, runs: see ``watched.checks_of``.
         baseline: numbers of former runs, the oldest first. ``commit`` is that of the last one, if known.
         remark: the reason why other stored runs cannot be a baseline, or an empty text.
-        why, why_times: the reason if it, or its times, cannot be judged, or an empty text.
-        offer: a line about runs of another test, or of this one elsewhere, if it has too few.
+        why, why_times: the reason if the entry, or only its times, cannot be judged, or an empty text.
+        offer: a line about runs of another test, or of this one elsewhere, if the entry has too few.
         again: numbers of the repetitions that count.
         left_out: the doubts of the repetitions that do not count, each a text.
         is_over: True if its test failed, so that there is nothing to judge.
-        has_skipped: True if its test skipped itself, or failed as expected. Only what is broken changes that.
+        has_skipped: True if its test skipped itself, or failed as expected. Only a broken metric changes that.
         rulings, answer: of the last judgement.
     """
 
@@ -99,7 +99,7 @@ class GatedPairs:
 
     Attributes:
         fullname, nodeid: of the entry and of its test.
-        answer: the gate's.
+        answer: the gate's answer.
         lines: the explanation of the answer.
         metric_texts: by metric, its answer, change and interval.
     """
@@ -278,8 +278,8 @@ class SessionGate:
             for entry in self.entries:
                 if entry.fullname != subject.fullname:
                     continue
-                has_counts = all(map(is_about_times, doubts))
-                numbers = {name: info.get(name) for name in needed_numbers()} if has_counts else facts_of(info)
+                only_times_doubted = all(map(is_about_times, doubts))
+                numbers = {name: info.get(name) for name in needed_numbers()} if only_times_doubted else facts_of(info)
                 entry.again.append(numbers | {TIMES_DOUBTED: bool(doubts)})
                 if doubts:
                     entry.left_out.append("; ".join(doubts))
@@ -350,14 +350,14 @@ class SessionGate:
 
         Only the judgement of all entries can find a broken one, so suspects are held until then.
         """
-        open_ = [entry for entry in entries if not entry.is_over]
-        checks = [(entry, check) for entry in open_ for check in entry.list_checks()]
-        for entry in open_:
+        judged_entries = [entry for entry in entries if not entry.is_over]
+        checks = [(entry, check) for entry in judged_entries for check in entry.list_checks()]
+        for entry in judged_entries:
             entry.rulings = []
         rulings = judge([check for _, check in checks], tests=self._test_count)
         for (entry, _), ruling in zip(checks, rulings, strict=True):
             entry.rulings.append(ruling)
-        for entry in open_:
+        for entry in judged_entries:
             entry.answer = answer_of(entry.rulings) or ("inconclusive" if entry.why else None)
             if entry.has_skipped and entry.answer != "broken":
                 entry.answer = None
@@ -457,7 +457,7 @@ class SessionGate:
     def exit_status(self, failed: int, selected: int) -> int | None:
         """Return the exit status if the only ``failed`` tests are those that a strict gate could not judge, else None.
 
-        The same holds if tests were ``selected`` that measure something, or should have been, and none did.
+        The status is the same if ``selected`` tests should have measured something, and none did.
         """
         is_unsure = failed == len(self.pardoned) and (self.pardoned or (selected and not self.has_judged))
         return INCONCLUSIVE if self.settings.strict and is_unsure else None
@@ -489,19 +489,20 @@ class SessionGate:
         return _format_counts(judged)
 
     def metric_counts(self) -> str:
-        """Return the number of metrics by answer, and the names of those that are open. Empty if none is.
+        """Return the number of metrics by answer, and the names of the inconclusive ones.
 
         One metric that cannot be judged makes an experiment inconclusive. This says how much was judged all the same.
+        Empty if no metric is inconclusive, or all are.
         """
         rulings = [
             ruling for entry in self.entries if entry.answer for ruling in entry.rulings
             if (ruling.check.decides or ruling.answer == "broken") and not ruling.why.startswith("baseline ")
         ]  # fmt: skip
         count = Counter(ruling.answer for ruling in rulings)
-        is_open = Counter(ruling.check.metric for ruling in rulings if ruling.answer == "inconclusive")
-        if not is_open or len(count) == 1:
+        inconclusive_metrics = Counter(ruling.check.metric for ruling in rulings if ruling.answer == "inconclusive")
+        if not inconclusive_metrics or len(count) == 1:
             return ""
-        names = _join_names([f"{metric} in {tests}" for metric, tests in is_open.most_common()])
+        names = _join_names([f"{metric} in {tests}" for metric, tests in inconclusive_metrics.most_common()])
         return f"{_format_counts(count)} ({names}); cloudbench gate power tells what would be found"
 
     def summary(self) -> Iterator[str]:
@@ -525,21 +526,21 @@ class SessionGate:
         """Yield a line for tests that should have been measured here, and one for those that were broken before."""
         last = self._history.last_runs(self.collected) if self._history is not None else {}
         measured = {entry.fullname for entry in self.entries}
-        empty = [
+        no_entry = [
             name for name in last
             if any(is_same_test(nodeid, name.partition("#")[0]) for nodeid in self._without_entry)
         ]  # fmt: skip
         broken = [
-            name for name, point in last.items() if ONLY_AT_GATE in point.faults and name not in {*measured, *empty}
+            name for name, point in last.items() if ONLY_AT_GATE in point.faults and name not in {*measured, *no_entry}
         ]
-        if empty:
-            yield f"nothing was measured by tests that passed, and were measured before: {_join_names(empty)}"
+        if no_entry:
+            yield f"nothing was measured by tests that passed, and were measured before: {_join_names(no_entry)}"
         if broken:
             yield f"not measured here, and broken when they last were: {_join_names(broken)}"
 
 
 def _format_counts(counts: Counter[Answer]) -> str:
-    """Return the counts of answers that there are, such as ``12 met, 1 broken``."""
+    """Return the answers that occur with their counts, such as ``12 met, 1 broken``."""
     return ", ".join(f"{counts[answer]} {answer}" for answer in _ANSWERS if counts[answer])
 
 
@@ -563,7 +564,7 @@ def _exclusion_text(entry: GatedEntry) -> str:
 
 
 def _metric_texts(entry: GatedEntry | GatedPairs) -> dict[str, str]:
-    """Return by metric its answer, in one word, and its change if known."""
+    """Return a text for each metric: its answer in one word, and its change if known."""
     if isinstance(entry, GatedPairs):
         return dict(entry.metric_texts)
     return {ruling.check.metric: f"{ruling.answer} {change_text(ruling)}".strip() for ruling in entry.rulings}

@@ -40,7 +40,8 @@ class GateSettings:
         apart_s: seconds between the first run of a suspect and the first repetition.
         branch: the default branch's name, empty to determine it.
         strict: whether an inconclusive test fails.
-        budget: the limit on the time for measuring suspects again. The first of them is always measured.
+        budget: the limit on the time for measuring suspects again. Unless it is 0, the most suspicious one is measured
+            again even if that takes longer.
     """
 
     margins: Mapping[str, float | None] = field(default_factory=dict)
@@ -94,7 +95,7 @@ def read_settings(root: Path, strict: bool, budget: str | None = None) -> GateSe
 
 
 def _read_table(folder: Path) -> Any:
-    """Return the gate's table of a folder's pyproject.toml, empty without it. Raises OSError, and what TOML raises."""
+    """Return the gate's table of a folder's pyproject.toml, empty without it. Raises OSError and errors of tomllib."""
     import tomllib
 
     path = folder / _FILE
@@ -107,8 +108,8 @@ def _read_table(folder: Path) -> Any:
 def find_unused_settings(root: Path, folders: Iterable[Path]) -> list[Path]:
     """Return the files whose settings do not count because pytest's root folder is another one.
 
-    They are between the root folder and one of the ``folders``, or, if it has no settings itself, the nearest around
-    it.
+    These files lie between the root folder and one of ``folders``. If the root folder has no settings, the nearest
+    file with settings in a folder around it is one of them, too.
     """
     paths = {folder: None for start in folders for folder in (start, *start.parents) if root in folder.parents}
     unused = [folder / _FILE for folder in sorted(paths) if _has_table(folder)]
@@ -120,7 +121,7 @@ def find_unused_settings(root: Path, folders: Iterable[Path]) -> list[Path]:
 def _has_table(folder: Path) -> bool:
     try:
         return bool(_read_table(folder))
-    except (OSError, ValueError, RecursionError):  # nobody reads it
+    except (OSError, ValueError, RecursionError):  # this file is not used, so its error does not matter
         return False
 
 

@@ -20,7 +20,7 @@ def change_text(ruling: Ruling) -> str:
 
 
 def ruling_text(ruling: Ruling) -> str:
-    """Return one line: the metric, its change for the worse against the number of runs, or why that is unknown."""
+    """Return one line: the metric, and how much worse it is than in the former runs, or why that is unknown."""
     check, change = ruling.check, change_text(ruling)
     runs = f"{len(check.baseline)} runs"
     text = ""
@@ -51,7 +51,7 @@ def remarks_of(ruling: Ruling) -> list[str]:
         lines.append(f"{check.metric}: left out of the baseline, too far from its other runs: {runs}")
     if check.since and check.improved is not None and not check.is_before:
         lines.append(
-            f"{check.metric}: improved by {-check.improved * 100:.0f} % at {check.since}, where the baseline begins"
+            f"{check.metric}: improved by {abs(check.improved) * 100:.0f} % at {check.since}, where the baseline begins"
         )
     return lines
 
@@ -93,12 +93,12 @@ def _unit_text(ruling: Ruling) -> str:
 def _capability_text(ruling: Ruling) -> str:
     """Describe a capability: its former values with the number of runs, and its present one."""
     check, count = ruling.check, len(ruling.check.baseline)
-    were = sum(reading.value == 1 for reading in check.baseline)
-    was = f"no in {count} runs" if not were else f"yes in {count} runs" if were == count else (
-        f"yes in {were} of {count} runs"
+    yes_count = sum(reading.value == 1 for reading in check.baseline)
+    former_text = f"no in {count} runs" if not yes_count else f"yes in {count} runs" if yes_count == count else (
+        f"yes in {yes_count} of {count} runs"
     )  # fmt: skip
     now = check.now.value if ruling.value is None else ruling.value
-    return f"was {was}, and is {'not known' if now is None else 'yes' if now == 1 else 'no'}"
+    return f"was {former_text}, and is {'not known' if now is None else 'yes' if now == 1 else 'no'}"
 
 
 def difference_text(difference: Difference) -> str:

@@ -1,7 +1,7 @@
 """The effect of gates on a test's outcome, whatever the test does with its results, and its reports' properties.
 
-What may live here: the gates that an item's results have broken, from when a result is known to the item's failure,
-and results as properties of the item's reports. Imported by fifty agents: keep it light.
+What may live here: the collection of gates that an item's results have broken, the failure of the item because of
+them, and results as properties of the item's reports. Imported by fifty agents: keep it light.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def _report_value(value: Any) -> str | float | bool:
 def fail_for_gates(item: pytest.Item) -> Generator[None]:
     """Wrap a phase of an item: fail it for the gates broken so far, unless the test reports them itself.
 
-    A broken gate wins over a skip, an inconclusive expectation and an error that was caught. It is added to a failure
-    that has a reason of its own. An item that is expected to fail (xfail) may fail for it.
+    A broken gate wins over a skip, an inconclusive expectation and an error that was caught. A failure for another
+    reason gets the gate's line as a note. An item that is expected to fail (xfail) may fail for a gate.
     """
     try:
         yield

@@ -96,19 +96,19 @@ class Entries:
         self.comparisons: list[Finding] = []
         self._machine = describe_machine()
         self.add_block: _AddBlock | None = None
-        self._ways: dict[str, set[str]] = {}
+        self._connected_agents: dict[str, set[str]] = {}
 
     def note_way(self, provider: str, agent: str) -> None:
         """Note that an agent reaches a provider's service through the controller's connection to its host."""
-        self._ways.setdefault(provider, set()).add(agent)
+        self._connected_agents.setdefault(provider, set()).add(agent)
 
-    def _list_ways(self, subject: Subject, item: Item) -> list[str]:
+    def _agents_through_controller(self, subject: Subject, item: Item) -> list[str]:
         """Return the agents of an item that reached its provider through the controller's connections."""
-        return [agent for agent in item.entered if agent in self._ways.get(subject.provider, ())]
+        return [agent for agent in item.entered if agent in self._connected_agents.get(subject.provider, ())]
 
     def way_notes(self, subject: Subject, item: Item) -> list[str]:
-        """Return a remark for those who read the times of agents elsewhere."""
-        count = len(self._list_ways(subject, item))
+        """Return a remark if the times of agents on other hosts include the connection to these hosts."""
+        count = len(self._agents_through_controller(subject, item))
         return [
             f"{count} of {len(item.entered)} agents reached {subject.provider} through this machine's connection to "
             "their host: their times include that way"
@@ -136,14 +136,14 @@ class Entries:
             "run_id": self.facts.run_id,
             "versions": {"pytest-cloudbench": __version__, **subject.versions},
             **({"block": subject.turn.plain()} if subject.turn else {}),
-            **({"through_controller": ways} if (ways := self._list_ways(subject, item)) else {}),
+            **({"through_controller": agents} if (agents := self._agents_through_controller(subject, item)) else {}),
             **({"suite": subject.suite} if subject.suite else {}),
         }
 
     def _host_info(self, subject: Subject, item: Item) -> dict[str, Any]:
         """Return an entry's facts about hosts, or about access line and servers if only this machine took part.
 
-        Where the servers are is seen from here: names may lead agents elsewhere to others.
+        Servers are located from this machine only, because their names may lead to other servers on other hosts.
         """
         if hosts := self.hosts.describe(item, subject.provider):
             return {"hosts": hosts}
@@ -168,10 +168,10 @@ class Entries:
             [f"--time-scale {self.facts.time_scale:g} distorts times"] if self.facts.time_scale != 1.0 else []
         )
 
-        way_doubt = ["the connection to other hosts is a part of times"] if info.get("through_controller") else []
+        link_doubt = ["the connection to other hosts is a part of times"] if info.get("through_controller") else []
 
         def doubts_of(metric: str) -> list[str]:
-            return [*doubts, *([*time_scale_doubt, *way_doubt] if METRICS[metric].time_like else [])]
+            return [*doubts, *([*time_scale_doubt, *link_doubt] if METRICS[metric].time_like else [])]
 
         judgements = [expect.judge_expectation(claim, metrics, doubts_of(claim.metric)) for claim in claims]
         gates = [gate for gate in self._gates if gate.metric in metrics]

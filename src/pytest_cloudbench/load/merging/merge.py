@@ -131,7 +131,7 @@ def merge_run(run: OpenRun, entries: Entries, doubts: Sequence[str], died: str, 
 
     Args:
         run: its logs are removed once their records are written.
-        entries: take its entry, if it becomes one.
+        entries: the session's entries. The run's own is added, unless the run is only a part of a conclusion.
         doubts: reasons to distrust its numbers that are known before they are computed.
         died: the reason if its emulator has died, or an empty text.
         servers: names the servers that this session chose and started for it, or is empty.
@@ -328,7 +328,7 @@ def _warm_up_notes(run: OpenRun, measurement: _Measurement) -> list[str]:
     unsuccessful = 0
     for block in measurement.table.blocks():
         fields = zip(values(block, "scheduled_ns"), values(block, "outcome"), strict=True)
-        unsuccessful += sum(due_ns < run.measured_from_ns and ended is not Outcome.OK for due_ns, ended in fields)
+        unsuccessful += sum(due_ns < run.measured_from_ns and outcome is not Outcome.OK for due_ns, outcome in fields)
     return [f"{note}, {unsuccessful:,} of them did not succeed" if unsuccessful else note]
 
 
@@ -344,7 +344,8 @@ def _tried_by_sensor(table: OpTable) -> bytes:
 def _drift_text(run: OpenRun, measurement: _Measurement) -> str:
     """Return in words how the metric of an entry drifted, or an empty text.
 
-    Parts of a conclusion are too short for a drift, and two sides in turns share it: neither is examined.
+    Parts of a conclusion are not examined, because they are too short for a drift. Neither are blocks of a comparison,
+    because both sides drift alike.
     """
     if run.request.load.until:
         return measurement.ending.drift

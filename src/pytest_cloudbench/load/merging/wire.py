@@ -29,9 +29,9 @@ _SNAP_BYTES = 128
 def start_counting(requests: Iterable[Start], provided: Provided | None) -> TcpCounter:
     """Begin to count the bytes of a run's connections, given the requests of all its agents.
 
-    Agents on other hosts know other addresses of services than this machine, which its provider has.
-    Connections to services of the run are recognized by the addresses of these services. Of any other provider, only
-    the processes of its clients are known.
+    Connections to services of the run are recognized by the addresses of these services. Those in ``provided`` are
+    preferred, because agents on other hosts know other addresses than this machine. Of any other provider, only the
+    processes of its clients are known.
     """
     from pytest_cloudbench.net.sockets.counter import OwnCounter, ServiceCounter
 
@@ -53,7 +53,7 @@ def trusted_counts(carried: Carried, operation: Verb, payload_bytes: int, missin
     Args:
         carried: the counts.
         operation: the measured operation.
-        payload_bytes: content of the operations that succeeded.
+        payload_bytes: content bytes of the operations that succeeded.
         missing: agents that were lost.
     """
     if carried.bytes is None:
@@ -80,7 +80,7 @@ class WireSeen(Message, frozen=True):
     """The packets of one run.
 
     Attributes:
-        bytes: of all packets, with their headers, in both directions. None if unknown.
+        bytes: the bytes of all packets, with their headers, in both directions. None if unknown.
         packets: the number of packets.
         unique_bytes: the bytes that TCP carried in both directions, each once, as ``sockets`` counts them. None if
             unknown.

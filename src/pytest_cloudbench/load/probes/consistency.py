@@ -158,7 +158,7 @@ def _parse_trial(plain: Mapping[str, Any]) -> Trial:
 
 
 class _FailedWriteError(Exception):
-    """A write failed on which the check depends."""
+    """A failed write on which the check depends."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""A question to a provider that is no load: one agent asks it in a folder of its own, and all get the answer.
+"""Questions to a provider apart from any load: one agent asks in a folder of its own, and all get the answer.
 
 Faults and delays of emulators are off meanwhile. On a real account the run is announced and its folder is in the
 journal, as for an experiment.
@@ -51,7 +51,7 @@ class Inquiry:
         list_stored: asks the controller for what the provider's services store.
         wait: waits before a throttled call is repeated, for the seconds that the provider asked for.
         open_other: opens another account by its number from 2, with a folder of the same name there, and removes that
-            at the end.
+            folder at the end.
     """
 
     provider: Provider
@@ -81,7 +81,7 @@ class Inquiry:
 
     @property
     def children(self) -> Sequence[Self]:
-        """What a question may use at each of the providers that this one is made of. Their stores are not seen."""
+        """An inquiry for each of the providers that this one is made of, without access to what is stored there."""
         provided = self.provider.opened[1].children
         return [
             replace(self, provider=_connect_later(child), list_stored=lambda: None, open_other=_refuse_other)
@@ -99,7 +99,8 @@ class Inquiry:
     def connect_by_proxy(self, proxy: str, authority: str = "") -> Any:
         """Connect another driver to the same real account, whose requests go through an HTTP proxy.
 
-        ``authority`` is the file of the only authority that it trusts, for a proxy that opens TLS. Raises UsageError.
+        ``authority`` is the file of the only certificate authority that the driver trusts, for a proxy that opens TLS.
+        Raises UsageError.
         """
         variables = {"https_proxy": proxy, "HTTPS_PROXY": proxy, "no_proxy": "", "NO_PROXY": ""}
         with _environment({**variables, **({CERTIFICATES[0]: authority} if authority else {})}):
@@ -107,10 +108,10 @@ class Inquiry:
 
     @contextmanager
     def other_account(self, number: int) -> Iterator[Self]:
-        """Open another account of the same service by its number from 2. Yield what a question may use there.
+        """Open another account of the same service by its number from 2. Yield an inquiry for it.
 
-        Its folder, of the same name, is empty, and removed at the end. Raises UsageError, which says what is missing,
-        if there is no other account, and CloudError.
+        The folder there has the same name, is empty, and is removed at the end. Raises CloudError, and UsageError with
+        what is missing if there is no other account.
         """
         with self.open_other(number) as provider:
             yield replace(self, provider=provider)
@@ -123,27 +124,27 @@ class Inquiry:
 
     @property
     def opens_links(self) -> bool:
-        """Whether the driver makes links, and knows how a person without an account opens one."""
+        """True if the driver makes links, and knows how a person without an account opens one."""
         return isinstance(self.provider.driver, SharesLinks)
 
     @property
     def limits_links(self) -> bool:
-        """Whether the driver makes links that end by themselves."""
+        """True if the driver makes links that end by themselves."""
         return isinstance(self.provider.driver, SharesUntil)
 
     @property
     def admits_members(self) -> bool:
-        """Whether the driver shares folders with other accounts."""
+        """True if the driver shares folders with other accounts."""
         return isinstance(self.provider.driver, SharesWithMembers)
 
     @property
     def finds_deleted(self) -> bool:
-        """Whether the driver finds what its service keeps of deleted files."""
+        """True if the driver finds what its service keeps of deleted files."""
         return isinstance(self.provider.driver, FindsDeleted)
 
     @property
     def restores_deleted(self) -> bool:
-        """Whether the driver restores deleted files by their ids."""
+        """True if the driver restores deleted files by their ids."""
         return isinstance(self.provider.driver, RestoresDeleted)
 
     def stored(self) -> Sequence[tuple[str, bytes]] | None:
@@ -162,7 +163,7 @@ def _connect_later(provided: Provided) -> Provider:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables of this process while a driver is connected, which reads them then and not later."""
+    """Set environment variables while a driver connects, because it reads them only then."""
     former = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

@@ -119,7 +119,8 @@ class Watcher:
     def watch(self, path: str, content: Content, poll_s: float | None) -> None:
         """See ``FileWatcher``.
 
-        A try begins ``poll_s`` after the end of the previous one. None is the time that one took.
+        A try begins ``poll_s`` after the end of the previous one, or, if that is None, after a pause as long as the
+        previous try (within the bounds of ``_PAUSE_S``).
         """
         self._attempts, self._error = [], None
         self._stop, self._first_try_ended, self._finished = threading.Event(), threading.Event(), threading.Event()
@@ -325,7 +326,7 @@ def main(clock: Callable[[], int] = now_ns) -> int:
     """Run the reading process until the parent closes the pipe or dies. Return the exit status."""
     answers, sys.stdout = sys.stdout, sys.stderr  # a library's output must not get between the answers
     requests, orphaned = queue.SimpleQueue[str | None](), threading.Event()
-    served = _ReaderService(clock, orphaned)
+    service = _ReaderService(clock, orphaned)
 
     def listen() -> None:
         for line in sys.stdin:
@@ -337,11 +338,11 @@ def main(clock: Callable[[], int] = now_ns) -> int:
     while (line := requests.get()) is not None:
         request = json.loads(line)
         try:
-            answer = {"value": getattr(served, request.pop("verb"))(**request)}
+            answer = {"value": getattr(service, request.pop("verb"))(**request)}
         except Exception as error:  # whatever it is, the parent reports it
             answer = {"error": redact.clean(f"{type(error).__name__}: {error}")}
         with contextlib.suppress(BrokenPipeError):  # the parent is gone, so there is no next request
             answers.write(json.dumps(answer) + "\n")
             answers.flush()
-    served.close()
+    service.close()
     return 0

@@ -76,7 +76,7 @@ class FileReadiness:
         low_s, high_s: bounds of the true value, errors of the clock included: from the last try that showed the file
             not ready to the first intact download.
         resolution_s: the time between these two tries.
-        download_s: the time that the first intact download took. The service judged it ready in that time.
+        download_s: the time that the first intact download took. In that time, the service judged the file ready.
         is_impossible: the file was read before its upload began, because a clock has jumped.
     """
 
@@ -168,8 +168,8 @@ def measure_readiness(
     """Upload files one after another while another client tries to download each, and make one entry.
 
     The first agent uploads. The reader is the first agent on another host, else the second one, else a process that is
-    started for it. The others idle. It tries from before the upload begins until the file exists and equals the
-    uploaded one. The offset between the two clocks is measured before and after (``offsets.Span``).
+    started for it. The others idle. The reader tries from before the upload begins until the file exists and equals
+    the uploaded one. The offset between the two clocks is measured before and after (``offsets.Span``).
 
     Args:
         experiment: the test's experiment.
@@ -256,9 +256,9 @@ class _FileSeries:
         agent = self.experiment.agent
         answers = agent.gather(f"cast:{self.run}", Whereabouts(agent.index, host_id(), agent.host_name))
         whereabouts = list(map(Whereabouts.from_plain, answers.values()))
-        hosts = {one.index: (one.host, one.host_name) for one in whereabouts}
-        if any(one.host_name for one in whereabouts):
-            self.host_names = {one.index: one.host_name or THIS_MACHINE for one in whereabouts}
+        hosts = {agent_host.index: (agent_host.host, agent_host.host_name) for agent_host in whereabouts}
+        if any(agent_host.host_name for agent_host in whereabouts):
+            self.host_names = {agent_host.index: agent_host.host_name or THIS_MACHINE for agent_host in whereabouts}
         self.writer = min(hosts)
         others = [index for index in sorted(hosts) if index != self.writer]
         elsewhere = [index for index in others if hosts[index] != hosts[self.writer]]

@@ -283,8 +283,8 @@ def _list_doubts(results: Sequence[_BlockResult]) -> list[str]:
 
 
 def _list_notes(pairs: Mapping[int, Pair], emulated: Mapping[str, bool | str]) -> list[str]:
-    firsts = [_side_of(2 * pair) for pair in pairs]
-    notes = paired.remarks(list(pairs.values()), firsts)
+    first_sides = [_side_of(2 * pair) for pair in pairs]
+    notes = paired.remarks(list(pairs.values()), first_sides)
     if len({*emulated.values()}) > 1:
         sides = ", ".join(f"{side} is {_EMULATED[value]}" for side, value in emulated.items())
         notes.insert(0, f"{sides}: their difference is not one between services")

@@ -160,7 +160,7 @@ def _next_turn(agent: Agent, number: int, *, is_skipped: bool = False) -> Turn |
 def _prepare_side(config: pytest.Config, turn: Turn, agent: Agent) -> None:
     """Switch to a side, after the user's command for it, which one agent runs for all.
 
-    Raises ServiceError, or FleetError where another agent ran it, in one line.
+    Raises ServiceError, or FleetError if another agent ran the command. The message is one line.
     """
     command = config.option.cloudbench_versus_setup
     if command:

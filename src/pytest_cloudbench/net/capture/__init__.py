@@ -46,7 +46,7 @@ __all__ = [
 _GUARD = str(Path(__file__).with_name("guard.py"))
 _RESEND_S = 0.1
 _CHECK_BUFFERS_MIB = (2, 16, 64)
-"""The buffer of a check's capture, and of those that follow while packets are dropped."""
+"""Buffer sizes that ``check`` tries in turn as long as packets are dropped."""
 _STATISTICS = re.compile(r"Packets received/dropped on interface .*?: (\d+)/(\d+) \(([^)]*)\)")
 _HOW_TO_ALLOW = {
     "linux": (
@@ -274,7 +274,7 @@ class Capture:
         statistics = _STATISTICS.findall(self._error_output.all_text())
         drop_counts = [] if contents.dropped is None else [contents.dropped]
         for _, dropped, parts in statistics:
-            # Include the parts of the sum, in case a version leaves one of them out of it.
+            # Include the parts of the sum, in case a version of dumpcap leaves one of them out of the sum.
             drop_counts += [int(dropped), *(int(number) for number in re.findall(r":(\d+)", parts))]
         if not contents.is_whole:
             reasons.append("the file ends in the middle of a block")

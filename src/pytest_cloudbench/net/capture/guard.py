@@ -1,8 +1,8 @@
 """Start dumpcap, send sentinels, and stop it, in the capture's namespace: ``guard.py INTERFACE TOKEN COMMAND...``.
 
 It is run by its path and cannot import the package. Its stdout is the capture file, which dumpcap writes. Each line on
-stdin is ``stop``, ``kill``, or the label of a sentinel to send. The capture ends when stdin closes because its owner is
-gone.
+stdin is ``stop``, ``kill``, or the label of a sentinel to send. The capture also ends when its owner is gone, because
+stdin then closes.
 """
 
 from __future__ import annotations

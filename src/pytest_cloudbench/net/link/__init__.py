@@ -366,7 +366,7 @@ class Link:
         return dict(json.loads(process.stdout))
 
     def _measure_rate(self, command: list[str], name: str) -> tuple[float | None] | None:
-        """Measure one direction's rate by datagrams, or return None if no rate or a loss was requested."""
+        """Return one direction's rate by datagrams as a 1-tuple, or None if no rate or a loss was requested."""
         way, reverse = (self.up, self.down) if name == "up" else (self.down, self.up)
         settings, rates = choose_train_settings(way, reverse), []
         if settings is None or self.up.loss or self.down.loss:

@@ -118,7 +118,7 @@ def bring_up(name: str, extra_flags: int = 0) -> None:
 
 
 def _ask_kernel(message: int, body: bytes, problem: str) -> None:
-    """Send a message to the kernel's networking and wait for its answer. Raises OSError."""
+    """Send a netlink message to the kernel and wait for its answer. Raises OSError."""
     request = struct.pack("IHHII", 16 + len(body), message, _REQUEST_AND_ACK, 1, 0) + body
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as route:
         route.sendto(request, (0, 0))

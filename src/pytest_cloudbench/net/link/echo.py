@@ -62,12 +62,12 @@ def _handle_stream(connection: socket.socket) -> None:
         if way == b"t":
             _serve_train(connection)
         elif way == b"d":
-            _send_for(connection, seconds, most_bytes)
+            _send_stream(connection, seconds, most_bytes)
         else:
             connection.sendall(json.dumps(_receive_stream(connection)).encode())
 
 
-def _send_for(connection: socket.socket, seconds: float, most_bytes: int) -> None:
+def _send_stream(connection: socket.socket, seconds: float, most_bytes: int) -> None:
     until_s, left_bytes = time.monotonic() + seconds, most_bytes or sys.maxsize
     while left_bytes and time.monotonic() < until_s:
         connection.sendall(_FILL[:left_bytes])
@@ -183,7 +183,7 @@ def _run_stream(address: str, port: int, way: str, seconds: float, most_bytes: i
             connection.sendall(_STREAM_REQUEST.pack(way[0].encode(), seconds, most_bytes))
             if way == "down":
                 return _receive_stream(connection)
-            _send_for(connection, seconds, most_bytes)
+            _send_stream(connection, seconds, most_bytes)
             return dict(_read_json(connection))
     except (OSError, ValueError):  # a timeout, or a truncated answer
         return {"bytes": 0, "timed_bytes": 0, "seconds": 0.0}

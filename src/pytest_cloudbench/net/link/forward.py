@@ -180,7 +180,7 @@ class TrackedConnection:
     returned: int | None = None
     """The server's next sequence number."""
     verdict: str = ""
-    """``make_reset`` or ``drop`` once it is cut."""
+    """``reset`` or ``drop`` once the connection is cut."""
 
 
 class Interrupter:
@@ -324,9 +324,9 @@ class Interrupter:
             )
 
     def _answer_with_reset(self, direction: Direction, segment: Segment, now_s: float) -> None:
-        """Answer a packet of a reset connection with a reset whose number is the one the sender expects.
+        """Answer a packet of a reset connection with another reset, with the sequence number that the sender expects.
 
-        It reaches an end that ignored the first reset because a packet before it had been lost.
+        This resets an end that ignored the first reset because an earlier packet had been lost.
         """
         if segment.flags & RST:
             return

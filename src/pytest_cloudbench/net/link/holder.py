@@ -201,8 +201,8 @@ def main() -> int:
         os.write(1, json.dumps(answer).encode() + b"\n")
         return 1
     with contextlib.suppress(OSError):  # not permitted in a user namespace
-        os.nice(-15)  # a real network does not wait for its users' programs
-        with open("/proc/self/autogroup", "w", encoding="ascii") as file:  # nice ranks within a session only
+        os.nice(-15)  # programs that use the link must not delay it
+        with open("/proc/self/autogroup", "w", encoding="ascii") as file:  # nice compares within a session only
             file.write("-15")
     gc.disable()  # packets would wait during a collection, and there are no cycles to collect
     try:

@@ -127,9 +127,9 @@ def _held_namespaces(pid: int) -> list[int]:
 
 
 def find_inside(namespaces: Iterable[int]) -> list[int]:
-    """Return the pids of other processes in network namespaces, which are given by descriptor."""
-    numbers = {os.fstat(namespace).st_ino for namespace in namespaces}
-    return [pid for pid in _list_pids() if _read_net_namespace(pid) in numbers]
+    """Return the pids of other processes in the network namespaces with these descriptors."""
+    inodes = {os.fstat(namespace).st_ino for namespace in namespaces}
+    return [pid for pid in _list_pids() if _read_net_namespace(pid) in inodes]
 
 
 def find_leftovers(user: int | None = None) -> list[Leftover]:
@@ -150,14 +150,14 @@ def find_leftovers(user: int | None = None) -> list[Leftover]:
     for pid in _list_pids():
         if (mark := _read_mark(pid)) is None or not mark.is_orphaned(user) or _read_user(pid) not in users:
             continue
-        private = {
+        private_namespaces = {
             namespace
             for namespace in [_read_net_namespace(pid), *_held_namespaces(pid)]
             if namespace not in shared_namespaces
         }
-        if private and _read_start_ticks(pid) >= mark.start_ticks:
+        if private_namespaces and _read_start_ticks(pid) >= mark.start_ticks:
             marks[pid] = str(mark)
-            namespaces |= dict.fromkeys(private, str(mark))
+            namespaces |= dict.fromkeys(private_namespaces, str(mark))
     for pid in _list_pids():
         namespace = _read_net_namespace(pid)
         if namespace in namespaces and pid not in marks and _read_user(pid) in users:
@@ -212,5 +212,5 @@ def end_leftovers(user: int | None = None) -> list[Leftover]:
 
 def main() -> int:
     """Run ``end_leftovers`` as root for the user who called sudo, and print the ended processes as JSON."""
-    sys.stdout.write(json.dumps([asdict(one) for one in end_leftovers(int(os.environ["SUDO_UID"]))]))
+    sys.stdout.write(json.dumps([asdict(leftover) for leftover in end_leftovers(int(os.environ["SUDO_UID"]))]))
     return 0

@@ -1,5 +1,6 @@
-"""Where servers are and who runs them: from addresses, round trips and names to a place that can be relied on.
+"""Locations and operators of servers, derived from their addresses, round trips and names.
 
-What may live here: pure functions from what was observed to a statement (``sphere``, ``discs``, ``prefixes``, ``ptr``,
-``placing``), and the few modules that ask the network (``resolve``, ``rdap``, ``rtt``), one kind of question each.
+This package holds pure functions from observations to conclusions (``sphere``, ``discs``, ``prefixes``, ``ptr``,
+``placing``), and the few modules that query the network (``resolve``, ``rdap``, ``rtt``, ``trace``, ``content``), one
+kind of query each.
 """

@@ -1,4 +1,4 @@
-"""Content of a server, read as anybody with its URL can: how soon its first byte comes, and how fast the rest does."""
+"""Latency and rate of a server's content, read by its URL: the time to the first byte, and the rate of the rest."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _MOST_BYTES = 16 << 20
 _PIECE_BYTES = 1 << 16
 _PORTS = {"http": 80, "https": 443}
 _CACHE_HEADERS = ("age", "via", "x-cache", "cf-cache-status", "x-served-by")
-"""``Age`` and ``Via`` say that another server stands before the origin (RFC 9111, 5.1, RFC 9110, 7.6.3), and the others
-are those of large networks."""
+"""Headers that show an answer from a cache. ``Age`` and ``Via`` are standard (RFC 9111, 5.1, RFC 9110, 7.6.3), and the
+others are those of large networks."""
 
 
 def parse_url(url: str) -> SplitResult:
-    """Return the parts of a URL of content. Raises UsageError."""
+    """Return the parts of a content URL. Raises UsageError."""
     try:
         parts = urlsplit(url)
         is_usable = parts.scheme in _PORTS and parts.hostname and parts.port != 0 and not parts.username
@@ -56,18 +56,18 @@ def read_content(url: str, address: str, timeout_s: float) -> ContentSeen:
         return ContentSeen(rtt_ms, problem=str(error) or type(error).__name__)
     finally:
         connection.close()
-    first, again = readings[0], readings[1:]
-    rates = [rate for _, rate, _ in again if rate is not None]
+    first_reading, later_readings = readings[0], readings[1:]
+    rates = [rate for _, rate, _ in later_readings if rate is not None]
     return ContentSeen(
-        rtt_ms, first[0], min(ms for ms, _, _ in again), first[1], max(rates, default=None),
+        rtt_ms, first_reading[0], min(ms for ms, _, _ in later_readings), first_reading[1], max(rates, default=None),
         any(is_cached for _, _, is_cached in readings),
     )  # fmt: skip
 
 
 def _read_once(connection: HTTPConnection, target: str) -> tuple[float, float | None, bool]:
-    """Return the milliseconds to the first byte of content, the rate of the rest, and whether it is of a cache.
+    """Return the milliseconds to the first byte of content, the rate of the rest, and whether a cache answered.
 
-    Raises OSError if the answer is no content, or if the server ends the connection.
+    Raises OSError if the answer has no content, or if the server ends the connection.
     """
     if connection.sock is None:
         raise OSError("it ends the connection after each answer")

@@ -1,6 +1,6 @@
-"""Round trips into a place: each bounds the distance to the server, and the server is where all bounds meet.
+"""Location of a server by round trips. Each one bounds the distance to the server, which is where all bounds overlap.
 
-A bound is never tightened by what is usual: bounds fitted to usual paths lost the true place in half of all layouts.
+The bounds are physical limits. Tighter bounds, fitted to usual paths, excluded the true place in half of all layouts.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from pytest_cloudbench.net.locate.sphere import (
 )
 
 KM_PER_MS = 100.0
-"""How far a server is at most for each millisecond of round trip: light in glass travels two thirds of 300 km/ms, and
-there and back (Gueye et al., Constraint-based geolocation, IEEE/ACM ToN 2006)."""
+"""Largest distance to a server for each millisecond of round trip: light in glass travels two thirds of 300 km/ms, and
+it travels there and back (Gueye et al., Constraint-based geolocation, IEEE/ACM ToN 2006)."""
 SLACK_KM = 20.0
-"""How much each bound may be too small, for clocks that read 0.2 ms too little and cables straighter than any known."""
+"""Largest error of a bound, for clocks that read 0.2 ms too little and cables straighter than any known."""
 WIDEST_KM = 2500.0
-"""A wider region is no place: it is a continent."""
+"""Largest radius of a region that counts as a place. A wider one is a continent."""
 _EDGE_POINTS = 360
 
 Reason = Literal["", "no round trip", "clock", "anycast", "proxy or anycast", "contradiction", "too wide"]
@@ -38,14 +38,14 @@ Reason = Literal["", "no round trip", "clock", "anycast", "proxy or anycast", "c
 
 @dataclass(frozen=True, slots=True)
 class Disc:
-    """Where a server can be, as one vantage point's shortest round trip bounds it.
+    """The region in which a server can be, bounded by the shortest round trip from one vantage point.
 
     Attributes:
         vantage: the name of the vantage point.
         center: where it is.
         rtt_ms: the shortest round trip to the server.
         off_km: how far the vantage point may be from ``center``.
-        has_proxy: something near it answers in place of servers. None if nobody has checked.
+        has_proxy: whether something near it answers in place of servers. None if nobody has checked.
     """
 
     vantage: str
@@ -66,9 +66,9 @@ class DiscVerdict:
 
     Attributes:
         cap: the smallest cap around all places that are possible. None if the place is unknown.
-        reason: why it is unknown: one word or two, empty if it is known. ``detail`` is the same as a sentence.
+        reason: why the place is unknown, in a few words, or empty if it is known. ``detail`` is the same as a sentence.
         vantages: how many vantage points count.
-        sites: a cap for each of several servers that share the address. No two of them can be one server.
+        sites: a cap for each of several servers that share the address. No two caps can hold the same server.
         left_out: vantage points that do not count, and why.
     """
 
@@ -93,7 +93,7 @@ def place_server(discs: Iterable[Disc]) -> DiscVerdict:
     if len(sites) > 1:
         return _describe_sites(sites, counted, left_out)
     smallest = min(counted, key=lambda disc: disc.cap.radius_km)
-    cap = _intersect([_widen(disc) for disc in _constraining(counted, smallest)], smallest)
+    cap = _intersect([_widen(disc) for disc in _select_constraining(counted, smallest)], smallest)
     if cap is None:
         detail = "round trips of three or more vantage points contradict each other: a place or a clock is wrong"
         return DiscVerdict(None, "contradiction", detail, len(counted), left_out=left_out)
@@ -106,9 +106,10 @@ def place_server(discs: Iterable[Disc]) -> DiscVerdict:
 
 
 def place_nearest_server(discs: Iterable[Disc]) -> DiscVerdict:
-    """Return where the server is that answers the vantage point with the shortest round trip, whoever answers others.
+    """Return the place of the server that answers the vantage point with the shortest round trip.
 
-    Where several servers may share an address, all bounds can meet in between, where none of them is.
+    Other vantage points are ignored. If several servers share an address, all bounds can overlap at a place between
+    them that has no server.
     """
     counted, left_out = _leave_out(discs)
     nearest = sorted(counted, key=lambda disc: disc.cap.radius_km)[:1]
@@ -124,7 +125,7 @@ def is_possible(cap: Cap, discs: Iterable[Disc]) -> bool:
 
 
 def _leave_out(discs: Iterable[Disc]) -> tuple[list[Disc], dict[str, str]]:
-    """Keep the shortest round trip of each vantage point, and leave out what says nothing about the server."""
+    """Keep the shortest round trip of each vantage point, and leave out those that say nothing about the server."""
     shortest, left_out = dict[str, Disc](), dict[str, str]()
     for disc in discs:
         if not (isfinite(disc.rtt_ms) and disc.rtt_ms > 0):
@@ -137,7 +138,7 @@ def _leave_out(discs: Iterable[Disc]) -> tuple[list[Disc], dict[str, str]]:
 
 
 def _find_sites(discs: Sequence[Disc]) -> list[Disc]:
-    """Return discs of which no two can hold one server: the smallest, and what excludes all that were taken."""
+    """Return discs no two of which can hold the same server: the smallest, then each that excludes all before it."""
     sites: list[Disc] = []
     for disc in sorted(discs, key=lambda disc: disc.cap.radius_km):
         if all(_exclude_each_other(disc, site) for site in sites):
@@ -166,8 +167,8 @@ def _widen(disc: Disc) -> Cap:
     return Cap(disc.center, disc.cap.radius_km + SLACK_KM)
 
 
-def _constraining(discs: Sequence[Disc], smallest: Disc) -> list[Disc]:
-    """Return the discs that do not hold all of the smallest one, which few do."""
+def _select_constraining(discs: Sequence[Disc], smallest: Disc) -> list[Disc]:
+    """Return the discs that do not contain the whole smallest one. The others constrain nothing."""
     reach_km = smallest.cap.radius_km + 2 * SLACK_KM
     return [
         disc
@@ -177,9 +178,9 @@ def _constraining(discs: Sequence[Disc], smallest: Disc) -> list[Disc]:
 
 
 def _intersect(caps: Sequence[Cap], smallest: Disc) -> Cap | None:
-    """Return the smallest cap around what all caps have in common, or None if that is nothing."""
+    """Return the smallest cap around the intersection of all caps, or None if it is empty."""
     if _widen(smallest).radius_km > HALF_AROUND_KM / 2:
-        return smallest.cap  # larger than half of the sphere, and so no place anyway
+        return smallest.cap  # larger than half of the sphere, so it is too wide anyway
     bounds = [cap.bound for cap in caps]
     points = [
         point

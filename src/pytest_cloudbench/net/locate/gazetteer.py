@@ -10,7 +10,7 @@ from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.net.locate.sphere import Cap, Position, distance_km
 
 _CITY_KM = 20.0
-"""How far from its center somebody in a city is at most, unless it is one of the very largest."""
+"""Largest distance from a city's center to a point in the city, except for the very largest cities."""
 _LARGE_THOUSANDS = 300
 
 
@@ -31,15 +31,20 @@ class Cities:
 
     def find(self, name: str) -> City | None:
         """Return the largest city of a name, such as ``Oslo`` or ``Paris, US``."""
-        wanted, _, country = (part.strip().casefold() for part in name.partition(","))
+        city_name, _, country = (part.strip().casefold() for part in name.partition(","))
         return next(
-            (c for c in self._rows if c.name.casefold() == wanted and country in ("", c.country.casefold())), None
+            (
+                city
+                for city in self._rows
+                if city.name.casefold() == city_name and country in ("", city.country.casefold())
+            ),
+            None,
         )
 
     def nearest(self, position: Position) -> tuple[City, float]:
-        """Return the city that people know nearby, and its distance in km.
+        """Return a well-known city nearby, and its distance in km.
 
-        That is the nearest large one, or a smaller one if it is nearer than half as far.
+        This is the nearest large city, or the nearest of all cities if its distance is less than half.
         """
         near = [
             (distance_km(position, city.position), city)
@@ -51,7 +56,7 @@ class Cities:
         return (city, away_km) if away_km < large_km / 2 else (large, large_km)
 
     def describe(self, cap: Cap) -> str:
-        """Return a region in words: ``within 180 km of Oslo``. Every point of the cap is within what is said."""
+        """Return a region in words: ``within 180 km of Oslo``. Every point of the cap is in the stated region."""
         city, away_km = self.nearest(cap.center)
         if away_km <= max(10.0, 0.05 * cap.radius_km):
             return f"within {ceil(cap.radius_km + away_km)} km of {city.name}"

@@ -1,8 +1,8 @@
-"""The place of one address, from all that is known of it: what its operator says, as far as round trips allow it.
+"""The place of one address: what its operator says, as far as round trips allow it.
 
 What an operator says is more exact than round trips, but it can be old, or about something else than what answers here.
-So it counts as confirmed only where round trips bound the server to a region that holds it, and is dropped where they
-exclude it.
+So a place that an operator names is confirmed only if round trips bound the server to a small region that overlaps it,
+and it is dropped if they exclude it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pytest_cloudbench.net.locate.sphere import Cap
 
 Layer = Literal["edge", "storage", "unknown"]
 UNKNOWN: Literal["unknown"] = "unknown"
-"""The place of a server that nothing tells."""
+"""The place of a server about which nothing is known."""
 
 
 class ContentRow(Protocol):
@@ -41,13 +41,13 @@ class ContentRow(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AddressEvidence:
-    """All that is known of an address.
+    """All that is known about an address.
 
     Attributes:
         address: the address.
         discs: the bounds of all vantage points.
         ptr_names: its names by reverse DNS.
-        published: the range that an operator publishes of it.
+        published: the range that holds it among those that operators publish.
         owner: who holds its network, as a registry says, or empty.
         content: what was read from it.
         hop_names: names of the routers next to it.
@@ -95,13 +95,13 @@ class Location:
 
 
 class PlaceJudge:
-    """Turns evidence into locations, with the tables of what is published."""
+    """A judge that turns evidence into locations, with the help of published tables."""
 
     def __init__(self, cities: Cities, patterns: PtrPatterns, regions: Mapping[tuple[str, str], Region]) -> None:
         self._cities, self._patterns, self._regions = cities, patterns, regions
 
     def locate(self, evidence: AddressEvidence) -> Location:
-        """Return who runs a server, and where it is. Nothing is told that round trips exclude."""
+        """Return who runs a server, and where it is. A place that round trips exclude is never returned."""
         verdict = place_server(evidence.discs)
         if verdict.cap is not None and evidence.published is not None and evidence.published.kind == "edge":
             verdict = place_nearest_server(evidence.discs)
@@ -120,12 +120,12 @@ class PlaceJudge:
     def _read_hops(self, evidence: AddressEvidence) -> Iterable[str]:
         """Yield places in names of the routers next to a server, unless round trips exclude the server from there.
 
-        They are no vantage points: a router's answers may come back on another way, so that no difference of round
-        trips bounds how far the server is from it.
+        Routers are no vantage points. Their answers may take another way back, so no difference of round trips bounds
+        the distance from a router to the server.
         """
         for name in evidence.hop_names:
-            own = self._patterns.read(name)
-            for hint in [own] if own is not None else self._patterns.guess(name):
+            exact_hint = self._patterns.read(name)
+            for hint in [exact_hint] if exact_hint is not None else self._patterns.guess(name):
                 if is_possible(hint.cap, evidence.discs):
                     yield f"{hint.place} in {name}, a router before it"
 
@@ -143,12 +143,12 @@ class PlaceJudge:
         if verdict.sites:
             sites = ", ".join(map(self._cities.describe, verdict.sites))
             return UNKNOWN, None, f"{verdict.reason}: {verdict.detail}; {sites}"
-        claims = list(self._claims(evidence))
+        claims = list(self._list_claims(evidence))
         count = f"{verdict.vantages} vantage point{'' if verdict.vantages == 1 else 's'}"
         for place, cap, source in claims:
             if verdict.cap is not None and is_possible(cap, evidence.discs):
                 if verdict.cap.radius_km <= _CONFIRMING_KM:
-                    return place, _smaller(cap, verdict.cap), f"{source}, allowed by {count}"
+                    return place, _choose_smaller(cap, verdict.cap), f"{source}, allowed by {count}"
                 if source == _PUBLISHED:
                     return place, cap, f"{source}, not confirmed (round trips allow {verdict.cap.radius_km:.0f} km)"
         if verdict.cap is not None:
@@ -157,19 +157,19 @@ class PlaceJudge:
             return self._cities.describe(verdict.cap), verdict.cap, f"round trips from {count}{excluded}"
         if verdict.reason == "contradiction" or not claims:
             return UNKNOWN, None, f"{verdict.reason}: {verdict.detail}"
-        return self._unconfirmed(evidence, claims, verdict)
+        return self._find_unconfirmed_place(evidence, claims, verdict)
 
-    def _unconfirmed(
+    def _find_unconfirmed_place(
         self, evidence: AddressEvidence, claims: Sequence[tuple[str, Cap, str]], verdict: DiscVerdict
     ) -> tuple[str, Cap | None, str]:
-        """Return what an operator publishes where no round trip says more. A name alone is too little."""
+        """Return the place that an operator publishes. A server's name alone is too little evidence."""
         for place, cap, source in claims:
             if source == _PUBLISHED and is_possible(cap, evidence.discs):
                 return place, cap, f"{source}, not confirmed ({verdict.reason})"
         return UNKNOWN, None, f"{verdict.reason}: {verdict.detail}"
 
-    def _claims(self, evidence: AddressEvidence) -> Iterable[tuple[str, Cap, str]]:
-        """Yield places that an operator names: by a server's own name first, which is the most exact."""
+    def _list_claims(self, evidence: AddressEvidence) -> Iterable[tuple[str, Cap, str]]:
+        """Yield the places that an operator names, first by the server's own name, which is the most exact."""
         for name in evidence.ptr_names:
             if hint := self._patterns.read(name):
                 yield hint.place, hint.cap, "operator's name of the server"
@@ -181,38 +181,45 @@ class PlaceJudge:
 
 _PUBLISHED = "operator's published region"
 _CONFIRMING_KM = 1000.0
-"""A larger region holds so many cities that it confirms none."""
+"""Largest radius of a region that confirms a place. A larger one holds too many cities to confirm any."""
 
 
-def _smaller(one: Cap, other: Cap) -> Cap:
+def _choose_smaller(one: Cap, other: Cap) -> Cap:
     return one if one.radius_km <= other.radius_km else other
 
 
 def find_suspect_vantage(evidences: Iterable[AddressEvidence]) -> str:
-    """Return the vantage point without which each of two or more contradicted addresses makes sense, or an empty text.
+    """Return the one vantage point whose removal resolves all contradictions, or an empty text.
 
-    Its place or its clock may be wrong. But a service with several addresses that has servers near this one and near
-    all others looks the same. So no place may rest on leaving it out.
+    At least two addresses must have contradictions. The place or the clock of the vantage point may be wrong. But a
+    service with several addresses that has servers near this vantage point and near all others looks the same. So no
+    place may rest on leaving it out.
     """
-    given = [evidence for evidence in evidences if evidence.discs]
-    contradicted = [e for e in given if place_server(e.discs).reason not in ("", "too wide", "no round trip", "clock")]
+    measured = [evidence for evidence in evidences if evidence.discs]
+    contradicted = [
+        e for e in measured if place_server(e.discs).reason not in ("", "too wide", "no round trip", "clock")
+    ]
     if len(contradicted) < 2:
         return ""
     names = sorted({disc.vantage for evidence in contradicted for disc in evidence.discs})
     suspects = []
     for name in names:
-        rests = [[disc for disc in evidence.discs if disc.vantage != name] for evidence in contradicted]
-        if all(len({d.vantage for d in rest}) > 1 and place_server(rest).reason in ("", "too wide") for rest in rests):
+        remaining_discs = [[disc for disc in evidence.discs if disc.vantage != name] for evidence in contradicted]
+        if all(
+            len({d.vantage for d in discs}) > 1 and place_server(discs).reason in ("", "too wide")
+            for discs in remaining_discs
+        ):
             suspects.append(name)
     return suspects[0] if len(suspects) == 1 else ""
 
 
 def judge_layer(rtt_ms: float, first_bytes_ms: Sequence[float], published: Layer = "unknown") -> tuple[Layer, str]:
-    """Return whether content comes from where a connection ends, and why that is known.
+    """Return whether content is stored at the server where a connection ends, and how that is known.
 
     Args:
         rtt_ms: the shortest round trip to the server.
-        first_bytes_ms: from a request on an open connection to the first byte of content that was not asked for before.
+        first_bytes_ms: times from a request on an open connection to the first byte of content that was never
+            requested before.
         published: what the operator says.
 
     The fastest answer bounds how far the storage is behind the server that TCP reaches: 100 km for each ms more
@@ -235,22 +242,22 @@ def judge_content(evidence: AddressEvidence) -> tuple[Layer, str]:
     """Return whether content is stored at an address, by what its operator publishes and what was read from it."""
     kind = evidence.published.kind if evidence.published is not None else ""
     published: Layer = "edge" if kind == "edge" else "storage" if kind == "storage" else UNKNOWN
-    by = "" if published == UNKNOWN else "the operator says so"
+    reason = "" if published == UNKNOWN else "the operator says so"
     rows = [row for row in evidence.content if row.rtt_ms and row.first_ms]
     if not rows:
         problems = (row.problem for row in evidence.content if row.problem)
-        return published, by or next((f"no content was read: {problem}" for problem in problems), "")
+        return published, reason or next((f"no content was read: {problem}" for problem in problems), "")
     if published == "storage":
-        return published, by
+        return published, reason
     if any(row.is_cached for row in rows):
-        return published, by or "a header says that another server than the origin answered"
+        return published, reason or "a header says that another server than the origin answered"
     rtt_ms = min(row.rtt_ms for row in rows if row.rtt_ms)
     layer, why = judge_layer(rtt_ms, [row.first_ms for row in rows if row.first_ms], published)
     return layer, f"{why}{_compare_rates(rows[-1])}"
 
 
 def _compare_rates(row: ContentRow) -> str:
-    """Return how fast content came at first and when it was read again. A cache may be the reason, or a disc."""
+    """Return the rates of the first read and of later ones as text. They may differ because of a cache or a disc."""
     if row.first_bytes_per_s is None or row.again_bytes_per_s is None:
         return ""
     return f"; {row.first_bytes_per_s / 1e6:.3g} MB/s at first, {row.again_bytes_per_s / 1e6:.3g} MB/s when read again"

@@ -1,7 +1,7 @@
 """Ranges of addresses that large clouds publish: the operator, the region and the product of an address.
 
-The text of a table has a line for each group of ranges, ``OPERATOR<tab>REGION<tab>PRODUCT<tab>KIND``, and after it the
-group's ranges, one a line. The kind is ``edge``, ``storage`` or empty. Lines that begin with # are comments, and the
+The text of a table has a line for each group of ranges, ``OPERATOR<tab>REGION<tab>PRODUCT<tab>KIND``, followed by the
+group's ranges, one per line. The kind is ``edge``, ``storage`` or empty. Lines that begin with # are comments, and the
 first of them has the date.
 """
 
@@ -30,7 +30,7 @@ class CloudRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Where a region of a cloud is, as its operator says: a name, and a cap around where that may be."""
+    """The location of a cloud's region as its operator names it, and a cap around all points that the name may mean."""
 
     name: str
     cap: Cap
@@ -44,7 +44,7 @@ class CloudRanges:
     """
 
     def __init__(self, text: str, source: str) -> None:
-        """Read a table. Raises UsageError that names the line which is none of a table."""
+        """Read a table. Raises UsageError that names the first invalid line."""
         self.dated = ""
         self._groups: list[CloudRange] = []
         self._rows: dict[tuple[int, int], dict[int, list[int]]] = {}
@@ -57,7 +57,7 @@ class CloudRanges:
                 self._add_range(line, f"{source}:{number}")
 
     def _add_range(self, line: str, where: str) -> None:
-        # Two lookups in place of ip_network, which takes ten times as long for each of 35,000 lines.
+        # Not ip_network, which takes ten times as long for each of 35,000 lines.
         text, _, length = line.partition("/")
         version, bits = (6, 128) if ":" in text else (4, 32)
         try:
@@ -73,10 +73,10 @@ class CloudRanges:
         by_number.setdefault(number >> shift, []).append(len(self._groups) - 1)
 
     def find(self, address: str) -> CloudRange | None:
-        """Return what is published of an address, or None.
+        """Return what is published about an address, or None.
 
-        Ranges hold each other. The region is that of the smallest with one, as are the product and its kind, which are
-        left empty if ranges of the same size disagree.
+        Ranges are nested. Each of operator, region, and product with kind comes from the smallest range that states it,
+        and is empty if ranges of the same size disagree.
         """
         ip = ipaddress.ip_address(address)
         groups: list[list[CloudRange]] = []
@@ -85,14 +85,14 @@ class CloudRanges:
                 groups.append([self._groups[number] for number in numbers])
         if not groups:
             return None
-        kinds = _agreed({(row.product, row.kind) for row in rows if row.product or row.kind} for rows in groups)
-        region = _agreed({row.region for row in rows if row.region} for rows in groups)
-        operator = _agreed({row.operator for row in rows} for rows in groups) or ""
+        kinds = _find_agreed({(row.product, row.kind) for row in rows if row.product or row.kind} for rows in groups)
+        region = _find_agreed({row.region for row in rows if row.region} for rows in groups)
+        operator = _find_agreed({row.operator for row in rows} for rows in groups) or ""
         return CloudRange(operator, region or "", *(kinds or ("", "")))
 
 
-def _agreed(sets: Iterable[set[_T]]) -> _T | None:
-    """Return the member of the first set that has any, or None if it has several."""
+def _find_agreed(sets: Iterable[set[_T]]) -> _T | None:
+    """Return the only member of the first nonempty set, or None if it has several."""
     first = next((values for values in sets if values), set())
     return first.pop() if len(first) == 1 else None
 

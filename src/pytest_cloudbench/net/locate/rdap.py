@@ -18,7 +18,7 @@ from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.net.locate.resolve import Manners, Pace
 
 REGISTRY_MANNERS = Manners(rate_per_s=0.5, timeout_s=15.0)
-"""One registry allows ten questions a minute and the others more. Answers of networks are used again."""
+"""One registry allows ten questions a minute and the others more. An answer serves for its whole network."""
 _MOST_BYTES = 1 << 20
 _REFUSALS = {
     403: "the registry refuses to answer (403)",
@@ -70,8 +70,8 @@ class Bootstrap:
     def find_url(self, address: str) -> str:
         """Return the URL of the registry of an address, or an empty text."""
         ip = ipaddress.ip_address(address)
-        holders = [net for net in self._services if net.version == ip.version and ip in net]
-        return self._services[max(holders, key=lambda net: net.prefixlen)] if holders else ""
+        networks = [net for net in self._services if net.version == ip.version and ip in net]
+        return self._services[max(networks, key=lambda net: net.prefixlen)] if networks else ""
 
 
 class OwnerClient:
@@ -80,7 +80,7 @@ class OwnerClient:
     Args:
         bootstrap: which registry answers for which addresses.
         manners: how often each registry is asked.
-        asks_private: also ask for addresses that no registry gives to anybody, such as those of test networks.
+        asks_private: whether to ask also for addresses that no registry assigns, such as those of test networks.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class OwnerClient:
         self._known: list[tuple[int, int, int, Owner]] = []
 
     def find_owner(self, address: str) -> Owner:
-        """Return the owner of an address. What goes wrong is the owner's ``problem``."""
+        """Return the owner of an address. If that fails, the owner's ``problem`` says why."""
         ip = ipaddress.ip_address(address)
         for version, first, last, owner in self._known:
             if version == ip.version and first <= int(ip) <= last:
@@ -111,9 +111,9 @@ class OwnerClient:
             if any(problem == _REFUSALS[status] for status in (403, 429)):
                 self._refused[host] = problem
             return Owner(problem=problem)
-        return self._keep(answer, ip.version)
+        return self._remember_owner(answer, ip.version)
 
-    def _keep(self, answer: Mapping[str, Any], version: int) -> Owner:
+    def _remember_owner(self, answer: Mapping[str, Any], version: int) -> Owner:
         owner = parse_owner(answer)
         try:
             first, last = (int(ipaddress.ip_address(answer[key])) for key in ("startAddress", "endAddress"))
@@ -156,7 +156,7 @@ def _choose_url(urls: list[str]) -> str:
 
 
 def _get(url: str, timeout_s: float) -> tuple[Mapping[str, Any], str]:
-    """Return an answer, or why there is none."""
+    """Return an answer and an empty text, or an empty answer and the reason."""
     from urllib.error import HTTPError, URLError
     from urllib.request import Request, urlopen
 

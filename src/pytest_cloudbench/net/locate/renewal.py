@@ -1,4 +1,4 @@
-"""New ranges of operators in place of old ones, from the files that operators publish, as the sources describe them."""
+"""Renewal of the table of ranges from the files that operators publish, as the table of sources describes them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.net.locate.prefixes import CloudRange
 
 _FEWEST_RANGES = 3
-"""A file with fewer is a page of errors, or something else."""
+"""A file with fewer ranges is an error page or something else."""
 
 
 @dataclass(frozen=True, slots=True)
 class RangeSource:
-    """A file of an operator's ranges, and where in it each value is. See ``data/locate/sources.toml``."""
+    """A file of an operator's ranges, and the path of each value in it. See ``data/locate/sources.toml``."""
 
     operator: str
     url: str
@@ -39,7 +39,7 @@ class Sources:
     kinds: Mapping[str, str]
 
     def read_ranges(self, source: RangeSource, text: str, where: str) -> list[tuple[CloudRange, str]]:
-        """Return what a file says of each range. Raises UsageError if it is no such file."""
+        """Return each range in a file with its description. Raises UsageError if it is not a file of ranges."""
         try:
             rows = [*self._parse(source, text)]
             for _, prefix in rows:
@@ -59,9 +59,12 @@ class Sources:
         for row in [row for key in source.rows.split("|") for row in document.get(key, ())]:
             product = str(_look_up(row, source.product) or "")
             region = str(_look_up(row, source.region) or "").lower()
-            known = product if product in self.kinds else ""
+            known_product = product if product in self.kinds else ""
             group = CloudRange(
-                source.operator, "" if region == "global" else region, known, self.kinds.get(known, source.kind)
+                source.operator,
+                "" if region == "global" else region,
+                known_product,
+                self.kinds.get(known_product, source.kind),
             )
             prefixes = _look_up(row, source.prefix)
             for prefix in prefixes if isinstance(prefixes, list) else [prefixes]:
@@ -76,7 +79,7 @@ def parse_sources(text: str) -> Sources:
 
 
 def replace_ranges(table: str, rows: Iterable[tuple[CloudRange, str]], dated: str) -> str:
-    """Return a table in which these rows stand in place of all that it had of the same operators."""
+    """Return a table in which these rows replace all earlier rows of the same operators."""
     groups: dict[CloudRange, list[str]] = defaultdict(list)
     for group, prefix in rows:
         groups[group].append(prefix)

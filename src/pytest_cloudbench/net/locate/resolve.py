@@ -1,8 +1,8 @@
 """Addresses of names: what each listed resolver answers for each client subnet, and which resolvers cannot be trusted.
 
-Services answer by who asks (IMC 2013, section 2.1 asked 2,000 open resolvers). Here only the resolvers that the user
-lists are asked, at a bounded rate. A client subnet (RFC 7871) has a resolver ask as if for a client elsewhere. Whether
-it was heeded shows in the answers alone, because servers that heed it may say that they did not, and the reverse.
+A service's answer depends on who asks (IMC 2013, section 2.1 asked 2,000 open resolvers). Here only the resolvers that
+the user lists are asked, at a bounded rate. With a client subnet (RFC 7871), a resolver asks for a client elsewhere.
+Only the answers show whether a server heeded the subnet, because what servers state about it may be wrong.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Status = Literal["answered", "no such name", "refused", "silent", "broken"]
 
 _TYPES = ("A", "AAAA")
 _PREFIX_BITS = {4: 24, 6: 56}
-"""How much of a subnet is sent: more is refused by some servers, and says more of a client than they need."""
+"""Number of a subnet's bits that are sent. Some servers refuse more, and more would identify a client needlessly."""
 _MOST_AT_ONCE = 32
 
 
@@ -86,7 +86,7 @@ def read_subnets(text: str, source: str) -> list[IPNetwork]:
 
 
 def parse_subnet(word: str, where: str) -> IPNetwork:
-    """Read a network such as ``198.51.100.0/24``, shortened to what is sent of it. Raises UsageError."""
+    """Read a network such as ``198.51.100.0/24``, shortened to the bits that are sent. Raises UsageError."""
     try:
         network = ipaddress.ip_network(word, strict=False)
     except ValueError as error:
@@ -108,7 +108,7 @@ def list_system_resolvers() -> list[Resolver]:
 
 
 def check_name(name: str) -> str:
-    """Return a name as it is asked for, without a dot at its end. Raises UsageError if no host can have it."""
+    """Return a host name in lower case without a final dot. Raises UsageError if no host can have it."""
     import dns.exception
     import dns.name
 
@@ -130,7 +130,7 @@ _HOST_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0
 
 
 class Pace:
-    """Lets at most so many questions begin in each second, from all threads together."""
+    """A limit on the number of questions that all threads together begin in a second."""
 
     def __init__(self, rate_per_s: float) -> None:
         self._step_ns, self._next_ns = round(1e9 / rate_per_s), 0
@@ -150,8 +150,8 @@ def ask_resolvers(
 ) -> list[DnsReply]:  # fmt: skip
     """Ask every resolver for every name, without a subnet and with each. A silent resolver is asked only once more.
 
-    The replies are in the order of names, resolvers and subnets. Each is about both families of addresses. All is asked
-    several ``times``, for ``heeds_subnets``.
+    The replies are in the order of names, resolvers and subnets. Each is about both families of addresses. Every
+    question is asked ``times`` times, because ``heeds_subnets`` needs at least two replies.
     """
     return _ask_all([*product(names, resolvers, (None, *subnets))] * times, manners)
 
@@ -174,27 +174,29 @@ def find_liars(
 ) -> dict[Resolver, str]:  # fmt: skip
     """Return resolvers that lie, refuse or are dead, each with the reason.
 
-    A resolver lies if it knows an address for a name that cannot exist (RFC 6761, section 6.4), or if it alone gives an
-    address, and ``certifies(address, name)`` says that no server there has a certificate for the name, while one at
-    another resolver's address has. A service whose certificates nobody knows here convicts none of its resolvers.
+    A resolver lies if it knows an address for a name that cannot exist (RFC 6761, section 6.4). It also lies if it
+    alone gives its addresses, no server at them has a certificate for the name, and a server at another resolver's
+    address has one. ``certifies(address, name)`` tells whether a server has a certificate. If no server has one, this
+    accuses no resolver.
     """
-    given = [*replies]
+    all_replies = [*replies]
     problems = {
-        resolver: _problem_of([reply for reply in given if reply.resolver == resolver]) for resolver in resolvers
+        resolver: _describe_problem([reply for reply in all_replies if reply.resolver == resolver])
+        for resolver in resolvers
     }
     invented = f"{secrets.token_hex(8)}.invalid"
-    asked = [resolver for resolver in resolvers if not problems[resolver]]
-    for reply in ask_resolvers([invented], asked, manners=manners):
+    usable_resolvers = [resolver for resolver in resolvers if not problems[resolver]]
+    for reply in ask_resolvers([invented], usable_resolvers, manners=manners):
         if reply.addresses:
             problems[reply.resolver] = "it lies: it knows an address for a name that cannot exist"
-    for reply in _lonely(given) if certifies else ():
-        if not problems[reply.resolver] and certifies and _is_refuted(reply, given, certifies):
+    for reply in _find_lonely_replies(all_replies) if certifies else ():
+        if not problems[reply.resolver] and certifies and _is_refuted(reply, all_replies, certifies):
             problems[reply.resolver] = f"it lies: no server at {reply.addresses[0]} has a certificate for {reply.name}"
     return {resolver: problem for resolver, problem in problems.items() if problem}
 
 
 def _is_refuted(reply: DnsReply, replies: Iterable[DnsReply], certifies: Callable[[str, str], bool | None]) -> bool:
-    """Return whether no server that a reply names has a certificate for the name, but one of another reply has."""
+    """Return whether no server in a reply has a certificate for the name, but a server in another reply has one."""
     if not all(certifies(address, reply.name) is False for address in reply.addresses):
         return False
     others = {a for other in replies if other.name == reply.name for a in other.addresses} - {*reply.addresses}
@@ -220,11 +222,12 @@ def has_certificate(address: str, name: str, port: int, timeout_s: float) -> boo
 def heeds_subnets(
     replies: Sequence[DnsReply], resolver: Resolver, *, manners: Manners = _POLITE
 ) -> tuple[bool | None, list[DnsReply]]:
-    """Return whether a resolver's answers depend on the client's subnet, and the replies to what was asked for that.
+    """Return whether a resolver's answers depend on the client's subnet, and the replies to further questions about it.
 
-    They do if two subnets share no address although each gets an address of its own again, so each question has to be
-    asked at least twice before. Servers that choose among a few addresses by chance or in turn look like that now and
-    then. So the first such pair is asked about again, in an order of chance. It is None if that leaves it open.
+    The answers depend on it if two subnets share no address although each gets the same address repeatedly. So
+    ``replies`` must answer each question at least twice. Servers that choose among a few addresses at random or in turn
+    sometimes look the same. So the first such pair is asked about again, in random order. The result is None if the
+    difference is not confirmed.
     """
     difference = _find_different_subnets(replies, resolver)
     if difference is None:
@@ -238,12 +241,12 @@ def heeds_subnets(
 
 
 _TIMES_AGAIN = 12
-"""How often each of two subnets is asked about again. If two addresses take turns, each subnet gets one of its own in
-one of 1.3 million orders."""
+"""How often each of two subnets is asked about again. If a server alternates between two addresses, only one of 1.3
+million orders gives each subnet its own address."""
 
 
 def _find_different_subnets(replies: Iterable[DnsReply], resolver: Resolver) -> tuple[str, str, str] | None:
-    """Return a name and two subnets that always get addresses, of which no two are the same, or None."""
+    """Return a name and two subnets that share no address although each always gets a certain one, or None."""
     by_name: dict[str, dict[str, list[set[str]]]] = {}
     for reply in replies:
         if reply.resolver == resolver and reply.subnet and reply.addresses:
@@ -310,7 +313,7 @@ def _ask_both(
 
 
 _TRIES = 3
-"""A packet may be lost, and then the second and the third hardly are."""
+"""Number of attempts, because a packet may be lost."""
 
 
 def _exchange(
@@ -349,11 +352,11 @@ def _exchange(
 def _records(message: Message, kind: str) -> list[Any]:
     import dns.rdatatype
 
-    wanted = dns.rdatatype.from_text(kind)
-    return [row for rows in message.answer if rows.rdtype == wanted for row in rows]
+    record_type = dns.rdatatype.from_text(kind)
+    return [row for rows in message.answer if rows.rdtype == record_type for row in rows]
 
 
-def _problem_of(replies: Sequence[DnsReply]) -> str:
+def _describe_problem(replies: Sequence[DnsReply]) -> str:
     statuses = {reply.status for reply in replies}
     if statuses and not statuses & {"answered", "no such name"}:
         words = {"silent": "no answer", "refused": "it refuses to answer", "broken": "its answers are no answers"}
@@ -361,8 +364,8 @@ def _problem_of(replies: Sequence[DnsReply]) -> str:
     return ""
 
 
-def _lonely(replies: Sequence[DnsReply]) -> list[DnsReply]:
-    """Return the replies none of whose addresses any other resolver gave, where others answered."""
+def _find_lonely_replies(replies: Sequence[DnsReply]) -> list[DnsReply]:
+    """Return the replies that share no address with any other resolver's, if others answered for the same name."""
     answered = [reply for reply in replies if reply.addresses]
     lonely = []
     for reply in answered:

@@ -1,7 +1,7 @@
 """Round trips to servers by TCP connects, which need no rights: the shortest of several, from wherever this runs.
 
-This file runs on any host that has a Python, so it imports nothing of the package and nothing that is not in Python. A
-closed port serves as well as an open one: its refusal has made the same way.
+This file runs on any host that has Python, so it imports only the standard library. A closed port serves as well as an
+open one, because its refusal travels the same way.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from collections.abc import Callable
 from typing import Any
 
 CONTROL_ADDRESSES = {4: "192.0.2.1", 6: "2001:db8::1"}
-"""An address of each family that belongs to nobody (RFC 5737, RFC 3849). Whatever answers for it also answers for
-servers that it is not."""
+"""An address of each family that belongs to nobody (RFC 5737, RFC 3849). Anything that answers for it is a proxy, which
+also answers in place of servers."""
 
 
 def connect_ms(address: str, port: int, timeout_s: float) -> float | None:
@@ -40,9 +40,9 @@ def connect_ms(address: str, port: int, timeout_s: float) -> float | None:
 
 
 def measure_tick_ms(read_ns: Callable[[], int] = time.perf_counter_ns) -> float:
-    """Return the smallest step of a clock in milliseconds, by which what it measures can be too short.
+    """Return the smallest step of a clock in milliseconds. A measured time can be too short by one step.
 
-    It is seen and not asked for, because systems that state one ns have clocks that stand still for 15 ms.
+    The step is observed, because some systems state a step of one ns although their clock stands still for 15 ms.
     """
     steps = []
     for _ in range(_TICKS):
@@ -60,8 +60,8 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
     """Return the round trips to each address, and whether something answers for an address of nobody.
 
     The request has ``addresses``, ``port``, ``connects`` to each, the ``gap_s`` between two, ``timeout_s``, and the
-    ``controls``, addresses of nobody, which may be none. Each address is tried in turn, so that none gets a burst. A
-    tick of the clock is added to each time, so that none is shorter than the truth.
+    ``controls``, a list of addresses of nobody, which may be empty. Each address is tried in turn, so that none gets a
+    burst. A tick of the clock is added to each time, so that none is shorter than the truth.
     """
     port, timeout_s, tick_ms = request["port"], request["timeout_s"], measure_tick_ms()
     rtts: dict[str, list[float]] = {address: [] for address in request["addresses"]}
@@ -74,7 +74,7 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
             if value is not None:
                 values.append(value + tick_ms)
             elif not values:
-                silent.add(address)  # nothing answers there: within the time limit TCP has asked twice
+                silent.add(address)  # nothing answers, although TCP has repeated its SYN within the time limit
             time.sleep(request["gap_s"])  # a server gets few connections a second
     controls = request["controls"]
     has_proxy = any(connect_ms(control, port, timeout_s) is not None for control in controls) if controls else None
@@ -82,7 +82,7 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answer one request: a line on the standard input, and a line on the standard output."""
+    """Read one request as a line from standard input, and write the answer as a line to standard output."""
     line = b""
     while not line.endswith(b"\n"):
         piece = os.read(0, 1 << 16)

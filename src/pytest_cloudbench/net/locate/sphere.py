@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 EARTH_RADIUS_KM = 6371.0
 HALF_AROUND_KM = math.pi * EARTH_RADIUS_KM
-"""The distance to the opposite point, which no distance exceeds."""
+"""Distance to the opposite point, the largest possible one."""
 _NEGLIGIBLE = 1e-12
 
 Vector = tuple[float, float, float]
@@ -41,7 +41,7 @@ class Cap(NamedTuple):
 
     @property
     def bound(self) -> Bound:
-        """The center and the cosine of the radius, by which a point is quickly found to be inside."""
+        """The center and the cosine of the radius, for a quick test of whether a point is inside."""
         return self.center.vector, math.cos(min(self.radius_km / EARTH_RADIUS_KM, math.pi))
 
 
@@ -51,7 +51,7 @@ def distance_km(one: Position, other: Position) -> float:
 
 
 def move(start: Position, bearing_deg: float, length_km: float) -> Position:
-    """Return the end of a straight way that begins in a direction, clockwise from north."""
+    """Return the end of a great-circle path that starts in a direction given clockwise from north."""
     latitude, longitude = math.radians(start.latitude_deg), math.radians(start.longitude_deg)
     bearing, angle = math.radians(bearing_deg), length_km / EARTH_RADIUS_KM
     sine = math.sin(latitude) * math.cos(angle) + math.cos(latitude) * math.sin(angle) * math.cos(bearing)
@@ -64,13 +64,16 @@ def move(start: Position, bearing_deg: float, length_km: float) -> Position:
 def cross_circles(one: Bound, other: Bound) -> list[Vector]:
     """Return the points on the edges of both caps: two, or none."""
     (a, cosine_a), (b, cosine_b) = one, other
-    between = _dot(a, b)
-    rest = 1 - between * between
-    if rest < _NEGLIGIBLE:
+    cosine_between = _dot(a, b)
+    sine_squared = 1 - cosine_between * cosine_between
+    if sine_squared < _NEGLIGIBLE:
         return []
-    share_a, share_b = (cosine_a - between * cosine_b) / rest, (cosine_b - between * cosine_a) / rest
+    share_a, share_b = (
+        (cosine_a - cosine_between * cosine_b) / sine_squared,
+        (cosine_b - cosine_between * cosine_a) / sine_squared,
+    )
     foot = _add(_scale(a, share_a), _scale(b, share_b))
-    height_squared = (1 - _dot(foot, foot)) / rest
+    height_squared = (1 - _dot(foot, foot)) / sine_squared
     if height_squared < 0:
         return []
     offset = _scale(_cross(a, b), math.sqrt(height_squared))
@@ -99,7 +102,7 @@ def is_inside(point: Vector, bound: Bound) -> bool:
 def enclose(points: Sequence[Vector]) -> Cap:
     """Return the smallest cap around points that lie within half of the sphere (Welzl 1991, moved to the sphere)."""
     vectors = [*points]
-    Random(len(vectors)).shuffle(vectors)  # the expected time is linear for points in any order but a bad one
+    Random(len(vectors)).shuffle(vectors)  # in random order, the expected time is linear
     bound = (vectors[0], 1.0)
     for last, point in enumerate(vectors):
         if not is_inside(point, bound):
@@ -108,7 +111,7 @@ def enclose(points: Sequence[Vector]) -> Cap:
 
 
 def _enclose_with(vectors: Sequence[Vector], first: Vector) -> Bound:
-    """Return the smallest cap, as its center and the cosine of its radius, that has ``first`` on its edge."""
+    """Return the smallest cap around points that has ``first`` on its edge, as center and cosine of the radius."""
     cap = (first, 1.0)
     for last, point in enumerate(vectors):
         if not is_inside(point, cap):

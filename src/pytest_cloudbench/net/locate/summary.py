@@ -1,4 +1,4 @@
-"""The location of one provider or name in a few plain values, as entries state it and later runs read it."""
+"""A summary of the location of one provider or name, as plain values that entries store and later runs read."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from pytest_cloudbench.net.locate.sphere import HALF_AROUND_KM, Cap, distance_km
 def summarize_location(
     names: Sequence[str], locations: Sequence[Location], here: Cap | None, date: str
 ) -> dict[str, Any] | None:
-    """Return where servers are together, or None if nobody has measured them and nothing is published of them.
+    """Return a summary of where servers are, or None if none was measured and nothing is published about them.
 
-    The keys are names, servers (how many), place, operator, known_by, layer, date, nearest_km and farthest_km. All of
-    them are between these two distances from this machine. They are None if its place or a server's region is unknown.
+    The keys are names, servers (how many), place, operator, known_by, layer, date, nearest_km and farthest_km. All
+    servers are between these two distances from this machine. Both distances are None if the machine's place or a
+    server's region is unknown.
     """
     if not any(row.vantages or row.place != UNKNOWN for row in locations):
         return None
@@ -34,7 +35,7 @@ def summarize_location(
 
 
 def bound_distance_km(caps: Sequence[Cap | None], here: Cap | None) -> tuple[float | None, float | None]:
-    """Return the least and the largest distance from here to anything in these regions. None if it is unknown."""
+    """Return the smallest and largest distance from here to any point of these regions. Both are None if unknown."""
     if here is None or not caps:
         return None, None
     nearest, farthest = list[float](), list[float]()

@@ -1,6 +1,6 @@
-"""What was seen of names and servers, as it is stored: surveys of several hosts and days are merged and judged again.
+"""Stored observations of names and servers. Surveys of several hosts and days can be merged and judged again.
 
-A survey holds observations and no statement, so that a better rule, or one more vantage point, needs no question.
+A survey holds observations and no conclusions, so a better rule or another vantage point needs no new queries.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from pytest_cloudbench.net.locate.sphere import Position
 
 SCHEMA = 2
 """1: the first. 2: content that was read, and routers on the way."""
+MOST_ADDRESSES = 256
+"""The most addresses that a survey asks about. More would no longer be a few polite questions."""
 
 
 class VantagePoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -28,7 +30,7 @@ class VantagePoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         name: the host's.
         latitude_deg, longitude_deg, off_km: where it is, and how far from there at most. None if that is not known.
         rtts: all round trips to each address.
-        has_proxy: something near it answered for an address of nobody. None if that was not tried.
+        has_proxy: whether something near it answered for an address of nobody. None if that was not tried.
         problem: why it measured nothing, or empty.
     """
 
@@ -42,12 +44,12 @@ class VantagePoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NameSeen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A name with all addresses that anybody was given, and the phases of a client's work in which it was contacted.
+    """All addresses that resolvers gave for a name, and the phases of a client's work in which it was contacted.
 
     Attributes:
         addresses: of both families.
         phases: such as ``start``, ``change`` and ``idle``.
-        heeds_subnets: the answers depended on the client's network. None if that is not known.
+        heeds_subnets: whether the answers depended on the client's network. None if that is not known.
     """
 
     addresses: list[str]
@@ -64,14 +66,14 @@ class OwnerSeen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ContentSeen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The times in which a server gave content that was new to it, read several times. The URL is not stored.
+    """The times and rates of several reads of content that was new to a server. The URL is not stored.
 
     Attributes:
         rtt_ms: the shortest round trip to the server. None if it does not answer.
         first_ms: from the request, on an open connection, to the first byte of content, when it was read first.
-        again_ms: the shortest such time of later reads.
+        again_ms: the same for later reads, the shortest of them.
         first_bytes_per_s, again_bytes_per_s: how fast the rest came. None if all of it came at once.
-        is_cached: a header says that another server than the origin answered.
+        is_cached: whether a header says that another server than the origin answered.
         problem: why there are no times. Empty if there are.
     """
 
@@ -93,11 +95,11 @@ class HopSeen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ServerSurvey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All that was seen at one time.
+    """All observations of one time.
 
     Attributes:
         taken: when, as a date and time of UTC.
-        names: what was asked for.
+        names: the names that were looked up.
         vantages: who measured round trips.
         ptr: the names of addresses by reverse DNS.
         owners: the owners of addresses.
@@ -120,7 +122,18 @@ class ServerSurvey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def addresses(self) -> list[str]:
         """All addresses, each once, in the order of names."""
-        return [*dict.fromkeys(address for seen in self.names.values() for address in seen.addresses)]
+        return [*dict.fromkeys(address for name_seen in self.names.values() for address in name_seen.addresses)]
+
+    @property
+    def asked_addresses(self) -> list[str]:
+        """The addresses that may be asked about."""
+        return self.addresses[:MOST_ADDRESSES]
+
+    @property
+    def skipped_addresses(self) -> list[str]:
+        """The addresses beyond those, of which no vantage point has measured anything."""
+        measured = {address for vantage in self.vantages for address in vantage.rtts}
+        return [address for address in self.addresses[MOST_ADDRESSES:] if address not in measured]
 
 
 def encode_survey(survey: ServerSurvey) -> bytes:
@@ -144,7 +157,7 @@ def decode_survey(data: bytes, source: str) -> ServerSurvey:
 
 
 def _check_place(vantage: VantagePoint) -> None:
-    """Raise ValueError if nothing on the Earth is where a vantage point is said to be."""
+    """Raise ValueError if the stated position of a vantage point does not exist."""
     north, east = vantage.latitude_deg or 0.0, vantage.longitude_deg or 0.0
     if not (abs(north) <= 90 and abs(east) <= 180 and vantage.off_km >= 0):
         raise ValueError(f"{vantage.name} is at {north:g},{east:g} within {vantage.off_km:g} km")
@@ -155,8 +168,8 @@ def merge_surveys(surveys: Sequence[ServerSurvey]) -> ServerSurvey:
     ordered = sorted(surveys, key=lambda survey: survey.taken)
     names: dict[str, NameSeen] = {}
     for survey in ordered:
-        for name, seen in survey.names.items():
-            names[name] = _merge_names(names[name], seen) if name in names else seen
+        for name, name_seen in survey.names.items():
+            names[name] = _merge_names(names[name], name_seen) if name in names else name_seen
     return ServerSurvey(
         ordered[-1].taken, names, [vantage for survey in ordered for vantage in survey.vantages],
         {address: row for survey in ordered for address, row in survey.ptr.items()},
@@ -182,7 +195,7 @@ def collect_evidence(
 ) -> tuple[list[AddressEvidence], Mapping[str, str]]:
     """Return what is known of each address, and vantage points that do not count, with the reason.
 
-    One name at two places is two vantage points: the place is a part of its name from then on.
+    One name at two places is two vantage points. The name of the later one then includes its place.
     """
     discs: dict[str, list[Disc]] = defaultdict(list)
     left_out = dict[str, str]()
@@ -218,4 +231,4 @@ def _name_last_hops(survey: ServerSurvey, address: str) -> tuple[str, ...]:
 
 
 _LAST_HOPS = 2
-"""Routers further away are on the user's side, or in between."""
+"""Number of routers next to a server. Those further away are on the user's side, or in between."""

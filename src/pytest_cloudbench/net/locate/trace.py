@@ -1,4 +1,7 @@
-"""The routers on the way to a server, by UDP whose life is too short. Linux tells any user who dropped a packet."""
+"""The routers on the way to a server, found by UDP packets with a small TTL.
+
+Linux reports to any user which router dropped a packet.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ _FIRST_PORT = 33434
 _MOST_HOPS = 30
 _PROBES = 2
 _MOST_SILENT = 4
-"""After so many hops that say nothing, a firewall is in the way."""
+"""Number of silent hops in a row that end a trace, because a firewall is in the way."""
 _WAIT_S = 1.0
 _EXTENDED_ERROR = struct.Struct("=IBBBBII")
 _BY_ICMP = 2
@@ -29,7 +32,8 @@ class Hop(NamedTuple):
     Attributes:
         ttl: how many hops away, from 1.
         address: the address by which it answers.
-        rtt_ms: the round trip to it. Its way back may be another, so a difference of two bounds nothing.
+        rtt_ms: the round trip to it. Answers may take different ways back, so the difference between the round trips of
+            two routers bounds nothing.
     """
 
     ttl: int
@@ -58,7 +62,7 @@ def trace_route(address: str) -> list[Hop]:
 
 
 def _probe(address: str, ttl: int) -> tuple[Hop, bool] | None:
-    """Send one packet. Returns who answered, and whether that was a router, or None if nobody did."""
+    """Send one packet, and return who answered, and whether that was a router, or None if nobody answered."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.setsockopt(socket.IPPROTO_IP, _IP_RECVERR, 1)
         probe.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, ttl)

@@ -80,7 +80,7 @@ class ServiceCounter(TcpCounter):
         if self._addresses is None:
             raise UncountedError("part of the provider is not a service of this run")
         self._service_addresses = ServiceAddresses(
-            place for host, port in self._addresses for place in _resolve_address(host, port)
+            address for host, port in self._addresses for address in _resolve_address(host, port)
         )
         return self._service_addresses.ports
 

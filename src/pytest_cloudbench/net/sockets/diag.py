@@ -20,7 +20,7 @@ DESTROYED = 1 << 0 | 1 << 2
 """Groups that announce destroyed TCP sockets: SKNLGRP_INET_TCP_DESTROY and SKNLGRP_INET6_TCP_DESTROY."""
 
 LISTENING, CLOSE_WAIT = 10, 8
-"""TCP states: one waits for connections and carries nothing, and the remote end of the other has closed."""
+"""TCP states. A listening socket carries nothing. In CLOSE_WAIT, the remote end has closed."""
 
 OPEN_STATES = frozenset({1, 2, 3})
 """States in which neither end has closed: ESTABLISHED, SYN_SENT and SYN_RECV."""

@@ -34,12 +34,12 @@ class Carried:
 class ServiceAddresses:
     """The addresses where services listen. All loopback addresses count as one."""
 
-    def __init__(self, places: Iterable[SocketAddress]) -> None:
-        self._places = {(_merge_loopback(address), port) for address, port in places}
-        self.ports = frozenset(port for _, port in self._places)
+    def __init__(self, addresses: Iterable[SocketAddress]) -> None:
+        self._addresses = {(_merge_loopback(address), port) for address, port in addresses}
+        self.ports = frozenset(port for _, port in self._addresses)
 
-    def __contains__(self, place: SocketAddress) -> bool:
-        return place[1] in self.ports and (_merge_loopback(place[0]), place[1]) in self._places
+    def __contains__(self, address: SocketAddress) -> bool:
+        return address[1] in self.ports and (_merge_loopback(address[0]), address[1]) in self._addresses
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ def sum_service_bytes(
         services: the addresses of the services.
         before: the sockets at the start, by cookie.
         after: the last known state of every socket that was present at any time.
-        closed: the cookies of those that are gone.
+        closed: the cookies of sockets that are gone.
         excluded: cookies of clients whose connections do not count.
     """
     before = {cookie: sock for cookie, sock in before.items() if _identify_connection(services, sock) is not None}
@@ -97,8 +97,8 @@ def sum_own_bytes(
 ) -> Carried:  # fmt: skip
     """Return the bytes that some processes' connections to others carried.
 
-    A closed socket has no owner any more. Therefore the bytes are unknown if a socket was closed that is new, or that
-    belonged to these processes.
+    A closed socket has no owner any more. Therefore the bytes are unknown if a closed socket is new, or belonged to
+    these processes.
 
     Args:
         owned: inodes of the processes' sockets, at the start or at the end.

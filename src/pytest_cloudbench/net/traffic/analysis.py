@@ -140,7 +140,7 @@ class Analysis:
             return self.summary(changed_bytes=changed_bytes, changed_ns=changed_ns) | {"flows": list(self.flows())}
 
     def flows(self, most: int | None = None) -> Iterator[dict[str, Any]]:
-        """Return an iterator of flows as JSON types: all, or those with the most wire bytes."""
+        """Return an iterator of flows as JSON types: all, or the ``most`` largest by wire bytes."""
         numbers = self.table.numbers
         if most is not None:
             numbers = lines.select_largest(self.table, numbers, most)
@@ -316,11 +316,12 @@ def _analyze(
 
 
 def _find_encoded(
-    analysis: Analysis, canary: bytes, found: Collection[tuple[int, bool]]
+    analysis: Analysis, canary: bytes, raw_directions: Collection[tuple[int, bool]]
 ) -> tuple[list[streams.Occurrence], bool]:
-    """Return the flows in which a text is encoded, and whether all of them were searched. TLS hides it anyway.
+    """Return the occurrences of a text in encoded form, and whether all streams were searched.
 
-    A short text is not looked for: its encodings would be found by chance.
+    Flows with TLS or QUIC are skipped, because encryption hides the text. A short text is not searched for, because its
+    encodings would occur by chance.
     """
     if len(canary) < _LEAST_ENCODED_BYTES:
         return [], True
@@ -333,7 +334,7 @@ def _find_encoded(
         if facts is not None and (facts.tls_version or facts.quic_version):
             continue
         for up in (True, False):
-            if (number, up) not in found:
+            if (number, up) not in raw_directions:
                 content, is_whole = analysis.read_content(number, up=up)
                 sightings = find_needles(content, [needle])
                 occurrences += [streams.Occurrence(number, up, None, sighting.form) for sighting in sightings]
@@ -368,7 +369,7 @@ def _judge_validity(
             "it lacks the statistics with which dumpcap ends a capture: dumpcap was killed, or this is part of a ring "
             "buffer, or a program such as editcap rewrote it"
         )
-    reported_drops = [interface_drops.drops for interface_drops in reader.interfaces]
+    reported_drops = [interface.drops for interface in reader.interfaces]
     known_drops = [interface_drops for interface_drops in reported_drops if interface_drops is not None]
     if drops is None and known_drops and len(known_drops) == len(reported_drops):
         drops = sum(known_drops)

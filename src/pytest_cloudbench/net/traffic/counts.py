@@ -156,10 +156,10 @@ def _count_payload(begins: Ints, size: Ints, opened: Ints, time_ns: Ints, is_tcp
     rows = size.nonzero()[0]
     if len(rows):
         edges = np.searchsorted(rows, np.append(begins, len(size)))
-        spoke = edges[1:] > edges[:-1]
-        first, last, times = edges[:-1][spoke], rows[edges[1:][spoke] - 1], time_ns[rows]
-        first_ns[spoke], last_ns[spoke] = np.minimum.reduceat(times, first), np.maximum.reduceat(times, first)
-        span[spoke] = opened[last] + size[last] - opened[rows[first]]
+        has_data = edges[1:] > edges[:-1]
+        first, last, times = edges[:-1][has_data], rows[edges[1:][has_data] - 1], time_ns[rows]
+        first_ns[has_data], last_ns[has_data] = np.minimum.reduceat(times, first), np.maximum.reduceat(times, first)
+        span[has_data] = opened[last] + size[last] - opened[rows[first]]
     return {
         "payload_bytes": total, "unique_bytes": total.copy(), "missing_bytes": np.where(is_tcp, span - total, 0),
         "largest_payload_bytes": np.maximum.reduceat(size, begins), "first_payload_ns": first_ns,

@@ -1,6 +1,6 @@
 """Counts of UDP packets by pair of endpoints, made batch by batch, so that few packets have to be kept.
 
-A capture may have very many datagrams of few flows. Only their numbers are needed, and the first of each flow.
+A capture may have very many datagrams of few flows. Only their counts and the first ones of each flow are needed.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class Datagrams:
         import numpy as np
 
         self._names = names
-        far = np.iinfo(np.int64)
+        limits = np.iinfo(np.int64)
         self._initial = {
-            "packets": 0, "wire_bytes": 0, "payload_bytes": 0, "largest_payload_bytes": 0, "first_ns": far.max,
-            "last_ns": far.min, "first_payload_ns": far.max, "last_payload_ns": far.min, "turns": 0,
+            "packets": 0, "wire_bytes": 0, "payload_bytes": 0, "largest_payload_bytes": 0, "first_ns": limits.max,
+            "last_ns": limits.min, "first_payload_ns": limits.max, "last_payload_ns": limits.min, "turns": 0,
         }  # fmt: skip
         self._sums = {name: np.zeros(0, np.int64) for name in self._initial}
         self._is_known, self._is_dns = np.zeros(0, bool), np.zeros(0, bool)
@@ -35,7 +35,8 @@ class Datagrams:
     def count_batch(self, columns: dict[str, Any]) -> Any:
         """Count the UDP packets of a batch, and return which of all its packets to keep.
 
-        Kept are TCP, DNS, and of each UDP flow the first packet and the first with payload of both directions.
+        These are all TCP and DNS packets, the first packet of each UDP flow, and its first packet with payload in each
+        direction.
         """
         import numpy as np
 
@@ -51,17 +52,17 @@ class Datagrams:
         sender = pair * 2 + from_high
         is_kept[rows[self._is_dns[pair]]] = True
         is_kept[rows[self._find_new_pairs(pair)]] = True
-        sums, spoken = self._sums, np.flatnonzero(payload)
-        is_new_voice = sums["payload_bytes"][sender[spoken]] == 0
-        is_kept[rows[spoken[_find_first_rows(sender[spoken], is_new_voice)]]] = True
+        sums, with_payload = self._sums, np.flatnonzero(payload)
+        is_first_payload = sums["payload_bytes"][sender[with_payload]] == 0
+        is_kept[rows[with_payload[_find_first_rows(sender[with_payload], is_first_payload)]]] = True
         np.add.at(sums["packets"], sender, 1)
         np.add.at(sums["wire_bytes"], sender, columns["wire"][rows].astype(np.int64))
         np.add.at(sums["payload_bytes"], sender, payload.astype(np.int64))
         np.maximum.at(sums["largest_payload_bytes"], sender, payload.astype(np.int64))
-        for stem, chosen in (("", slice(None)), ("_payload", spoken)):
+        for stem, chosen in (("", slice(None)), ("_payload", with_payload)):
             np.minimum.at(sums[f"first{stem}_ns"], sender[chosen], time_ns[chosen])
             np.maximum.at(sums[f"last{stem}_ns"], sender[chosen], time_ns[chosen])
-        self._count_turns(pair[spoken], from_high[spoken])
+        self._count_turns(pair[with_payload], from_high[with_payload])
         return is_kept
 
     def _add_pairs(self) -> None:
@@ -104,16 +105,16 @@ class Datagrams:
         self._speaker[pair[ends]] = speaker[ends]
 
     def get_counts(self, name: str, senders: Ints) -> Any:
-        """Return one count of these senders, which are twice the number of a pair, plus one for its high endpoint."""
+        """Return one count for each sender, which is twice the number of its pair, plus one for the high endpoint."""
         return self._sums[name][senders]
 
 
-def _find_first_rows(keys: Ints, is_wanted: Any) -> Any:
-    """Return the first row of each distinct key among the wanted rows."""
+def _find_first_rows(keys: Ints, is_candidate: Any) -> Any:
+    """Return the first row of each distinct key among the candidate rows."""
     import numpy as np
 
-    wanted = np.flatnonzero(is_wanted)
-    keys = keys[wanted]
+    candidates = np.flatnonzero(is_candidate)
+    keys = keys[candidates]
     first_of = np.empty(int(keys.max(initial=0)) + 1, np.int64)
-    first_of[keys[::-1]] = wanted[::-1]  # the last assignment stays, and sorting would take much longer
-    return wanted[first_of[keys] == wanted]
+    first_of[keys[::-1]] = candidates[::-1]  # the last assignment stays, and sorting would take much longer
+    return candidates[first_of[keys] == candidates]

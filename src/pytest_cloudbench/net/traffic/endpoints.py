@@ -40,7 +40,7 @@ class Pairs(NamedTuple):
 
 
 def find_distinct(values: Any) -> Any:
-    """Return the distinct values in ascending order. For that, ``np.unique`` first imports numpy's masked arrays."""
+    """Return the distinct values in ascending order. ``np.unique`` does the same, but imports numpy's masked arrays."""
     import numpy as np
 
     ordered = np.sort(values)
@@ -162,10 +162,10 @@ class Recent:
         representative = self._slots[slots]
         chosen = np.zeros(count, bool)
         chosen[representative] = True
-        reached = self._count + np.cumsum(chosen) - 1
-        key_rows = reached[representative]
+        new_key_rows = self._count + np.cumsum(chosen) - 1
+        key_rows = new_key_rows[representative]
         self._slots[slots] = key_rows
-        first, end = self._count, int(reached[-1]) + 1
+        first, end = self._count, int(new_key_rows[-1]) + 1
         for word, column in zip(words, self._keys, strict=True):
             column[first:end] = word[chosen]
         self._numbers[first:end] = look_up(rows[chosen])
@@ -185,7 +185,7 @@ class Names:
 
     def __init__(self) -> None:
         self._upper, self._lower, self._six = _Numbers(), _Numbers(), _Numbers()
-        self._both = {4: _Numbers(), 6: _Numbers()}
+        self._address_pairs = {4: _Numbers(), 6: _Numbers()}
         self._endpoints = _Numbers()
 
     def number_ipv6(self, upper: Any, lower: Any) -> Any:
@@ -204,7 +204,7 @@ class Names:
 
         order = np.less(source, target).astype(np.int8) - np.greater(source, target).astype(np.int8)
         key = (np.minimum(source, target) << np.uint64(32)) | np.maximum(source, target)
-        return self._both[version].assign_numbers(key) * 2 + (version == 6), order
+        return self._address_pairs[version].assign_numbers(key) * 2 + (version == 6), order
 
     def number_endpoint_pairs(
         self, between: Ints, order: Any, source: Ints, target: Ints, tcp: Any
@@ -242,7 +242,7 @@ class Names:
         addresses: list[Address] = []
         for version in (4, 6):
             is_version = is_six == (version == 6)
-            address_pairs = self._both[version].keys[pair_number[is_version].astype(np.int64)]
+            address_pairs = self._address_pairs[version].keys[pair_number[is_version].astype(np.int64)]
             halves = np.concatenate((address_pairs >> np.uint64(32), address_pairs & np.uint64(0xFFFFFFFF)))
             distinct, index = np.unique(halves, return_inverse=True)
             ends[:, is_version] = index.reshape(2, -1) + len(addresses)

@@ -7,16 +7,13 @@ flows of which few are ever looked at individually.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_cloudbench.net.traffic.counts import COUNTED, count_all
 from pytest_cloudbench.net.traffic.datagrams import Datagrams
 from pytest_cloudbench.net.traffic.endpoints import find_distinct
 from pytest_cloudbench.net.traffic.packets import ACK, SYN, Address, Packets, Pairs
 from pytest_cloudbench.net.traffic.table import BY, FlowTable, Times, Who
-
-if TYPE_CHECKING:
-    pass
 
 _DATAGRAM_COUNTS = (
     "packets", "wire_bytes", "payload_bytes", "largest_payload_bytes", "first_payload_ns", "last_payload_ns",
@@ -62,9 +59,9 @@ def group_flows(
         evidence, pairs.addresses,
     )  # fmt: skip
     sums = {name: np.zeros((2, count), np.int64) for name in COUNTED} | {"mss_bytes": np.full((2, count), -1)}
-    numbers, owned, verdicts = np.arange(count), int(is_own.sum()), np.zeros(len(packets), np.uint8)
+    numbers, own_count, verdicts = np.arange(count), int(is_own.sum()), np.zeros(len(packets), np.uint8)
     table = FlowTable(
-        packets, who, Times(count), sums, order, starts.tolist(), up, verdicts, numbers[:owned], numbers[owned:]
+        packets, who, Times(count), sums, order, starts.tolist(), up, verdicts, numbers[:own_count], numbers[own_count:]
     )
     count_all(table)
     if datagrams is not None and count:
@@ -84,21 +81,21 @@ def _sort_by_flow(number: Any, count: int) -> tuple[Any, Any]:
 
 
 def _count_datagrams(table: FlowTable, datagrams: Datagrams) -> None:
-    """Replace the counts of UDP flows, of which the table has few packets, by those of all packets."""
+    """Replace the counts of UDP flows by those of all their packets, because the table has only a few of them."""
     import numpy as np
 
     flows = np.flatnonzero(~table.who.is_tcp)
     first_rows = table.order[np.asarray(table.starts)[flows]]
     client_is_high = table.up[first_rows] == table.packets.from_high[first_rows]
     low = table.packets.pair[first_rows].astype(np.int64) * 2
-    sent = np.stack((low + client_is_high, low + ~client_is_high))
+    senders = np.stack((low + client_is_high, low + ~client_is_high))
     for name in _DATAGRAM_COUNTS:
-        table.sums[name][:, flows] = datagrams.get_counts(name, sent)
-    table.sums["unique_bytes"][:, flows] = datagrams.get_counts("payload_bytes", sent)
-    table.times.first_ns[flows] = datagrams.get_counts("first_ns", sent).min(0)
-    table.times.last_ns[flows] = datagrams.get_counts("last_ns", sent).max(0)
+        table.sums[name][:, flows] = datagrams.get_counts(name, senders)
+    table.sums["unique_bytes"][:, flows] = datagrams.get_counts("payload_bytes", senders)
+    table.times.first_ns[flows] = datagrams.get_counts("first_ns", senders).min(0)
+    table.times.last_ns[flows] = datagrams.get_counts("last_ns", senders).max(0)
     table.udp_turns = np.zeros(len(table.who.is_tcp), np.int64)
-    table.udp_turns[flows] = datagrams.get_counts("turns", sent[0])
+    table.udp_turns[flows] = datagrams.get_counts("turns", senders[0])
 
 
 # --- one connection or two ---
@@ -158,7 +155,7 @@ def _find_connection_starts(flags: list[int], seq: list[int], ack: list[int], si
 def _find_clients(packets: Packets, pairs: Pairs, flow_number: Any, first_row: Any, is_client: Any) -> tuple[Any, Any]:
     """Return for each flow whether the high endpoint is the client, and the evidence as an index into ``BY``.
 
-    ``is_client`` tells for each address whether it is one of the chosen client.
+    ``is_client`` tells for each address whether it is one of the chosen client's, and is None without a chosen client.
     """
     import numpy as np
 

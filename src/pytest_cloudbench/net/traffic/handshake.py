@@ -235,13 +235,13 @@ def parse_dns_message(datagram: bytes) -> DnsMessage | None:
 
 
 def count_dns_messages(datagrams: Sequence[bytes]) -> Iterator[tuple[DnsMessage, int]]:
-    """Yield each distinct DNS message in the order of its first, and how often it occurs. Others are left out.
+    """Yield each distinct DNS message in the order of first occurrence, and how often it occurs.
 
-    Few messages differ by more than their number, which is not looked at.
+    Other datagrams are left out. Messages that differ only in their id count as the same, unless a name may include it.
     """
     counts = Counter([b"\0\0" + datagram[2:] for datagram in datagrams])
     if any(b"\xc0\x00" in datagram or b"\xc0\x01" in datagram for datagram in counts):
-        counts = Counter(datagrams)  # a name may begin with the number, to which it points
+        counts = Counter(datagrams)  # a compressed name may point to the id and so include it
     for datagram, count in counts.items():
         message = parse_dns_message(datagram)
         if message is not None:

@@ -159,20 +159,20 @@ class Headers:
         self._set_aside("short", rows[~fits])
         return rows[fits]
 
-    def _read_u16(self, places: Ints) -> Ints:
+    def _read_u16(self, offsets: Ints) -> Ints:
         """Return the 16-bit number at each offset. All must be inside the file."""
         import numpy as np
 
         view = np.ndarray((len(self.buffer) - 1,), ">u2", self.buffer, strides=(1,))
-        return np.asarray(view[places].astype(np.int64))
+        return np.asarray(view[offsets].astype(np.int64))
 
-    def _read_bytes(self, places: Ints, width: int) -> Any:
+    def _read_bytes(self, offsets: Ints, width: int) -> Any:
         import numpy as np
 
-        if not len(places):
+        if not len(offsets):
             return np.zeros((0, width), np.uint8)
         view: Any = np.ndarray((len(self.buffer) - width + 1,), f"V{width}", self.buffer, strides=(1,))
-        return view[places].view(np.uint8).reshape(-1, width)
+        return view[offsets].view(np.uint8).reshape(-1, width)
 
     # --- below IP ---
 
@@ -447,7 +447,7 @@ class Headers:
     def _keep_packets(
         self, rows: Ints, source: Any, target: Any, inner: Ints, protocol: Ints, room: Ints, version: int
     ) -> None:
-        """Keep these packets' fields that TCP and UDP need."""
+        """Store the fields of these packets that decoding of TCP and UDP needs."""
         flow = protocol == TCP
         if not flow.all():
             flow |= protocol == UDP
@@ -557,9 +557,9 @@ class Headers:
         result |= {"pair": pair.astype(np.int32), "from_high": from_high}
         end = self.end[rows]
         offset = np.minimum(at + header, end)  # a header may be cut within its options
-        stated_bytes, header = header, offset - at
+        stated_header_bytes, header = header, offset - at
         for index in np.flatnonzero(np.isin(rows, [*split])).tolist() if split else ():
-            offset[index], end[index] = split[int(rows[index])][0].locate(int(stated_bytes[index]))
+            offset[index], end[index] = split[int(rows[index])][0].locate(int(stated_header_bytes[index]))
             header[index] = 20  # its options are not read
         kept_bytes = np.clip(end - offset, 0, payload)
         numbers = (rows + batch.first).astype(np.uint32)

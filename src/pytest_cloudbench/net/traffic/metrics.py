@@ -297,7 +297,7 @@ class _Boundaries(NamedTuple):
     """The boundaries in what the client of a flow sent.
 
     Attributes:
-        rows: its packets with payload, counted from the first packet of the flow.
+        rows: the client's packets with payload, counted from the first packet of the flow.
         answers: the server's packets with payload.
         reach: the client's position after each of its packets.
         last: index in ``rows`` of the last packet before each boundary.
@@ -338,7 +338,7 @@ def _find_boundaries(table: FlowTable, number: int) -> _Boundaries | None:
     if len(last):
         acks = np.flatnonzero(~up & ((packets.flags[selected] & ACK) > 0)).astype(np.int32)
         ack_numbers = np.concatenate(([packets.seq[rows[sent_rows[0]]]], packets.ack[rows[acks]])).astype(np.uint32)
-        acked = np.maximum.accumulate(_unwrap_sequence(ack_numbers))  # acked[0] is before the first
+        acked = np.maximum.accumulate(_unwrap_sequence(ack_numbers))  # acked[0] is the state before the first ACK
         last = last[acked[np.searchsorted(acks, sent_rows[last + 1])] >= reach[last]]
     return _Boundaries(sent_rows, answers, reach, last)
 

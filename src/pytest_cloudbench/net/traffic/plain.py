@@ -103,7 +103,8 @@ class Plain:
         import numpy as np
 
         is_long = batch.captured >= _SHORTEST
-        is_long &= batch.offset <= len(self._buffer) - _LAYOUTS[0].size  # one short frame at the end narrows all
+        # Without this, one short frame at the end of the file would narrow the view of all frames.
+        is_long &= batch.offset <= len(self._buffer) - _LAYOUTS[0].size
         rows = _rows_where((batch.link_type == _ETHERNET) & is_long)
         offset = batch.offset[rows]
         if not len(offset):
@@ -159,13 +160,13 @@ class Plain:
         return rows, columns
 
     def _measure_udp(self, head: Any, room: Any) -> tuple[Any, Any, Any]:
-        """Return the same as ``_measure_tcp``. Tunnels and sentinels are not plain."""
+        """Return the sizes of headers and payload, and which rows are plain. Tunnels and sentinels are not."""
         import numpy as np
 
         stated = head["stated"].astype(np.int32)
         is_plain = (stated >= _HEADER_BYTES[UDP]) & (stated <= room)
         is_plain &= ~(self._is_tunnel_port[head["source_port"]] | self._is_tunnel_port[head["target_port"]])
-        is_plain &= head["target"] != SENTINEL_ADDRESS  # an address of IPv6 whose upper half is the same is just slow
+        is_plain &= head["target"] != SENTINEL_ADDRESS  # an IPv6 address with the same upper half is just slow
         return np.full(len(head), _HEADER_BYTES[UDP], np.uint8), stated - _HEADER_BYTES[UDP], is_plain
 
     def _number_ends(self, layout: _Layout, head: Any) -> Any:
@@ -186,7 +187,7 @@ class Plain:
             return pair * 2 + from_high
 
         kind = (layout.version, layout.transport)
-        if kind not in self._recent:  # most captures have few kinds, and a table takes as long as a thousand packets
+        if kind not in self._recent:  # created on demand, because that takes as long as a thousand packets
             self._recent[kind] = Recent(len(words))
         return self._recent[kind].assign_numbers(words, look_up)
 

@@ -1,4 +1,4 @@
-"""Whether the flows of a capture are encrypted: yes, no, or unknown, with what was negotiated.
+"""Verdict on whether the flows of a capture are encrypted: yes, no, or unknown, with what was negotiated.
 
 A flow is encrypted if it has TLS's or QUIC's handshake or SSH's greeting. It is plain if it begins with readable text.
 Anything else may be a protocol of its own with or without encryption, and is unknown.
@@ -21,7 +21,7 @@ _BEGINNING_BYTES = 64
 _LEAST_TEXT_BYTES = 8
 _TEXT_SHARE = 0.95
 _MOST_READ = 5000
-"""The number of flows whose beginning is read. A capture with more of them has an unknown rest."""
+"""Largest number of flows whose beginning is read. Any further flows are unknown."""
 _MOST_NAMED = 8
 _SSH = b"SSH-"
 _READABLE = bytes((*b"\r\n\t", *range(32, 127)))
@@ -38,26 +38,28 @@ def judge_protection(table: FlowTable, facts: CaptureFacts, buffer: Buffer, *, i
     """Return whether all flows are encrypted, as JSON types.
 
     ``verdict`` is yes, no or unknown. ``encrypted`` counts flows by what was negotiated. ``plain`` and ``unknown`` list
-    servers, each once. Name resolution is left out: it shows whom a client asks for, and ``dns_queries`` has that.
+    servers, each once. DNS is left out, because ``dns_queries`` has the names that a client asks for.
     """
     encrypted, plain, unknown = Counter[str](), dict[str, None](), dict[str, None]()
     who, numbers = table.who, table.numbers
     payload_bytes = table.sums["payload_bytes"][:, numbers].sum(0)
     numbers = numbers[(payload_bytes > 0) & (who.server_port[numbers] != _DNS_PORT)]
-    known = {facts_of.number: facts_of for _, facts_of in facts.find_known(numbers.tolist())}
-    shown = {number for number, flow in known.items() if flow.tls_version or flow.quic_version}
-    unproven = [number for number in numbers.tolist() if number not in shown]
+    facts_by_number = {facts_of.number: facts_of for _, facts_of in facts.find_known(numbers.tolist())}
+    negotiated = {
+        number for number, flow_facts in facts_by_number.items() if flow_facts.tls_version or flow_facts.quic_version
+    }
+    unproven = [number for number in numbers.tolist() if number not in negotiated]
     beginnings = streams.read_beginnings(table, buffer, unproven[:_MOST_READ], _BEGINNING_BYTES)
     ends = zip(numbers.tolist(), who.server[numbers].tolist(), who.server_port[numbers].tolist(), strict=True)
     for number, address, port in ends:
-        flow = known.get(number)
-        server = f"{facts.texts[address] if flow is None else flow.names[0]}:{port}"
-        if flow is not None and flow.tls_version and (flow.cipher or "").startswith("NULL"):
-            plain[f"{server} (TLS with {flow.cipher})"] = None
-        elif flow is not None and flow.tls_version:
-            encrypted[f"{flow.tls_version} {flow.cipher or ''}".strip()] += 1
-        elif flow is not None and flow.quic_version:
-            encrypted[f"QUIC {flow.quic_version}"] += 1
+        flow_facts = facts_by_number.get(number)
+        server = f"{facts.texts[address] if flow_facts is None else flow_facts.names[0]}:{port}"
+        if flow_facts is not None and flow_facts.tls_version and (flow_facts.cipher or "").startswith("NULL"):
+            plain[f"{server} (TLS with {flow_facts.cipher})"] = None
+        elif flow_facts is not None and flow_facts.tls_version:
+            encrypted[f"{flow_facts.tls_version} {flow_facts.cipher or ''}".strip()] += 1
+        elif flow_facts is not None and flow_facts.quic_version:
+            encrypted[f"QUIC {flow_facts.quic_version}"] += 1
         else:
             up, down = next(beginnings, (b"", b""))  # those beyond ``_MOST_READ`` stay unknown
             if up.startswith(_SSH) and down.startswith(_SSH):

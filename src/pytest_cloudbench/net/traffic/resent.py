@@ -62,27 +62,27 @@ def _judge_block(segments: Segments, machine: _Machine, *, stepwise: bool) -> ND
     import numpy as np
 
     verdicts = np.zeros(len(segments.seq), np.uint8)
-    if len(verdicts) <= _FEW:  # a shortcut would take longer to find
+    if len(verdicts) <= _FEW:  # a prediction would take longer
         columns = [column.tolist() for column in segments]
         verdicts[:] = [machine.step(*packet) for packet in zip(*columns, strict=True)]
         return verdicts
-    course = _Course(segments, machine)
-    course.unusual[0] |= not machine.is_calm
-    rows = list(range(len(verdicts))) if stepwise else np.flatnonzero(course.unusual).tolist()
+    prediction = _Prediction(segments, machine)
+    prediction.unusual[0] |= not machine.is_calm
+    rows = list(range(len(verdicts))) if stepwise else np.flatnonzero(prediction.unusual).tolist()
     next_row = done_rows = 0
     while next_row < len(rows):
         begin = rows[next_row]
         if begin > done_rows:
-            course.restore_machine(machine, begin)
-        for row, packet in course.iterate_packets(begin):
+            prediction.restore_machine(machine, begin)
+        for row, packet in prediction.iterate_packets(begin):
             verdicts[row] = machine.step(*packet)
             done_rows = row + 1
             while next_row < len(rows) and rows[next_row] <= row:
                 next_row += 1
-            if (next_row == len(rows) or rows[next_row] > done_rows) and course.matches(machine, done_rows):
+            if (next_row == len(rows) or rows[next_row] > done_rows) and prediction.matches(machine, done_rows):
                 break
     if done_rows < len(verdicts):
-        course.restore_machine(machine, len(verdicts))
+        prediction.restore_machine(machine, len(verdicts))
     return verdicts
 
 
@@ -210,7 +210,7 @@ class _Machine:
             sender.to_be_acked = sender.next_seq
 
 
-class _Course:
+class _Prediction:
     """The predicted states of the machine before each packet, from columns, as long as nothing unusual happens.
 
     Each side has a column of states: first the current one of the machine, then the one after each of its packets.
@@ -241,7 +241,7 @@ class _Course:
             column[rows] for column in (segments.seq, segments.flags, segments.window, segments.ack)
         )
         size, time_ns = segments.payload[rows].astype(np.int64), segments.time_ns[rows]
-        get_state = {
+        states = {
             "window": np.concatenate(([side_state.window], window)).astype(np.uint32),
             "last_ack": np.concatenate(([side_state.last_ack], ack)).astype(np.uint32),
             "last_ack_ns": np.concatenate(([side_state.last_ack_ns], time_ns)),
@@ -259,26 +259,26 @@ class _Course:
         if is_new:
             advanced[:1] = True
             reach[1:] = np.maximum.accumulate(end)
-        get_state["next_seq"] = (reach + origin).astype(np.uint64).astype(np.uint32)
+        states["next_seq"] = (reach + origin).astype(np.uint64).astype(np.uint32)
         if is_new:
-            get_state["next_seq"][0] = 0
+            states["next_seq"][0] = 0
         latest = np.maximum.accumulate(np.concatenate(([0], np.where(advanced, np.arange(1, len(seq) + 1), 0))))
-        get_state["next_seq_ns"] = np.concatenate(([side_state.next_seq_ns], time_ns))[latest]
+        states["next_seq_ns"] = np.concatenate(([side_state.next_seq_ns], time_ns))[latest]
         is_duplicate_ack = (size == 0) & is_bare & (window != 0) & (start == before)
-        is_duplicate_ack &= (window == get_state["window"][:-1]) & (ack == get_state["last_ack"][:-1])
+        is_duplicate_ack &= (window == states["window"][:-1]) & (ack == states["last_ack"][:-1])
         if is_new:
             is_duplicate_ack[:1] = False
         total = max(0, side_state.duplicate_acks) + np.concatenate(([0], np.cumsum(is_duplicate_ack)))
-        reset = np.concatenate(([False], ack != get_state["last_ack"][:-1]))
-        get_state["duplicate_acks"] = total - np.maximum.accumulate(np.where(reset, total, 0))
+        reset = np.concatenate(([False], ack != states["last_ack"][:-1]))
+        states["duplicate_acks"] = total - np.maximum.accumulate(np.where(reset, total, 0))
         is_odd = ((size > 0) | (marks > 0)) & (start < before)
         is_odd |= start > before
         is_odd |= (size <= 1) & is_bare & (start == before - 1)
         is_odd |= flags & (SYN | ACK) == SYN
         # tshark treats the number 0 as unknown.
-        is_odd |= (get_state["next_seq"][1:] == 0) | (get_state["next_seq"][:-1] == 0)
+        is_odd |= (states["next_seq"][1:] == 0) | (states["next_seq"][:-1] == 0)
         self.unusual[rows] |= is_odd
-        return get_state
+        return states
 
     def _check_against_other_side(self, side_number: int) -> None:
         """Mark packets that are unusual given the other direction's last packet."""

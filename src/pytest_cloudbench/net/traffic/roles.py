@@ -11,8 +11,8 @@ from pytest_cloudbench.model import ConfigError
 from pytest_cloudbench.net.traffic.table import Flow
 
 ROLES = ("control", "storage", "notification", "dns", "other")
-"""All roles. ``notification`` is control that waits for news. Papers 002 and 004 count it separately, and sums of
-control include it."""
+"""All roles. ``notification`` is control traffic that waits for news. Papers 002 and 004 count it separately, and sums
+of control include it."""
 
 _CONDITIONS = {
     "names": "a list of name patterns such as *.example.com", "ports": "a list of server ports",
@@ -63,7 +63,7 @@ class Rule(NamedTuple):
 
 
 def _fits_pattern(name: str, pattern: str) -> bool:
-    """Return what ``fnmatchcase`` does, which is slow for a new pattern, and rarely needed once the ends differ."""
+    """Return whether a name fits a pattern. The ends are compared first, because ``fnmatchcase`` is slow at first."""
     end = pattern[max(pattern.rfind(special) for special in "*?]") + 1 :]
     return name.endswith(end) and fnmatchcase(name, pattern)
 
@@ -73,7 +73,8 @@ class Roles:
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self._rules = rules
-        self._for: dict[tuple[tuple[str, ...], str, int], list[Rule]] = {}  # many flows have the same server
+        # A cache, because many flows have the same server.
+        self._rules_by_server: dict[tuple[tuple[str, ...], str, int], list[Rule]] = {}
 
     def find_role(self, flow: Flow, names: tuple[str, ...], *, is_quic: bool = False) -> str:
         """Return the role of the first matching rule, or ``other`` if none matches.
@@ -88,12 +89,12 @@ class Roles:
 
     def find_role_of(self, names: tuple[str, ...], transport: str, port: int, up_bytes: int, down_bytes: int) -> str:
         """Return the role of a flow that is given by its values. ``transport`` is ``tcp``, ``udp`` or ``quic``."""
-        rules = self._for.get((names, transport, port))
+        rules = self._rules_by_server.get((names, transport, port))
         if rules is None:
             rules = [
                 rule for rule in self._rules if rule.matches_names(names) and rule.matches_transport(transport, port)
             ]
-            self._for[names, transport, port] = rules
+            self._rules_by_server[names, transport, port] = rules
         for rule in rules:
             if rule.matches_volume(up_bytes, down_bytes):
                 return rule.role

@@ -54,7 +54,10 @@ def _payload_rows(table: FlowTable, number: int, *, up: bool, max_rows: int | No
 
 
 def _list_first_rows(table: FlowTable, begins: Ints, ends: Ints, most_rows: int) -> tuple[Ints, Any]:
-    """Return the first rows of flows that begin and end there in ``table.order``, and before them each one's flow."""
+    """Return the first rows of each flow, preceded by the index of each row's flow.
+
+    ``begins`` and ``ends`` are the positions of the flows in ``table.order``.
+    """
     import numpy as np
 
     sizes = np.minimum(ends - begins, most_rows)
@@ -110,8 +113,8 @@ def read_mss_options(buffer: Buffer, offset: Any, header: Any, release: Callable
 
     size = header.astype(np.int64) - 20
     max_option_bytes = int(size.max(initial=0))
-    places = (offset - size)[:, None] + np.arange(max_option_bytes + 4)
-    options = _read_bytes_at(buffer, places, release)
+    offsets = (offset - size)[:, None] + np.arange(max_option_bytes + 4)
+    options = _read_bytes_at(buffer, offsets, release)
     options[np.arange(max_option_bytes + 4) >= size[:, None]] = 0
     limits = np.full(len(offset), -1)
     rows, positions = np.flatnonzero(size > 0), np.zeros(len(offset), np.int64)
@@ -165,7 +168,7 @@ def read_beginning(table: FlowTable, buffer: Buffer, number: int, *, up: bool, l
 def read_beginnings(
     table: FlowTable, buffer: Buffer, numbers: Sequence[int], limit: int
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Yield for each flow what ``read_beginning`` returns up and down, for UDP the beginnings of first datagrams."""
+    """Yield what ``read_beginning`` returns up and down for each flow, or for UDP the start of the first datagrams."""
     for begin in range(0, len(numbers), _FLOWS_AT_ONCE):
         yield from _read_beginnings_at_once(table, buffer, numbers[begin : begin + _FLOWS_AT_ONCE], limit)
 
@@ -199,7 +202,7 @@ def _read_beginnings_at_once(
         read_bytes = len(beginnings[index])
         if position <= read_bytes:  # otherwise a byte before it is missing
             beginnings[index] += buffer[begin + read_bytes - position : end]
-    # Where the first rows have too little of a direction, later ones count, too.
+    # If the first rows have too few packets of a direction, read later ones, too.
     is_rare = (ends - begins > _FEW_ROWS * 4).repeat(2) & (counts < most_rows)
     is_rare &= (table.sums["payload_bytes"][:, selected] > 0).T.ravel()
     for index in is_rare.nonzero()[0].tolist():
@@ -223,7 +226,10 @@ def read_datagrams(
 def read_all_datagrams(
     table: FlowTable, buffer: Buffer, numbers: Ints, release: Callable[[int], None]
 ) -> Iterator[list[bytes]]:
-    """Yield the same of many flows, thousands at a time, for each flow what the client sent before the server's."""
+    """Yield the kept payload of the UDP packets of many flows, thousands at a time.
+
+    For each flow, the client's packets come before the server's.
+    """
     import numpy as np
 
     packets = table.packets
@@ -239,9 +245,9 @@ def read_all_datagrams(
             starts = packets.offset[part_rows[in_file_order]]
             ends = (starts + packets.kept[part_rows[in_file_order]]).tolist()
             spans, contents = zip(starts.tolist(), ends, strict=True), list[bytes]()
-            while few := [buffer[start:end] for start, end in islice(spans, TOUCHED_PACKETS)]:
-                contents += few
-                if len(few) == TOUCHED_PACKETS:
+            while datagrams := [buffer[start:end] for start, end in islice(spans, TOUCHED_PACKETS)]:
+                contents += datagrams
+                if len(datagrams) == TOUCHED_PACKETS:
                     release(len(buffer))
             yield [contents[index] for index in np.argsort(in_file_order).tolist()]
 

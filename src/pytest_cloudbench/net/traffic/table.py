@@ -153,8 +153,8 @@ class Times:
     def __init__(self, count: int) -> None:
         import numpy as np
 
-        far = np.iinfo(np.int64)
-        self.first_ns, self.last_ns = np.full(count, far.max), np.full(count, far.min)
+        limits = np.iinfo(np.int64)
+        self.first_ns, self.last_ns = np.full(count, limits.max), np.full(count, limits.min)
         self.initial_rtt_ns = np.full(count, NEVER)
 
 
@@ -173,7 +173,7 @@ class FlowTable:
         verdicts: for each row, the result of ``resent.judge_packets``.
         numbers: numbers of the flows in ``flows``.
         foreign_numbers: numbers of the flows in ``foreign``.
-        udp_turns: turns of each UDP flow, if ``packets`` has few packets of UDP, which all other columns count in full.
+        udp_turns: turns of each UDP flow, or None if ``packets`` has all UDP packets, from which they can be counted.
     """
 
     packets: Packets

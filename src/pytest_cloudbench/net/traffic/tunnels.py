@@ -77,9 +77,9 @@ def find_in_udp(read: Read, at: Ints, end: Ints, wire_end: Ints) -> Inside:
         tunnel_rows = rows[port[rows] == number]
         body = at[tunnel_rows] + 8
         if number in _HIDDEN_PORTS:
-            name, is_one = _HIDDEN_PORTS[number]
+            name, find_matches = _HIDDEN_PORTS[number]
             head = read(body, 8).astype(np.int64)
-            result.hidden.append((name, tunnel_rows[is_one(head)]))
+            result.hidden.append((name, tunnel_rows[find_matches(head)]))
             continue
         name, parse = _DECODED_PORTS[number]
         claimed, kind, ahead = parse(read, body, end[tunnel_rows], wire_end[tunnel_rows])
@@ -101,7 +101,7 @@ def _find_ip(read: Read, at: Ints, end: Ints, chosen: Any) -> Ints:
 
 
 def _find_fitting_ip(read: Read, at: Ints, end: Ints, wire_end: Ints, chosen: Any) -> Ints:
-    """Do the same, but require a matching length, which other uses of the port rarely have."""
+    """Do the same as ``_find_ip``, but require a matching length, which other uses of the port rarely have."""
     import numpy as np
 
     kind = _find_ip(read, at, end, chosen & (at + 6 <= end))
@@ -201,7 +201,7 @@ _DECODED_PORTS: dict[int, tuple[str, Callable[[Read, Ints, Ints, Ints], tuple[An
     2152: ("GTP", _parse_gtp), 3544: ("Teredo", _parse_teredo), 4341: ("LISP", _parse_lisp),
     4789: ("VXLAN", _parse_vxlan), 4790: ("VXLAN-GPE", _parse_vxlan_gpe), 6081: ("Geneve", _parse_geneve),
 }  # fmt: skip
-"""By UDP port: name, and a function that returns which packets match, their inner kinds, and its distances."""
+"""By UDP port: name, and a function that returns which packets match, and kinds and distances of inner packets."""
 _HIDDEN_PORTS: dict[int, tuple[str, Callable[[Ints], Any]]] = {
     1701: ("L2TP", lambda head: (head[:, 0] & 0x80 == 0) & (head[:, 1] & 15 == 2)),
     3386: ("GTP", lambda head: (head[:, 0] & 0xE0 == 0) & (head[:, 1] == 255)),

@@ -97,7 +97,8 @@ def _find_states(packets: Connections, first: Mask) -> tuple[_States, Mask]:
     start = sequence.unwrap(packets.seq, first)
     end = start + size + marks
     ranges = np.maximum.reduceat(end, begins) - np.minimum.reduceat(start, begins)
-    unclear = np.repeat(ranges >= _HALF_RANGE, counts)  # garbage, which can be before and after another number
+    # Such ranges are garbage, in which a number can be both before and after another.
+    unclear = np.repeat(ranges >= _HALF_RANGE, counts)
     start[unclear], end[unclear] = 0, 0
     lowest = int(start.min())
     span = int(end.max()) - lowest + 2
@@ -121,7 +122,7 @@ def _find_states(packets: Connections, first: Mask) -> tuple[_States, Mask]:
     # The unknown number is 0 in tshark, so these look like a keep-alive and a zero-window probe.
     unclear |= first & ((packets.seq == 0xFFFFFFFF) | ((packets.seq == 0) & (size == 1)))
     is_repeated_syn = (flags & (SYN | ACK) == SYN) & ~first
-    if is_repeated_syn.any():  # it sets the state back to before a hole
+    if is_repeated_syn.any():  # tshark then returns to the state before a hole
         has_leap = np.logical_or.reduceat(is_new & (start != expected) & ~first, begins)
         unclear |= is_repeated_syn & np.repeat(has_leap, counts)
     return _States(start, end, expected, expected_ns, next_seq, is_keep_alive), unclear
@@ -135,7 +136,7 @@ def _find_beyond(packets: Connections, states: _States, latest: Ints, has_latest
 
 
 def _count_duplicate_acks(packets: Connections, states: _States, latest: Ints, has_latest: Mask, first: Mask) -> Ints:
-    """Return how many duplicate acknowledgements in a row each packet ends."""
+    """Return the number of duplicate acknowledgements in a row up to each packet."""
     import numpy as np
 
     is_other_ack = np.ones(len(first), bool)

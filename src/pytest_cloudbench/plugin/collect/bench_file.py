@@ -84,7 +84,7 @@ def _make_test(bench: BenchExperiment, source: str, key: str) -> Callable[..., N
 
 
 def _experiment_lines(text: str, experiment_count: int) -> list[int]:
-    """Return the line numbers of the experiments, from 0, or none if another text may look like such a line."""
+    """Return the line numbers of the experiments, from 0, or no number if other text may look like such a line."""
     line_numbers = [number for number, line in enumerate(text.splitlines()) if _EXPERIMENT_HEADER.match(line)]
     return line_numbers if len(line_numbers) == experiment_count else []
 

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 _QUIET_S, _POLL_S = 5.0, 0.2
 _UNSEEN_MOST_S, _BUSY_MOST_S = 60.0, 600.0
-"""How long files stay at most: without any traffic that stands out, and while it goes on."""
+"""How long files stay at most: if no traffic stands out, and if the traffic does not end."""
 
 
 class ExperimentCapture:
     """A capture that the leading agent makes. All agents call all methods.
 
     Args:
-        fills: the experiment uploads files before the operations that it measures.
+        fills: whether the experiment uploads files before the operations that it measures.
 
     Attributes:
         keeps_files: whether files must stay until ``wait_quiet`` returns: they are in a folder that may be a sync

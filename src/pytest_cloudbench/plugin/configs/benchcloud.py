@@ -1,6 +1,6 @@
 """Parse BenchCloud's own files (thesis 2014, 4.1 and appendix A): INI text into a frozen description of the experiment.
 
-This module knows what the sections and keys mean, and notes for the reader what of them no longer applies. Which class
+This module knows what the sections and keys mean, and notes for the reader which of them no longer apply. Which class
 of BenchCloud corresponds to which driver or generator is data (``data/benchcloud.toml``), which the caller reads.
 """
 
@@ -118,7 +118,7 @@ class BenchCloudTest:
 
     @property
     def log_name(self) -> str | None:
-        """The last part of ``log_file``, which is its name in whatever folder logs go to."""
+        """The last part of ``log_file``: the name of the log, in any folder."""
         return None if self.log_file is None else _last_part(self.log_file)
 
     @property
@@ -142,7 +142,7 @@ class BenchCloudTest:
 
 
 def is_benchcloud(text: str) -> bool:
-    """Return whether a text may be a file of BenchCloud: has it sections ``[test]`` and ``[driver]``? Never raises."""
+    """Return whether a text has sections ``[test]`` and ``[driver]``, as BenchCloud's files have. Never raises."""
     return all(re.search(rf"^\ufeff?\[{name}\]", text, re.MULTILINE) for name in ("test", "driver"))
 
 

@@ -1,4 +1,4 @@
-"""Parse ``data/benchcloud.toml``: what stands for each class of BenchCloud that its files name.
+"""Parse ``data/benchcloud.toml``: the replacement of each BenchCloud class that files name.
 
 The caller passes the text.
 """

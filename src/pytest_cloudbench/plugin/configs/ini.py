@@ -38,7 +38,7 @@ def quote_value(value: str, max_length: int = 60) -> str:
 class Ini:
     """Sections and keys in the order of the file. Values are raw, and the methods expand ``%``.
 
-    Every method raises ConfigError with the source, ``section.key`` and what was expected, and nothing else.
+    The methods raise only ConfigError, with the source, ``section.key`` and what was expected.
 
     Attributes:
         source: where the text came from.

@@ -47,7 +47,7 @@ class Wish:
     Attributes:
         aim: the quantity to optimize, among all sets within the bounds.
         size_bytes: the size of the object that times refer to.
-        failures_at_least: any this many children may be lost.
+        failures_at_least: how many children may be lost, whichever they are.
         price_at_most: for a byte of the object, overhead included.
         time_at_most_s: for moving the object.
         unavailability_at_most: the probability that the object cannot be read.

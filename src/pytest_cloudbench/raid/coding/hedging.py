@@ -35,7 +35,7 @@ _RECENT_ANSWERS = 8
 """The number of answers that tell how quick a child usually is now."""
 
 _LONGEST_PAUSE_S = 60.0
-"""After this time, a child's recorded speed is discarded and must be measured again."""
+"""The longest time that a failed child is asked last. A recorded speed of this age is discarded and measured again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class _ChildHistory:
         self.latest_at_s[size_class] = at_s
 
     def usual_s(self, size_class: int, at_s: float) -> float:
-        """Return how long it has taken lately, or 0 if that is not known, so that it is asked and measured."""
+        """Return the child's latest usual time, or 0 if that is unknown, so that the child is asked and measured."""
         answers = self.answers.get(size_class, ())
         if len(answers) < _RECENT_ANSWERS or at_s > self.latest_at_s[size_class] + _LONGEST_PAUSE_S:
             return 0.0

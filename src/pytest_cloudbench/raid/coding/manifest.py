@@ -142,15 +142,15 @@ class Manifest:
             raise NotGenuine(f"a manifest of a layout other than {_LAYOUT}: a newer version wrote it") from error
 
 
-def _parse_manifest(text: Any, digest_bytes: bytes) -> Manifest:
-    """Return the manifest of a parsed text and the bytes that follow it.
+def _parse_manifest(fields: Any, digest_bytes: bytes) -> Manifest:
+    """Return the manifest from its parsed JSON fields and the digests that follow it.
 
-    Raises ValueError, TypeError and KeyError for a text that no writer seals.
+    Raises ValueError, TypeError and KeyError for fields that no writer seals.
     """
-    if text.keys() != _KEYS or text["layout"] != _LAYOUT:
+    if fields.keys() != _KEYS or fields["layout"] != _LAYOUT:
         raise ValueError("keys")
     segments, at = [], 0
-    for size_bytes, data, counts in text["segments"]:
+    for size_bytes, data, counts in fields["segments"]:
         split = Split(_check_int(data, 1), tuple(_check_int(count, 0) for count in counts))
         total = sum(split.counts)
         if not split.data <= total <= MOST_SHARES:
@@ -158,14 +158,14 @@ def _parse_manifest(text: Any, digest_bytes: bytes) -> Manifest:
         digests = [digest_bytes[at + number * DIGEST_BYTES :][:DIGEST_BYTES] for number in range(total)]
         at += total * DIGEST_BYTES
         segments.append(CodedSegment(_check_int(size_bytes, 0), split, tuple(digests)))
-    size_bytes, path = _check_int(text["size"], 0), text["path"]
-    key, prefix = bytes.fromhex(text["key"]), bytes.fromhex(text["prefix"])
+    size_bytes, path = _check_int(fields["size"], 0), fields["path"]
+    key, prefix = bytes.fromhex(fields["key"]), bytes.fromhex(fields["prefix"])
     fits = at <= len(digest_bytes) < at + _PADDING_BYTES and not any(digest_bytes[at:])
     if not fits or not isinstance(path, str) or (len(key), len(prefix)) != _KEY_SIZES:
         raise ValueError("sizes")
     _check_sizes(size_bytes, segments)
-    version = bytes.fromhex(text["version"])
-    return Manifest(version, _check_int(text["generation"], 1), path, size_bytes, key, prefix, tuple(segments))
+    version = bytes.fromhex(fields["version"])
+    return Manifest(version, _check_int(fields["generation"], 1), path, size_bytes, key, prefix, tuple(segments))
 
 
 def _check_sizes(size_bytes: int, segments: Sequence[CodedSegment]) -> None:

@@ -38,10 +38,10 @@ _MOST_SHARES = 64
 """Shares in one code: with more, encoding costs more than following the rates gains."""
 
 _RESPLIT_GAIN = 0.03
-"""A placement stays in use while it takes at most this much longer than the nearest possible one."""
+"""A split stays in use while it takes at most this much longer than a new one would."""
 
 _MOVE_GAIN = 0.2
-"""An object that would take a fifth less time is worth moving."""
+"""An object whose split takes more than a fifth longer than necessary is worth moving."""
 
 _LEAST_BYTES = 1 << 18
 """Smaller segments are spread equally: their time depends on how fast children answer, not on throughput."""
@@ -58,7 +58,7 @@ def least_placement_time_s(size_bytes: float, rates: Sequence[float], failures: 
     Args:
         size_bytes: the object's size.
         rates: of each child, bytes per second; one with 0 takes nothing.
-        failures: fewer than there are children with a rate.
+        failures: how many children may fail, fewer than those that have a rate.
 
     Raises:
         ValueError: impossible rates or failures.
@@ -79,7 +79,7 @@ def compute_bounded_fill(
     Args:
         size_bytes: the object's size.
         rates: of each child, bytes per second; one with 0 takes nothing.
-        failures: any this many children may be lost.
+        failures: how many children may be lost, whichever they are.
         overhead_at_most: bytes stored per byte of the object. The bound costs time: no child may take more than
             D (overhead - 1) / f, and the others have to take the rest.
 
@@ -137,7 +137,7 @@ class Cost:
         least_time_s: the least time of any split that survives as many failures.
         overhead: bytes stored per byte of the object.
         price: the price of the object, in the unit of the given prices.
-        failures: any this many children may be lost.
+        failures: how many children may be lost, whichever they are.
     """
 
     time_s: float
@@ -204,9 +204,10 @@ def throughput_split(
 
 
 def _deal_shares(data: int, rates: Sequence[float], failures: int, most_each: int) -> tuple[int, ...] | None:
-    """Return the shares of each child, at most ``most_each``, with which ``data`` survive any failures soonest.
+    """Return how many shares each child gets, at most ``most_each``, so that ``data`` are left after any failures.
 
-    Shares are dealt in the order in which children would finish them, until enough would be left.
+    Shares are dealt in the order in which children would finish them, until enough would be left. Returns None if the
+    children cannot take enough.
     """
     counts, children = [0] * len(rates), range(len(rates))
     while _left_after(counts, failures) < data:

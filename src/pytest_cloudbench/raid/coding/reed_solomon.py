@@ -45,7 +45,7 @@ def split_evenly(whole: Buffer, data: int) -> list[memoryview]:
 
 
 class Codec(Protocol):
-    """A way to compute one code. All give the same bytes, and write their result into the caller's memory."""
+    """A way to compute one code. All codecs give the same bytes, and write their result into the caller's memory."""
 
     def encode(self, whole: Buffer, into: Sequence[memoryview]) -> None:
         """Compute all parity shares of data whose size is a multiple of k: the data shares are its k equal parts."""
@@ -75,7 +75,7 @@ def find_codec(data: int, parity: int) -> Codec:
 
 @cache
 def _logarithms() -> tuple[list[int], list[int]]:
-    """Return the powers of the generator 2 (twice around), and logarithms to base 2. That of 0 is not defined."""
+    """Return the powers of the generator 2 (twice around), and logarithms to base 2. That of 0 is undefined."""
     powers, logarithms, value = [0] * 510, [0] * 256, 1
     for exponent in range(255):
         powers[exponent] = powers[exponent + 255] = value

@@ -22,7 +22,7 @@ from pytest_cloudbench.report.svg import SERIES, Canvas, Plane
 from pytest_cloudbench.results.suite import TimeCourse
 
 _MOST_POINTS = 200
-_MOST_SAID = 4
+_MOST_DESCRIBED = 4
 """The description gives the last value of up to this many lines. For more lines, the table does."""
 
 _Point = tuple[float, float]
@@ -48,8 +48,8 @@ def _course_name(measurement: Measurement, members: Sequence[Measurement]) -> st
     twins = [other for other in members if other.params == measurement.params]
     differing = [f"{name.replace('_', ' ')} {value}" for name, value in measurement.params.items()
             if any(other.params.get(name) != value for other in members)]  # fmt: skip
-    is_one = bool(differing) and len(twins) == 1 and all(other.subject == measurement.subject for other in members)
-    return ", ".join(differing if is_one else [line_name(measurement, twins), *differing])
+    is_unique = bool(differing) and len(twins) == 1 and all(other.subject == measurement.subject for other in members)
+    return ", ".join(differing if is_unique else [line_name(measurement, twins), *differing])
 
 
 def _course_points(row: TimeCourse, measurement: Measurement) -> list[_Point] | str:
@@ -128,7 +128,7 @@ def _build_figure(row: TimeCourse, members: Sequence[Measurement], lines: Mappin
     hidden_count = len(lines) - len(shown)
     description = row.caption + (f" {hidden_count} more lines are in the numbers only." if hidden_count else "")
     description += (
-        "".join(f" {_describe_line(row, name, line)}." for name, line in shown) if len(shown) <= _MOST_SAID else ""
+        "".join(f" {_describe_line(row, name, line)}." for name, line in shown) if len(shown) <= _MOST_DESCRIBED else ""
     )
     rows: list[list[object]] = [[name, at_s, value] for name, line in lines.items() for at_s, value in line]
     rows += [[f"published: {words}", at_s, value] for at_s, value, words in published_points]

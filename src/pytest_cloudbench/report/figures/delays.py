@@ -74,8 +74,8 @@ def _build_figure(row: Delays, measurement: Measurement, lines: dict[str, list[f
         canvas.height = plane.bottom + 42
         return canvas
 
-    middle = "; ".join(f"{words}: {format_seconds(_median_delay(values))}" for words, values in lines.items())
-    description = f"{row.caption} Medians: {middle}.".lstrip()
+    median_texts = "; ".join(f"{words}: {format_seconds(_median_delay(values))}" for words, values in lines.items())
+    description = f"{row.caption} Medians: {median_texts}.".lstrip()
     for (from_s, to_s), share in published_shares.items():
         values = lines[row.shares_of]
         measured_share = sum(from_s <= value < to_s for value in values) / len(values)

@@ -60,7 +60,7 @@ class _Panel:
     @property
     def value_range(self) -> tuple[float, float]:
         """The ends of the axis. Runs that do not count are ignored, so that an outlier does not flatten the others."""
-        counted = [value for index, value in self.known_values if not self.course.points[index].fit]
+        counted = [value for index, value in self.known_values if not self.course.points[index].unfit_reason]
         values = counted if len({*counted}) > 1 else [value for _, value in self.known_values]
         return min(values), max(values)
 
@@ -95,7 +95,9 @@ class _Panel:
         levels = []
         for first, end in pairwise(ends):
             values = [
-                point.value for point in self.course.points[first:end] if not point.fit and point.value is not None
+                point.value
+                for point in self.course.points[first:end]
+                if not point.unfit_reason and point.value is not None
             ]
             levels += [(first, end, median(values))] if values else []
         return levels
@@ -131,7 +133,7 @@ def over_runs(members: Sequence[Measurement], earlier: EarlierRuns) -> Figure | 
 
 
 def _gated_metrics(measurement: Measurement, earlier: EarlierRuns) -> list[tuple[str, Check]]:
-    """Return the metrics of an entry that the gate watches, each with its check. For a capability, it is 1 or 0."""
+    """Return the metrics of an entry that the gate watches, with their checks. A capability counts as 1 or 0."""
     checks = checks_of(measurement.nodeid, measurement.info, measurement.columns, (), earlier.margins)
     return [(f"is_{check.metric}" if check.kind == "yes" else check.metric, check) for check in checks]
 
@@ -213,7 +215,7 @@ def _describe_history(panels: Sequence[_Panel], names: Mapping[str, str], consta
     """Yield sentences about the runs, their changes, and runs and metrics that are not drawn."""
     points, apart = panels[0].course.points, panels[0].course.apart
     yield f"{len(points)} runs under the conditions of this one."
-    uncounted = sum(any(panel.course.points[index].fit for panel in panels) for index in range(len(points)))
+    uncounted = sum(any(panel.course.points[index].unfit_reason for panel in panels) for index in range(len(points)))
     if uncounted:
         edge_remark = (
             "; what is beyond the others is drawn at the edge" if any(panel.outlying_runs for panel in panels) else ""
@@ -227,8 +229,8 @@ def _describe_history(panels: Sequence[_Panel], names: Mapping[str, str], consta
         f"Lasting changes: {'; '.join(changes)}." if changes else f"{history.describe_no_change(points).capitalize()}."
     )
     if apart:
-        runs, are = ("run", "is") if apart == 1 else ("runs", "are")
-        yield f"{apart} {runs} under other conditions {are} left out."
+        noun, verb = ("run", "is") if apart == 1 else ("runs", "are")
+        yield f"{apart} {noun} under other conditions {verb} left out."
     if constant_remark:
         yield constant_remark
 
@@ -237,7 +239,9 @@ def _run_remark(index: int, panels: Sequence[_Panel], *, is_of_page: bool) -> st
     """Return the remarks on a run: whether it is of this page, why it does not count, which changes begin with it."""
     remarks = ["this page"] if is_of_page else []
     remarks += ["broken, said the gate"] if any(index in panel.broken_runs for panel in panels) else []
-    remarks += dict.fromkeys(panel.course.points[index].fit for panel in panels if panel.course.points[index].fit)
+    remarks += dict.fromkeys(
+        panel.course.points[index].unfit_reason for panel in panels if panel.course.points[index].unfit_reason
+    )
     remarks += [
         f"first run after a change of {panel.title}"
         for panel in panels for first, _ in panel.course.changes if first == index
@@ -264,11 +268,11 @@ def _draw_panel(plane: Plane, panel: _Panel, page_runs: Sequence[int], names: Ma
         plane.draw_bar(first - 0.5, end - 0.5, low, high, "margin", "within the gate's margin")
     for first, end, level in panel.median_levels:
         plane.draw_line([(first - 0.5, level), (end - 0.5, level)], "s0 solid")
-    special = {index for index, _ in panel.known_values if points[index].fit} | panel.broken_runs
+    special = {index for index, _ in panel.known_values if points[index].unfit_reason} | panel.broken_runs
     plane.draw_dots([(index, value) for index, value in panel.known_values if index not in special], "points")
     for index, value in panel.known_values:
         if index in special:
-            texts = [format_metric(value, panel.metric), points[index].fit]
+            texts = [format_metric(value, panel.metric), points[index].unfit_reason]
             texts += ["broken, said the gate"] if index in panel.broken_runs else []
             tip = f"{names[points[index].run]}: {', '.join(filter(None, texts))}"
             tip += "; drawn at the edge" if index in beyond else ""

@@ -1,7 +1,7 @@
 """All figures of a test function: those that its suite declares, then published tables with the same conditions.
 
-An entry contains the declarations of its suite. Older entries do not, so that those of the installed suite with the
-name of the entry's folder are used.
+An entry contains the declarations of its suite. Older entries do not: for them, the declarations of the installed suite
+with the name of the entry's folder are used.
 """
 
 from __future__ import annotations

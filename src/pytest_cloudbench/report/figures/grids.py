@@ -49,7 +49,7 @@ def _build_loss_grid(
     subject: str, cells: Mapping[tuple[float, float], Sequence[Measurement]],
     published_rates: Mapping[tuple[float, float], float], source: str,
 ) -> Figure:  # fmt: skip
-    sensors, intervals_s = (sorted({key[at] for key in (*cells, *published_rates)}) for at in (0, 1))
+    sensors, intervals_s = (sorted({key[index] for key in (*cells, *published_rates)}) for index in (0, 1))
     rates = {key: _latest_loss_rate(measurements) for key, measurements in cells.items()}
 
     def draw(width: int) -> Canvas:
@@ -133,22 +133,26 @@ def draw_capabilities(row: Answers, members: Sequence[Measurement]) -> list[Figu
         )
     names = list(dict.fromkeys([
         *(str(cell.params.get(row.question)) for cell in cells),
-        *(key for of in measured_answers.values() for key in of),
+        *(key for by_question in measured_answers.values() for key in by_question),
     ]))  # fmt: skip
     columns: list[_Answered] = [
         (
             subject,
             {
                 key: (_read_answer(measurement), str(measurement.info.get("how") or ""))
-                for key, measurement in of.items()
+                for key, measurement in by_question.items()
             },
             True,
         )
-        for subject, of in measured_answers.items()
+        for subject, by_question in measured_answers.items()
     ]
     columns += [
-        (service, {key: (str(info.get("verdict")), str(info.get("printed") or "")) for key, info in of.items()}, False)
-        for service, of in published_answers.items()
+        (
+            service,
+            {key: (str(info.get("verdict")), str(info.get("printed") or "")) for key, info in by_question.items()},
+            False,
+        )
+        for service, by_question in published_answers.items()
     ]
 
     def draw(width: int) -> Canvas:
@@ -183,9 +187,9 @@ def _draw_questions_across(canvas: Canvas, names: Sequence[str], columns: Sequen
             canvas.draw_text(middle + 4, top - 4, shorten_text(name, 98), "note", turned=True)
         else:
             canvas.draw_text(middle, top - 8, shorten_text(name, cell_width), "note", "middle")
-    for line, (subject, answers, is_mine) in enumerate(columns):
-        y = top + line * row_height + (0 if is_mine else _PUBLISHED_GAP)
-        canvas.draw_text(left - 6, y + 20, shorten_text(subject, left - 8), "value" if is_mine else "", "end")
+    for line, (subject, answers, is_measured) in enumerate(columns):
+        y = top + line * row_height + (0 if is_measured else _PUBLISHED_GAP)
+        canvas.draw_text(left - 6, y + 20, shorten_text(subject, left - 8), "value" if is_measured else "", "end")
         for index, name in enumerate(names):
             _draw_answer(canvas, left + index * cell_width, y, (cell_width, row_height), subject, name, answers)
     canvas.height = top + len(columns) * row_height + 22
@@ -197,9 +201,9 @@ def _draw_questions_down(canvas: Canvas, names: Sequence[str], columns: Sequence
     cell_width = (canvas.width - left - _PUBLISHED_GAP - 4) / len(columns)
     for line, name in enumerate(names):
         canvas.draw_text(left - 6, top + line * row_height + 18, shorten_text(name, left - 8), "", "end")
-    for index, (subject, answers, is_mine) in enumerate(columns):
-        x = left + index * cell_width + (0 if is_mine else _PUBLISHED_GAP)
-        style = "value" if is_mine else "note"
+    for index, (subject, answers, is_measured) in enumerate(columns):
+        x = left + index * cell_width + (0 if is_measured else _PUBLISHED_GAP)
+        style = "value" if is_measured else "note"
         canvas.draw_text(x + cell_width / 2 + 4, top - 4, shorten_text(subject, 88), style, turned=True)
         for line, name in enumerate(names):
             _draw_answer(canvas, x, top + line * row_height, (cell_width, row_height), subject, name, answers)

@@ -1,4 +1,4 @@
-"""The figure of what each host measured: its median and 99 % of the response times, and what did not succeed."""
+"""The figure of each host's results: median and 99th percentile of response times, and the share of failures."""
 
 from __future__ import annotations
 

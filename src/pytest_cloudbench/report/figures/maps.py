@@ -1,4 +1,4 @@
-"""Maps of servers: what is known of each place is a region, drawn over coast lines (IMC 2013, Figure 2).
+"""Maps of servers: the region in which each server is, drawn over coast lines (IMC 2013, Figure 2).
 
 The map shows the part of the world that has servers. A region is where a server can be, and not where it is.
 """
@@ -25,7 +25,7 @@ _LEAST_DEGREES = 24.0
 """The map is never smaller, so that a coast can be recognized."""
 _EDGE_POINTS = 60
 _MARK_KM = 50.0
-"""How much of the map is left around a published place."""
+"""The radius around a published place that the map shows."""
 _HEAD = ["subject", "server", "address", "operator", "place", "degrees north", "degrees east", "radius, km", "known by"]
 
 _Degrees = tuple[float, float]
@@ -110,7 +110,7 @@ def _draw_view(
     """Draw land, published places, regions and their centers, cut at the map's edge. Returns the map's height."""
     south, north, west, east = view
     scale = width / (east - west)
-    stretch = 1 / max(0.2, cos(radians((south + north) / 2)))  # so that shapes in the middle are as they are
+    stretch = 1 / max(0.2, cos(radians((south + north) / 2)))  # so that shapes in the middle are not distorted
     height = (north - south) * scale * stretch
 
     def project(point: _Degrees) -> _Degrees:
@@ -133,7 +133,7 @@ def _draw_view(
 
 
 def _land_path(view: tuple[float, float, float, float], project: Any) -> str:
-    """Return all land that may be in view, as one path. Land that goes on beyond 180 degrees is there twice."""
+    """Return all land that may be in view, as one path. Land that continues beyond 180 degrees is drawn twice."""
     south, north, west, east = view
     parts = []
     for ring in _land():
@@ -158,7 +158,7 @@ def _land() -> tuple[tuple[_Degrees, ...], ...]:
 
 
 def _unwrap(line: str) -> Iterator[_Degrees]:
-    """Yield the points of a ring without jumps from 180 to -180 degrees. What goes around is closed over the pole."""
+    """Yield the points of a ring without jumps from 180 to -180 degrees. A ring around a pole is closed over it."""
     steps = [tuple(map(int, word.split(","))) for word in line.split()]
     x, y = steps[0]
     first_x, around = x, 360 * _STEPS_PER_DEGREE

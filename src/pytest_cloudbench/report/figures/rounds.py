@@ -201,8 +201,8 @@ def _hash_calls_figure(row: Rounds, measurement: Measurement, course: _Course, s
             plane.draw_bar(from_s / unit_s, to_s / unit_s, 0.0, 2 * max(known_s), "unknown", "stopped: not measured")
         plane.draw_axes(f"{unit} since the start", "mean time of a hash call")
         for number, (size, values) in enumerate(shown):
-            places = [(part.from_s + part.to_s) / 2 / unit_s for part in course.parts]
-            line = [None if mean_s is None else (x, mean_s) for x, mean_s in zip(places, values, strict=True)]
+            middles = [(part.from_s + part.to_s) / 2 / unit_s for part in course.parts]
+            line = [None if mean_s is None else (x, mean_s) for x, mean_s in zip(middles, values, strict=True)]
             plane.draw_line(line, f"s{number}")
             for point in filter(None, line):
                 plane.draw_dot(*point, number, f"{size:,} kB: {format_seconds(point[1])} on average")

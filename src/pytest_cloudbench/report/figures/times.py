@@ -35,7 +35,7 @@ def distribution(title: str, digests: Mapping[str, Digest]) -> Figure | None:
     drawn = {name: digest for name, digest in digests.items() if digest.overall.total}
     if not drawn:
         return None
-    steps_by_name = {name: list(steps_of_line.overall.cumulative_shares()) for name, steps_of_line in drawn.items()}
+    steps_by_name = {name: list(digest.overall.cumulative_shares()) for name, digest in drawn.items()}
     shortest, longest = (
         edge(steps_of_line[index][0] for steps_of_line in steps_by_name.values())
         for edge, index in ((min, 0), (max, -1))
@@ -120,9 +120,9 @@ def over_time(title: str, digest: Digest, line: str = "") -> Figure:
                     plane.canvas_x(silence.from_s), plane.top, box_width, plane.bottom - plane.top, "silence", tip
                 )
         upper.draw_axes("", "response time", x_labels=False)
-        middles = [(one + two) / 2 for one, two in pairwise(edges)]
+        middles = [(from_s + to_s) / 2 for from_s, to_s in pairwise(edges)]
         for number, values in ((1, p99), (0, p50)):
-            points = [None if value is None else (at, value) for at, value in zip(middles, values, strict=True)]
+            points = [None if value is None else (middle, value) for middle, value in zip(middles, values, strict=True)]
             upper.draw_line(points, f"s{number}")
             for before, point, after in zip([None, *points], points, [*points[1:], None], strict=False):
                 if point is not None and before is None and after is None:

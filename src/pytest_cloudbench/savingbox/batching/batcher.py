@@ -100,7 +100,7 @@ class Batcher:
 
     @property
     def is_full(self) -> bool:
-        """Whether so many bytes wait that they are due."""
+        """Whether the waiting bytes reach the limit, so that a push is due."""
         return self._bytes >= self.rules.limit_bytes
 
     @property

@@ -48,7 +48,7 @@ class Forecast:
 
 
 def forecast_batching(changes: Iterable[Change], rules: BatchRules, bound_s: float | None = None) -> Forecast:
-    """Return the pushes that some rules make of a load.
+    """Return the pushes, traffic and waiting that some rules make of a load.
 
     Args:
         changes: at least one, in the order of their times.

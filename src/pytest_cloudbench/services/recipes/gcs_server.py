@@ -1,4 +1,4 @@
-"""Become fake-gcs-server, from its wheel: ``gcs_server.py PORT FOLDER``, with a folder for each bucket.
+"""Run fake-gcs-server from its wheel: ``gcs_server.py PORT FOLDER``, where FOLDER has a folder for each bucket.
 
 The wheel installs no command, and its own way to start the server does not set the address of downloads, which rclone
 asks for.

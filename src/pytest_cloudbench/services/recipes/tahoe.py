@@ -2,10 +2,10 @@
 
 What may live here: the files of the nodes, their order, and the directory that runs write into. Arguments: the program,
 the folder, how many shares are needed, how many servers a write has to reach, and the ports of the gateway, the
-introducer and the storage servers. Each storage server gets one share. It ends when the first node ends, or with
-``--may-lose`` when the gateway does. Or ``--join``, the program, the folder, the file with a grid's introducer, and a
-port: one more storage server for that grid. All nodes end with this process, even if it is killed, because they end
-when their standard input does.
+introducer and the storage servers. Each storage server gets one share. The grid ends when its first node ends or,
+with ``--may-lose``, when the gateway ends. With ``--join`` this is one more storage server for a grid. Its arguments
+are the program, the folder, the file with the grid's introducer, and a port. All nodes end with this process, even if
+it is killed, because they end when their standard input does.
 """
 
 from __future__ import annotations
@@ -65,18 +65,18 @@ def main(*words: str) -> str:
     if program is None:
         return f"{name} is not installed"
     ended = threading.Event()
-    first = _create_node(folder / "introducer", "introducer", _INTRODUCER_CONFIG.format(port=introducer))
-    if not _start_node(program, first, "introducer running", ended):
+    introducer_folder = _create_node(folder / "introducer", "introducer", _INTRODUCER_CONFIG.format(port=introducer))
+    if not _start_node(program, introducer_folder, "introducer running", ended):
         return "the introducer did not start"
-    furl = (first / _FURL).read_text("utf-8").strip()
+    furl = (introducer_folder / _FURL).read_text("utf-8").strip()
     gateway = _GATEWAY_CONFIG.format(web=web, needed=needed, happy=happy, total=len(storage))
     nodes = [_create_storage(folder / f"storage{number}", port, furl) for number, port in enumerate(storage, 1)]
     nodes.append(_create_node(folder / "gateway", "client", gateway, furl))
-    running = []
+    threads = []
     for node in nodes:
-        running.append(threading.Thread(target=_start_node, args=(program, node, "client running", ended), daemon=True))
-        running[-1].start()
-    for thread in running:
+        threads.append(threading.Thread(target=_start_node, args=(program, node, "client running", ended), daemon=True))
+        threads[-1].start()
+    for thread in threads:
         thread.join()
     while _connected_count(web) < len(storage):
         if ended.wait(_POLL_S):  # polled: no event says when the gateway has found the others

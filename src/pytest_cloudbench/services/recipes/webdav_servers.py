@@ -1,7 +1,7 @@
 """Start a web server with its own WebDAV module on one folder. Run by its path, with NAME, PORT and FOLDER.
 
-What may live here: the configuration of each server, with the settings that Debian ships, and becoming it. FOLDER
-holds ``files``, which it serves. The password is in the environment variable ``SECRET``.
+What may live here: the configuration of each server, with the settings that Debian ships, and its start. FOLDER
+holds ``files``, which the server serves. The password is in the environment variable ``SECRET``.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class RandomContent(NamedTuple):  # made for every operation: a frozen dataclass
         return Random(f"{self.key}/{self.size_bytes}/0").randbytes(self.size_bytes)[offset : offset + length]
 
     def read_ranges(self, ranges: Iterable[tuple[int, int]]) -> Iterator[bytes | memoryview]:
-        """Yield the bytes of ranges, given as offset and length: those of ``read``, but with one cipher for all.
+        """Yield what ``read`` returns for each range of (offset, length), but with one cipher for all.
 
         All ranges must lie inside the content.
         """
@@ -57,7 +57,7 @@ class RandomContent(NamedTuple):  # made for every operation: a frozen dataclass
             reset(counter.to_bytes(_AES_BLOCK_BYTES, "big"))
             if skip:
                 update(zeros[:skip])
-            if len(part) != length:  # most often it is the same for all
+            if len(part) != length:  # most often all ranges have the same length
                 part = zeros[:length]
             yield update(part) if len(part) == length else self.read(offset, length)
 

@@ -22,7 +22,7 @@ from pytest_cloudbench.workload.payload.base import RandomContent
 _TEXT_BLOCK_BYTES = 32 * KIB
 _WORDS_PER_LINE = 12
 _STRIDES = 32  # with 4, xz finds 1 % more than in words drawn one by one
-_SHORT_LINE_BYTES = 81  # lines have 83.4 on average, so that a block always has enough of them
+_SHORT_LINE_BYTES = 81  # below the average of 83.4, so that a block always has enough lines
 _KNUTH_MULTIPLIER = 2654435761
 
 
@@ -108,7 +108,7 @@ class Pieces:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """``over`` with ``shared_blocks`` evenly spread whole blocks replaced by those of ``under`` at the same offset."""
+    """The content ``over``, with ``shared_blocks`` evenly spread blocks replaced by ``under`` at the same offsets."""
 
     over: Content
     under: Content
@@ -212,9 +212,9 @@ class Duplicated:
 class Text:
     """Lines of dictionary words. Each block of 32 KiB is a pure function of ``key`` and its number.
 
-    Compressors must find what they would find in words drawn one by one, which takes seven times as long. So each of
-    the twelve columns of words walks along the shuffled dictionary, with a start and a stride of its own. Neighbours in
-    a line are independent, and for a line to come again, twelve walks would have to meet.
+    The text must compress like words drawn one by one, but such drawing takes seven times as long. So each of the
+    twelve columns of words walks along the shuffled dictionary, with a start and a stride of its own. Neighbours in a
+    line are independent, and a line recurs only if all twelve walks are back at its words.
     """
 
     key: str

@@ -24,7 +24,7 @@ class Edit(Protocol):
 
     @property
     def size_bytes(self) -> int:
-        """Number of bytes the user wrote, the divisor of TUE."""
+        """Number of bytes the user wrote, the divisor of TUE (traffic usage efficiency)."""
         ...
 
     def apply(self, content: Content) -> Content:

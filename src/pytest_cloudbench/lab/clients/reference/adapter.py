@@ -43,7 +43,7 @@ class ReferenceClient(LocalClient):
         )
 
     def versions(self) -> Mapping[str, str]:
-        """Return this package and the Python that runs all of it: nothing else takes part."""
+        """Return the versions of this package and of Python, which runs all of it: nothing else takes part."""
         return {"reference": __version__, "python": platform.python_version()}
 
     def counters(self) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class Client:
         server_files = json.loads(self._connection.ask("GET", "/list"))
         self._uploader.known = {path: Known(None, sha256) for path, sha256 in server_files.items()}
         self._finish_request()
-        # Also after a while without an event: a time stamp may have been too young to show the next change.
+        # Scan again after a while even without an event: a time stamp may have been too recent to show the next change.
         must_scan = self._sync()
         if self._settings.polling_s:
             self._next_poll_s = time.monotonic() + self._settings.polling_s

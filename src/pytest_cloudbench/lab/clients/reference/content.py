@@ -46,7 +46,8 @@ class Digester:
     """Digests of a stream in one pass.
 
     Args:
-        block_bytes: the length of all blocks but the last. With 0, the whole is one block. With None, there are none.
+        block_bytes: the length of all blocks but the last. With 0, the whole stream is one block. With None, there are
+            no blocks.
     """
 
     def __init__(self, block_bytes: int | None) -> None:

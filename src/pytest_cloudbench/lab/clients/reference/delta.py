@@ -44,12 +44,12 @@ class Signature:
         self.size_bytes, self.block_bytes, self.sha256 = size_bytes, block_bytes, sha256
         self._blocks = blocks
         self.strong = [strong for *_, strong in blocks]
-        whole = size_bytes // block_bytes
+        whole_blocks = size_bytes // block_bytes
         self.tail_bytes = size_bytes % block_bytes
-        self.begins = {int.from_bytes(begin, sys.byteorder) for begin, *_ in blocks[:whole]}
-        self.ends = {end for _, end, _ in blocks[:whole]}
+        self.begins = {int.from_bytes(begin, sys.byteorder) for begin, *_ in blocks[:whole_blocks]}
+        self.ends = {end for _, end, _ in blocks[:whole_blocks]}
         # A block that occurs more than once is found at its first place, unless its neighbour was found just before.
-        self._index = {strong: index for index, strong in reversed(list(enumerate(self.strong[:whole])))}
+        self._index = {strong: index for index, strong in reversed(list(enumerate(self.strong[:whole_blocks])))}
 
     def index_of(self, data: bytes, likely_index: int) -> int | None:
         """Return the number of the whole block with this content, preferably ``likely_index``."""

@@ -9,8 +9,8 @@ request               body                                   answer
 ``GET /poll``                                                JSON: how many changes the server has seen
 ``GET /news``                                                JSON: the same, and path to SHA-256 (null: deleted) of
                                                              what changed after the first ``since`` changes
-``POST /content``     JSON: path, SHA-256, where             content from there on, at most ``PIECE_BYTES``, or
-                                                             nothing where the file is another one now
+``POST /content``     JSON: path, SHA-256, offset            content from the offset on, at most ``PIECE_BYTES``, or
+                                                             nothing if the file is no longer that version
 ``POST /have``        SHA-256 digests, 32 bytes each         a byte for each: 1 where the server has the content
 ``POST /signatures``  JSON: paths                            one ``delta.Signature`` after another
 ``POST /chunk``       content, maybe deflated                JSON: null. ``session``, ``at``, ``encoding`` in the URL

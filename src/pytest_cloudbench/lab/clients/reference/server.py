@@ -216,7 +216,7 @@ def _answer_request(store: Store, request: str, query: dict[str, str], body: Lim
 
 
 def _payload_bytes(connection: socket.socket) -> tuple[int, int]:
-    """Return a connection's payload that was sent and acknowledged, and that the kernel has received (linux/tcp.h)."""
+    """Return a connection's payload bytes: sent and acknowledged, and received by the kernel (linux/tcp.h)."""
     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
     acked_bytes, received_bytes = struct.unpack_from("QQ", info, _BYTES_ACKED_AT)
     return acked_bytes, received_bytes

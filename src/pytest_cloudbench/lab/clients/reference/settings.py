@@ -163,15 +163,15 @@ def _read_choice(options: Mapping[str, str], name: str, values: tuple[str, ...])
 
 
 def _read_number(options: Mapping[str, str], name: str) -> float:
-    default, least, most = _NUMBERS[name]
+    default, minimum, maximum = _NUMBERS[name]
     text = options.get(name, str(default))
     is_whole = name not in {"polling", "pull_s", "settle_s"}
-    expected = f"a {'whole ' if is_whole else ''}number from {least:g} to {most:g}"
+    expected = f"a {'whole ' if is_whole else ''}number from {minimum:g} to {maximum:g}"
     try:
         value: Any = int(text) if is_whole else float(text)
     except ValueError as error:
         raise _option_error(name, expected, text) from error
-    if not least <= value <= most:
+    if not minimum <= value <= maximum:
         raise _option_error(name, expected, text)
     return float(value)
 

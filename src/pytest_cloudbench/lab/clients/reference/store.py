@@ -243,8 +243,8 @@ class Store:
             if folder.is_file():
                 self._remove_file(folder.relative_to(self._stored).as_posix())
         if target.is_dir():
-            below = target.relative_to(self._stored).as_posix() + "/"
-            for path in [path for path in self._versions if path.startswith(below)]:
+            prefix = target.relative_to(self._stored).as_posix() + "/"
+            for path in [path for path in self._versions if path.startswith(prefix)]:
                 self._remove_file(path)
             if target.exists():
                 shutil.rmtree(target)

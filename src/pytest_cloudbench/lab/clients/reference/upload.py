@@ -129,13 +129,13 @@ class Uploader:
                 raise WireError(f"the server refused {json.dumps(refused)}")
             self.is_incomplete = True
 
-    # --- what a file is put together from ---------------------------------------------------------
+    # --- the segments of a file -------------------------------------------------------------------
 
     def _read_file(self, path: str, mark: FileMark) -> _ChangedFile | None:
         """Return the file with its digests, or None if nothing is to be sent (now)."""
         absolute = os.path.join(self._root, path)
         digester = Digester(self._settings.block_bytes)
-        reliable = mark if mark.is_reliable() else None  # asked before anything is read
+        reliable_mark = mark if mark.is_reliable() else None  # determined before anything is read
         try:
             with open(absolute, "rb") as file:
                 before = mark_file(os.fstat(file.fileno()))
@@ -151,11 +151,11 @@ class Uploader:
             return None
         known_file = self.known.get(path)
         if known_file is not None and known_file.sha256 == digests.sha256:
-            self.known[path] = Known(reliable, digests.sha256)
+            self.known[path] = Known(reliable_mark, digests.sha256)
             return None
         is_deflated = is_worth_deflating(self._settings.compression, path, first)
         segments = join_segments(iter([DeltaSegment("data", 0, digests.size_bytes)]))
-        return _ChangedFile(path, absolute, mark, reliable, digests, segments, is_deflated=is_deflated)
+        return _ChangedFile(path, absolute, mark, reliable_mark, digests, segments, is_deflated=is_deflated)
 
     def _deduplicate(self, files: Sequence[_ChangedFile]) -> None:
         """Ask which blocks the server has, and refer to these instead of sending them."""
@@ -167,19 +167,19 @@ class Uploader:
             raise WireError("the server did not say for each block whether it has it")
         known_digests = {digest for digest, has in zip(digests, answer, strict=True) if has}
         for file in files:
-            own: dict[bytes, int] = {}
+            own_offsets: dict[bytes, int] = {}
             segments, offset = [], 0
             for digest, length in file.digests.blocks:
                 if digest in known_digests:
                     segments.append(DeltaSegment("block", digest.hex(), length))
-                elif digest in own:
-                    segments.append(DeltaSegment("own", own[digest], length))
+                elif digest in own_offsets:
+                    segments.append(DeltaSegment("own", own_offsets[digest], length))
                 else:
                     segments.append(DeltaSegment("data", offset, length))
-                    own[digest] = offset
+                    own_offsets[digest] = offset
                 offset += length
             file.segments = join_segments(iter(segments))
-            known_digests |= own.keys()  # the server takes files in this order
+            known_digests |= own_offsets.keys()  # the server takes files in this order
 
     def _apply_deltas(self, files: Sequence[_ChangedFile]) -> None:
         """Ask for the signatures of older versions, and send only what differs from them."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from pytest_cloudbench.support.watching import GONE, FileMark, Inotify, mark_file
 
-# A folder that never rests is scanned all the same after this many times the time to rest.
+# A folder that keeps changing is scanned all the same after this many times the requested time without a change.
 _RESTLESS = 10
 
 

@@ -259,6 +259,8 @@ def test_versions_show_disabled_retries_and_enabled_pacers(driver: Any) -> None:
         ("tls: failed to verify certificate: x509: certificate signed by unknown authority", "network"),
         ("is a directory not a file", "conflict"),
         ("insufficient_space/..", "quota"),
+        ('error in ListJSON: couldn\'t list files: Error "trashed" (404): Item is trashed', "not_found"),
+        ('Error "item_name_in_use" (409): Item with the same name', "conflict"),
         ("something new: 418 I'm a teapot", "invalid"),
         ("something new: 502 Bad Gateway", "server"),
         ("something new", "server"),

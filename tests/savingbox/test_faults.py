@@ -254,6 +254,29 @@ def test_a_folder_that_vanishes_while_a_file_is_copied_from_it_makes_no_conflict
     assert pair.equal_texts() == {"a": "2"}
 
 
+@pytest.mark.parametrize("step", ["copy", "publish", "patch"])
+@pytest.mark.parametrize("side", ["box", "sync"])
+def test_a_folder_that_vanishes_while_a_file_is_copied_into_it_makes_no_conflict(
+    pair: Pair, side: str, step: str
+) -> None:
+    """The copy may be in the vanished folder. Once that is back, the original has already changed again."""
+    source = pair.home / {"box": "sync", "sync": "box"}[side]
+    if step == "patch":
+        write(source / "a", "0" * 9000)
+        pair.settle()
+    write(source / "a", "1" * 9000)
+    pair.fault = act_at(step, lambda: (pair.home / side).rename(pair.home / "gone"))
+    with contextlib.suppress(VanishedError):
+        pair.advance(31)
+    pair.fault = lambda step, path: None
+    if (pair.home / "gone").exists():
+        (pair.home / "gone").rename(pair.home / side)
+    write(source / "a", "2" * 9000)
+    pair.settle()
+    assert pair.equal_texts() == {"a": "2" * 9000}
+    assert not pair.troubles("conflict")
+
+
 def test_a_folder_that_vanishes_between_two_steps(pair: Pair) -> None:
     for name in "abcd":
         write(pair.box / name, name)

@@ -245,6 +245,7 @@ class Folders(RuleBasedStateMachine):
             with suppress(VanishedError):
                 self.pair.advance(31)
             gone.rename(folder)
+            self.pair.mirror.settle_begun()  # as the running box, which looks for the folder every second
 
     @rule(step=st.integers(1, 12), side=SIDES, seconds=LONG_PAUSES_S)
     def somebody_else_is_at_work(self, step: int, side: str, seconds: float) -> None:

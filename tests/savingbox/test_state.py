@@ -15,8 +15,9 @@ import pytest
 
 from pytest_cloudbench.model import ResultsError, UsageError
 from pytest_cloudbench.savingbox.agreements import Agreed
+from pytest_cloudbench.savingbox.patching import Patching, WrittenPiece
 from pytest_cloudbench.savingbox.records import Record, RecordFile
-from pytest_cloudbench.savingbox.store import SCHEMA, AgreementStore, Patching, WrittenPiece
+from pytest_cloudbench.savingbox.store import SCHEMA, AgreementStore
 from pytest_cloudbench.support.watching import FileMark
 from tests.savingbox.loop import own_file_system
 from tests.savingbox.pairs import Pair, make_marks_certain, write

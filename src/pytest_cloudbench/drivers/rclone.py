@@ -74,7 +74,9 @@ _WORD_KINDS: tuple[tuple[str, ErrorKind], ...] = (
     (r"x509|tls: |connection re(?:fused|set)|\beof\b|broken pipe|no such host|i/o timeout|timeout|network is|dial tcp|"
      r"connection lost|closed (?:network )?connection|server closed", ErrorKind.NETWORK),
 )  # fmt: skip
-_STATUS = re.compile(r"(?:status(?: ?code)?:? |http |error )([45]\d\d)\b|\b([45]\d\d) [A-Z]", re.IGNORECASE)
+_STATUS = re.compile(
+    r"(?:status(?: ?code)?:? |http |error |error \"[^\"]*\" \()([45]\d\d)\b|\b([45]\d\d) [A-Z]", re.IGNORECASE
+)
 _STATUS_KINDS: Mapping[int, ErrorKind] = {405: ErrorKind.CONFLICT, 423: ErrorKind.CONFLICT}
 
 

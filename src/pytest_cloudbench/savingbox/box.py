@@ -332,6 +332,7 @@ class SavingBox:
                     side.identity = was  # most likely the mount point of a missing mount: wait for the mount
                     raise
         self._compare_identities()
+        self.engine.mirror.settle_begun()  # before users and clients change what was copied just before it vanished
         self._report_event(Trouble("note", "both folders are there again"))
         self._scan()
 

@@ -17,7 +17,7 @@ from pytest_cloudbench.savingbox import content
 from pytest_cloudbench.savingbox.agreements import Side
 from pytest_cloudbench.savingbox.batching.batcher import Batcher, Waiting
 from pytest_cloudbench.savingbox.listings import FoundEntry
-from pytest_cloudbench.savingbox.mirror import Deed, Mirror
+from pytest_cloudbench.savingbox.mirror import Mirror, MirrorOutcome
 from pytest_cloudbench.savingbox.openfiles import BusyError
 from pytest_cloudbench.savingbox.side import FolderSide, FoundAll, OvertakenError, VanishedError
 from pytest_cloudbench.savingbox.store import NEVER
@@ -439,7 +439,7 @@ class BoxEngine:
         def push_path(path: str) -> None:
             nonlocal changed
             try:
-                outcome: Deed = self.mirror.reconcile(path)
+                outcome: MirrorOutcome = self.mirror.reconcile(path)
             except VanishedError:
                 raise
             except (BusyError, OvertakenError):

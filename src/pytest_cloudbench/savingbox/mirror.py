@@ -24,7 +24,6 @@ import errno
 import os
 import stat
 import time
-import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -35,15 +34,9 @@ from pytest_cloudbench.savingbox import content
 from pytest_cloudbench.savingbox.agreements import Agreed, Change, change_of
 from pytest_cloudbench.savingbox.listings import FoundEntry
 from pytest_cloudbench.savingbox.openfiles import BusyError, may_be_written
+from pytest_cloudbench.savingbox.patching import Patching, unwritten_pieces, written_pieces
 from pytest_cloudbench.savingbox.side import FolderSide, OvertakenError, parents
-from pytest_cloudbench.savingbox.store import (
-    NEVER,
-    AgreementStore,
-    Intent,
-    Patching,
-    unwritten_pieces,
-    written_pieces,
-)
+from pytest_cloudbench.savingbox.store import NEVER, AgreementStore, Intent
 from pytest_cloudbench.savingbox.written import NoWrites, SeenWrites, Writes
 from pytest_cloudbench.support.watching import FileMark, mark_file
 
@@ -52,7 +45,7 @@ _SUMMED_BYTES = 4 << 20
 
 _NOT_EMPTY = (errno.ENOTEMPTY, errno.EEXIST)
 
-Deed = Literal["same", "agreed", "pushed", "pulled", "conflict"]
+MirrorOutcome = Literal["same", "agreed", "pushed", "pulled", "conflict"]
 """The outcome of making both folders agree on one entry."""
 
 
@@ -82,6 +75,8 @@ class Mirror:
     """The path, by inode of the box, of the copy that lacks only the file's writes since they were last taken."""
     _new_files: dict[str, FoundEntry] = field(default_factory=dict)
     """Files of the box that the sync folder did not have when their intents were noted."""
+    _interrupted: set[str] = field(default_factory=set)
+    """Entries whose last attempt failed, perhaps after the copy had been made, as in a folder that vanished."""
 
     def box_change(self, path: str, seen: FoundEntry | None = None) -> tuple[Change, FoundEntry | None]:
         """Return whether the box's entry has changed since the agreement, and the entry now. Raises OSError.
@@ -96,19 +91,25 @@ class Mirror:
         was, now = self.store.get(path), self.sync.find_entry(path)
         return change_of(was, was and was.sync, now), now
 
-    def reconcile(self, path: str) -> Deed:
+    def reconcile(self, path: str) -> MirrorOutcome:
         """Make both folders agree on one entry.
 
         Raises BusyError and OvertakenError (look again), VanishedError, and OSError. Nothing is lost then: the
         entry still differs from the agreement.
         """
         new_file = self._new_files.pop(path, None)
-        if new_file is not None and self.store.get(path) is None and self._push_new_file(path, new_file):
-            return "pushed"
-        with self.box.remembering_folder(), self.sync.remembering_folder():
-            return self._reconcile(path)
+        try:
+            if path in self._interrupted:
+                self._settle_interrupted(path)
+            if new_file is not None and self.store.get(path) is None and self._push_new_file(path, new_file):
+                return "pushed"
+            with self.box.remembering_folder(), self.sync.remembering_folder():
+                return self._reconcile(path)
+        except (OSError, CloudbenchError):
+            self._interrupted.add(path)
+            raise
 
-    def _reconcile(self, path: str) -> Deed:
+    def _reconcile(self, path: str) -> MirrorOutcome:
         was, seen_ns = self.store.get(path), time.time_ns()
         (in_box, ours), (in_sync, theirs) = self.box_change(path), self.sync_change(path)
         # An entry may be missing because the whole folder is: check the root before believing in a deletion.
@@ -170,6 +171,8 @@ class Mirror:
             for path in paths:
                 folder, _, name = path.rpartition("/")
                 try:
+                    if path in self._interrupted:
+                        self._settle_interrupted(path)
                     ours, theirs = self.box.find_entry(path), None
                     # Where nothing is agreed on, there are few names or none: listing them is quicker than lookups.
                     if folder != listed_folder and folder not in self.store.entries.folders:
@@ -215,18 +218,27 @@ class Mirror:
         self.store.begin_patch(path, Patching(present.mark.inode, was_bytes, to_bytes, tuple(pieces)))
 
     def settle_begun(self) -> None:
-        """Find out how far a killed process got. Raises OSError."""
-        settled = set()
-        for path, intent in self.store.unfinished_intents().items():
+        """Find out how far a killed process got, or this one in a folder that vanished. Raises OSError."""
+        for path in {**self.store.unfinished_intents(), **self.store.unfinished_patches()}:
+            self._settle(path)
+        self.store.flush()
+        self.store.forget_unfinished()
+
+    def _settle_interrupted(self, path: str) -> None:
+        """Find out how far a failed attempt got, before its notes are replaced by those of the next."""
+        self._settle(path)
+        self._interrupted.discard(path)
+
+    def _settle(self, path: str) -> None:
+        """Agree on what an attempt has made of an entry before it ended."""
+        intent, patch = self.store.unfinished_intent(path), self.store.unfinished_patch(path)
+        if intent is not None:
             present = (self.box if intent.side == "ours" else self.sync).find_entry(path)
             if present is not None and intent.is_done(present):
                 self.store.replace(path, intent.agreement(present))
-                settled.add(path)
-        for path, patch in self.store.unfinished_patches().items():
-            if path not in settled:
-                self._settle_patch(path, patch)
-        self.store.flush()
-        self.store.forget_unfinished()
+                return
+        if patch is not None:
+            self._settle_patch(path, patch)
 
     def _settle_patch(self, path: str, patch: Patching) -> None:
         """Settle a patch that has ended before its last page.
@@ -242,11 +254,11 @@ class Mirror:
 
     def _follow_change(
         self, path: str, ours: FoundEntry | None, theirs: FoundEntry | None, seen_ns: int, *, push: bool
-    ) -> Deed:
+    ) -> MirrorOutcome:
         """Make one side as the other is. ``seen_ns`` is a time before both were looked at."""
         source, target = (self.box, self.sync) if push else (self.sync, self.box)
         source_entry, present = (ours, theirs) if push else (theirs, ours)
-        outcome: Deed = "pushed" if push else "pulled"
+        outcome: MirrorOutcome = "pushed" if push else "pulled"
         if source_entry is None:
             return self._delete_entry(path, present, target, source, outcome)
         self._ensure_parents(path, target)
@@ -275,7 +287,7 @@ class Mirror:
 
     def _copy_file(
         self, path: str, source_entry: FoundEntry, present: FoundEntry | None, seen_ns: int, *, push: bool
-    ) -> Deed:
+    ) -> MirrorOutcome:
         if not push:
             return self._pull_file(path, source_entry, present, seen_ns)
         note = partial(self._note_intent, path, source_entry, present, "theirs", seen_ns)
@@ -375,7 +387,9 @@ class Mirror:
             self.writes.follow_file(fd)  # it is about to be compared, and its writes are seen from now on
         return ranges
 
-    def _pull_file(self, path: str, source_entry: FoundEntry, present: FoundEntry | None, seen_ns: int) -> Deed:
+    def _pull_file(
+        self, path: str, source_entry: FoundEntry, present: FoundEntry | None, seen_ns: int
+    ) -> MirrorOutcome:
         with self.sync.hold_entry(path, source_entry):
             pass  # raises unless the client has finished it
         if present is not None:
@@ -426,8 +440,8 @@ class Mirror:
         self.store.agree_on(path, ours.kind, ours, theirs)
 
     def _delete_entry(
-        self, path: str, present: FoundEntry | None, target: FolderSide, source: FolderSide, outcome: Deed
-    ) -> Deed:
+        self, path: str, present: FoundEntry | None, target: FolderSide, source: FolderSide, outcome: MirrorOutcome
+    ) -> MirrorOutcome:
         if present is not None and present.kind != "folder":
             target.remove(path, present)
         elif present is not None and not self._remove_folder(path, target):
@@ -487,7 +501,7 @@ class Mirror:
 
     def _agree_on(
         self, path: str, ours: FoundEntry, theirs: FoundEntry, was: Agreed | None, seen_ns: int
-    ) -> Deed:  # fmt: skip
+    ) -> MirrorOutcome:  # fmt: skip
         """Agree on an entry whose content is the same on both sides. ``seen_ns`` is a time before both were looked at.
 
         Permissions follow the side that changed them, or the box if both did.
@@ -521,7 +535,7 @@ class Mirror:
             raise OvertakenError(f"{path!r} was changed by another program")
         return now[0], now[1]
 
-    def _keep_both(self, path: str) -> Deed:
+    def _keep_both(self, path: str) -> MirrorOutcome:
         folder, _, name = path.rpartition("/")
         stem, dot, extension = name.rpartition(".")
         if not stem:  # a name without an ending, or with only a leading dot
@@ -571,29 +585,15 @@ class Mirror:
         return True
 
     def _has_only_our_content(self, path: str, patch: Patching) -> bool:
-        """Return whether a file in the sync folder has only our content: pages from before or after the patch, or the
-        box's.
-        """
+        """Return whether a file of the sync folder has only our content: before or after the patch, or the box's."""
         try:
-            return self._read_only_our_content(path, patch)
+            with self.sync.reading(path) as sync_fd:
+                if not patch.has_known_pieces(sync_fd):
+                    return False
+                ours = self.box.find_entry(path)
+                if patch.covers_old_file or ours is None or ours.kind != "file":
+                    return True
+                with self.box.reading(path) as box_fd:
+                    return patch.explains_differences(box_fd, sync_fd)
         except (OSError, CloudbenchError):  # it cannot be read, or is changing right now
             return False
-
-    def _read_only_our_content(self, path: str, patch: Patching) -> bool:
-        with self.sync.reading(path) as sync_fd:
-            size_bytes = os.fstat(sync_fd).st_size
-            if not min(patch.was_bytes, patch.to_bytes) <= size_bytes <= max(patch.was_bytes, patch.to_bytes):
-                return False
-            for piece in patch.pieces:
-                data = os.pread(sync_fd, max(piece.new_bytes, piece.old_bytes), piece.offset)
-                sums = {zlib.crc32(data[: piece.new_bytes]), zlib.crc32(data[: piece.old_bytes])}
-                if not sums & {piece.old_crc, piece.new_crc}:
-                    return False
-            ours = self.box.find_entry(path)
-            if patch.covers_old_file or ours is None or ours.kind != "file":
-                return True
-            with self.box.reading(path) as box_fd:
-                return all(
-                    page.offset >= patch.was_bytes or patch.covers(page.offset, page.offset + len(page.new))
-                    for page in content.changed_pages(box_fd, sync_fd)
-                )

@@ -10,10 +10,7 @@ entry of ours, whole or half patched, from one that another program changed.
 
 from __future__ import annotations
 
-import os
 import sqlite3
-import zlib
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from os import fsdecode
 from pathlib import Path
@@ -21,8 +18,8 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from pytest_cloudbench.model import ResultsError, UsageError
 from pytest_cloudbench.savingbox.agreements import Agreed, AgreedFolder, Agreements, join_path
-from pytest_cloudbench.savingbox.content import Page
 from pytest_cloudbench.savingbox.listings import FoundEntry, Kind
+from pytest_cloudbench.savingbox.patching import Patching, WrittenPiece
 from pytest_cloudbench.savingbox.records import DamagedError, Record, RecordFile
 from pytest_cloudbench.support.watching import FileMark
 
@@ -116,59 +113,6 @@ class Intent(NamedTuple):
 
     def _changed_ns(self, present: FoundEntry) -> int:
         return 0 if self.kind == "folder" else present.mark.changed_ns
-
-
-class WrittenPiece(NamedTuple):
-    """One piece of a patched file: its offset, and the length and CRC-32 of its bytes before and after."""
-
-    offset: int
-    old_bytes: int
-    old_crc: int
-    new_bytes: int
-    new_crc: int
-
-
-def written_pieces(pages: Iterable[Page]) -> list[WrittenPiece]:
-    """Return the pieces of a patch that writes these pages."""
-    return [
-        WrittenPiece(page.offset, len(page.old), zlib.crc32(page.old), len(page.new), zlib.crc32(page.new))
-        for page in pages
-    ]
-
-
-def unwritten_pieces(old: int, pages: Iterable[Page], was_bytes: int, to_bytes: int) -> list[WrittenPiece]:
-    """Return the pieces that a patch leaves unchanged, up to where it truncates the file."""
-    pieces, offset = [], 0
-    for begin, end in (*((page.offset, page.offset + len(page.new)) for page in pages), (was_bytes, was_bytes)):
-        if offset < min(begin, was_bytes):
-            unchanged = os.pread(old, min(begin, was_bytes) - offset, offset)
-            remaining = unchanged[: max(0, to_bytes - offset)]
-            pieces.append(
-                WrittenPiece(offset, len(unchanged), zlib.crc32(unchanged), len(remaining), zlib.crc32(remaining))
-            )
-        offset = end
-    return pieces
-
-
-class Patching(NamedTuple):
-    """A patch that has begun: the inode of the sync folder's file, its size before and after, and its pieces."""
-
-    inode: int
-    was_bytes: int
-    to_bytes: int
-    pieces: tuple[WrittenPiece, ...]
-
-    @property
-    def covers_old_file(self) -> bool:
-        """Whether the pieces cover the whole old file, including the parts that are not written."""
-        return sum(piece.old_bytes for piece in self.pieces) == self.was_bytes
-
-    def covers(self, begin: int, end: int) -> bool:
-        """Return whether a part of the file lies in one of the pieces."""
-        index = bisect_right(self.pieces, begin, key=lambda piece: piece.offset) - 1
-        return index >= 0 and end <= self.pieces[index].offset + max(
-            self.pieces[index].old_bytes, self.pieces[index].new_bytes
-        )
 
 
 class AgreementStore:

@@ -325,6 +325,8 @@ def test_clean_removes_folders_of_killed_session_on_hosts(
     running = lab.start(*options, env=temporary(lab))
     running.wait_for_records("gw2", "test_first", 1)
     relays = [find_relay(running, "gw0"), find_relay(running, "gw2")]
+    for relay in relays:
+        relay.suspend()  # or it would notice the end of the session, and remove its folder itself
     running.process.kill()
     for relay in relays:
         relay.kill()

@@ -108,6 +108,7 @@ def test_values_of_our_fixtures_may_come_from_a_mark_or_a_hook(project: Project,
     assert sorted(ran.outcomes()) == [f"test_ours.py::{name}: passed" for name in names], ran.text
 
 
+@pytest.mark.slow
 def test_strangers_beside_ours_run_once(project: Project) -> None:
     """This holds with any scheduler, and although they use the same names and marks."""
     project.write({

@@ -213,7 +213,7 @@ def test_own_options_keep_their_values(project: Project) -> None:
         assert ran.outcomes() == ["tests/test_names.py::test_values: passed"]
 
 
-@pytest.mark.parametrize("dist", [*DISTS[:2], *(pytest.param(dist, marks=pytest.mark.slow) for dist in DISTS[2:])])
+@pytest.mark.parametrize("dist", [DISTS[0], *(pytest.param(dist, marks=pytest.mark.slow) for dist in DISTS[1:])])
 def test_nothing_changes_with_workers(project: Project, dist: str) -> None:
     ran = ordinary(project).check_same("-n", "2", "--dist", dist)
     assert ran.status == 1

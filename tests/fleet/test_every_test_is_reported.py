@@ -90,7 +90,8 @@ def run_dying(
     return run, dict(reports)
 
 
-@pytest.mark.parametrize("how", ["SIGKILL", pytest.param("SIGSTOP", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])
 def test_all_agents_of_the_first_of_four_tests(lab: Lab, how: str) -> None:
     run, reports = run_dying(lab, ["gw0", "gw1"], "progress", "test_first", how, "-n", "2")
     assert run.status == 1, run.text

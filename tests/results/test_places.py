@@ -99,6 +99,7 @@ def test_experiments_are_stored_in_the_project_from_any_of_its_folders(
     assert "0002_" in capfd.readouterr().out
 
 
+@pytest.mark.slow
 def test_stock_benchmarks_stay_in_the_storage_of_pytest_benchmark(folder: Path) -> None:
     (folder / "test_stock.py").write_text("def test_stock(benchmark):\n    benchmark(int)\n", "utf-8")
     run_pytest("--benchmark-autosave", "--benchmark-columns=min", cwd=folder)

@@ -183,13 +183,14 @@ def assert_holds(info: Mapping[str, Any], truth_s: float) -> None:
         assert low_s <= truth_s <= high_s + write_s, info["check"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lag_s", "replicas", "turn_s", "checks"),
     [
         (0.2, 2, 0.0, "read_after_overwrite or list_after_delete"),
-        pytest.param(1.0, 3, 0.0, "read_after or list_after_overwrite", marks=pytest.mark.slow),
-        pytest.param(1.0, 2, 0.2, "concurrent_overwrite or list_after", marks=pytest.mark.slow),
-        pytest.param(3.0, 4, 0.0, "read_after_delete or list_after_write", marks=pytest.mark.slow),
+        (1.0, 3, 0.0, "read_after or list_after_overwrite"),
+        (1.0, 2, 0.2, "concurrent_overwrite or list_after"),
+        (3.0, 4, 0.0, "read_after_delete or list_after_write"),
     ],
 )
 def test_flapping_replicas_are_found_with_their_time_of_agreement(

@@ -95,6 +95,7 @@ def test_idle(lab: Lab, tmp_path: Path) -> None:
     assert entry(ended)["polling_period_s"] == pytest.approx(1, abs=0.1)
 
 
+@pytest.mark.slow
 def test_idle_is_skipped_if_nameless_flows_may_be_the_client(lab: Lab, tmp_path: Path) -> None:
     with open_external_client(f"reference?{NAMED}", tmp_path / "desk") as desk:
         desk.start_nameless_program(100)
@@ -103,6 +104,7 @@ def test_idle_is_skipped_if_nameless_flows_may_be_the_client(lab: Lab, tmp_path:
     assert ended.lines_with("were in flows without a name, which may or may not be the client's")
 
 
+@pytest.mark.slow
 def test_updates(lab: Lab, tmp_path: Path) -> None:
     with open_external_client(f"reference?connections=per-file&{NAMED}", tmp_path / "desk") as desk:
         ended = run(lab, desk, "updates", "-k", "test_table_1 and 100KB", names=MINE)

@@ -88,6 +88,7 @@ def test_a_table_that_cannot_be_read_ends_the_session_in_one_line(lab: Lab, opti
     assert run.lines_with("ERROR: hosts.toml: No such file or directory")
 
 
+@pytest.mark.slow
 def test_a_killed_host_loses_at_most_its_last_second(lab: Lab, options: tuple[str, ...]) -> None:
     lab.write(TESTS).write(describe_hosts(HERE, HERE), "hosts.toml")
     running = lab.start(*options, env=temporary(lab))

@@ -100,7 +100,7 @@ def test_a_host_without_the_package_is_not_ready(tmp_path: Path, capsys: pytest.
     [
         ('["/none/ssh", "host"]', "/none/ssh: No such file or directory"),
         ('["sh", "-c", "echo Permission denied >&2; exit 255"]', "Permission denied"),
-        ('["sh", "-c", "exec sleep 1000"]', "has not answered for 2 s"),
+        pytest.param('["sh", "-c", "exec sleep 1000"]', "has not answered for 2 s", marks=pytest.mark.slow),
     ],
 )
 def test_a_host_that_cannot_be_reached_is_not_ready(

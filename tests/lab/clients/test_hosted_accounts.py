@@ -49,7 +49,14 @@ def store(client: LocalClient, content: bytes) -> None:
     client.wait_synced(HANG_S)
 
 
-@pytest.mark.parametrize("spec", ["reference?deduplication=file&deduplicate_accounts=1", "rclone", "restic"])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "reference?deduplication=file&deduplicate_accounts=1",
+        "rclone",
+        pytest.param("restic", marks=pytest.mark.slow),
+    ],
+)
 def test_accounts_of_one_server_have_files_of_their_own(open_accounts: Open, spec: str) -> None:
     _, (first, other) = open_accounts(spec)
     store(first, b"first's")  # sizes differ, as some versions of rclone see an edit only by its size

@@ -103,6 +103,7 @@ def test_names_that_lack_a_server_are_found_out(tmp_path: Path) -> None:
             assert ("files.example.test (1," in refusal) == ("names=" in spec), refusal
 
 
+@pytest.mark.slow
 def test_addresses_of_servers_name_an_open_connection(tmp_path: Path) -> None:
     with open_external_client("reference?deduplication=1", tmp_path) as client_lab:
         observations, output = measure_by_kind(

@@ -80,6 +80,7 @@ def load_make_captures() -> Any:
     return module
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
 def test_equal_to_the_installed_tshark() -> None:
     tool = load_make_captures()

@@ -134,7 +134,7 @@ GROUPS: Mapping[str, Group] = {
         ("savingbox_first_ratio", "savingbox_again_ratio", "savingbox_append_ratio", "savingbox_compare_ratio"),
         ("savingbox",),
     ),
-    "bench_drift": Group(("drift_false_doubts", "drift_found"), ("judge/drift.py",)),
+    "bench_drift": Group(("drift_false_doubts", "drift_found"), ("judge/steady.py",)),
     "bench_gate": Group(
         (
             "gate_false_alarms_calm",

@@ -84,7 +84,7 @@ def parse_size(text: str) -> int:
 def parse_rate(text: str) -> float:
     """Return the operations in a second of a rate such as ``50/s`` or ``600/min``. Raises ValueError."""
     number, _, unit = text.partition("/")
-    seconds = {"": 1, "s": 1, "min": 60, "h": 3600}.get(unit)
+    seconds = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}.get(unit)
     try:
         rate_per_s = float(number) / seconds if seconds else 0.0
     except ValueError:

@@ -57,6 +57,17 @@ def test_power_gives_no_figure_for_metrics_that_the_gate_refuses(folder: Path, r
     assert any(line.startswith("  quiet_p50: changes from ") for line in run("power"))
 
 
+def test_margins_of_the_project_count_in_its_subfolders_too(
+    folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "pyproject.toml").write_text("[tool.pytest.ini_options]\n[tool.cloudbench.gate]\np50 = 0.07\n", "utf-8")
+    store_runs(folder, 1, 12)
+    (folder / "inner").mkdir()
+    monkeypatch.chdir(folder / "inner")
+    (line,) = [line for line in run("power") if "quiet_p50" in line]
+    assert "(margin 7 %)" in line
+
+
 def test_power_writes_large_changes_without_an_exponent(folder: Path, run: Run) -> None:
     store_runs(folder, 1, 12, spread=0.6)
     (line,) = [line for line in run("power") if "quiet_p50" in line]

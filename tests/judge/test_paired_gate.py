@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from pytest_cloudbench.judge.paired import DECIDING, BlockValues, Difference, compare
+from pytest_cloudbench.judge.paired import DECIDING, BlockValues, Difference, compare, margin_of
 from pytest_cloudbench.judge.paired_gate import judge_pairs
 from pytest_cloudbench.judge.watched import paired_margin
 
@@ -102,6 +102,20 @@ def test_the_lower_quartile_takes_the_margin_of_the_median(
     margins: Mapping[str, float | None], expected: float | None
 ) -> None:
     assert paired_margin("service_p25", margins) == expected
+
+
+@pytest.mark.parametrize(
+    ("metric", "margin"),
+    [
+        ("service_p50", 0.10),
+        ("service_p95", 0.25),
+        ("service_p99", 0.25),
+        ("service_p99.9", 0.25),
+        ("service_max", 0.25),
+    ],
+)
+def test_the_tail_has_a_wider_margin(metric: str, margin: float) -> None:
+    assert margin_of(metric) == margin
 
 
 def session(random: Random, change: float, pairs: int = 60, sd: float = 0.1) -> str:

@@ -133,6 +133,28 @@ def test_precedence(monkeypatch: pytest.MonkeyPatch, ring: Ring, file: Any) -> N
     assert ring.lookups == former_lookups
 
 
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [("webdav://example.org/x", "token"), ("gcs://b", "access_token"), ("azure://c?account=a", "connection_string"),
+     ("tahoe", "cap"), ("onedrive", "access_token")],
+)  # fmt: skip
+def test_option_fills_the_only_field_of_a_set(spec: str, field: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_TOKEN", "a-token")
+    separator = "&" if "?" in spec else "?"
+    account = ProviderAccount.of(bind(ProviderSpec.parse(f"{spec}{separator}token_env=MY_TOKEN")))
+    assert load(account) == {field: "a-token"}
+
+
+@pytest.mark.parametrize("spec", ["s3://b", "swift://c", "sftp://h/p", "opendal:s3?bucket=b"])
+def test_option_is_refused_if_one_value_is_not_enough(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_TOKEN", "a-token")
+    separator = "&" if "?" in spec else "?"
+    with pytest.raises(
+        CredentialsError, match="token_env=MY_TOKEN: one value is not enough here; see cloudbench login"
+    ):
+        load(ProviderAccount.of(bind(ProviderSpec.parse(f"{spec}{separator}token_env=MY_TOKEN"))))
+
+
 def test_option_that_names_nothing_is_not_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PREFIX + "ACCESS_TOKEN", "other")
     with pytest.raises(CredentialsError, match="token_env=MY_TOKEN: this environment variable is not set"):

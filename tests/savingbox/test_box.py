@@ -211,6 +211,11 @@ def test_command_reports_events_as_json_and_ends_at_sigterm(home: Path) -> None:
     assert (stopped["event"], stopped["unpushed_files"]) == ("stopped", 0)
     assert finish(process)[0] == 0
     assert texts(home / "sync") == {"a": "text", "b": "late"}
+    for options in (["--status"], ["--status", "--json"]):
+        finished = subprocess.run(
+            [*command_line(home), *options], capture_output=True, text=True, check=False, timeout=HANG_S
+        )
+        assert finished.returncode == 1, "none runs"
 
 
 def test_once_makes_both_folders_equal(home: Path) -> None:

@@ -68,6 +68,14 @@ def test_byte_counter_decides_number_of_pushes(lab: Lab) -> None:
     assert large["tue"] < small["tue"], "the reference client sends the whole file each time"
 
 
+def test_no_threshold_is_reported_for_a_byte_counter_of_the_users_own(lab: Lab) -> None:
+    spec = f"{BEHIND}&bytes=50k"
+    run = run_suite(lab, "batching::test_threshold", "--client", spec, "-k", "20KB or 100KB")
+    if not run.lines_with("sets its byte counter"):
+        pytest.skip(run.lines_with("SKIPPED")[0])
+    assert (run.counts(), run.entries) == ({"skipped": 2}, {})
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "args",

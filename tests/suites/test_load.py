@@ -165,7 +165,9 @@ def test_sizes(text: str, size_bytes: int) -> None:
     assert parse_size(text) == size_bytes
 
 
-@pytest.mark.parametrize(("text", "rate_per_s"), [("50/s", 50), ("50", 50), ("600/min", 10), ("1.8/h", 0.0005)])
+@pytest.mark.parametrize(
+    ("text", "rate_per_s"), [("50/s", 50), ("50", 50), ("600/min", 10), ("600/m", 10), ("1.8/h", 0.0005)]
+)
 def test_rates(text: str, rate_per_s: float) -> None:
     assert parse_rate(text) == pytest.approx(rate_per_s)
 

@@ -88,14 +88,17 @@ def test_sleep_lasts_until_the_due_time() -> None:
     ("text", "truth_s"),
     [
         ("90s", 90), ("6h", 21_600), ("20d", 1_728_000), ("1d12h", 129_600), ("1.5m", 90), ("0s", 0), ("7", 7),
-        ("500ms", 0.5), ("0.25", 0.25), ("1m500ms", 60.5),
+        ("500ms", 0.5), ("0.25", 0.25), ("1m500ms", 60.5), ("1min", 60),
+        ("1h30min5s", 5405),
     ],
 )  # fmt: skip
 def test_durations(text: str, truth_s: float) -> None:
     assert parse_duration_s(text) == truth_s
 
 
-@pytest.mark.parametrize("text", ["", "s", "soon", "6 h", "-1s", "1h-2m", "1e3s", "6hh", "h6", "1s2", "٣s"])
+@pytest.mark.parametrize(
+    "text", ["", "s", "soon", "6 h", "-1s", "1h-2m", "1e3s", "6hh", "h6", "1s2", "٣s", "1mi", "1mins"]
+)
 def test_invalid_duration_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected a number with ms, s, m, h or d"):
         parse_duration_s(text)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import getpass
+import itertools
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +37,8 @@ def login(options: argparse.Namespace) -> int:
     print_line(f"stored in {credentials.store(account, values)}: {', '.join(values)}")
     if oauth is not None and values.keys() == {"access_token"}:
         print_line("access tokens expire soon, usually within an hour; log in again then")
-    print_line(f"try it: cloudbench doctor {options.provider.partition('-')[0]}")
+    number = "" if account.number == 1 else f"?account_number={account.number}"
+    print_line(f"try it: cloudbench doctor {account.bound.spec.scheme}{number}")
     return 0
 
 
@@ -48,13 +50,17 @@ def status(options: argparse.Namespace) -> int:
 
     has_any = False
     for scheme in drivers.schemes():
-        for name in (scheme, f"{scheme}-2"):
+        for number in itertools.count(1):
+            name = scheme if number == 1 else f"{scheme}-{number}"
             try:
                 account = ProviderAccount.named(name)
             except SpecError:
-                continue  # its library is not installed
+                break  # its library is not installed
             is_own = account.name == name and account.sets
-            for index, (source, fields) in enumerate(credentials.list_sources(account) if is_own else ()):
+            sources = [*credentials.list_sources(account)] if is_own else []
+            if not sources and number > 1:
+                break
+            for index, (source, fields) in enumerate(sources):
                 has_any = True
                 print_line(
                     f"{name}: {', '.join(fields)} ({source}){', not used: the one above comes first' * bool(index)}"

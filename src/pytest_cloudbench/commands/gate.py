@@ -74,8 +74,9 @@ def _read_histories(options: argparse.Namespace) -> dict[str, list[_Run]]:
 def _read_margins() -> tuple[Margins, int]:
     """Return the margins that the project sets, and how many runs make a baseline."""
     from pytest_cloudbench.load.gate.settings import read_settings
+    from pytest_cloudbench.results.places import project_folder
 
-    settings = read_settings(Path.cwd(), strict=False)
+    settings = read_settings(project_folder(Path.cwd()), strict=False)
     return settings.margins, settings.runs
 
 

@@ -74,10 +74,11 @@ def _open_earlier_runs(options: argparse.Namespace) -> EarlierRuns | None:
     from pytest_cloudbench.load.gate.settings import read_settings
     from pytest_cloudbench.report.gathering import EarlierRuns
     from pytest_cloudbench.results.index import Index
+    from pytest_cloudbench.results.places import project_folder
 
     folders = [Path(name) for name in options.runs if Path(name).is_dir()]
     storage = folders[0] if options.storage is None and folders else find_storage(options)
     if storage is None:
         return None
-    margins = read_settings(Path.cwd(), strict=False).margins
+    margins = read_settings(project_folder(Path.cwd()), strict=False).margins
     return EarlierRuns(Index.open(storage), margins, options.last)

@@ -166,7 +166,7 @@ def _print_status(options: argparse.Namespace) -> int:
         )
     if options.json:
         sys.stdout.write(json.dumps({**asdict(status), "is_running": status.is_running}) + "\n")
-        return 0
+        return 0 if status.is_running else 1
     state = status.state if status.is_running else "not running"
     due = "" if status.due_s is None or not status.is_running else f", pushed in {max(0.0, status.due_s):.1f} s"
     sys.stdout.write(

@@ -164,6 +164,13 @@ class BoundSpec:
         return sets
 
     @property
+    def token_field(self) -> str:
+        """The field that ``?token_env=`` fills: the only one of a set, and secret. Empty if no set has only one."""
+        alone = (fields.required[0] for fields in self.credential_sets if len(fields.required) == 1)
+        public = {name for fields in self.credential_sets for name in fields.public}
+        return next((name for name in alone if name not in public), "")
+
+    @property
     def owner(self) -> str:
         """The scheme under which users keep the driver's credentials.
 

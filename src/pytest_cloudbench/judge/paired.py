@@ -123,7 +123,7 @@ def margin_of(metric: str) -> float:
     """Return the smallest change of a metric that is of interest."""
     if COMPARED[metric].unit == "fraction":
         return _MARGIN_POINTS
-    return _MARGIN_TAIL if metric.endswith(("_p95", "_p99", "_p999", "_max")) else _MARGIN
+    return _MARGIN_TAIL if metric.endswith(("_p95", "_p99", "_p99.9", "_max")) else _MARGIN
 
 
 # --- one metric ---------------------------------------------------------------------------------------

@@ -105,8 +105,8 @@ class Load:
         sample: with ``on`` and ``Threads``, the share of the files that is used, chosen anew by each run.
         keep: leave the files for another run of this test. They are removed at its end.
         verify: after uploads and deletions, compare the provider's listing.
-        mkdir: make the folder first. If False, the first upload makes it, and an emulator is not emptied, so that a
-            provider in trouble is measured as it is.
+        mkdir: make the folder first. If False, the first upload makes it, and an emulator is emptied only before the
+            test's first run, so that a provider in trouble is measured as it is.
         names: the names of new files, if they matter.
         warm_up_s: operations that are due in the first ``warm_up_s`` seconds are recorded, and left out of all metrics.
         until: end the run on all agents when a metric has been steady, and after the planned operations at the latest.

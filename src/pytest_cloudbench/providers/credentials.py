@@ -238,11 +238,15 @@ def _what_to_set(account: str, sets: Sequence[CredentialSet]) -> str:
 
 
 def _from_option(account: ProviderAccount, token_env: str) -> Secrets:
+    field, scheme = account.bound.token_field, account.bound.spec.scheme
+    if not field:
+        raise CredentialsError(
+            f"{scheme}: token_env={token_env}: one value is not enough here; see cloudbench login {scheme}"
+        )
     value = os.environ.get(token_env, "").strip()
     if not value:
-        scheme = account.bound.spec.scheme
         raise CredentialsError(f"{scheme}: token_env={token_env}: this environment variable is not set or empty")
-    return Secrets({account.sets[0].required[0]: value})
+    return Secrets({field: value})
 
 
 def _keyring(account: str) -> _Lookup:

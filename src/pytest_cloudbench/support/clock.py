@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-_UNITS_S = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_UNITS_S = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 
 now_ns = time.monotonic_ns
 """Return the nanoseconds of this machine's monotonic clock, which all records of a run use."""
@@ -29,13 +29,14 @@ class Signal(Protocol):
 
 
 def parse_duration_s(text: str) -> float:
-    """Return the seconds of a text such as ``500ms``, ``90s`` or ``1d12h``. A bare number is seconds. Raises
-    ValueError.
+    """Return the seconds of a text such as ``500ms``, ``90s`` or ``1d12h``. Raises ValueError.
+
+    A bare number is seconds, and ``min`` means the same as ``m``.
     """
     number = r"\d+(?:\.\d+)?"
-    if re.fullmatch(rf"{number}|(?:{number}(?:ms|[smhd]))+", text, re.ASCII) is None:
+    if re.fullmatch(rf"{number}|(?:{number}(?:ms|min|[smhd]))+", text, re.ASCII) is None:
         raise ValueError("expected a number with ms, s, m, h or d, such as 500ms, 90s or 1d12h")
-    parts = re.findall(rf"({number})(ms|[smhd]|)", text)
+    parts = re.findall(rf"({number})(ms|min|[smhd]|)", text)
     return sum(float(amount) * _UNITS_S[unit] for amount, unit in parts)
 
 

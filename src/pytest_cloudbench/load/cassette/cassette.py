@@ -299,7 +299,7 @@ def _provide_fake_credentials(recorded: Mapping[str, Any], stack: ExitStack) -> 
     fakes = fakes or {name: _fake_credential(name) for name in sets[0].required}
     values = {credentials.environment_name(bound.owner, name): fakes.get(name) for name in names}
     if "token_env" in bound.spec.params:
-        values[bound.spec.params["token_env"]] = _fake_credential(sets[0].required[0])
+        values[bound.spec.params["token_env"]] = _fake_credential(bound.token_field)
     for variable, value in values.items():
         stack.callback(_set_variable, variable, os.environ.get(variable))
         _set_variable(variable, value)

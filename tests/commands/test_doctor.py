@@ -80,8 +80,9 @@ def test_lines_fit_the_terminal_and_are_whole_in_a_pipe(
 
 
 def test_a_usage_names_the_command_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit) as ended:
         main(["doctor"])
+    assert ended.value.code == 4, "as for all other errors that the user can fix"
     assert capsys.readouterr().err.startswith("usage: cloudbench doctor [-h] PROVIDER\n")
 
 

@@ -16,6 +16,8 @@ from pytest_cloudbench.model import CloudbenchError, UsageError
 
 _READER_GONE = 141
 """The exit status that a shell reports for a program ended by SIGPIPE."""
+_MISUSED = 4
+"""The exit status of an error that the user can fix, as pytest's."""
 
 
 _MODULES = {
@@ -82,15 +84,15 @@ def _run(argv: Sequence[str] | None) -> int:
         if other_words and "passes_on" not in options:
             parser.error(f"unrecognized arguments: {' '.join(other_words)}")
         options.rest, options.ends_process = other_words, argv is None
-    except SystemExit:
+    except SystemExit as end:
         sys.stdout.flush()  # of --help
-        raise
+        sys.exit(_MISUSED if end.code else 0)  # argparse would end with 2, and pytest ends with 4
     try:
         status: int = options.run(options)
         sys.stdout.flush()
     except UsageError as error:
         sys.stderr.write(f"cloudbench: {escape_lines(str(error))}\n")
-        return 4
+        return _MISUSED
     except CloudbenchError as error:
         sys.stderr.write(f"cloudbench: {escape_lines(str(error))}\n")
         return 1

@@ -23,6 +23,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLES = ROOT / "suites" / "iot" / "published.toml"
+_STORED = ROOT / "benchmarks" / "tables-2014.json"
 
 SCALE_OF: dict[int, float] = {1: 2.0, 10: 3.0, 60: 10.0}
 """The time scale by interval in s."""
@@ -83,7 +84,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--agents", type=int, default=10)
     parser.add_argument("--rows", default="", help="only these, as TABLE-SENSORS-INTERVAL joined by commas")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "tables-2014.json")
+    parser.add_argument(
+        "--out", type=Path, help="where to store the rows; by default the file of all rows, if all are measured"
+    )
     options = parser.parse_args()
     rows = tomllib.loads(TABLES.read_text(encoding="utf-8"))["row"]
     selected = set(filter(None, options.rows.split(",")))
@@ -94,11 +97,12 @@ def main() -> int:
             groups.setdefault(scale_of(*key), []).append(row)
     measured = [row for scale, group in sorted(groups.items()) for row in measure(group, scale, options.agents)]
     measured.sort(key=lambda row: (row.table, row.sensors, row.interval_s))
-    return report(measured, options.out, options.agents)
+    out = options.out or (None if selected else _STORED)
+    return report(measured, out, options.agents)
 
 
-def report(rows: Sequence[Row], out: Path, agents: int) -> int:
-    """Print and store all rows, and return the exit status."""
+def report(rows: Sequence[Row], out: Path | None, agents: int) -> int:
+    """Print all rows, store them if there is a place for them, and return the exit status."""
     print("table  sensors  interval s  published %  measured %  error  time scale  doubts")
     for row in rows:
         shown = "unknown" if row.measured is None else f"{row.measured:.2f}"
@@ -119,7 +123,8 @@ def report(rows: Sequence[Row], out: Path, agents: int) -> int:
         "rows_beyond_bound": beyond,
         "rows": [asdict(row) for row in rows],
     }
-    out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    if out is not None:
+        out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return 0 if len(errors) == len(rows) and mean <= BOUND_POINTS else 1
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pytest
+
 from pytest_cloudbench import FixedInterval, Mixture, ThinkTime, Verb
 
 from .source import get_test, mixed_test, put_test
@@ -79,5 +81,7 @@ def test_mixed(experiment: Experiment, payloads: Payloads, workload: Workload, s
 
 def _check(result: Result) -> None:
     """Check expectations, and that all content that was read is the content that was written."""
+    if not result["ops"]:
+        pytest.fail("no operation was due in this time: choose a longer --for or a higher --rate", pytrace=False)
     result.check()
     assert result["corrupt_rate"] == 0, "content or size differed from what was uploaded"

@@ -51,7 +51,9 @@ class TappedFlow:
             return "SSH"
         hello = parse_client_hello(bytes(self.up[:_HELLO_BYTES]))
         answer = parse_server_hello(bytes(self.down[:_HELLO_BYTES]))
-        return f"{answer.version or 'TLS'} {answer.cipher}" if hello is not None and answer is not None else ""
+        if hello is None or answer is None or answer.is_plain:
+            return ""
+        return f"{answer.version or 'TLS'} {answer.cipher}"
 
     @property
     def offered(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -24,6 +25,7 @@ from tests.limits import HANG_S
 from tests.net.traffic import craft
 from tests.net.traffic.craft import START_NS, Segment
 from tests.odd_files import make_odd_file
+from tests.results import stored_runs
 from tests.runs import SPREAD, Spread
 
 COMMAND = [sys.executable, "-m", "pytest_cloudbench.commands.cli"]
@@ -401,3 +403,38 @@ def test_analyze_ends_quietly_when_its_reader_leaves(tmp_path: Path) -> None:
         first = process.stdout.read(4)
         process.stdout.close()
         assert (first, process.stderr.read(), process.wait(HANG_S)) == (b'{\n "', b"", 141)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of a terminal")
+def test_an_interrupted_command_ends_in_one_line() -> None:
+    command = [sys.executable, "-m", "pytest_cloudbench.commands.cli", "login", "s3"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        asked = process.stdout.read(3)
+        process.send_signal(signal.SIGINT)
+        errors = process.stderr.read().decode()
+        assert (asked, process.wait(HANG_S), errors) == (b"1: ", 130, "\ncloudbench: interrupted\n")
+
+
+def test_ctrl_d_at_a_question_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stored_runs.store(tmp_path, 1, {"t.py::test_put": stored_runs.info()})
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    assert cli.main(["baseline", "accept", "last", "--storage", str(tmp_path)]) == 1
+    assert "nothing is changed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["analyze", "none.pcap", "--changed-at", "nan"], "--changed-at nan: expected seconds"),
+        (["line", "--provider", "folder:.", "--seconds", "inf"], "--seconds above 0"),
+    ],
+)
+def test_numbers_that_are_none_are_refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(words) == 4
+    assert message in capsys.readouterr().err

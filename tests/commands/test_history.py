@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import shlex
@@ -18,6 +19,7 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench.commands import cli
+from pytest_cloudbench.load.gate.history import GateHistory
 from pytest_cloudbench.results.index import INDEX_NAME, Index
 from pytest_cloudbench.results.oplog import read_parquet, write_parquet
 from pytest_cloudbench.support.extras import install_command
@@ -635,6 +637,53 @@ def test_accepting_a_run_changes_no_test_that_it_did_not_measure(storage: Path, 
     assert "baselines of its 1 tests begin with " in run("baseline", "accept", "9")[0]
     fits = [point.unfit_reason for point in Index.open(storage).series(TEST, "response_p50")]
     assert fits == ["", "", "", "failed only at the gate", "failed only at the gate"]
+
+
+def test_accepting_a_run_for_some_tests_changes_none_that_it_did_not_measure(storage: Path, run: Any) -> None:
+    for number in range(1, 4):
+        entry = info(start_wall_ms=START_MS + number * DAY_MS)
+        store(storage, number, {f"{TEST}[a]": entry, f"{TEST}[b]": entry})
+    store(storage, 4, {f"{TEST}[a]": info(start_wall_ms=START_MS + 4 * DAY_MS)})
+    assert "baselines of 1 of its tests begin with " in run("baseline", "accept", "4", "--test", "test_put")[0]
+    fits = {name: [not point.unfit_reason for point in Index.open(storage).series(f"{TEST}[{name}]", "response_p50")]
+            for name in "ab"}  # fmt: skip
+    assert fits == {"a": [False, False, False, True], "b": [True, True, True]}
+    message = run("baseline", "accept", "4", "--test", "put[b]", status=4)[1]
+    assert "measured no test with this in its name" in message
+
+
+@pytest.mark.parametrize("options", [(), ("--test", "test_new")])
+@pytest.mark.parametrize("remainder", ["", "[a]", "#2"])
+def test_an_accepted_run_begins_the_baseline_of_a_renamed_test(
+    storage: Path, run: Any, remainder: str, options: tuple[str, ...]
+) -> None:
+    for number in range(1, 5):
+        store(storage, number, {f"t.py::test_old{remainder}": info(start_wall_ms=START_MS + number * DAY_MS)})
+    store(storage, 5, {f"t.py::test_new{remainder}": info(start_wall_ms=START_MS + 5 * DAY_MS)})
+    run("baseline", "rename", "t.py::test_old", "t.py::test_new")
+    run("baseline", "accept", "last", "--yes", *options)
+    former_runs = GateHistory(storage, storage.parent, "").former_runs(f"t.py::test_new{remainder}", info())
+    assert [former["run"][:4] for former in former_runs.numbers] == ["0005"]
+
+
+@pytest.mark.parametrize("words", [("baseline", "drop", "1"), ("baseline", "export", "runs.zip", "1")])
+def test_a_run_of_another_storage_is_neither_dropped_nor_exported_in_silence(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    (storage.parent / "pytest.ini").write_text("[pytest]\n")
+    monkeypatch.chdir(storage.parent)
+    store(storage.parent / ".benchmarks", 1, {TEST: info()})
+    store(storage, 2, {TEST: info()})
+    assert cli.main([*words]) in (1, 4)
+    assert "name the folder that it is in by --storage" in capfd.readouterr().err
+    assert len(list((storage.parent / ".benchmarks").rglob("0001_*.json"))) == 1
+
+
+def test_runs_with_times_before_1980_are_exported(storage: Path, run: Any, tmp_path: Path) -> None:
+    store(storage, 1, {TEST: info()})
+    for path in storage.rglob("*.json"):
+        os.utime(path, (0, 0))
+    assert "1 run" in run("baseline", "export", str(tmp_path / "runs.zip"))[0]
 
 
 def test_run_with_a_future_time_cannot_be_accepted(storage: Path, run: Any) -> None:

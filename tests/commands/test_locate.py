@@ -8,7 +8,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from pytest_cloudbench.net.locate.sphere import Position, distance_km
 from pytest_cloudbench.results.locations import LOCATIONS, StoredLocations
 from tests.net.locate.dns_server import ANYONE, Zone, serve_dns
 from tests.net.locate.rdap_server import Registry, bootstrap, network, serve_rdap
+from tests.net.traffic import craft
 
 FOLDER = Path(__file__).resolve().parents[2] / "fixtures" / "captures"
 NAME = "files.fjord.example"
@@ -177,6 +178,14 @@ def test_content_from_a_storage_comes_within_a_round_trip(home: Path, capsys: py
     assert json.loads(capsys.readouterr().out)["servers"]["127.0.0.1"]["layer"] == "storage"
 
 
+def test_content_url_is_sent_as_browsers_do(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with serve_file(b"content") as (url, paths):
+        cli.main(["locate", "--content", f"{url}/ü/a b%20'c?näme=ß&d=e", "--json"])
+        cli.main(["locate", "--content", f"{url}/\udcff"])
+    assert {*paths} == {"/%C3%BC/a%20b%20'c?n%C3%A4me=%C3%9F&d=e"}
+    assert capsys.readouterr().err == ""
+
+
 @pytest.mark.parametrize(
     ("answer", "header", "reason"),
     [
@@ -228,6 +237,21 @@ def test_the_servers_of_a_capture_are_listed_by_name(tmp_path: Path, capsys: pyt
     names = json.loads(capsys.readouterr().out)["names"]
     assert any(entry["addresses"] for entry in names.values())
     assert not any(kind == "A" and re.fullmatch(r"[\d.]+", name) for name, kind in net.zone.asked)
+
+
+def test_capture_with_a_name_that_no_host_can_have_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    label, address = "bücher".encode(), bytes([192, 0, 2, 1])
+    question = bytes([len(label)]) + label + b"\0" + bytes([0, 1, 0, 1])
+    record = b"\xc0\x0c" + bytes([0, 1, 0, 1, 0, 0, 0, 60, 0, 4]) + address
+    answer = bytes([0, 7, 0x81, 0x80, 0, 1, 0, 1, 0, 0, 0, 0]) + question + record
+    frames = [(craft.START_NS, craft.udp("10.0.0.1", 53, "10.0.0.2", 40_000, answer))]
+    segments = craft.connection(b"x" * 1000)
+    frames += craft.records([replace(segment, client="10.0.0.2", server="192.0.2.1") for segment in segments])
+    (tmp_path / "odd.pcap").write_bytes(craft.pcap(frames))
+    with internet(tmp_path, []) as net:
+        assert cli.main(["locate", "--capture", str(tmp_path / "odd.pcap"), "--json", *net.options]) == 1
+    names = json.loads(capsys.readouterr().out)["names"]
+    assert [(name, seen["addresses"]) for name, seen in names.items()] == [("b\ufffd\ufffdcher", ["192.0.2.1"])]
 
 
 def test_a_narrow_terminal_gets_no_longer_line(

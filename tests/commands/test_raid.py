@@ -288,6 +288,17 @@ def test_export_into_the_folder_of_a_child_is_refused(arrays: Arrays, capsys: py
     assert not (arrays.folder / "1" / "out.tar").exists()
 
 
+@pytest.mark.parametrize("target", ["~/1/out.tar", "~nobodyx/out.tar"])
+def test_a_tilde_that_no_shell_has_replaced_is_a_name(
+    arrays: Arrays, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(arrays.folder))
+    assert arrays.run("export", target) == 0
+    assert tarfile.is_tarfile(tmp_path / target)
+    assert not (arrays.folder / "1" / "out.tar").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -338,6 +349,7 @@ def test_choose_prints_the_best_set_of_offers(offers: str, capsys: pytest.Captur
     ("words", "message"),
     [
         (["--seconds-at-most", "1"], "the least time is 10 s, above 1 s"),
+        (["--usd-at-most", "0.001"], "the least price is 0.002, above 0.001"),
         (["--losses", "4"], "can lose any 4"),
     ],
 )

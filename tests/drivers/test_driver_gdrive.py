@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from urllib.request import HTTPSHandler, ProxyHandler, build_opener
 
 import pytest
+import trustme
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
@@ -35,6 +36,7 @@ from pytest_cloudbench.model import (
 from pytest_cloudbench.providers import login
 from pytest_cloudbench.workload.payload import RandomContent
 from tests.drivers.faults.server import Answer, FaultServer, fault_server
+from tests.drivers.tls_front import folder_of_authorities
 
 SMALL = RandomContent("small", 5 * KIB)
 APP = {"refresh_token": "1//refresh-me", "client_id": "app", "client_secret": "hidden-too"}
@@ -480,6 +482,20 @@ def test_the_real_service_has_its_own_hosts(connect: Connect) -> None:
     assert driver._transport.hosts == {"www.googleapis.com"}
     assert driver._files.list().uri.startswith("https://www.googleapis.com/drive/v3/files?")
     assert driver.requests() == 0, "connecting sends nothing"
+
+
+def test_a_folder_of_authorities_is_trusted(scripted: FaultServer, connect: Connect, tmp_path: Path) -> None:
+    def read_with(authorities: str) -> bytes:
+        driver = connect(Endpoint({"api": scripted.url()}, {"access_token": "t"}, authorities))
+        driver._folders["f"] = "folder-id"
+        return b"".join(driver.get("/f/a"))
+
+    body = json.dumps({"files": [FILE]}).encode()
+    scripted.say(Answer(200, body, JSON))
+    assert read_with(folder_of_authorities(scripted.ca_file, tmp_path / "ca")) == body
+    trustme.CA().cert_pem.write_to_path(str(tmp_path / "other.pem"))
+    error = failure(lambda: read_with(folder_of_authorities(str(tmp_path / "other.pem"), tmp_path / "other")))
+    assert (error.kind, "CERTIFICATE_VERIFY_FAILED" in error.detail) == (K.NETWORK, True)
 
 
 def test_versions_name_the_libraries(driver: Any) -> None:

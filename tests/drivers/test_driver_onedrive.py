@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -160,6 +161,25 @@ def test_missing_source_creates_nothing(driver: Any) -> None:
     for verb in (driver.copy, driver.move):
         refusal(K.NOT_FOUND, partial(verb, "/nothing", "/new/folder/b"))
     assert list(driver.list("/")) == []
+
+
+@pytest.mark.parametrize("verb", ["mkdir", "move", "copy"])
+def test_threads_that_make_the_same_folder_do_not_disturb_each_other(driver: Any, verb: str) -> None:
+    workers = 8
+    barrier = Barrier(workers)
+    for worker in range(workers):
+        driver.put(f"/{worker}", Literal(b"x"))
+
+    def work(worker: int) -> None:
+        barrier.wait()
+        if verb == "mkdir":
+            driver.mkdir("/new/folder/below")
+        else:
+            getattr(driver, verb)(f"/{worker}", f"/new/folder/below/{worker}")
+
+    with ThreadPoolExecutor(workers) as pool:
+        list(pool.map(work, range(workers)))
+    assert driver.stat("/new/folder/below").is_folder
 
 
 def test_a_drive_by_its_id(driver: Any, emulator: EmulatorService) -> None:

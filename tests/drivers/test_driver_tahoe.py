@@ -161,6 +161,12 @@ def test_list_omits_folder_removed_meanwhile(stub_and_driver: tuple[StubServer, 
     refusal(ErrorKind.NOT_FOUND, lambda: list(driver.list("/top")))
 
 
+def test_a_file_has_no_list(stub_and_driver: tuple[StubServer, Any]) -> None:
+    stub, driver = stub_and_driver
+    stub.body = b'["filenode", {"size": 1}]'
+    refusal(ErrorKind.CONFLICT, lambda: list(driver.list("/file")))
+
+
 def test_specs_and_credentials(tmp_path: Path) -> None:
     def connect(text: str, **keys: str) -> None:
         drivers.connect(ProviderSpec.parse(text), None, keys).close()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import socket
+import sys
+import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -14,12 +16,14 @@ import pytest
 
 from pytest_cloudbench import drivers
 from pytest_cloudbench.drivers.base import Counting
+from pytest_cloudbench.drivers.egress import CERTIFICATES
 from pytest_cloudbench.model import CloudError, CredentialsError, ErrorKind, ProviderSpec, SpecError
 from pytest_cloudbench.providers import leaves
 from pytest_cloudbench.workload.payload.contents import Literal
 
 from .conftest import Scripted
 from .real import answering
+from .tls_front import folder_of_authorities
 
 SECRET = "c2VjcmV0LTQ3MTEtc2VjcmV0LTQ3MTEtc2VjcmV0LTQ3MTE="
 XML = {"Content-Type": "application/xml"}
@@ -237,6 +241,58 @@ def test_a_profile_of_ones_own_files_has_the_keys(monkeypatch: pytest.MonkeyPatc
     driver.close()
     with pytest.raises(CredentialsError, match="s3: profile nobodys"):
         drivers.connect(spec, None, {"profile": "nobodys"})
+
+
+@pytest.mark.parametrize(
+    ("profile", "problem"),
+    [
+        ("credential_process = {here}/missing", "No such file or directory"),
+        ("credential_process = {python} -c print()", "Expecting value"),
+        ("credential_process = {python} -c print(7)", "has no attribute"),
+        ("credential_process = {python} -c unknown", "NameError"),
+        ("role_arn = arn:aws:iam::1:role/r\nsource_profile = keys", "AccessDenied"),
+    ],
+)
+def test_a_profile_that_gives_no_keys_is_refused_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, profile: str, problem: str
+) -> None:
+    mine = profile.format(here=tmp_path, python=sys.executable)
+    keys = "[profile keys]\naws_access_key_id = id\naws_secret_access_key = secret\n"
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    with answering() as stub:
+        stub.status, stub.headers = 403, XML
+        stub.body = b"<ErrorResponse><Error><Code>AccessDenied</Code><Message>not you</Message></Error></ErrorResponse>"
+        (tmp_path / "config").write_text(f"{keys}[profile mine]\nregion = x\nendpoint_url = {stub.url}\n{mine}\n")
+        with pytest.raises(CredentialsError, match=f"^s3: profile mine: .*{problem}") as caught:
+            drivers.connect(ProviderSpec.parse("s3://bucket"), None, {"profile": "mine"})
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_of_authorities_is_trusted_and_its_file_removed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, server: Scripted
+) -> None:
+    """The SDK takes only a file, also for the service that gives the keys of a profile's role."""
+    url = server.endpoint.url
+    mine = f"role_arn = arn:aws:iam::1:role/r\nsource_profile = keys\nendpoint_url = {url}\nregion = x\n"
+    keys = "[profile keys]\naws_access_key_id = id\naws_secret_access_key = secret\n"
+    (tmp_path / "config").write_text(f"{keys}[profile mine]\n{mine}")
+    for name in CERTIFICATES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("SSL_CERT_DIR", folder_of_authorities(server.endpoint.ca_file, tmp_path / "ca"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = set(tmp_path.iterdir())
+    server.say(403, b"<E><Error><Code>AccessDenied</Code><Message>no</Message></Error></E>", XML)
+    spec = ProviderSpec.parse(f"s3://bucket?endpoint={url}")
+    with pytest.raises(CredentialsError, match="AccessDenied"):
+        drivers.connect(spec, None, {"profile": "mine"})
+    driver: Any = drivers.connect(spec, None, AWS)
+    assert refusal(lambda: driver.stat("/a")).kind is ErrorKind.AUTH
+    assert set(tmp_path.iterdir()) != before
+    driver.close()
+    assert set(tmp_path.iterdir()) == before
 
 
 @pytest.mark.parametrize("name", ["azure", "gcs", "s3", "s3+fast"])

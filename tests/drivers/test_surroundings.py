@@ -6,10 +6,11 @@ import os
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+import trustme
 
 from pytest_cloudbench import emulators
 from pytest_cloudbench.drivers import driver_class, schemes
@@ -19,7 +20,7 @@ from pytest_cloudbench.services.child import ChildService
 from pytest_cloudbench.services.command import load_recipe
 from tests.drivers.real import served
 from tests.drivers.recorder import Recorded, Recorder, Sender, recording
-from tests.drivers.tls_front import tls_in_front_of
+from tests.drivers.tls_front import folder_of_authorities, tls_in_front_of
 
 _NETRC = "default login cloudbench-hostile password cloudbench-hostile\n"
 _AWS = (
@@ -52,6 +53,14 @@ class Account:
     recorder: Recorder
     environment: Mapping[str, str]
     """The variables that the user has set for good reason."""
+
+    def moved_to(self, url: str) -> Account:
+        """Return the account at another address."""
+        here = self.recorder.url
+        if config := self.environment.get("RCLONE_CONFIG"):
+            Path(config).write_text(Path(config).read_text().replace(here, url))
+        credentials = {name: value.replace(here, url) for name, value in self.credentials.items()}
+        return replace(self, spec=self.spec.replace(here, url), credentials=credentials)
 
 
 def hostile_home(folder: Path) -> Path:
@@ -176,6 +185,26 @@ def test_a_proxy_that_is_asked_by_https_is_used_or_refused_in_one_line(scheme: s
             "error": "UsageError",
             "told": "gdrive: its library for HTTP asks a proxy only by http://: set HTTPS_PROXY to http://HOST:PORT",
         }
+
+
+@pytest.mark.quick_cases(3)
+@pytest.mark.parametrize("scheme", [*_EMULATED, *_SERVED])
+def test_authorities_of_a_folder_are_trusted(scheme: str, tmp_path: Path) -> None:
+    trustme.CA().cert_pem.write_to_path(str(tmp_path / "other.pem"))
+    with account_of(scheme, tmp_path) as plain, ExitStack() as stack:
+        stack.callback((sender := Sender(tmp_path)).close)
+        recorder, account = plain.recorder, plain
+        environment = dict(plain.environment)
+        if scheme in _SERVED:
+            environment["REQUESTS_CA_BUNDLE"] = recorder.trust()
+            front = tls_in_front_of(recorder.url, recorder.context_for("127.0.0.1"))
+            account = plain.moved_to(stack.enter_context(front))
+        environment["SSL_CERT_DIR"] = folder_of_authorities(environment.pop("REQUESTS_CA_BUNDLE"), tmp_path / "ca")
+        answer = sender.send(account.spec, account.credentials, environment)
+        assert answer.get("whole") is True, answer
+        assert recorder.take_requests()
+        environment["SSL_CERT_DIR"] = folder_of_authorities(str(tmp_path / "other.pem"), tmp_path / "other")
+        assert sender.send(account.spec, account.credentials, environment).get("error") == "CloudError"
 
 
 @pytest.mark.quick_cases(3)

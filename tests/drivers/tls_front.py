@@ -1,14 +1,18 @@
-"""TLS in front of a server on this machine, as on a proxy with an https:// URL."""
+"""TLS in front of a server on this machine, as on a proxy with an https:// URL, and a folder of trusted authorities."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
 import ssl
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from urllib.parse import urlsplit
+
+import pytest
 
 
 def _copy(source: socket.socket, target: socket.socket) -> None:
@@ -51,3 +55,18 @@ def tls_in_front_of(url: str, context: ssl.SSLContext) -> Iterator[str]:
         yield f"https://127.0.0.1:{listener.getsockname()[1]}"
         listener.shutdown(socket.SHUT_RDWR)
         thread.join()
+
+
+def folder_of_authorities(file: str, folder: Path) -> str:
+    """Write each certificate of a file into a new folder, under the name by which OpenSSL finds it."""
+    folder.mkdir()
+    end = "-----END CERTIFICATE-----\n"
+    for text in Path(file).read_text().split(end)[:-1]:
+        command = ["openssl", "x509", "-noout", "-hash"]
+        try:
+            name = subprocess.run(command, input=text + end, capture_output=True, text=True, check=True).stdout.strip()
+        except FileNotFoundError:
+            pytest.skip("openssl, which names the files, is not installed")
+        (folder / f"{name}.0").write_text(text + end)
+    (folder / "note.txt").write_text("no certificate")
+    return str(folder)

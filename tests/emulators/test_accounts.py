@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import pytest
 
@@ -58,6 +58,16 @@ def test_accounts_of_one_service_know_nothing_of_each_other(api: str) -> None:
         assert {content for _, content in service.stored()} == {b"first", b"second", LARGE}
         for driver in (first, second, third):
             driver.close()
+
+
+def test_long_polls_without_a_token_are_for_the_account_that_issued_their_address() -> None:
+    with start_emulator("ideal", api="box") as service:
+        boxes = [BoxWire(service.open_account(number)) for number in (1, 2)]
+        for box in boxes:
+            server = urlsplit(box("OPTIONS", "/events").value["entries"][0]["url"])
+            box.folder("news")
+            assert box("GET", f"{server.path}?{server.query}", token="").value == {"message": "new_change"}
+            box.close()
 
 
 def test_an_account_has_the_same_token_after_a_reset_and_no_files() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -66,6 +67,15 @@ def test_a_viewer_reads_and_an_editor_writes_until_it_is_removed(wire: Wire, mem
     status = wire("sharing/check_remove_member_job_status", {"async_job_id": job}).value
     assert status[".tag"] == "complete"
     assert (read(member, folder_id), write(member, folder_id, b"x")) == (read_refusal, write_refusal)
+
+
+def test_a_long_poll_is_for_the_account_of_its_cursor(wire: Wire, member: Wire) -> None:
+    name, headers = "files/list_folder/longpoll", {"Content-Type": "application/json"}  # the service takes no token
+    for client in (wire, member):
+        cursor = client("files/list_folder/get_latest_cursor", {"path": ""}).value["cursor"]
+        client("files/upload", {"path": "/news"}, b"x")
+        reply = client.request("POST", f"/2/{name}", json.dumps({"cursor": cursor}).encode(), headers, name)
+        assert (reply.status, reply.value) == (200, {"changes": True})
 
 
 def test_member_list_includes_invited_people(wire: Wire, member: Wire) -> None:

@@ -141,6 +141,23 @@ def test_deleted_entries_give_way_to_new_ones() -> None:
     assert [entry.blob.data for entry in tree.list_revisions("/b.txt", 4).versions] == [b"3", b"2", b"1"]
 
 
+def test_the_id_of_a_deleted_file_leads_to_no_other_file_at_its_path() -> None:
+    tree, content = Tree(), BlockBlob.from_content(b"1")
+    old = tree.put("/a.txt", content, 0).node.id
+    tree.delete("/a.txt", 1)
+    assert tree.get(old, 1, include_deleted=True).is_gone
+    new = tree.put("/a.txt", content, 2).node.id
+    for include_deleted in (False, True):
+        with pytest.raises(StoreError, match="not_found"):
+            tree.get(old, 2, include_deleted=include_deleted)
+    with pytest.raises(StoreError, match="not_found"):
+        tree.delete(old, 2)
+    tree.delete(new, 3)
+    with pytest.raises(StoreError, match="not_found"):
+        tree.get(old, 3, include_deleted=True)
+    assert tree.get(new, 3, include_deleted=True).node.id == new
+
+
 @pytest.mark.parametrize(
     ("existing", "free"),
     [("/a.txt", "/a (1).txt"), ("/a", "/a (1)"), ("/.hidden", "/.hidden (1)"), ("/a.tar.gz", "/a.tar (1).gz")],

@@ -65,6 +65,20 @@ def test_importing_the_launcher_is_light() -> None:
     assert (out.strip(), err) == ("[]", "")
 
 
+def test_injected_resets_are_no_errors_in_the_log(tmp_path: Path) -> None:
+    with start_emulator("ideal", log_path=tmp_path / "log.txt") as running:
+        running.control(set={"faults.reset_rate": 1})
+        address = urlsplit(running.endpoint.url)
+        context = ssl.create_default_context(cafile=running.endpoint.ca_file)
+        headers = {"Authorization": f"Bearer {running.endpoint.credentials['access_token']}"}
+        for _ in range(10):  # half of the resets come after the request was executed
+            connection = http.client.HTTPSConnection(str(address.hostname), address.port, context=context)
+            connection.request("POST", "/2/users/get_current_account", b"null", headers)
+            with contextlib.closing(connection), pytest.raises((ConnectionError, http.client.BadStatusLine)):
+                connection.getresponse()
+    assert (tmp_path / "log.txt").read_text() == ""
+
+
 def test_stop_leaves_nothing(tmp_path: Path) -> None:
     running = start_emulator("ideal", log_path=tmp_path / "log.txt")
     folder = Path(running.endpoint.ca_file).parent

@@ -328,6 +328,38 @@ def test_link_with_password(sdk: dropbox.Dropbox, emulator: EmulatorService) -> 
     assert caught.value.error.is_shared_link_access_denied()
 
 
+def test_link_keeps_its_password_when_other_settings_change(
+    sdk: dropbox.Dropbox, emulator: EmulatorService, wire: Any
+) -> None:
+    emulator.control(set={"account.type": "business"})
+    sdk.files_upload(b"secret", "/a.txt")
+    protected = sharing.SharedLinkSettings(require_password=True, link_password="word")
+    url = sdk.sharing_create_shared_link_with_settings("/a.txt", protected).url
+    parts = urlsplit(url.replace("dl=0", "dl=1"))
+    for settings in (sharing.SharedLinkSettings(expires=datetime(2099, 1, 1)), sharing.SharedLinkSettings()):
+        link = sdk.sharing_modify_shared_link_settings(url, settings)
+        assert link.link_permissions.resolved_visibility.is_password()
+        with pytest.raises(ApiError) as caught:
+            sdk.sharing_get_shared_link_metadata(url, link_password="wrong")
+        assert caught.value.error.is_shared_link_access_denied()
+        assert wire.request("GET", f"{parts.path}?{parts.query}", b"", {}).status == 403
+    link = sdk.sharing_modify_shared_link_settings(url, sharing.SharedLinkSettings(require_password=False))
+    assert link.link_permissions.resolved_visibility.is_public()
+    assert wire.request("GET", f"{parts.path}?{parts.query}", b"", {}).value == b"secret"
+
+
+def test_link_for_a_team_stays_so_when_other_settings_change(sdk: dropbox.Dropbox, emulator: EmulatorService) -> None:
+    emulator.control(set={"account.type": "business"})
+    sdk.files_upload(b"x", "/a.txt")
+    team = sharing.SharedLinkSettings(audience=sharing.LinkAudience.team)
+    url = sdk.sharing_create_shared_link_with_settings("/a.txt", team).url
+    for settings in (
+        sharing.SharedLinkSettings(allow_download=False), sharing.SharedLinkSettings(require_password=False)
+    ):  # fmt: skip
+        link = sdk.sharing_modify_shared_link_settings(url, settings)
+        assert link.link_permissions.resolved_visibility.is_team_only()
+
+
 def test_account_and_space(sdk: dropbox.Dropbox, emulator: EmulatorService) -> None:
     account = sdk.users_get_current_account()
     assert account.account_type.is_business()

@@ -399,50 +399,7 @@ def test_upload_sessions_onto_existing_files_follow_conflict_behaviour(wire: Gra
     assert send(wire, url, b"abc", 0, 3).code == "nameAlreadyExists"
 
 
-# --- changes, links, people ---
-
-
-def test_changes(wire: GraphWire) -> None:
-    wire.put("folder/a.txt")
-    wire.put("b.txt")
-    first = wire("GET", f"{ROOT}/delta?$top=2")
-    all_names, page = names(first), first
-    while "@odata.nextLink" in page.value:
-        page = wire("GET", page.value["@odata.nextLink"])
-        all_names += names(page)
-    assert all_names == ["root", "folder", "a.txt", "b.txt"]
-    link = page.value["@odata.deltaLink"].replace("$top=2&", "")
-    assert names(wire("GET", link)) == []
-    wire.put("b.txt", b"changed")
-    wire("PATCH", f"{ROOT}:/b.txt", {"name": "c.txt"})
-    wire("DELETE", f"{ROOT}:/folder")
-    news = wire("GET", link).value["value"]
-    assert {(entry["name"], "deleted" in entry) for entry in news} == {
-        ("c.txt", False), ("folder", True), ("a.txt", True)
-    }  # fmt: skip
-    latest = wire("GET", f"{ROOT}/delta?token=latest")
-    assert latest.value["value"] == []
-    wire.put("d.txt")
-    assert names(wire("GET", latest.value["@odata.deltaLink"])) == ["d.txt"]
-    reply = wire("GET", f"{ROOT}/delta?token=other")
-    assert (reply.status, reply.code) == (410, "resyncRequired")
-    assert reply.headers["location"].endswith("/root/delta")
-
-
-def test_delta_lists_deleted_items_with_their_folder(wire: GraphWire) -> None:
-    wire.put("folder/kept.txt")
-    folder = wire.item("folder").value["id"]
-    for name in ("binned.txt", "purged.txt", "below/deep.txt"):
-        wire.put(f"folder/{name}")
-    inner_folder = wire.item("folder/below").value["id"]
-    link = wire("GET", f"{ROOT}/delta?token=latest").value["@odata.deltaLink"]
-    wire("DELETE", f"{ROOT}:/folder/binned.txt")
-    wire("POST", f"{ROOT}:/folder/purged.txt:/permanentDelete")
-    wire("DELETE", f"{ROOT}:/folder/below")
-    news = wire("GET", link).value["value"]
-    assert {entry["name"]: entry["parentReference"]["id"] for entry in news if "deleted" in entry} == {
-        "binned.txt": folder, "purged.txt": folder, "below": folder, "deep.txt": inner_folder
-    }  # fmt: skip
+# --- links ---
 
 
 def test_links_and_permissions(wire: GraphWire) -> None:
@@ -467,15 +424,6 @@ def test_links_and_permissions(wire: GraphWire) -> None:
     assert invited.value["value"][0]["roles"] == ["write"]
     assert wire("POST", f"{address}/invite", {"recipients": []}).status == 400
     assert wire("POST", f"{address}/createLink", {"type": "eat"}).status == 400
-
-
-def test_searching(wire: GraphWire) -> None:
-    for path in ("reports/it's 2026.txt", "reports/other.txt", "it's.txt"):
-        wire.put(path)
-    reply = wire("GET", f"{ROOT}/search(q='it''s')")
-    assert sorted(names(reply)) == ["it's 2026.txt", "it's.txt"]
-    assert names(wire("GET", f"{ROOT}/search(q='nothing')")) == []
-    assert names(wire("GET", "/v1.0/me/drive/search(q='other')")) == ["other.txt"]
 
 
 # --- tokens, refused requests and faults ---

@@ -335,6 +335,42 @@ def test_agents_with_signs_of_life_or_tests_of_their_own_are_not_killed() -> Non
     fleet.coordinator.close()
 
 
+def test_work_for_all_may_take_any_time_until_another_agent_waits() -> None:
+    fleet = Fleet(2, patience_s=0.4)
+    fleet.assign()
+    fleet.enter("gw0", "gw1")
+    fleet.meet("gw0", "once:work")
+    assert fleet.take("gw0") == YOUR_TURN
+    sleep_until_ns(due_ns(1.0))
+    assert fleet.killed == []
+    fleet.meet("gw1", "once:work")
+    sleep_until_ns(due_ns(0.2))
+    assert fleet.killed == [], "its patience begins now"
+    fleet.wait_until_killed("gw0")
+    assert fleet.take("gw1") == YOUR_TURN
+    fleet.coordinator.close()
+
+
+def test_an_agent_whose_question_is_not_answered_yet_is_not_silent() -> None:
+    """A user may take any time to answer. Meanwhile no message of the agent that asked is read, nor its process's."""
+    answered = threading.Event()
+    fleet = Fleet(2, patience_s=0.2, ask=lambda agent, note: note() if agent == "gw1" else None)
+    fleet.coordinator._answers["agree"] = lambda agent, payload: answered.wait(HANG_S)
+    fleet.assign()
+    fleet.enter("gw0", "gw1")
+    fleet.meet("gw0", "once:work")
+    fleet.meet("gw1", "once:work")
+    asking = threading.Thread(target=fleet.coordinator.receive, args=("gw0", Ask(0, "agree")))
+    asking.start()
+    sleep_until_ns(due_ns(1.0))
+    killed = list(fleet.killed)
+    answered.set()
+    asking.join()
+    assert killed == []
+    fleet.wait_until_killed("gw0")
+    fleet.coordinator.close()
+
+
 def test_dismissed_fleet_stops_with_a_reason(three_agents: Fleet) -> None:
     three_agents.enter("gw0", "gw1", "gw2")
     three_agents.meet("gw2", "sum:a", 1)

@@ -6,6 +6,8 @@ import time
 
 import pytest
 
+from tests.runs import SPREAD, Spread
+
 from .harness import FOLDER, FinishedRun, Lab, grid, keys
 
 INTERVAL_S = 0.1
@@ -187,6 +189,39 @@ def test_the_leader_is_lost_while_it_works_for_all(lab: Lab) -> None:
     assert run.info("test_two[folder:objects]")["missing_agents"] == {}
     # The sensors had been divided among three agents when the leader was lost. Its sensors are not tried.
     assert {sensor for sensor, _ in keys(run.records()["test_one"])} == {1, 2, 4, 5}
+
+
+SLOW_DRIVER = """
+    import time
+    from pytest_cloudbench.drivers.folder import FolderDriver
+
+    def slow_down(name):
+        method = getattr(FolderDriver, name)
+
+        def work_slowly(self, *args):
+            if name != "list" or "cloudbench-" in args[0]:
+                time.sleep(4)  # twice the patience, because no event marks the end of a patience
+            return method(self, *args)
+
+        setattr(FolderDriver, name, work_slowly)
+
+    for name in ("mkdir", "list", "delete"):
+        slow_down(name)
+"""
+
+
+@pytest.mark.slow
+@SPREAD
+def test_slow_work_for_all_agents_is_no_silence(lab: Lab, spread: Spread) -> None:
+    lab.write(SLOW_DRIVER, "conftest.py").write("""
+        def test_one(experiment, payloads):
+            load = {"arrival": FixedInterval(0.01), "sensors": 4, "ops_per_sensor": 2}
+            experiment.run(payloads.random(50), verify=True, **load).check()
+    """)
+    run = lab.run(*FOLDER, *spread, "-ocloudbench_patience=2")
+    assert run.status == 0, run.text
+    assert run.leftovers == []
+    assert "no sign of life" not in run.text
 
 
 @pytest.mark.slow

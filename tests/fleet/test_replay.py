@@ -87,9 +87,11 @@ def test_the_budget_of_a_trace_counts_its_bytes(lab: Lab) -> None:
 
 def test_the_load_of_a_trace() -> None:
     replay = Replay(parse_trace(HEAD + "1,0,put,9\n2,0,get,1\n3,0,put,5\n4,0,stat,0\n5,0,list,3\n1,1,list,0\n"))
-    assert find_traced_work(replay, range(3), 9) == TracedWork(6, 9 + 9 + 5, {(0, 1): (0, 9), (0, 3): (2, 5)})
-    assert find_traced_work(replay, range(1), 2) == TracedWork(2, 18, {(0, 1): (0, 9)})
-    assert find_traced_work(replay, (), 2) == TracedWork(0, 0, {})
+    assert find_traced_work(replay, range(3), 9) == TracedWork(
+        {Verb.PUT: 2, Verb.GET: 1, Verb.STAT: 1, Verb.LIST: 2}, 9 + 5, 9, {(0, 1): (0, 9), (0, 3): (2, 5)}
+    )
+    assert find_traced_work(replay, range(1), 2) == TracedWork({Verb.PUT: 1, Verb.GET: 1}, 9, 9, {(0, 1): (0, 9)})
+    assert find_traced_work(replay, (), 2) == TracedWork({}, 0, 0, {})
     assert find_traced_work(FixedInterval(1.0), range(3), 2) is None
     assert find_traced_work(FixedInterval(1.0), (), 2) is None
 

@@ -18,6 +18,12 @@ def test_a_session_without_fleet_items_serves_nobody(pytestconfig: pytest.Config
     assert session._serving is None
 
 
+def test_an_agent_without_a_process_of_its_own_is_not_killed(pytestconfig: pytest.Config) -> None:
+    session = ControllerSession(pytestconfig, "channel", "facts", lambda _: pytest.fail("it made a service"))
+    session.kill("main")
+    session.close()
+
+
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("name", ["experiment", "provider", "lab"])
 def test_fixture_requested_at_run_time_fails_with_advice(lab: Lab, name: str) -> None:

@@ -343,6 +343,13 @@ def test_a_relative_gate_bounds_the_worsening_and_never_an_improvement() -> None
     assert status("loss_rate:10%", 0.001, former=0) == "broken"
 
 
+def test_a_relative_gate_bounds_the_worsening_of_a_negative_number() -> None:
+    """A client that compresses well has an overhead below zero."""
+    assert status("overhead:10%", -0.5, former=-0.5) == "met"
+    assert status("overhead:10%", -0.46, former=-0.5) == "met"
+    assert status("overhead:10%", -0.44, former=-0.5) == "broken"
+
+
 def test_a_relative_gate_on_a_share_of_nothing_is_unknown() -> None:
     """No number is 10 % below zero, so the gate could never break."""
     gate = parse_gate("throughput:10%")

@@ -202,6 +202,15 @@ def test_operations_that_would_find_a_rise_of_the_margin_do() -> None:
     assert change <= 0.01
 
 
+@pytest.mark.parametrize("margin", [0.05, 0.1, 0.2, 0.3, 0.5])
+@pytest.mark.parametrize("ops", [1, 2, 5, 10, 15, 40])
+def test_search_for_enough_operations_ends_for_few_operations_and_wide_margins(margin: float, ops: int) -> None:
+    base = tuple(Reading(0.0, 0, ops, run=f"r{number}") for number in range(20))
+    needed_ops = operations_for(Check("t", "failed_rate", "rate", margin, base, base[0]), 1)
+    assert needed_ops is not None
+    assert needed_ops >= 1
+
+
 def test_no_number_of_operations_makes_up_for_runs_that_differ() -> None:
     before = tuple((3 + 9 * (number % 2), 300) for number in range(20))
     noisy = rate((8, 300), before=before)

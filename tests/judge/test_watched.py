@@ -15,6 +15,7 @@ from pytest_cloudbench.judge.watched import (
     TIMES_DOUBTED,
     capabilities,
     checks_of,
+    list_unjudged,
     parse_margins,
 )
 from pytest_cloudbench.load.gate.text import ruling_text
@@ -115,6 +116,37 @@ def test_silent_loss_breaks_gate_despite_clean_repetitions(lost: int, answer: st
         rulings = judge(checks_of("t", now, (), baseline, {}, [clean] * 3))
         (ruling,) = [candidate for candidate in rulings if candidate.check.metric == "silent_loss_rate"]
         assert (ruling.answer, ruling.why) == (answer, "not in 3 repetitions: intermittent" if lost else "")
+
+
+@pytest.mark.parametrize("metric", ["first_byte_p50", "refused_p50"])
+def test_a_margin_of_a_metric_that_no_run_has_makes_nothing_inconclusive(metric: str) -> None:
+    uploads = RUN | {metric: None}
+    assert answers_with(uploads, [uploads] * 20, {metric: 0.1}) == answers_with(uploads, [uploads] * 20, {})
+    downloads = RUN | {metric: 0.2}
+    assert answers_with(uploads, [downloads] * 20, {metric: 0.1})[metric] == "inconclusive", (
+        "a value must not go missing"
+    )
+
+
+@pytest.mark.parametrize(("value", "answer"), [(5300.0, "met"), (5800.0, "broken")])
+def test_the_users_margin_also_holds_for_exact_metrics(value: float, answer: str) -> None:
+    now = RUN | {"wire_bytes_per_op": value}
+    before = [RUN | {"wire_bytes_per_op": 5200.0}] * 20
+    assert answers_with(now, before, {})["wire_bytes_per_op"] == "broken"
+    assert answers_with(now, before, {"wire_bytes_per_op": 0.05})["wire_bytes_per_op"] == answer
+
+
+def answers_with(now: dict[str, Any], before: list[dict[str, Any]], margins: dict[str, float | None]) -> dict[str, str]:
+    rulings = judge(checks_of("t", now, (), before, margins, [now] * 3))
+    return {ruling.check.metric: ruling.answer for ruling in rulings}
+
+
+def test_margins_that_only_comparisons_of_two_sides_use_are_listed() -> None:
+    margins = parse_margins(
+        {"ok_rate": 0.1, "violation_rate": 0.05, "failed_rate": 0.1, "response_p99": "30%", "tue": 0.1, "p50": 0.1},
+        "here",
+    )
+    assert list_unjudged(margins) == ["ok_rate", "violation_rate"]
 
 
 def test_only_the_users_bound_or_an_accepted_run_allows_a_loss() -> None:

@@ -75,6 +75,8 @@ def test_late_run_before_an_accepted_one_is_ignored(tmp_path: Path) -> None:
         ("t.py::test_a", "t.py::test_b", ("t.py::test_a", "t.py::test_b")),
         ("t.py::test_a[x]", "u.py::test_b[x]", ("t.py::test_a", "u.py::test_b")),
         ("t.py::test_a[x-5]#up", "t.py::test_b[x-5]#up", ("t.py::test_a", "t.py::test_b")),
+        ("t.py::test_a#2", "t.py::test_b#2", ("t.py::test_a", "t.py::test_b")),
+        ("a[1]#b/t.py::test_a#2", "a[1]#b/t.py::test_b#2", ("a[1]#b/t.py::test_a", "a[1]#b/t.py::test_b")),
         ("t.py::test_a[x]", "u.py::test_a[y]", ("t.py::test_a[x]", "u.py::test_a[y]")),
         ("t.py::TestA::test[x]", "t.py::TestB::test[x]", ("t.py::TestA::test", "t.py::TestB::test")),
         ("t.py::test_a[it's $HOME]", "t.py::test_b[x y]", ("t.py::test_a[it's $HOME]", "t.py::test_b[x y]")),
@@ -122,9 +124,11 @@ def test_runs_that_could_not_be_compared_are_not_offered(tmp_path: Path, extra: 
 
 
 @pytest.mark.parametrize("here", [["t.py::test_a"], ["t.py::test_a[other]"]])
-def test_runs_of_a_test_of_this_session_are_not_offered(tmp_path: Path, here: list[str]) -> None:
-    store_runs(tmp_path, "t.py::test_a[x]", 3)
-    assert history(tmp_path).offer_renamed("t.py::test_b[x]", info(), here) == ""
+@pytest.mark.parametrize("remainder", ["[x]", "#2", "[x]#2"])
+def test_runs_of_a_test_of_this_session_are_not_offered(tmp_path: Path, here: list[str], remainder: str) -> None:
+    store_runs(tmp_path, f"t.py::test_a{remainder}", 3)
+    assert history(tmp_path).offer_renamed(f"t.py::test_b{remainder}", info(), here) == ""
+    assert list(history(tmp_path).last_runs(here)) == [f"t.py::test_a{remainder}"]
 
 
 @pytest.mark.parametrize(

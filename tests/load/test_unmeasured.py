@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -46,7 +47,7 @@ def prepare(
     clock = Clock()
     monkeypatch.setattr(unmeasured, "time", clock)
     provider: Any = AbsentProvider(clock, kind, each_s)
-    agent: Any = SimpleNamespace(stop=clock)
+    agent: Any = SimpleNamespace(stop=clock, sign_of_life=nullcontext)
     run_facts: Any = SimpleNamespace(owner="me", time_scale=1.0)
     return clock, provider, Unmeasured(agent, provider, run_facts)
 

@@ -88,6 +88,32 @@ def test_a_closed_port_is_no_round_trip() -> None:
         measure_round_trips(address, 3)
 
 
+def test_a_name_whose_first_address_does_not_answer_is_measured_at_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        gone = closed.getsockname()
+    with socket.create_server(("127.0.0.1", 0), backlog=16) as server:
+        tcp = (socket.AF_INET, socket.SOCK_STREAM, 6, "")
+        listed = [(*tcp, gone), (*tcp, server.getsockname())]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: listed)
+        assert len(measure_round_trips(("localhost", 443), 3)) == 3
+
+
+def test_an_address_whose_first_connect_fails_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        gone = closed.getsockname()
+    tried = list[object]()
+
+    class Counted(socket.socket):
+        def connect(self, address: Any) -> None:
+            tried.append(address)
+            super().connect(address)
+
+    monkeypatch.setattr(socket, "socket", Counted)
+    with pytest.raises(ConnectionRefusedError):
+        measure_round_trips(gone, 3)
+    assert tried == [gone]
+
+
 _SINK = """
 import socket, sys
 with socket.create_server((sys.argv[1], 0)) as server:

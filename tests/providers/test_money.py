@@ -13,11 +13,15 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench.load.conductor.costs import Price, Spending, estimate_usd, load_work, price_of
+from pytest_cloudbench.load.engine.operations import Deal, make_load_shape
+from pytest_cloudbench.load.estimate import count_work
 from pytest_cloudbench.load.messages import LoadShape, Start, Subject
-from pytest_cloudbench.load.request import EntryOptions
+from pytest_cloudbench.load.request import EntryOptions, Files, Load
 from pytest_cloudbench.model import UsageError, Verb
 from pytest_cloudbench.providers import Providers
-from pytest_cloudbench.support.clock import wait_for
+from pytest_cloudbench.support.clock import due_ns, sleep_until_ns, wait_for
+from pytest_cloudbench.workload.payload import RandomPayload
+from pytest_cloudbench.workload.trace import Replay, parse_trace
 from tests.fleet.harness import Lab
 from tests.limits import HANG_S
 from tests.runs import SPREAD, Spread
@@ -41,6 +45,22 @@ def test_an_estimate_is_requests_and_bytes_that_leave() -> None:
     assert estimate_usd(PRICE, load_work(make_start(Verb.DELETE).load), {}) == pytest.approx(0.1), (
         "what has no price costs nothing"
     )
+
+
+def test_a_replayed_trace_costs_what_the_estimate_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_cloudbench.load.conductor.costs.price_of", lambda scheme: PRICE)
+    rows = "0,0,put,5000000000\n1,0,get,0\n2,0,get,0\n3,0,get,0\n4,0,stat,0\n"
+    replay = Replay(parse_trace(f"time,sensor,operation,size\n{rows}"))
+    load = Load(RandomPayload("seed", 1), arrival=replay, sensors=1, ops_per_sensor=5)
+    deal, files = Deal.from_load(load, None), Files("/f", RandomPayload("seed", 1))
+    shape = make_load_shape(load, deal, files, prepares=False)
+    assert LoadShape.from_plain(shape.plain()) == shape
+    usd = 0.01 + 3 * 0.001 + 0.1 + 15 * 2.0
+    for work in (load_work(shape), count_work(load, deal, files)):
+        assert work.ops == {Verb.PUT: 1, Verb.GET: 3, Verb.STAT: 1, Verb.LIST: 1}
+        assert estimate_usd(PRICE, work, {}) == pytest.approx(usd)
+    line = Spending(usd, True, lambda: None).begin(make_start().replace(load=shape), [("acme", {})])
+    assert "about 5 operations, 5,000,000,000 bytes up, 15,000,000,000 down, at least 12 s, about $30.11" in line
 
 
 def test_shipped_prices_have_a_source_and_a_date() -> None:
@@ -185,11 +205,15 @@ def test_a_bound_on_money_needs_a_price(lab: Lab, account: tuple[str, Path]) -> 
 
 
 @pytest.mark.quick_cases(1)
-@pytest.mark.parametrize(("answer", "passes"), [("y", True), ("n", False), ("", False)])
-def test_a_terminal_is_asked(lab: Lab, account: tuple[str, Path], answer: str, passes: bool) -> None:
+@pytest.mark.parametrize(
+    ("answer", "passes", "think_s"), [("y", True, 0.0), ("n", False, 0.0), ("", False, 0.0), ("y", True, 5.0)]
+)
+def test_a_terminal_is_asked(lab: Lab, account: tuple[str, Path], answer: str, passes: bool, think_s: float) -> None:
+    """The user may think for longer than the patience, because no silent agent is to blame for that."""
     spec, folder = account
     lab.write(SMALL)
-    argv = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--provider", spec, "-n", "1"]
+    argv = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--provider", spec, "-n", "2"]
+    argv += ["-ocloudbench_patience=2"] if think_s else []
     environment = {name: value for name, value in os.environ.items() if name != "CI" and not name.startswith("PYTEST")}
     pid, master = pty.fork()
     if not pid:
@@ -208,12 +232,14 @@ def test_a_terminal_is_asked(lab: Lab, account: tuple[str, Path], answer: str, p
     reader.start()
     assert wait_for(lambda: b"Go on? [y/N]" in output, HANG_S, poll_s=0.05), output.decode()
     assert not [path for path in folder.rglob("*") if path.is_file()], "not before the answer"
+    sleep_until_ns(due_ns(think_s))
     os.write(master, f"{answer}\n".encode())
     _, status = os.waitpid(pid, 0)
     reader.join(HANG_S)
     os.close(master)
     assert (os.waitstatus_to_exitcode(status) == 0) == passes, output.decode()
     assert passes or b"you did not agree" in output
+    assert b"no sign of life" not in output
 
 
 def test_service_started_by_the_run_costs_nothing(lab: Lab) -> None:

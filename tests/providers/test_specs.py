@@ -185,6 +185,12 @@ def test_resolving_needs_no_credentials_but_checking_does(monkeypatch: pytest.Mo
     check("mirror:dropbox,dropbox", 1.0)
 
 
+def test_only_a_part_of_a_provider_may_be_lost(tmp_path: Path) -> None:
+    check(f"mirror:emulated:ideal,folder:{tmp_path}/lost", 1.0)
+    with pytest.raises(SpecError, match=r"there is no folder .*/lost"):
+        check(f"folder:{tmp_path}/lost", 1.0)
+
+
 def test_equal_children_without_a_service_are_two_accounts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOUDBENCH_DROPBOX_ACCESS_TOKEN", "token-of-one")
     monkeypatch.setenv("CLOUDBENCH_DROPBOX_2_ACCESS_TOKEN", "token-of-two")

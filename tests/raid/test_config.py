@@ -47,6 +47,10 @@ BAD: dict[str, tuple[dict[str, str | None], str]] = {
         {"metadata": '"one/of/it.sqlite"'},
         "one/of/it.sqlite is in the folder of the child folder:{here}/one: its provider could read the names",
     ),
+    "a folder of nobody": (
+        {"children": '["emulated:ideal", "folder:~nobodyx/a"]'},
+        "children: cannot use the folder of the child folder:~nobodyx/a: ",
+    ),
     "a child in a child": (
         {"m": "2", "children": '["emulated:ideal", "folder:{here}/one", "folder:{here}/one/two"]'},
         "folder:{here}/one/two is inside folder:{here}/one: they would fail together",

@@ -265,7 +265,12 @@ def test_a_package_that_arrives_after_its_write_failed_is_deleted(make_array: Ma
         refusal(ErrorKind.SERVER, lambda: driver.put("/a", Literal(b"content")))
         assert wait_for(lambda: driver.array.pending.count == 1, HANG_S, poll_s=0.01), "the second child has its own"
         delete_leftovers(driver.array, driver.array.metadata.garbage(), Costs())
-        assert [package.child for package in driver.array.metadata.garbage()] == [2], "it may still arrive"
+
+        def list_garbage() -> list[int]:
+            return [package.child for package in driver.array.metadata.garbage()]
+
+        # The upkeep may have been quicker to claim the others, and deletes them a moment later.
+        assert wait_for(lambda: list_garbage() == [2], HANG_S, poll_s=0.01), "it may still arrive"
         array_folder.children[2].thawed.set()
         assert driver.settle(HANG_S)
         assert [len(child.packages) for child in array_folder.children] == [0, 0, 0]
@@ -370,23 +375,6 @@ def test_a_package_stored_by_a_failed_put_is_deleted_with_its_object(make_array:
         slow.thawed.set()
         assert driver.settle(HANG_S)
         assert [len(child.packages) for child in array_folder.children] == [0, 0, 0]
-
-
-def test_a_child_with_a_full_queue_is_skipped_and_rebuilt_later(
-    make_array: MakeArray, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Packages for a frozen child do not fill the memory. They are noted, and rebuilt later."""
-    monkeypatch.setattr("pytest_cloudbench.raid.transfers._MOST_QUEUED_BYTES", 10_000)
-    array_folder = make_array(2, 1, durability="k+0")
-    with array_folder.opened() as driver:
-        array_folder.children[2].frozen = {"put"}
-        for number in range(6):
-            driver.put(f"/{number}", Literal(bytes(10_000)))
-        assert array_folder.children[2].called_verbs.count("put") <= 3  # two from writes, and one from rebuilding
-        assert {package.child for package in driver.array.metadata.missing_packages()} == {2}
-        array_folder.children[2].thawed.set()
-        assert driver.settle(HANG_S)
-        assert len(array_folder.children[2].packages) == 6
 
 
 def test_an_ended_transfer_keeps_no_package_in_memory(make_array: MakeArray, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,6 +93,7 @@ def test_kills_at_any_time_lose_nothing_that_was_acknowledged(
     make_array: Callable[..., ArrayFolder], loses_metadata: bool
 ) -> None:
     array_folder, rng, expected = make_array(), random.Random(5), dict[str, bytes]()
+    written = set[tuple[str, bytes]]()
     for round_ in range(15):
         operation: list[str] = []
         for words in run_until_killed(array_folder.folder, round_, rng.randrange(1, 30)):
@@ -101,12 +102,16 @@ def test_kills_at_any_time_lose_nothing_that_was_acknowledged(
                 continue
             if words[0] == "done":
                 expected = apply_operation(operation, round_, expected)
+                written |= expected.items()
             operation = []
         if loses_metadata:
             array_folder.lose_metadata()
         with array_folder.opened() as driver:
             objects = {entry.path: b"".join(driver.get(entry.path)) for entry in driver.list("/")}
-            assert objects in (expected, apply_operation(operation, round_, expected)), (round_, operation)
+            kept = objects
+            if loses_metadata:  # a deleted object comes back if a child had not deleted its package yet
+                kept = dict(item for item in objects.items() if item[0] in expected or item not in written)
+            assert kept in (expected, apply_operation(operation, round_, expected)), (round_, operation)
             expected = objects
             if loses_metadata:  # a kill may leave too few packages of a version, which is then unknown
                 discard_incomplete_versions(driver.array)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import random
 import tarfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -22,9 +24,11 @@ from pytest_cloudbench.raid.costs import Costs
 from pytest_cloudbench.raid.driver import open_array, prepare_array
 from pytest_cloudbench.raid.maintenance import export_objects, note_all_missing, rebalance_array, repair_array
 from pytest_cloudbench.raid.reading import read_object
+from pytest_cloudbench.raid.recovery import list_children
 from pytest_cloudbench.raid.survey import survey_array
 from pytest_cloudbench.raid.writing import write_object
 from pytest_cloudbench.workload.payload.contents import Literal
+from tests.limits import HANG_S
 
 from .harness import ArrayFolder, Child
 
@@ -135,6 +139,69 @@ def test_only_a_scrub_finds_a_flipped_bit(make_array: MakeArray, at: int) -> Non
         assert [child.damaged for child in state.children] == [0, 0, 1]
         assert repair_array(array).mended == 1
         assert survey_array(array, deep=True).is_healthy
+
+
+@pytest.mark.parametrize("cut_bytes", [1, 100])
+def test_a_package_that_was_cut_short_is_rebuilt(make_array: MakeArray, cut_bytes: int) -> None:
+    array_folder = write_files(make_array(2, 1))
+    with opened_array(array_folder) as array:
+        (cut,) = packages_of(array, array_folder, "/a", child=2)
+        os.truncate(cut, cut.stat().st_size - cut_bytes)
+        assert [child.missing for child in survey_array(array).children] == [0, 0, 1]
+    array_folder.lose_metadata()
+    with opened_array(array_folder) as array:
+        assert [package.child for package in array.metadata.missing_packages()] == [2]
+        assert repair_array(array).mended == 1
+        assert survey_array(array, deep=True).is_healthy
+
+
+def packages_of(array: Array, array_folder: ArrayFolder, path: str, child: int) -> list[Path]:
+    row = array.metadata.find(path)
+    assert row is not None
+    packages = array_folder.children[child].packages
+    return [packages[name] for name in array.package_names(row.version, child, row.segments)]
+
+
+def after_listing(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> None:
+    """Let something happen between the listing of a survey and its reading of the metadata."""
+
+    def list_then_act(array: Array) -> Any:
+        listed = list_children(array)
+        action()
+        return listed
+
+    monkeypatch.setattr("pytest_cloudbench.raid.survey.list_children", list_then_act)
+
+
+def test_an_object_whose_write_ends_during_a_survey_is_not_examined(
+    make_array: MakeArray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array_folder = write_small_files(make_array(2, 1))
+    with opened_array(array_folder) as array, ThreadPoolExecutor(1) as executor:
+        slow = array_folder.children[0]
+        slow.frozen = {"put"}
+        put = executor.submit(write_object, array, "/new", Literal(b"new"), Costs())
+        assert slow.has_frozen.wait(HANG_S)
+
+        def end_write() -> None:
+            slow.thawed.set()
+            assert put.result(HANG_S)
+
+        after_listing(monkeypatch, end_write)
+        state = survey_array(array)
+        assert (state.objects, state.written_meanwhile, state.is_healthy) == (2, 1, True)
+        assert not array.metadata.missing_packages()
+
+
+def test_objects_that_move_during_a_survey_are_not_examined(
+    make_array: MakeArray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array_folder = write_small_files(make_array(2, 2))
+    with opened_array(array_folder, placement=_FixedPlacement(0, 1, 1, 1)) as array:
+        after_listing(monkeypatch, lambda: rebalance_array(array))
+        state = survey_array(array)
+        assert (state.objects, state.written_meanwhile, state.unreadable) == (0, 2, 0)
+        assert not array.metadata.missing_packages()
 
 
 def test_strange_packages_are_counted_and_kept(make_array: MakeArray) -> None:

@@ -198,6 +198,36 @@ def test_objects_unreadable_after_metadata_loss_are_reported(make_array: MakeArr
         assert_healthy(driver)
 
 
+def test_a_version_that_silent_children_may_complete_is_not_discarded(make_array: MakeArray) -> None:
+    array_folder = make_array(2, 2)
+    with array_folder.opened() as driver:
+        write_all(driver, a="1")
+    array_folder.lose_metadata()
+    array_folder.lose_child(0)
+    with array_folder.opened() as driver:
+        for child in array_folder.children[2:]:
+            child.fails = {"list": ErrorKind.NETWORK}
+        assert contents_of(driver) == {}, "one package of two can be seen"
+        assert discard_incomplete_versions(driver.array) == 0
+        assert survey_array(driver.array).unknown_paths == ["/a"]
+    with array_folder.opened() as driver:
+        assert driver.recover().objects == 1
+        assert contents_of(driver) == {"a": "1"}
+
+
+def test_a_version_that_silent_children_cannot_complete_is_discarded(make_array: MakeArray) -> None:
+    array_folder = make_array(3, 1)
+    with array_folder.opened() as driver:
+        write_all(driver, a="1")
+    array_folder.lose_metadata()
+    for child in (0, 1):
+        array_folder.lose_child(child)
+    with array_folder.opened() as driver:
+        array_folder.children[3].fails = {"list": ErrorKind.NETWORK}
+        assert contents_of(driver) == {}
+        assert discard_incomplete_versions(driver.array) == 1
+
+
 @pytest.mark.parametrize("count", [0, 1, 2])
 def test_an_object_half_deleted_after_a_backup_is_reported(make_array: MakeArray, count: int) -> None:
     """A process that was killed while it deleted the object's three packages may have left some of them."""

@@ -11,6 +11,7 @@ import pytest
 from pytest_cloudbench.report.comparison import (
     compared_experiments,
     emphasize_best,
+    rank_hosts,
     rank_providers,
     render_comparison,
     render_hosts,
@@ -101,6 +102,17 @@ def test_mix_of_emulated_and_real_has_a_note() -> None:
     assert emulated[-2] == "note: all are emulated: this compares profiles, clients and loopback, not services"
 
 
+def test_unknown_emulation_is_named() -> None:
+    kinds = {"dropbox": False, "box": None, "gdrive": "elsewhere"}
+    lines = render_comparison([make_finding(name, 0.1, emulated=kind) for name, kind in kinds.items()], 200)
+    assert lines[-2] == (
+        "note: not emulated: dropbox; unknown whether emulated: box, gdrive. "
+        "A difference between these kinds is not one between services"
+    )
+    unknown = render_comparison([make_finding(name, 0.1, emulated=None) for name in "ab"], 200)
+    assert not [line for line in unknown if line.startswith("note: ")]
+
+
 def test_single_provider_has_no_comparison() -> None:
     assert render_comparison([make_finding("dropbox", 0.1)], 80) == []
     assert render_comparison([], 80) == []
@@ -129,6 +141,36 @@ def test_repeats_of_a_bench_file_give_the_spread() -> None:
     assert rows(lines)["a"] == ["0.00%", "100*"]
     assert lines.count("test_worst_case upload") == 1
     assert compared_experiments(findings) == {f"{TEST}#{label}" for label in labels}
+
+
+def test_numbers_in_labels_of_a_test_are_no_repeats() -> None:
+    """A page finds each experiment by its name."""
+    names = [f"{TEST}#size-1000", f"{TEST}#size-100000"]
+    findings = [replace(make_finding(provider, 0.1), experiment=name) for name in names for provider in ("a", "b")]
+    lines = render_comparison(findings, 80)
+    assert [line for line in lines if "size" in line] == ["test_worst_case size-1000", "test_worst_case size-100000"]
+    assert [standing.experiment for standing in rank_providers(findings)[0]] == names
+    by_hosts = [replace(by_host({"oslo": 0.1, "lima": 0.3}), experiment=name) for name in names]
+    assert [standing.experiment for standing in rank_hosts(by_hosts)] == names
+
+
+def test_every_repeat_counts_for_the_number_of_successes() -> None:
+    """A median of successes excludes a provider, and errors are those of all repeats."""
+    bad = {"ok": 250, "lost": 250, "ok_rate": 0.5, "loss_rate": 0.5, "failed": 250}
+    findings = [
+        replace(make_finding(name, p50_s, **changes), experiment=f"{TEST}#upload{ending}")
+        for ending, changes in (("", bad), ("-2", bad), ("-3", {}))
+        for name, p50_s, changes in (("a", 0.01, changes), ("b", 0.1, {}))
+    ]
+    lines = render_comparison(findings, 80)
+    assert rows(lines)["a"] == ["50.00%", "500", "10"]
+    assert rows(lines)["b"] == ["0.00%", "0", "100"]
+    assert "  not judged: p50 ms (the others completed fewer operations)" in lines
+
+
+def test_conclusion_of_a_loss_rate_alone_is_compared() -> None:
+    findings = [make_finding(name, None, ok_rate=None, loss_rate=share) for name, share in (("a", 0.0), ("b", 0.5))]
+    assert rows(render_comparison(findings, 80))["b"] == ["50.00%"]
 
 
 def test_conclusion_shows_its_metrics() -> None:

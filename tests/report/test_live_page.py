@@ -5,6 +5,8 @@ from __future__ import annotations
 import http.client
 import re
 import socket
+import struct
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
@@ -140,6 +142,33 @@ def test_stalled_request_does_not_block_others(live_page: LivePage) -> None:
     address = live_page.address.split("/")[2].split(":")
     with socket.create_connection((address[0], int(address[1]))):
         assert request(live_page)[0] == 200
+
+
+def test_browser_that_goes_away_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    page = LivePage(0, lambda: OVERVIEW, LiveDigests())
+    others = {*threading.enumerate()}
+    try:
+        with socket.create_connection(("127.0.0.1", int(page.address.split(":")[2].partition("/")[0]))) as browser:
+            browser.sendall(b"GET / HT")
+            assert wait_for(lambda: bool({*threading.enumerate()} - others), HANG_S, poll_s=0.001), "it is served"
+            browser.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close with a reset
+        assert wait_for(lambda: {*threading.enumerate()} <= others, HANG_S, poll_s=0.001), "nobody is served"
+    finally:
+        page.close()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_mistake_of_the_page_is_reported(capfd: pytest.CaptureFixture[str]) -> None:
+    def read() -> Overview:
+        raise ZeroDivisionError
+
+    page = LivePage(0, read, LiveDigests())
+    try:
+        with pytest.raises(http.client.RemoteDisconnected):
+            request(page)
+    finally:
+        page.close()
+    assert "ZeroDivisionError" in capfd.readouterr().err
 
 
 def test_used_port_is_an_error(live_page: LivePage) -> None:

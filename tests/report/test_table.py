@@ -129,6 +129,12 @@ def test_throttling_is_separate_from_failure() -> None:
     }  # fmt: skip
 
 
+def test_throughput_of_small_files_is_not_zero() -> None:
+    rates = (None, 999.0, 1_234_567.0, 1.25e9)
+    loads = [Finding(info(threads=4, throughput=rate), f"{TEST}[{rate}]") for rate in rates]
+    assert [row["MB/s"] for row in columns(*loads)] == ["-", "0.000999", "1.23", "1,250"]
+
+
 def test_each_test_has_its_own_table() -> None:
     text = lines(
         Finding(info()), Finding(info(files=7), nodeid=f"{TEST}[9-1s]"),

@@ -52,6 +52,18 @@ def test_resumed_series_returns_its_lines_and_continues_counts(tmp_path: Path) -
     assert not list(tmp_path.rglob("*.tmp"))
 
 
+def test_second_series_of_a_name_does_not_replace_the_first(tmp_path: Path) -> None:
+    """A session runs a test again to compare two sides, or to repeat it for the gate."""
+    names = []
+    for number in range(3):
+        file = series.create_series(tmp_path / "a.jsonl", HEADER)
+        file.add(session_line(number))
+        file.close()
+        names.append(file.path.name)
+    assert names == ["a.jsonl", "a-2.jsonl", "a-3.jsonl"]
+    assert [list(series.read_lines(tmp_path / name)) for name in names] == [[session_line(at_s)] for at_s in range(3)]
+
+
 @pytest.mark.parametrize("end", [b'{"round":1,"en', b'{"round":1,"ended_s":5}', b"\x00\x00\x00\n", b"17\n"])
 def test_a_torn_last_line_is_cut_off(tmp_path: Path, end: bytes) -> None:
     path = write_series(tmp_path / "a.jsonl", session_line(0.0), round_line(0, 3.0))

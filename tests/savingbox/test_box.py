@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -15,10 +16,12 @@ from typing import Any
 
 import pytest
 
+from pytest_cloudbench.commands.cli import main
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.savingbox.batching.batcher import BatchRules, Change, pushes
 from pytest_cloudbench.savingbox.box import Event, SavingBox, read_status, state_path
 from pytest_cloudbench.savingbox.engine import Trouble
+from pytest_cloudbench.savingbox.side import FolderSide
 from pytest_cloudbench.support.clock import now_ns, sleep_until_ns, wait_for
 from pytest_cloudbench.support.watching import Inotify
 from tests.limits import HANG_S
@@ -241,6 +244,60 @@ def test_once_is_done_at_once_with_files_of_this_moment(home: Path) -> None:
         assert tree(home / "box") == tree(home / "sync")
 
 
+def test_once_says_that_it_left_a_folder_alone(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    list_rows = FolderSide._list_rows
+
+    def refuse(side: FolderSide, folder: str, open_folders: list[str]) -> list[bytes]:
+        if folder == "closed":  # permissions do not bind root, who runs many of these tests
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return list_rows(side, folder, open_folders)
+
+    write(home / "box/closed/a", "1")
+    write(home / "box/b", "2")
+    words = ["savingbox", str(home / "box"), str(home / "sync"), "--once", "--state", str(home / "state")]
+    with monkeypatch.context() as patched:
+        patched.setattr(FolderSide, "_list_rows", refuse)
+        for _ in range(2):
+            assert main(words) == 1
+            assert "failed: 'closed' cannot be read (Permission denied) and is left alone\n" in capsys.readouterr().out
+            assert texts(home / "sync") == {"b": "2"}
+    assert main(words) == 0
+    assert are_equal(home)
+
+
+@pytest.mark.parametrize("name", ["/dev/full", "/dev/null"])
+def test_once_is_done_though_its_output_cannot_be_written(home: Path, name: str) -> None:
+    if not Path(name).exists():
+        pytest.skip(f"needs {name}, as Linux has it")
+    write(home / "box/a", "1")
+    write(home / "sync/\u6f22", "2")
+    with open(name, "w") as output:
+        finished = subprocess.run(
+            [*command_line(home), "--once"], stdout=output, stderr=subprocess.PIPE, text=True, check=False,
+            timeout=HANG_S, env={**os.environ, "PYTHONIOENCODING": "ascii:strict"},
+        )  # fmt: skip
+    assert (finished.returncode, finished.stderr) == (0, "")
+    assert are_equal(home)
+
+
+def test_a_closed_terminal_ends_no_savingbox(home: Path) -> None:
+    terminal, output = os.openpty()
+    process = subprocess.Popen(
+        command_line(home), stdout=output, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    os.close(output)
+    assert b"watching by" in os.read(terminal, 1 << 16)
+    os.close(terminal)
+    for name in ("a", "b"):
+        write(home / "box" / name, name)
+        assert wait_for(lambda: are_equal(home) or process.poll() is not None, HANG_S, poll_s=0.02)
+    process.send_signal(signal.SIGTERM)
+    assert finish(process)[::2] == (0, "")
+    assert texts(home / "sync") == {"a": "a", "b": "b"}
+
+
 @pytest.mark.slow
 def test_sigkill_at_any_time_loses_nothing(home: Path) -> None:
     """A writer keeps writing while savingboxes start and are killed. The last one makes both folders equal."""
@@ -298,8 +355,6 @@ def test_sigkill_at_any_time_loses_nothing(home: Path) -> None:
 def test_bad_input_is_reported_in_one_line(
     home: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pytest_cloudbench.commands.cli import main
-
     for folder in ("box/inner", "box/in\nside"):
         (home / folder).mkdir()
     for name in ("file", "fi\nle"):
@@ -308,6 +363,21 @@ def test_bad_input_is_reported_in_one_line(
     assert main(["savingbox", *arguments, "--state", "state"]) == 4
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
+
+
+@pytest.mark.parametrize("folder", ["box", "box/inner", "sync", "link", ""])
+def test_a_state_file_that_would_be_mirrored_is_refused(
+    home: Path, folder: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(home)
+    monkeypatch.setenv("XDG_STATE_HOME", str(home / "box"))
+    (home / "link").symlink_to("sync")
+    options = ["--state", f"{folder}/state"] if folder else []
+    assert main(["savingbox", "box", "sync", "--once", *options]) == 4
+    (line,) = capsys.readouterr().err.splitlines()
+    name = "sync folder" if folder in ("sync", "link") else "savingbox"
+    assert re.fullmatch(rf"cloudbench: '.*\.sqlite': is in the {name} '.*', which .*; expected --state FOLDER .*", line)
+    assert not tree(home / "box")
 
 
 def test_nested_folders_are_refused_through_a_bind_mount(home: Path) -> None:

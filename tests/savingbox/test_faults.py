@@ -300,7 +300,10 @@ def test_a_folder_that_cannot_be_read_deletes_nothing(pair: Pair) -> None:
     pair.engine.take_scan(unreadable, pair.scan_side(pair.mirror.sync), pair.now_ns)
     pair.engine.take_scan(pair.scan_side(pair.mirror.box), unreadable, pair.now_ns)
     assert (len(pair.engine.batcher), pair.engine.incoming) == (0, {})
+    assert pair.engine.unread_folders == {"d"}
     assert "'d' cannot be read" in pair.troubles("failed")[0]
+    pair.scan()
+    assert not pair.engine.unread_folders
 
 
 # --- files in use ---

@@ -251,6 +251,16 @@ def test_both_changed_and_both_are_kept(pair: Pair, change: Callable[[Path, str]
     assert name in message
 
 
+@pytest.mark.parametrize("name", ["\u6f22" * 80, f"a.{'x' * 240}"], ids=["stem", "ending"])
+def test_both_are_kept_of_a_file_with_the_longest_name(pair: Pair, name: str) -> None:
+    write(pair.box / name, "mine")
+    write(pair.sync / name, "theirs")
+    pair.settle()
+    assert pair.troubles("failed") == []
+    assert sorted(pair.equal_texts().values()) == ["mine", "theirs"]
+    assert pair.equal_texts()[name] == "mine"
+
+
 def test_both_created_different_files_of_one_name(pair: Pair) -> None:
     write(pair.box / ".conf", "mine")
     write(pair.sync / ".conf", "theirs")

@@ -105,6 +105,16 @@ def test_damaged_content_fails(tmp_path: Path) -> None:
     assert "content or size differed from what was uploaded" in ended.stdout
 
 
+@pytest.mark.quick_cases(1)
+@pytest.mark.parametrize("command", ["put", "get", "mixed"])
+def test_time_without_an_operation_fails(tmp_path: Path, command: str) -> None:
+    (tmp_path / "store").mkdir()
+    ended = run(tmp_path, command, "folder:store", "--rate", "2/h", "--for", "200ms", "--size", "10")
+    assert ended.returncode == 1, ended.stdout
+    assert "no operation was due in this time: choose a longer --for or a higher --rate" in ended.stdout
+    assert "content or size differed" not in ended.stdout
+
+
 @pytest.mark.slow
 def test_two_loads_are_told_apart_and_equal_ones_compared(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()

@@ -14,7 +14,9 @@ from pytest_cloudbench import ClientFacts, LocalClient, Overheard, OverheardFlow
 from pytest_cloudbench.lab.clients.base import Proof
 from suites.security import authority, clients, convergence, shared_server, transit
 from suites.security.clients import Observed, Secret
+from suites.security.tap import TappedFlow
 from tests.fleet.harness import Lab
+from tests.net.traffic import craft
 
 from .clients import skip_if_unavailable
 from .harness import SUITES
@@ -29,6 +31,15 @@ def ask(lab: Lab, client: str, only: str = "test_table_2_1") -> dict[str, str]:
     assert set(run.counts()) <= {"passed", "deselected"}, run.text
     answers = {name.partition("[")[2].removesuffix("]"): entry["extra_info"] for name, entry in run.entries.items()}
     return {"".join(name.split(client)).strip("-"): info["answer"] for name, info in answers.items()}
+
+
+@pytest.mark.parametrize("ciphers", ["ECDHE-ECDSA-AES128-GCM-SHA256", "ECDHE-ECDSA-NULL-SHA"])
+def test_tls_without_encryption_protects_nothing(ciphers: str) -> None:
+    up, down = craft.tls(f"{ciphers}:@SECLEVEL=0", TEXT)
+    flow = TappedFlow("files.example.com:443", bytearray(up), bytearray(down))
+    is_plain = "NULL" in ciphers
+    assert flow.protocol == ("" if is_plain else f"TLSv1.2 {ciphers}")
+    assert transit.judge_protection([flow], BAIT).answer == ("no" if is_plain else "yes")
 
 
 @pytest.mark.slow

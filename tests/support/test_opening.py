@@ -96,3 +96,11 @@ def test_a_file_of_the_size_that_it_may_have(tmp_path: Path) -> None:
         opening.read_file(tmp_path / "none")
     with pytest.raises(ValueError, match="null"):
         opening.read_file("a\0b")
+
+
+@pytest.mark.parametrize("letter", ["a", "ü", "\N{GRINNING FACE}"])
+def test_a_file_of_the_longest_name_is_written_whole(tmp_path: Path, letter: str) -> None:
+    path = tmp_path / (letter * (255 // len(letter.encode())))
+    opening.write_whole(path, lambda file: file.write(b"content"))
+    assert path.read_bytes() == b"content"
+    assert list(tmp_path.iterdir()) == [path]

@@ -7,6 +7,7 @@ import html
 import json
 import logging
 import random
+import re
 import string
 import subprocess
 import sys
@@ -124,6 +125,42 @@ def test_text_without_a_secret_is_left_as_it_is(text: str) -> None:
 def test_short_and_odd_secrets(redactor: redact._Redactor, secret: str, text: str, cleaned: str) -> None:
     redactor.learn([secret])
     assert redactor.clean(text) == cleaned
+
+
+ODD_SECRETS = ("größer-als-8", "naïve-日本語-key", "rocket-🚀-key", "日本語のパスワード", "ÿÿÿÿÿÿÿÿ", "🚀" * 30)
+ODD_ENCODINGS: Mapping[str, Callable[[str], str]] = {
+    **ENCODINGS,
+    "json, all": lambda text: re.sub("(....)", r"\\u\1", text.encode("utf-16-be").hex().upper()),
+    "ascii": lambda text: ascii(text)[1:-1],
+    "json in ascii": lambda text: ascii(json.dumps(text))[2:-2],
+    "repr of bytes": lambda text: repr(text.encode())[2:-1],
+    "repr of bytes, all": lambda text: "".join(f"\\x{byte:02X}" for byte in text.encode()),
+}
+
+
+@pytest.mark.parametrize("secret", ODD_SECRETS, ids=ascii)
+def test_a_secret_in_any_script_is_found_in_every_encoding(redactor: redact._Redactor, secret: str) -> None:
+    redactor.learn([secret])
+    for encoding, encode in ODD_ENCODINGS.items():
+        cleaned = redactor.clean(f"token={encode(secret)}&x=1")
+        assert (cleaned[:6], cleaned[-4:]) == ("token=", "&x=1"), encoding
+        assert len(cleaned) <= len("token=***&x=1") + 12, encoding
+
+
+@pytest.mark.parametrize("around", [b"text", "größer".encode(), b"\xff\x00\xc3"])
+def test_a_secret_is_found_in_bytes(redactor: redact._Redactor, around: bytes) -> None:
+    redact.learn(["very-secret", *ODD_SECRETS])
+    for secret in ("very-secret", *ODD_SECRETS):
+        error = ValueError(around + b" " + secret.encode() + b" " + around, around)
+        redact.clean_error(error)
+        assert error.args == (around + b" *** " + around, around)
+
+
+def test_a_secret_is_found_in_bytes_of_latin_1(redactor: redact._Redactor) -> None:
+    redact.learn(["größer-als-8"])
+    error = ValueError("a größer-als-8 b".encode("latin-1"))
+    redact.clean_error(error)
+    assert error.args == (b"a *** b",)
 
 
 def test_placeholder_of_secrets_is_not_redacted(redactor: redact._Redactor) -> None:

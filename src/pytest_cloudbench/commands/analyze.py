@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import math
 import os
 import sys
 from pathlib import Path
@@ -39,6 +40,8 @@ def _analyze(options: argparse.Namespace) -> int:
     canary = None if options.canary is None else options.canary.encode("utf-8", "surrogateescape")
     if options.changed_bytes is not None and options.changed_bytes < 1:
         raise UsageError(f"--changed-bytes {options.changed_bytes}: expected 1 or more")
+    if options.changed_at is not None and not math.isfinite(options.changed_at):
+        raise UsageError(f"--changed-at {options.changed_at}: expected seconds of the capture's clock")
     if options.dissect and str(options.file) == "-":
         raise UsageError("--dissect: expected a file's name, since tshark reads it again")
     with dissect.open_capture(options.file) as (buffer, release):

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 
 from pytest_cloudbench import __version__
 from pytest_cloudbench.commands import catalogue
-from pytest_cloudbench.commands.command import escape_lines
+from pytest_cloudbench.commands.command import discard_output, escape_lines
 from pytest_cloudbench.model import CloudbenchError, UsageError
 
 _READER_GONE = 141
 """The exit status that a shell reports for a program ended by SIGPIPE."""
+_INTERRUPTED = 130
+"""The exit status that a shell reports for a program ended by SIGINT."""
 _MISUSED = 4
 """The exit status of an error that the user can fix, as pytest's."""
 
@@ -62,13 +62,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Returns the exit status: 0 done, 1 failed, 4 for an error that the user can fix, 141 if the reader of the output is
-    gone.
+    gone, and 130 if the user has interrupted it.
     """
     try:
         return _run(argv)
+    except KeyboardInterrupt:
+        sys.stderr.write("\ncloudbench: interrupted\n")
+        return _INTERRUPTED
     except BrokenPipeError:  # `cloudbench analyze FILE | head`: the reader has seen enough
-        with contextlib.suppress(OSError, ValueError):  # or Python would write what is left when it ends
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()
         return _READER_GONE
 
 

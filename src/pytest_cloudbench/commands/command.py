@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping
@@ -66,6 +68,12 @@ def print_line(text: str) -> None:
     """Print a line at once, because the work that it announces may take long."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
+
+
+def discard_output() -> None:
+    """Discard what is still to be printed, or Python would try again to write it when it ends."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def output_width() -> int:

@@ -391,8 +391,8 @@ def _drop_runs(options: argparse.Namespace) -> int:
 
     index = open_index(options)
     for run in _find_runs(index, options.runs):
-        if not options.dry_run:
-            delete_run(index, run.place)
+        if not options.dry_run and not delete_run(index, run.place):
+            raise UsageError(f"{run.place}: is not in {index.storage}: name the folder that it is in by --storage")
         _print_lines([f"{'would be deleted' if options.dry_run else 'deleted'}: {printable(run.place)}"])
     Index.open(index.storage)
     return 0
@@ -417,7 +417,7 @@ def _import_runs(options: argparse.Namespace) -> int:
     from pytest_cloudbench.results.bundle import import_runs
     from pytest_cloudbench.results.index import Index
 
-    storage = options.storage or places.configured_storage() or places.find_storage() or places.results_folder()
+    storage = options.storage or places.configured_storage() or places.results_folder()
     new, present, rejected = import_runs(storage, options.file)
     for name in rejected:
         sys.stderr.write(f"cloudbench: not taken in: {printable(name)}: not the name of a run\n")
@@ -427,10 +427,10 @@ def _import_runs(options: argparse.Namespace) -> int:
 
 
 def _rename_test(options: argparse.Namespace) -> int:
-    from pytest_cloudbench.results.acceptance import write_rename
+    from pytest_cloudbench.results.acceptance import split_test, write_rename
 
     index = open_index(options)
-    count = sum(test in (options.old, f"{options.old}[{test.partition('[')[2]}") for test in index.tests())
+    count = sum(options.old in (test, split_test(test)[0]) for test in index.tests())
     if not count:
         raise UsageError(f"{options.old}: no stored run has a test of this name; cloudbench history lists all")
     if options.old == options.new:
@@ -447,17 +447,26 @@ def _rename_test(options: argparse.Namespace) -> int:
 
 
 def _runs_with(index: Index, name: str) -> set[str]:
-    """Return the runs that measured a test. The name of a test function stands for all of its parameters."""
-    tests = [test for test in index.tests() if test == name or test.startswith(f"{name}[")]
+    """Return the runs that measured a test. A test function stands for all of its parameters and labels."""
+    from pytest_cloudbench.results.acceptance import split_test
+
+    tests = [test for test in index.tests() if name in (test, split_test(test)[0])]
     return {point.run for test in tests for point in index.series(test, "ops")}
 
 
 def _accept_run(options: argparse.Namespace) -> int:
-    from pytest_cloudbench.results.acceptance import Accepted, former_names, withdraw_acceptances, write_acceptance
+    from pytest_cloudbench.results.acceptance import Accepted, withdraw_acceptances, write_acceptance
 
     index = open_index(options)
     run = index.find(options.name)
+    measured = {entry.fullname for entry in index.brief_entries(run.place)}
     tests = _find_tests(index, options.test) if options.test else []
+    # A run cannot begin baselines of tests that it did not measure.
+    tests = [test for test in tests if test in measured]
+    if options.test and not tests:
+        raise UsageError(f"--test {options.test}: {run.place} measured no test with this in its name")
+    tests_text = f"{len(tests)} of its tests"
+    measured, tests = _add_former_names(index, measured), sorted(_add_former_names(index, tests))
     argv = ["cloudbench", "baseline", "accept", run.place, *(["--test", options.test] if options.test else [])]
     command = shlex.join(argv)
     if options.undo:
@@ -467,10 +476,7 @@ def _accept_run(options: argparse.Namespace) -> int:
             [f"baselines are as they were before {printable(run.place)} was accepted; to accept it: {command}"]
         )
         return 0
-    measured = {entry.fullname for entry in index.brief_entries(run.place)}
-    measured |= {former for name, names in former_names(index.storage).items() if name in measured for former in names}
     accepts_all = not tests
-    # A run cannot begin baselines of tests that it did not measure.
     if accepts_all and not measured.issuperset(index.tests()):
         tests = sorted(measured)
     count = len(tests or index.tests())
@@ -490,12 +496,24 @@ def _accept_run(options: argparse.Namespace) -> int:
     until_ms = max(stored.time_ms for stored in index.runs() if stored.time_ms <= now_ms + _CLOCKS_DIFFER_MS)
     for test in tests or [""]:
         write_acceptance(index.storage, Accepted(run.place, run.time_ms, test, options.reason, until_ms))
-    tests_text = f"{len(tests)} of its tests" if options.test else f"its {len(tests)} tests" if tests else "all tests"
+    if not options.test:
+        tests_text = f"its {len(tests)} tests" if tests else "all tests"
     _print_lines([f"baselines of {tests_text} begin with {printable(run.place)}; to undo it: {command} --undo"])
     return 0
 
 
+def _add_former_names(index: Index, tests: Iterable[str]) -> set[str]:
+    """Return tests with the names that they had before they were renamed."""
+    from pytest_cloudbench.results.acceptance import former_names, names_before
+
+    renamed = former_names(index.storage)
+    return {name for test in tests for name in (test, *names_before(renamed, test))}
+
+
 def _user_agrees(run: str, count: int) -> bool:
     """Ask on the terminal whether the baselines of all tests shall begin with a run."""
-    answer = input(f"let the baselines of {count} tests begin with {run}? [y/N] ")
+    try:
+        answer = input(f"let the baselines of {count} tests begin with {run}? [y/N] ")
+    except EOFError:  # Ctrl-D
+        return False
     return answer.strip().lower() in ("y", "yes")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import secrets
 import sys
 import textwrap
@@ -33,7 +34,7 @@ def measure(options: argparse.Namespace) -> int:
     hosts = read_hosts(Path(options.file)) if options.file else [None]
     if options.provider is None and not options.file:
         raise UsageError("line: name the other end of this machine's line with --provider, or a table of hosts")
-    if not (options.connects >= 1 and options.seconds > 0 and options.mib >= 1):
+    if not (options.connects >= 1 and 0 < options.seconds < math.inf and options.mib >= 1):
         raise UsageError("line: expected --connects and --mib of 1 or more, and --seconds above 0")
     request, has_failed = LineRequest(None, "", options.connects, options.seconds, options.mib * _MIB), False
     path: Path | None = None

@@ -57,7 +57,7 @@ def add_commands(commands: Any) -> None:
     repair = add("repair", _repair_array, "rebuild what children lack; continues an interrupted repair")
     repair.add_argument(
         "--discard-incomplete", action="store_true",
-        help="also delete versions that belong to no object and cannot be read",
+        help="also delete versions that belong to no object and cannot be read, even with the children that are silent",
     )  # fmt: skip
     add(
         "recover",
@@ -212,7 +212,7 @@ def _unknown_lines(paths: Sequence[str]) -> list[str]:
     return [
         f"{len(paths)} versions on the children belong to no object, such as {paths[0]}: deleted or unfinished ones, "
         "or objects that lost too many packages; 'recover' takes in what can be read, and 'repair "
-        "--discard-incomplete' deletes the rest"
+        "--discard-incomplete' deletes the rest, if no silent child may complete it"
     ]
 
 
@@ -345,11 +345,11 @@ def _recover_metadata(options: argparse.Namespace) -> int:
 
 def _choose_providers(options: argparse.Namespace) -> int:
     from pytest_cloudbench.raid.coding.choice import Wish, choose
-    from pytest_cloudbench.raid.offers import GIB_BYTES, load_offers
+    from pytest_cloudbench.raid.offers import load_offers
 
     offers = load_offers(options.file)
     wish = Wish(
-        options.aim, options.bytes, options.losses, options.usd_at_most / GIB_BYTES, options.seconds_at_most,
+        options.aim, options.bytes, options.losses, options.usd_at_most, options.seconds_at_most,
         options.unavailable_at_most, options.placement,
     )  # fmt: skip
     try:
@@ -357,14 +357,13 @@ def _choose_providers(options: argparse.Namespace) -> int:
     except ValueError as error:
         raise UsageError(f"{options.file}: {error}") from None
     names = [offers[child].name for child in choice.children]
-    usd = choice.price * GIB_BYTES
     values = {
         "children": names, "k": len(names) - choice.failures, "m": choice.failures, "placement": options.placement,
-        "usd_per_gib_month": usd, "time_s": choice.time_s, "unavailability": choice.unavailability,
+        "usd_per_gib_month": choice.price, "time_s": choice.time_s, "unavailability": choice.unavailability,
         "overhead": choice.overhead,
     }  # fmt: skip
     _print_result(options, values, [
-        f"# {usd:.4g} USD a month per GiB, {choice.overhead:.3g} bytes stored per byte",
+        f"# {choice.price:.4g} USD a month per GiB, {choice.overhead:.3g} bytes stored per byte",
         f"# {format_bytes(options.bytes)} in {choice.time_s:.3g} s; unreadable with a probability of "
         f"{choice.unavailability:.2g}",
         f"k = {values['k']}", f"m = {values['m']}", f'placement = "{options.placement}"',

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import re
 import sys
@@ -12,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_cloudbench.commands.command import discard_output
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.support import clock
 from pytest_cloudbench.support.collector import without_collector
@@ -68,11 +70,13 @@ def add_commands(commands: Any) -> None:
 
 
 def _run_savingbox(options: argparse.Namespace) -> int:
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # no name ends the command, whatever the terminal can show
     if options.status:
         return _print_status(options)
     from pytest_cloudbench.savingbox.box import SavingBox
 
-    say = _ignore_closed_output(_print_json if options.json else _print_text)
+    say = _ignore_broken_output(_print_json if options.json else _print_text)
     from pytest_cloudbench.savingbox.written import NoWrites, TracedWrites, find_writes
 
     batcher = _create_batcher(options)
@@ -108,7 +112,7 @@ def _run_until_signal(box: SavingBox, say: Callable[[dict[str, Any]], None]) -> 
         signal.signal(number, stop_box)
     box.run(lambda: say({"event": "ready", "state_file": str(box.state_path), **asdict(box.status())}))
     say({"event": "stopped", **_status_fields(box)})
-    return 0 if not box.engine.unpushed_files else 1
+    return 1 if box.engine.unpushed_files or box.engine.unread_folders else 0
 
 
 def _create_batcher(options: argparse.Namespace) -> Batcher:
@@ -195,19 +199,19 @@ def _status_fields(box: SavingBox) -> dict[str, Any]:
     return asdict(box.status())
 
 
-def _ignore_closed_output(say: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, Any]], None]:
-    """Wrap ``say`` to ignore a closed output: the folders are kept equal even after its reader has gone."""
-    is_read = True
+def _ignore_broken_output(say: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, Any]], None]:
+    """Wrap ``say`` to end the output where it cannot be written: the folders are kept equal all the same.
 
-    def say_if_read(line: dict[str, Any]) -> None:
-        nonlocal is_read
+    Its reader or its terminal has gone, or its disk is full.
+    """
+
+    def say_if_possible(line: dict[str, Any]) -> None:
         try:
-            if is_read:
-                say(line)
-        except BrokenPipeError:
-            is_read = False
+            say(line)
+        except OSError:
+            discard_output()
 
-    return say_if_read
+    return say_if_possible
 
 
 def _print_json(line: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import select
 import ssl
 import zlib
@@ -72,7 +73,7 @@ class Transport:
             raise UsageError(
                 "gdrive: its library for HTTP asks a proxy only by http://: set HTTPS_PROXY to http://HOST:PORT"
             )
-        self.timeout_s = timeout_s
+        self.timeout_s, self.trusts_folder = timeout_s, os.path.isdir(egress.trusted)
         self.sent = _PerThread()
         self._all: list[Any] = []
         self._lock = Lock()
@@ -177,9 +178,11 @@ def _http_class() -> type[Any]:
             return super().request(uri, method, body=body, headers=dict(headers), connection_type=kind)
 
         def connection_class_for(self, uri: str) -> Any:
-            """Return the class of connections to an address: httplib2's, or one that passes the user's proxy."""
-            proxy = self.transport.egress.proxy_for(uri)
-            return _tunnel_class(proxy, self.ca_certs) if proxy else httplib2.SCHEME_TO_CONNECTION[urlsplit(uri).scheme]
+            """Return the class of connections to an address: httplib2's, or one for the user's proxy or authorities."""
+            scheme, proxy = urlsplit(uri).scheme, self.transport.egress.proxy_for(uri)
+            if proxy or (self.transport.trusts_folder and scheme == "https"):
+                return _own_class(proxy, self.transport.egress)
+            return httplib2.SCHEME_TO_CONNECTION[scheme]
 
         def _conn_request(self, conn: Any, uri: str, method: str, body: Any, headers: Any) -> Any:
             """Send one request once, in place of httplib2's method, which may send it twice."""
@@ -224,22 +227,29 @@ def _http_class() -> type[Any]:
     return Http
 
 
-def _tunnel_class(proxy: str, ca_file: str) -> type[HTTPSConnection]:
-    """Return a class of connections through a proxy. httplib2's own need another library, and go direct without it."""
+def _own_class(proxy: str, egress: Egress) -> type[HTTPSConnection]:
+    """Return a class of connections through a proxy, if there is one, to hosts that a file or a folder trusts.
+
+    httplib2's own need another library for a proxy, and go direct without it. They take no folder.
+    """
     parts = urlsplit(proxy)
     user_info, _, proxy_host = parts.netloc.rpartition("@")
     login = base64.b64encode(unquote(user_info).encode()).decode("ascii")
     headers = {"Proxy-Authorization": f"Basic {login}"} if user_info else {}
 
-    class Tunnelled(HTTPSConnection):
-        """A connection to a host through the proxy."""
+    class Connection(HTTPSConnection):
+        """A connection to a host."""
 
         def __init__(self, netloc: str, timeout: float | None = None, **_more: Any) -> None:
-            trusted = ssl.create_default_context(cafile=ca_file)
+            context = egress.context()
+            trusted = ssl.create_default_context() if isinstance(context, bool) else context
+            if not proxy:
+                super().__init__(netloc, timeout=timeout, context=trusted)
+                return
             super().__init__(proxy_host, None if parts.port else 80, timeout=timeout, context=trusted)
             self.set_tunnel(netloc, headers=headers)
 
-    return Tunnelled
+    return Connection
 
 
 Send = Callable[[str, str, Any, Mapping[str, str]], Any]

@@ -114,11 +114,11 @@ class S3Bucket(SdkDriver):
     libraries = ("boto3", "botocore", "urllib3")
     list_page_entries: int | None = None
 
-    def __init__(self, client: Any, bucket: str, remarks: Mapping[str, str]) -> None:
+    def __init__(self, client: Any, bucket: str, egress: Egress) -> None:
         from botocore import exceptions, handlers, parsers
         from urllib3.exceptions import HTTPError
 
-        super().__init__(RequestCount(), remarks, client)
+        super().__init__(RequestCount(), egress.remarks, client, egress)
         self._errors, self._unreadable, self._cut = exceptions, parsers.ResponseParserError, HTTPError
         self._client, self._bucket = client, bucket
         self._has_versions = True
@@ -317,13 +317,13 @@ def sdk_client(
             "s3",
             region_name=spec.params.get("region", REGION),
             endpoint_url=url or None,
-            verify=egress.trusted or True,
+            verify=egress.trusted_file() or True,
             aws_access_key_id=secrets["access_key_id"],
             aws_secret_access_key=secrets["secret_access_key"],
             aws_session_token=secrets.get("session_token"),
             config=config,
         )
-    except (BotoCoreError, ValueError) as error:
+    except (BotoCoreError, OSError, ValueError) as error:
         raise SpecError(f"provider {spec.text!r}: {redact.clean(str(error))}") from error
 
 

@@ -9,10 +9,12 @@ authority, and no proxy leads to it. Libraries read nothing of this themselves, 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
@@ -22,6 +24,7 @@ from pytest_cloudbench.support import redact
 
 if TYPE_CHECKING:
     import ssl
+    from tempfile import TemporaryDirectory
     from urllib.request import OpenerDirector
 
 CERTIFICATES = (
@@ -33,6 +36,8 @@ The last two are often set for the whole machine, the others by somebody who wan
 """
 
 _SCHEMES = ("http", "https")
+_IN_FOLDER = re.compile(r"[0-9a-f]{8}\.\d+")
+"""The names by which OpenSSL finds certificates in a folder."""
 _LOOPBACK = "localhost,127.0.0.0/8,::1"
 _PORTS = {"http": 80, "https": 443}
 
@@ -80,6 +85,7 @@ class Egress:
         self._proxies, self._direct = dict(proxies or {}), direct
         self.trusted, self._trusted_by = trusted, trusted_by
         self.remarks: dict[str, str] = {}
+        self._joined: TemporaryDirectory[str] | None = None
 
     def check(self, url: str) -> None:
         """Note proxy and certificates for an address. Raises UsageError, in one line, if they cannot work."""
@@ -118,6 +124,27 @@ class Egress:
         if os.path.isdir(self.trusted):
             return ssl.create_default_context(capath=self.trusted)
         return ssl.create_default_context(cafile=self.trusted)
+
+    def trusted_file(self) -> str:
+        """Return ``trusted``, or a file of the folder's certificates, for a library that takes no folder.
+
+        The file is there until ``close``. Raises OSError.
+        """
+        if not os.path.isdir(self.trusted):
+            return self.trusted
+        if self._joined is None:
+            from tempfile import TemporaryDirectory
+
+            self._joined = TemporaryDirectory(prefix="cloudbench-ca-", ignore_cleanup_errors=True)
+            certificates = [path for path in sorted(Path(self.trusted).iterdir()) if _IN_FOLDER.fullmatch(path.name)]
+            text = b"\n".join(path.read_bytes() for path in certificates if path.is_file())
+            Path(self._joined.name, "ca.pem").write_bytes(text)
+        return os.path.join(self._joined.name, "ca.pem")
+
+    def close(self) -> None:
+        """Remove the file that ``trusted_file`` has made, if it has."""
+        if self._joined is not None:
+            self._joined.cleanup()
 
     def direct_session(self, session: Any) -> None:
         """Make a session of ``requests`` use these settings, and neither the environment nor ``~/.netrc``."""

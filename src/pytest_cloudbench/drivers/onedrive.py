@@ -326,7 +326,7 @@ class OneDriveDriver(WebDriver):
         self._item_url("mkdir", path)
         self._make_folder("mkdir", path, path)
 
-    def _make_folder(self, verb: str, path: str, folder: str) -> None:
+    def _make_folder(self, verb: str, path: str, folder: str, *, has_parent: bool = False) -> None:
         if folder in ("", "/"):
             return
         parent, _, name = folder.rpartition("/")
@@ -339,9 +339,10 @@ class OneDriveDriver(WebDriver):
                 item = self._call_graph(verb, path, "GET", f"{self._item_url(verb, folder, at=path)}?$select=id,folder")
                 if "folder" not in item:
                     raise
-            elif error.kind is ErrorKind.NOT_FOUND and parent:
+            elif error.kind is ErrorKind.NOT_FOUND and parent and not has_parent:
                 self._make_folder(verb, path, parent)
-                item = self._call_graph(verb, path, "POST", url, options)
+                # As from the beginning, because another thread may have made this folder meanwhile.
+                return self._make_folder(verb, path, folder, has_parent=True)
             else:
                 raise
         if not isinstance(item, dict) or "folder" not in item:

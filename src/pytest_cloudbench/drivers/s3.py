@@ -18,6 +18,7 @@ What the SDK does on its own, and how this driver handles it:
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -35,7 +36,7 @@ from pytest_cloudbench.drivers._s3_sdk import (
     signing_keys,
 )
 from pytest_cloudbench.drivers.base import CredentialSet, check_params, choice_of
-from pytest_cloudbench.drivers.egress import egress_of
+from pytest_cloudbench.drivers.egress import Egress, egress_of
 from pytest_cloudbench.drivers.keys import ContentFile, bucket_of, key_of, path_of, prefix_of
 from pytest_cloudbench.drivers.sdk import read_pieces
 from pytest_cloudbench.model import (
@@ -75,8 +76,8 @@ class S3Driver(S3Bucket):
     multipart_bytes = MULTIPART_BYTES
     part_bytes = PART_BYTES
 
-    def __init__(self, client: Any, bucket: str, remarks: Mapping[str, str], *, tells_md5: bool = True) -> None:
-        super().__init__(client, bucket, remarks)
+    def __init__(self, client: Any, bucket: str, egress: Egress, *, tells_md5: bool = True) -> None:
+        super().__init__(client, bucket, egress)
         self._tells_md5, self.clock_url = tells_md5, str(client.meta.endpoint_url)
         checks = "on" if client.meta.config.request_checksum_calculation == "when_supported" else "off"
         self.settings = {
@@ -99,7 +100,7 @@ class S3Driver(S3Bucket):
         secrets = _keys_of_profile(secrets["profile"]) if "profile" in secrets else secrets
         egress = bucket_egress(spec, endpoint)
         client = sdk_client(spec, endpoint, secrets, egress, checks=checksum == "1")
-        return cls(client, bucket, egress.remarks, tells_md5=etag == "md5")
+        return cls(client, bucket, egress, tells_md5=etag == "md5")
 
     def _entry_of_object(self, path: str, size_bytes: int, etag: str | None) -> Entry:
         return entry_of_object(path, size_bytes, etag, tells_md5=self._tells_md5)
@@ -185,15 +186,21 @@ class S3Driver(S3Bucket):
 
 def _keys_of_profile(name: str) -> Mapping[str, str]:
     """Return the keys of a profile in the user's own AWS files. Raises CredentialsError."""
-    import boto3
-    from botocore.exceptions import BotoCoreError
+    from botocore.exceptions import BotoCoreError, ClientError
+    from botocore.session import Session
 
+    # A profile's own program may be missing, or print something else than keys, which the SDK does not foresee.
+    failed = (BotoCoreError, ClientError, OSError, ValueError, AttributeError)
     try:
-        with egress_of(None).as_environment():  # a profile may name a role, whose keys another Amazon service gives
-            profile = boto3.Session(profile_name=name).get_credentials()
+        # A profile may name a role, whose keys another Amazon service gives.
+        with closing(egress_of(None)) as egress, egress.as_environment():
+            session = Session(profile=name)
+            if os.path.isdir(egress.trusted):
+                session.set_config_variable("ca_bundle", egress.trusted_file())
+            profile = session.get_credentials()
             keys = profile.get_frozen_credentials() if profile is not None else None
-    except BotoCoreError as error:
-        raise CredentialsError(f"s3: profile {name}: {redact.clean(str(error))}") from error
+    except failed as error:
+        raise CredentialsError(f"s3: profile {name}: {redact.clean(' '.join(str(error).split()))}") from error
     if keys is None or not keys.access_key or not keys.secret_key:
         raise CredentialsError(f"s3: profile {name}: it has no keys; see ~/.aws/credentials")
     fields = {"access_key_id": keys.access_key, "secret_access_key": keys.secret_key, "session_token": keys.token or ""}

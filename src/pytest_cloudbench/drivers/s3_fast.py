@@ -172,7 +172,7 @@ class S3FastDriver:
         def connect_cleaner() -> S3Bucket:
             with closed(TABLE["s3"]):
                 client = sdk_client(spec, endpoint, secrets, egress, checks=False)
-                return S3Bucket(client, spec.target, egress.remarks)
+                return S3Bucket(client, spec.target, egress)
 
         return cls(
             obstore, _object_store(spec, endpoint, secrets, egress), connect_cleaner, remarks=egress.remarks,

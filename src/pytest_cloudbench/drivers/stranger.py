@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Protocol, runtime_checkable
+from http.client import HTTPException
+from typing import Any, Protocol, runtime_checkable
 from urllib.error import HTTPError
 from urllib.request import BaseHandler, HTTPSHandler, ProxyHandler, Request, build_opener
 
@@ -43,12 +44,13 @@ class Stranger:
         ]
         request = Request(url, content, {"user-agent": "pytest-cloudbench", **(headers or {})})
         try:
-            with build_opener(*handlers).open(request, timeout=_TIMEOUT_S) as answer:
-                return int(answer.status), bytes(answer.read(_MOST_BYTES))
-        except HTTPError as error:
-            with error:
-                return error.code, error.read(_MOST_BYTES)
-        except (OSError, ValueError) as error:
+            try:
+                with build_opener(*handlers).open(request, timeout=_TIMEOUT_S) as answer:
+                    return int(answer.status), _read_body(answer)
+            except HTTPError as error:
+                with error:
+                    return error.code, _read_body(error)
+        except (OSError, HTTPException, ValueError) as error:
             redact.clean_error(error)
             raise CloudError(ErrorKind.NETWORK, "open", url, detail=detail_of(str(error), url)) from error
 
@@ -58,6 +60,13 @@ class Stranger:
         if not 200 <= status < 300:
             raise CloudError(kind_of_status(status), "open", url, detail=f"status {status}")
         return body
+
+
+def _read_body(answer: Any) -> bytes:
+    body = bytes(answer.read(_MOST_BYTES))
+    if answer.length and len(body) < _MOST_BYTES:  # http.client reports no missing end if it is told how much to read
+        raise ConnectionError(f"{answer.length} bytes of the answer are missing")
+    return body
 
 
 @runtime_checkable

@@ -175,8 +175,10 @@ class TahoeDriver(WebDriver):
 
     def _list_children(self, folder: str) -> Iterator[tuple[Entry, str]]:
         kind, description = self._describe_node("list", folder)
+        if kind != "dirnode":
+            raise CloudError(ErrorKind.CONFLICT, "list", folder, detail="it is a file")
         with self._client.parsing("list", folder):
-            children = description["children"] if kind == "dirnode" else {}
+            children = description["children"]
             top = folder.rstrip("/")
             entries = [_entry_of_node(f"{top}/{name}", *children[name]) for name in sorted(children)]
         return ((entry, entry.path) for entry in entries)

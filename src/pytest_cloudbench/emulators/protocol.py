@@ -24,7 +24,10 @@ whose body stops for ``body_s``          the same
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
+import socket
+import struct
 import types
 from collections.abc import Coroutine, Generator, Sequence
 from functools import lru_cache, partial
@@ -107,6 +110,14 @@ class EagerProtocol(HttpToolsProtocol):
         cycle.message_event.set()
         self._linger()
         return True
+
+    def reset(self) -> None:
+        """End the connection with a TCP reset, as a failing network does."""
+        with contextlib.suppress(OSError, AttributeError):
+            linger = struct.pack("ii", 1, 0)
+            self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        self.transport.abort()
+        self.cycle.disconnected = True  # uvicorn learns it only later, and would log that an answer is missing
 
     def _linger(self) -> None:
         """Discard for a while what the client still sends, then end the connection."""

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
-import struct
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from typing import Any
 
@@ -38,12 +35,3 @@ def split_body(body: bytes | BytePieces, max_bytes: int) -> Iterator[bytes]:
     """Yield a body in pieces of at most the given size."""
     for piece in (body if isinstance(body, BytePieces) else BytePieces([body])).chunks(max_bytes):
         yield bytes(piece)
-
-
-def reset_connection(scope: Message) -> None:
-    """End the connection with a TCP reset, as a failing network does."""
-    transport = scope["state"]["connection"].transport
-    with contextlib.suppress(OSError, AttributeError):
-        linger = struct.pack("ii", 1, 0)
-        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-    transport.abort()

@@ -36,7 +36,7 @@ from pytest_cloudbench.emulators.control import serve_control
 from pytest_cloudbench.emulators.profile import Profile, change_profile, find_profile, list_settings
 from pytest_cloudbench.emulators.proxy import serve_proxy
 from pytest_cloudbench.emulators.registry import SKINS
-from pytest_cloudbench.emulators.sending import Message, Send, reset_connection, send_answer, split_body
+from pytest_cloudbench.emulators.sending import Message, Send, send_answer, split_body
 from pytest_cloudbench.emulators.skin import Answer, Call, Kind, Route, Sink, Skin
 from pytest_cloudbench.emulators.spool import SPOOL, DiskFullError
 from pytest_cloudbench.emulators.tls import forget_key, make_certificate, make_control_token, make_file_keeper
@@ -245,7 +245,7 @@ class Emulator:
         if fault == "error":
             answer = self.skin.broken(call)
         elif fault == "reset":
-            reset_connection(scope)
+            scope["state"]["connection"].reset()
             self._counts[route.name, 0] += 1
             return
         else:
@@ -254,7 +254,7 @@ class Emulator:
         if behaviour.delays:
             await behaviour.wait_until(now_s + behaviour.latency_s(route.kind))
         if fault == "reset_after":
-            reset_connection(scope)
+            scope["state"]["connection"].reset()
             self._counts[route.name, 0] += 1
             return
         self._count(route, answer.status)

@@ -56,6 +56,11 @@ class _Meeting:
     since_s: float = field(default_factory=time.monotonic)
     runner: str | None = None
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether an agent waits for others, or for the one that works for all."""
+        return any(agent != self.runner for agent in self.arrived)
+
 
 @dataclass(slots=True)
 class Item:
@@ -123,6 +128,7 @@ class Coordinator:
         self._life_s: dict[str, float] = {}
         self._asked_s: dict[str, float] = {}
         self._answered_s: dict[str, float] = {}
+        self._asking: set[str] = set()
         self._sending: tuple[str, float] | None = None
         self._items: dict[str, Item] = {}
         self._loggers: dict[str, str] = {}
@@ -224,7 +230,13 @@ class Coordinator:
                     self._done(agent, message)
                 return
         if isinstance(message, Ask):
-            self._reply(agent, message.number, _answer(self._answers[message.name], agent, message.payload))
+            self._asking.add(agent)  # nothing else that its process says is read until it has its answer
+            try:
+                reply = _answer(self._answers[message.name], agent, message.payload)
+            finally:
+                self._life_s[agent] = time.monotonic()
+                self._asking.discard(agent)
+            self._reply(agent, message.number, reply)
         elif message.name == "interrupted":
             self._note_rest(agent)
         else:
@@ -245,6 +257,8 @@ class Coordinator:
             self._reply(agent, message.number, item.answers[name])
             return
         meeting = item.meetings.setdefault(name, _Meeting(name))
+        if not meeting.is_awaited:
+            meeting.since_s = time.monotonic()
         meeting.arrived[agent], meeting.numbers[agent] = message.payload, message.number
         if name == "leave":
             item.finished.add(agent)
@@ -403,7 +417,7 @@ class Coordinator:
         late, half_s = list[str](), self._patience_s / 2
         if self._ask is None:
             return late
-        for agent in self._send:
+        for agent in self._send.keys() - self._asking:
             heard_s = max(self._life_s.get(agent, 0), self._answered_s.get(agent, 0))
             if now_s - heard_s < half_s:
                 self._asked_s.pop(agent, None)
@@ -421,10 +435,10 @@ class Coordinator:
         """Return members that others wait for, that do not wait themselves, and that have been silent for too long."""
         now_s, late = time.monotonic(), []
         waiting = {agent for meeting in item.meetings.values() for agent in meeting.arrived if agent != meeting.runner}
-        for meeting in item.meetings.values():
+        for meeting in (meeting for meeting in item.meetings.values() if meeting.is_awaited):
             for agent in [meeting.runner] if meeting.runner else self._list_awaited(item, meeting):
                 life_s = max(self._life_s.get(agent, 0), meeting.since_s, item.busy_until_s)
-                silent = now_s - life_s > self._patience_s and agent not in waiting
+                silent = now_s - life_s > self._patience_s and agent not in waiting | self._asking
                 if silent and self._current(agent) is item and not self._apart(agent):
                     late.append(agent)
         return late

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
+
 from pytest_cloudbench import __version__
 from pytest_cloudbench.fleet.messages import Message
+
+_NAME_LENGTH = 150
+"""The most characters of a file name."""
 
 
 class RunFacts(Message, frozen=True):
@@ -40,5 +45,12 @@ class RunFacts(Message, frozen=True):
 
 
 def slug(text: str) -> str:
-    """Return a file name made from a node id."""
-    return "".join(character if character.isalnum() or character in "-._" else "_" for character in text)[-150:]
+    """Return a file name made from a node id. Different texts have different names.
+
+    It ends with a digest of the text if that was changed, since ``a/b_c`` and ``a_b/c`` would be the same otherwise.
+    """
+    name = "".join(character if character.isalnum() or character in "-._" else "_" for character in text)
+    if name == text and len(name) <= _NAME_LENGTH:
+        return name
+    digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
+    return f"{name[-(_NAME_LENGTH - len(digest) - 1) :]}-{digest}"

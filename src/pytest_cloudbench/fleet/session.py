@@ -218,7 +218,8 @@ class ControllerSession:
 
     def kill(self, agent: str) -> None:
         """End an agent's process at once. It is our child (over ssh: the connection is), so no other can be hit."""
-        self._gateways[agent]._io.kill()
+        if agent in self._gateways:  # without workers, the agent is this process
+            self._gateways[agent]._io.kill()
 
     def check_baseline(self) -> None:
         """Check before anything starts that gates have something to compare with. Raises UsageError."""

@@ -262,7 +262,7 @@ def judge_gate(
         if higher and compared.value <= 0:
             reason = f"the compared run had {compared.value:g}, to which no percentage applies"
             return Judgement("unknown", f"gate {gate.text}: unknown, {reason}")
-        bound = compared.value * (1 - gate.limit if higher else 1 + gate.limit)
+        bound = compared.value + (-1 if higher else 1) * gate.limit * abs(compared.value)
         side = "below" if higher else "above"
         comparison = f", {gate.limit * 100:g} % {side} the {compared.value:.6g} of the compared run"
         comparison += f" ({compared.remark})" if compared.remark else ""

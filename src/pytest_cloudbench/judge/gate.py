@@ -85,6 +85,7 @@ class Check:
         is_before: whether the baseline has the runs before that improvement, because there are too few since.
         bound: of a fact, the share that the user allows, by a margin or by accepting a run that had it.
         drift: its former runs since the last accepted state; None if they are not followed.
+        tolerance: of an exact metric, the share by which it may be worse: the user's margin, or hardly any.
     """
 
     experiment: str
@@ -103,6 +104,7 @@ class Check:
     is_before: bool = False
     bound: float = 0.0
     drift: SeriesDrift | None = field(default=None, compare=False)
+    tolerance: float = LEAST_SPREAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,7 +424,7 @@ def _exact_ruling(check: Check) -> Ruling:
     former = check.baseline[-1].value or 0.0
     value = now.value or 0.0
     change = value / former - 1 if former else (inf if value else 0.0)
-    ruling = Ruling(check, "met", change, change, change, LEAST_SPREAD, value=value)
+    ruling = Ruling(check, "met", change, change, change, check.tolerance, value=value)
     if not _exceeds(check, value):
         if risen := [
             reading for reading in again if _has_risen_for_most(check, reading) and _exceeds(check, reading.value or 0)
@@ -441,7 +443,7 @@ def _exact_ruling(check: Check) -> Ruling:
 def _has_risen_for_most(check: Check, reading: Reading) -> bool:
     """Return whether most operations of a run had more than those of any run of the baseline."""
     usual = [former.usual for former in check.baseline if former.usual is not None]
-    return reading.usual is not None and bool(usual) and reading.usual > max(usual)
+    return reading.usual is not None and bool(usual) and reading.usual > max(usual) * (1 + check.tolerance)
 
 
 def _capability_ruling(check: Check, value: float) -> Ruling:
@@ -508,7 +510,7 @@ def _with_values(readings: Sequence[Reading]) -> list[Reading]:
 
 def _exceeds(check: Check, value: float) -> bool:
     former = check.baseline[-1].value or 0.0
-    return value < former * (1 - LEAST_SPREAD) if check.higher else value > former * (1 + LEAST_SPREAD)
+    return value < former * (1 - check.tolerance) if check.higher else value > former * (1 + check.tolerance)
 
 
 def _has_happened(check: Check, reading: Reading) -> bool:

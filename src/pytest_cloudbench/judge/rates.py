@@ -170,7 +170,7 @@ def _smallest_enough(is_enough: Callable[[int], bool], start: int) -> int | None
         low, high = high, high * 2
         if high > _MAX_OPS:
             return None
-    while high - low > high // 20:
+    while high - low > max(1, high // 20):
         middle = (low + high + 1) // 2
         low, high = (low, middle) if is_enough(middle) else (middle, high)
     return high

@@ -15,6 +15,7 @@ from pytest_cloudbench.judge.changepoints import ChangePoint, find_changes
 from pytest_cloudbench.judge.drift import ANCHOR_RUNS, SeriesDrift
 from pytest_cloudbench.judge.gate import FEWEST_RUNS, MOST_RUNS, Check, Kind, Reading, followed_value
 from pytest_cloudbench.judge.metrics import FACTS, METRICS
+from pytest_cloudbench.judge.noise import LEAST_SPREAD
 from pytest_cloudbench.judge.paired import margin_of
 from pytest_cloudbench.judge.quiet import MAX_WAIT_SHARE, NEIGHBOURS
 from pytest_cloudbench.model import UsageError, did_you_mean
@@ -182,6 +183,15 @@ def _parse_margin(value: Any, where: str) -> float | None:
     return number
 
 
+def list_unjudged(margins: Margins) -> list[str]:
+    """Return the metrics whose margins only comparisons of two sides use, because no former runs can judge them."""
+    return [
+        name for name in margins
+        if name in METRICS and name not in _RUN_METRICS and METRICS[name].unit not in _LEVEL_UNITS
+        and _watched_in_conclusion(name, is_column=True) is None
+    ]  # fmt: skip
+
+
 class FormerNumbers:
     """The numbers of former runs, the oldest first. Each is read once per metric, for all later runs that are compared.
 
@@ -290,6 +300,7 @@ def checks_of(
             decides=metric in deciding, cluster_ops=watched.cluster_ops, higher=higher,
             since=since.run if since else "", improved=improvement.ratio if improvement else None, is_before=is_before,
             bound=_allowed_share(metric, watched, margins, former),
+            tolerance=max(LEAST_SPREAD, margin if _margin_name(metric, margins) else 0.0),
             drift=former.drift(metric, watched, margin, higher=higher),
         )  # fmt: skip
         if watched.has_handshakes:
@@ -376,16 +387,15 @@ def _select_watched(
     else:
         own = {name: _watched_in_conclusion(name, name in columns) for name in info if name in METRICS}
         names = {name: watched for name, watched in own.items() if watched is not None}
-    user_metrics = {
+    names |= {
         name: _Watched("level", is_time=METRICS[name].unit in _TIME_UNITS) for name in margins
         if name in info and name in METRICS and name not in names and METRICS[name].unit in _LEVEL_UNITS
     }  # fmt: skip
-    known_metrics = {
+    return {
         name: watched for name, watched in names.items()
         if info.get(name) is not None or watched.kind == "yes"
         or (watched.decides and former.is_usually_known(name, watched))
     }  # fmt: skip
-    return known_metrics | user_metrics
 
 
 def _can_stand_in(metric: str, watched: _Watched, info: Numbers, former: FormerNumbers) -> bool:
@@ -414,11 +424,13 @@ def _watched_in_conclusion(name: str, is_column: bool) -> _Watched | None:
 
 
 def _find_margin(metric: str, watched: _Watched, margins: Margins) -> float | None:
+    return margins[name] if (name := _margin_name(metric, margins)) else watched.margin
+
+
+def _margin_name(metric: str, margins: Margins) -> str:
+    """Return the name under which the user has set the margin of a metric. Empty if there is none."""
     source = _MARGIN_FROM.get(metric, metric)
-    for name in (metric, source, source.rpartition("_")[2]):
-        if name in margins:
-            return margins[name]
-    return watched.margin
+    return next((name for name in (metric, source, source.rpartition("_")[2]) if name in margins), "")
 
 
 def _read_metric(metric: str, watched: _Watched, numbers: Numbers) -> Reading:

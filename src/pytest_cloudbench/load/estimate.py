@@ -6,7 +6,6 @@ with results as if every operation had succeeded. Where it needs more, the estim
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, Unpack
@@ -126,7 +125,7 @@ class CountingExperiment(Experiment):
         if self._runs > _MAX_RUNS:
             raise NotForeseen(f"it makes more than {_MAX_RUNS:,} runs")
         files, deal = self._plan(load, self._run_name())
-        work = _count_work(load, deal, files)
+        work = count_work(load, deal, files)
         least_s = self._least_s(deal)
         is_paced = not isinstance(load.arrival, Closed) or bool(load.for_s)
         self.estimate.add(work, sum(self._kept_bytes.values()), least_s, is_paced=is_paced)
@@ -172,7 +171,7 @@ class CountingExperiment(Experiment):
         self._kept_bytes.clear()
 
 
-def _count_work(load: Load, deal: Deal, files: Files) -> Work:
+def count_work(load: Load, deal: Deal, files: Files) -> Work:
     """Return the work of a run: unmeasured uploads, its operations, and the listing after them."""
     size_bytes = files.payload.size_bytes
     traced = deal.traced_work(0, 1)
@@ -183,14 +182,7 @@ def _count_work(load: Load, deal: Deal, files: Files) -> Work:
         work = Work({load.operation: ops}, up_bytes, moved if load.operation is Verb.GET else 0)
         work += Work({Verb.PUT: ops} if prepares else {})
     else:
-        counts, up_bytes, down_bytes = Counter[Verb](), 0, 0
-        for sensor in range(deal.sensors):
-            steps = None if isinstance(deal.arrival, Closed) else deal.arrival.steps(sensor, deal.ops_of_sensor(sensor))
-            for seq, (verb, size_bytes) in enumerate(steps or ()):
-                counts[verb] += 1
-                up_bytes += size_bytes if verb is Verb.PUT else 0
-                down_bytes += traced.targets[sensor, seq][1] if verb is Verb.GET else 0
-        work = Work(counts, up_bytes, down_bytes)
+        work = Work(traced.counts, traced.up_bytes, traced.down_bytes)
     lists = load.verify and load.operation in (Verb.PUT, Verb.DELETE)
     return work + Work({Verb.LIST: 1} if lists else {})
 

@@ -26,7 +26,14 @@ from pytest_cloudbench.judge.ranking import group_values
 from pytest_cloudbench.load.engine.engine import Budget, Engine
 from pytest_cloudbench.load.engine.limits import available_bytes
 from pytest_cloudbench.load.engine.memory import check_memory
-from pytest_cloudbench.load.engine.operations import Deal, FileOperation, Upload, agent_budget, make_task
+from pytest_cloudbench.load.engine.operations import (
+    Deal,
+    FileOperation,
+    Upload,
+    agent_budget,
+    make_load_shape,
+    make_task,
+)
 from pytest_cloudbench.load.engine.pool import start_time_s
 from pytest_cloudbench.load.engine.stopping import RunWatch
 from pytest_cloudbench.load.engine.unmeasured import Unmeasured
@@ -60,7 +67,7 @@ from pytest_cloudbench.model import (
 from pytest_cloudbench.providers import Provider
 from pytest_cloudbench.results.oplog import OpLog, RecordLog, SentLog
 from pytest_cloudbench.results.owner import owner_text
-from pytest_cloudbench.workload.arrival import Closed, ThinkTime, Threads, changes, plan
+from pytest_cloudbench.workload.arrival import ThinkTime, Threads, plan
 from pytest_cloudbench.workload.payload import Generator, fresh
 
 _RUNS_PER_REPETITION = 1000
@@ -380,8 +387,8 @@ class Experiment:
         files, deal = self._plan(load, name)
         prepares = load.on is None and load.operation is not Verb.PUT
         request = Start(
-            self.make_subject(name, entry.label, stores=entry.store), _load_shape(load, deal, files, prepares), entry,
-            addresses=provider.addresses,
+            self.make_subject(name, entry.label, stores=entry.store), make_load_shape(load, deal, files, prepares),
+            entry, addresses=provider.addresses,
         )  # fmt: skip
         work = deal.traced_work(self.agent.index, self.agent.count)
         task = make_task(provider.driver, load.operation, files, work.targets if work else {})
@@ -584,16 +591,3 @@ def _written_files(files: Files, deal: Deal, tried: bytes) -> Files:
         return replace(files, limits=limits)
     written = sorted((seq, sensor) for sensor, count in enumerate(limits) for seq in range(count))
     return replace(files, members=[(sensor, seq) for seq, sensor in written], limits=limits)
-
-
-def _load_shape(load: Load, deal: Deal, files: Files, prepares: bool) -> LoadShape:
-    work, payload = deal.traced_work(0, 1), files.payload
-    ops = work.ops if work else deal.ops
-    threads = deal.arrival.count if isinstance(deal.arrival, Threads) else None
-    return LoadShape(
-        ops, work.size_bytes if work else ops * payload.size_bytes, ops if prepares else 0,
-        deal.sensors if threads is None else None, deal.ops_per_sensor, threads, repr(deal.arrival),
-        "closed" if isinstance(deal.arrival, Closed) else "open", None if work else payload.size_bytes,
-        type(payload).__name__, files.names, load.operation, load.warm_up_s, load.for_s, load.until,
-        load.may_drift or changes(load.arrival), load.detail, load.keep and load.on is None,
-    )  # fmt: skip

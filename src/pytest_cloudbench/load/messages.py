@@ -101,7 +101,7 @@ class LoadShape(Message, frozen=True):
     """The plan of a run. A field is None if it is unknown or does not apply.
 
     Attributes:
-        ops, bytes: planned operations, and bytes that they move.
+        ops, bytes: planned operations, and bytes that they move, up and down.
         prepared: unmeasured uploads before the run.
         sensors, ops_per_sensor, threads, arrival, loop: the sources of operations, and their due times.
         size_bytes, payload: the size of each file, and the name of its generator's class.
@@ -113,6 +113,7 @@ class LoadShape(Message, frozen=True):
         may_drift: whether a drift is expected, and therefore no doubt.
         detail: whether every operation's times are returned.
         keeps: whether its files are kept for another run.
+        counts, down_bytes: operations of each verb, and bytes that they download, if a trace sets them.
     """
 
     ops: int
@@ -133,6 +134,8 @@ class LoadShape(Message, frozen=True):
     may_drift: bool = False
     detail: bool = False
     keeps: bool = False
+    counts: Mapping[Verb, int] = field(default_factory=dict)
+    down_bytes: int = 0
 
     @property
     def ends_by_time(self) -> bool:

@@ -64,7 +64,7 @@ class SeriesKeeper:
         key, setup, plan = message.key, message.setup, message.plan
         folder = Path(self._facts.results).parent / "series"
         if message.resume is None:
-            name = slug(f"{message.name}-{self._facts.run_id}")
+            name = f"{slug(message.name)}-{self._facts.run_id}"
             file = series.create_series(folder / f"{name}.jsonl", {"key": key, "setup": setup, "plan": asdict(plan)})
         else:
             path = self._start_folder / message.resume if message.resume else series.find_latest(folder, key)

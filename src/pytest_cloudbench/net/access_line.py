@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from pytest_cloudbench.support.clock import now_ns
 
@@ -32,25 +34,29 @@ class BoundedTransfer:
 def measure_round_trips(address: tuple[str, int], connects: int) -> list[float]:
     """Return the durations of TCP connects in seconds, ascending. Each is one round trip.
 
-    The name is resolved once, before the first connect. Failed connects are left out. Raises OSError if the name cannot
-    be resolved, or if all connects fail.
+    The name is resolved once, before the first connect. All go to the first of its addresses that connects. Later
+    connects that fail are left out. Raises OSError if the name cannot be resolved, or if no address connects.
     """
-    family, _, _, _, target = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
-    trips_s = list[float]()
-    failure: OSError | None = None
-    for _ in range(connects):
-        with socket.socket(family, socket.SOCK_STREAM) as connection:
-            connection.settimeout(_CONNECT_S)
-            begun_ns = now_ns()
-            try:
-                connection.connect(target)
-            except OSError as error:
-                failure = error
-                continue
-            trips_s.append((now_ns() - begun_ns) / 1e9)
-    if failure is not None and not trips_s:
-        raise failure
-    return sorted(trips_s)
+    failure = OSError("the name has no address")
+    for family, _, _, _, target in socket.getaddrinfo(*address, type=socket.SOCK_STREAM):
+        try:
+            trips_s = [_connect_s(family, target)]
+        except OSError as error:
+            failure = error
+            continue
+        for _ in range(connects - 1):
+            with suppress(OSError):
+                trips_s.append(_connect_s(family, target))
+        return sorted(trips_s)
+    raise failure
+
+
+def _connect_s(family: int, target: Any) -> float:
+    with socket.socket(family, socket.SOCK_STREAM) as connection:
+        connection.settimeout(_CONNECT_S)
+        begun_ns = now_ns()
+        connection.connect(target)
+        return (now_ns() - begun_ns) / 1e9
 
 
 def measure_transfer(

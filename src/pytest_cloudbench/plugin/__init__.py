@@ -153,7 +153,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     from pytest_cloudbench.fleet import items
 
-    option, ids, used = metafunc.config.option, None, items.used_fixtures(metafunc.definition, __name__)
+    option, used = metafunc.config.option, items.used_fixtures(metafunc.definition, __name__)
     for name in sorted(_PARAMETRIZED.keys() & used):
         if items.is_parametrized(metafunc, "lab" if name == "_client" else name):
             continue
@@ -162,6 +162,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             specs = option.cloudbench_provider or (mark and mark.args) or [DEFAULT_PROVIDER]
         else:
             specs = option.cloudbench_client or DEFAULT_CLIENTS
+        ids = None
         if option.cloudbench_versus and name == "provider" and "experiment" in used:
             ids = [f"{spec}-vs-{option.cloudbench_versus}" for spec in dict.fromkeys(specs)]
         elif any("?" in spec for spec in specs):

@@ -121,10 +121,10 @@ _OPTIONS: Mapping[str, tuple[Option, ...]] = {
     "accounts": (
         Option("--max-ops", {
             "type": int, "metavar": "N", "help": "stop each experiment after N operations",
-        }, "a whole number, 0 or more", lambda value: value >= 0),
+        }, "a whole number from 0 to 10^18", lambda value: 0 <= value <= 10**18),  # messages have 64 bits
         Option("--max-bytes", {
             "type": int, "metavar": "N", "help": "stop each experiment before it uploads more than N bytes",
-        }, "a whole number, 0 or more", lambda value: value >= 0),
+        }, "a whole number from 0 to 10^18", lambda value: 0 <= value <= 10**18),
         Option("--cloudbench-yes", {
             "action": "store_true", "help": "use real accounts without asking; needed where there is no terminal",
         }),
@@ -272,9 +272,10 @@ def _number_parser(option: Option, accepts: Callable[[Any], bool]) -> Callable[[
     def parse_number(text: str) -> Any:
         try:
             value = option.settings["type"](text)
-        except ValueError:
-            value = float("nan")
-        if not (isfinite(value) and accepts(value)):
+            is_valid = isfinite(value) and accepts(value)
+        except (ValueError, OverflowError):  # the latter for a whole number with hundreds of digits
+            is_valid = False
+        if not is_valid:
             raise pytest.UsageError(f"{option.name} {text}: expected {option.expected}")
         return value
 

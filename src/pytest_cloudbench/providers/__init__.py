@@ -379,7 +379,7 @@ def check(text: str, time_scale: float) -> None:
     resolved.check_time_scale(time_scale)
     for leaf in resolved.leaves():
         if not leaf.has_service:
-            leaf.bound.connect(None, load_credentials(leaf.bound, leaf.account)).close()
+            leaf.bound.connect(None, load_credentials(leaf.bound, leaf.account), is_part=bool(leaf.number)).close()
 
 
 # --- the controller's half ----------------------------------------------------------------------------

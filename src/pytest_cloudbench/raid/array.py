@@ -36,13 +36,13 @@ class UnknownVersion:
         path: the object's.
         version: the random bytes from which the names of its packages are derived.
         segments: the number of its packages on each child.
-        is_readable: whether it can be read.
+        may_be_readable: whether it could be read if all children that did not answer had their packages.
     """
 
     path: str
     version: bytes
     segments: int
-    is_readable: bool
+    may_be_readable: bool
 
 
 class Pending:
@@ -170,6 +170,11 @@ class Array:
         """Return the size of a package's head, the bytes before its shares: 0 except in the last segment's package."""
         is_last = segment == len(manifest.segments) - 1
         return LENGTH_BYTES + manifest.sealed_size if is_last else 0
+
+    def package_size_bytes(self, manifest: Manifest, segment: int, child: int) -> int:
+        """Return the size of a child's package, its head included."""
+        coded = manifest.segments[segment]
+        return self.head_size_bytes(manifest, segment) + coded.split.counts[child] * coded.share_bytes
 
     def make_head(self, manifest: Manifest, name: str) -> bytes:
         """Return the head of an object's last package on a child: its manifest, sealed for this package."""

@@ -115,7 +115,7 @@ class ArrayFile:
 
     def child_containing(self, path: Path) -> str:
         """Return the name of the child in whose folder a path is, or an empty text if it is in none."""
-        resolved = path.expanduser().resolve()
+        resolved = path.resolve()
         return next((name for name, folder in _child_folders(self).items() if resolved.is_relative_to(folder)), "")
 
 
@@ -208,11 +208,17 @@ def _parse_folder(reader: StrictTable) -> str:
 
 
 def _child_folders(file: ArrayFile) -> dict[str, Path]:
-    """Return the children that are folders of this machine: name to resolved path."""
-    specs = {member.name: ProviderSpec.parse(member.spec) for member in file.children}
-    return {
-        name: Path(spec.target).expanduser().resolve() for name, spec in specs.items() if spec.scheme == "folder"
-    }  # fmt: skip
+    """Return the children that are folders of this machine: name to resolved path. Raises ConfigError."""
+    folders = {}
+    for member in file.children:
+        spec = ProviderSpec.parse(member.spec)
+        if spec.scheme == "folder":
+            try:
+                folders[member.name] = Path(spec.target).expanduser().resolve()
+            except (OSError, RuntimeError, ValueError) as error:  # of a user that does not exist, for instance
+                reason = f"cannot use the folder of the child {member.name}: {error}"
+                raise ConfigError(str(file.source), "children", reason) from error
+    return folders
 
 
 def check_places(file: ArrayFile) -> None:

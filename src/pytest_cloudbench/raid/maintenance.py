@@ -132,8 +132,11 @@ def note_all_missing(array: Array, child: int) -> int:
 
 
 def discard_incomplete_versions(array: Array) -> int:
-    """Turn unreadable versions that the metadata does not have into garbage. Returns how many."""
-    incomplete = [version for version in array.unknown if not version.is_readable]
+    """Turn versions that the metadata does not have into garbage. Returns how many.
+
+    Keeps those that can be read, or that children that did not answer may complete.
+    """
+    incomplete = [version for version in array.unknown if not version.may_be_readable]
     for version in incomplete:
         array.metadata.abandon_write(version.version, version.segments, len(array.children))
         array.unknown.remove(version)

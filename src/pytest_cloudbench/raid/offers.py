@@ -18,12 +18,11 @@ from pytest_cloudbench.raid.coding.choice import Offer
 from pytest_cloudbench.raid.tables import StrictTable
 from pytest_cloudbench.support import opening
 
-GIB_BYTES = 1 << 30
 _BOUNDS = {"store_usd_per_gib_month": (0.0, 1e6), "mb_per_s": (1e-6, 1e6), "availability": (0.0, 1.0)}
 
 
 def load_offers(path: str | Path) -> list[Offer]:
-    """Return the offers of a file, with prices in USD per byte and month. Raises ConfigError, in one line."""
+    """Return the offers of a file, with prices in USD a month per GiB. Raises ConfigError, in one line."""
     file = StrictTable(str(path), opening.read_toml(path, "a table of offers"), ("offer",))
     rows = file.get("offer", None, lambda value: isinstance(value, list) and len(value) > 0, "one [[offer]] or more")
     return [_parse_offer(file, f"offer[{number}]", row) for number, row in enumerate(rows, 1)]
@@ -35,4 +34,4 @@ def _parse_offer(file: StrictTable, name: str, row: object) -> Offer:
     table = file.subtable(f"{name}.", row, ("spec", *_BOUNDS, "operator"))
     spec, operator = table.text("spec", None, "a spec, as --provider takes it"), table.text("operator", "")
     price, rate, availability = (table.real(key, None, *bounds) for key, bounds in _BOUNDS.items())
-    return Offer(spec, price / GIB_BYTES, rate * 1e6, 1 - availability, operator)
+    return Offer(spec, price, rate * 1e6, 1 - availability, operator)

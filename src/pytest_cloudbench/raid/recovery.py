@@ -44,13 +44,15 @@ class FoundVersion:
         manifest: its description.
         missing: packages that are missing on children that answered.
         unseen: packages that should be on children that did not answer.
-        is_readable: whether it can be read.
+        is_readable: whether it can be read from the children that answered.
+        may_be_readable: whether it could be read if the others had their packages.
     """
 
     manifest: Manifest
     missing: tuple[MissingPackage, ...]
     unseen: tuple[MissingPackage, ...]
     is_readable: bool
+    may_be_readable: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +253,9 @@ def _find_unknown(array: Array, versions: Sequence[FoundVersion]) -> list[Unknow
     for version in versions:
         manifest, row = version.manifest, array.metadata.find(version.manifest.path)
         if (row is None or row.generation < manifest.generation) and manifest.version not in garbage:
-            unknown.append(UnknownVersion(manifest.path, manifest.version, len(manifest.segments), version.is_readable))
+            unknown.append(
+                UnknownVersion(manifest.path, manifest.version, len(manifest.segments), version.may_be_readable)
+            )
     return unknown
 
 
@@ -490,19 +494,22 @@ def _read_beginning(array: Array, child: int, name: str, most_bytes: int) -> Buf
 
 def _assemble_version(array: Array, manifest: Manifest, unexplained: Mapping[int, dict[str, int]]) -> FoundVersion:
     """Return a version as found, and remove its packages from ``unexplained``."""
-    missing, unseen, is_readable = list[MissingPackage](), list[MissingPackage](), True
+    missing, unseen = list[MissingPackage](), list[MissingPackage]()
+    is_readable = may_be_readable = True
     for number, segment in enumerate(manifest.segments):
         holders = {child for child, count in enumerate(segment.split.counts) if count}
-        unseen += [MissingPackage(manifest.version, number, child) for child in sorted(holders - unexplained.keys())]
+        silent = holders - unexplained.keys()
+        unseen += [MissingPackage(manifest.version, number, child) for child in sorted(silent)]
         held_by = set()
-        for child in holders & unexplained.keys():
+        for child in holders - silent:
             size_bytes = unexplained[child].pop(array.package_name(manifest, child, number), -1)
-            if size_bytes >= segment.split.counts[child] * segment.share_bytes:
+            if size_bytes >= array.package_size_bytes(manifest, number, child):
                 held_by.add(child)
             else:
                 missing.append(MissingPackage(manifest.version, number, child))
         is_readable = is_readable and segment.split.is_enough(held_by)
-    return FoundVersion(manifest, tuple(missing), tuple(unseen), is_readable)
+        may_be_readable = may_be_readable and segment.split.is_enough(held_by | silent)
+    return FoundVersion(manifest, tuple(missing), tuple(unseen), is_readable, may_be_readable)
 
 
 def _select_newest(

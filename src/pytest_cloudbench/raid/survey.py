@@ -16,7 +16,6 @@ from pytest_cloudbench.model import CloudError, ErrorKind
 from pytest_cloudbench.raid.array import Array
 from pytest_cloudbench.raid.coding.manifest import Manifest
 from pytest_cloudbench.raid.metadata import MissingPackage, ObjectRow
-from pytest_cloudbench.raid.offers import GIB_BYTES
 from pytest_cloudbench.raid.reading import intact_shares
 from pytest_cloudbench.raid.recovery import list_children
 from pytest_cloudbench.raid.transfers import TransferResult
@@ -24,6 +23,7 @@ from pytest_cloudbench.raid.transfers import TransferResult
 Progress = Callable[[str, int, int], object]
 """Called with the name of the work, the amount done, and the total amount."""
 
+_GIB_BYTES = 1 << 30
 _MOST_FAILURES = 3
 """The failed reads in a row after which a scrub asks a child for nothing more, as each may take a whole timeout."""
 
@@ -72,7 +72,7 @@ class Survey:
         garbage: unused packages that are still to be deleted.
         unknown_paths: objects of which children hold a version that the metadata does not have: deleted, unfinished, or
             with too few packages left.
-        written_meanwhile: objects that were not examined, because they were written after the survey began.
+        written_meanwhile: objects that were not examined, because they became current after the survey began.
         equal_bytes: the size of equal shares of the content, on each child. Storage beyond that is the cost of an
             uneven placement, of manifests, and of small objects.
         usd_per_month: the cost of storage at the prices in the array's file. None: a price is missing there, or a
@@ -124,7 +124,7 @@ def survey_array(
 
     Passes on any error that is not a CloudError: a mistake of a driver.
     """
-    newest = array.metadata.newest_generation()
+    known = {version for version, _ in array.metadata.snapshot(len(array.children)).objects}
     names, silent = list_children(array)
     if without is not None:
         names.pop(without, None)
@@ -137,7 +137,7 @@ def survey_array(
         survey.children[child].held_bytes = sum(names[child].values())
     total, failures = array.metadata.count(), Counter[int]()
     for row in array.object_rows():
-        if row.generation > newest:
+        if row.version not in known:  # the children may have been listed before they had it
             survey.written_meanwhile += 1
             continue
         _survey_object(array, row, names, unexplained, survey, failures)
@@ -207,9 +207,9 @@ def _listed_state(
 ) -> str:  # fmt: skip
     if child not in names:
         return "unreachable"
-    name, segment = array.package_name(manifest, child, number), manifest.segments[number]
+    name = array.package_name(manifest, child, number)
     unexplained[child].pop(name, None)
-    expected_bytes = segment.split.counts[child] * segment.share_bytes
+    expected_bytes = array.package_size_bytes(manifest, number, child)
     return "held" if names[child].get(name, -1) >= expected_bytes else "missing"
 
 
@@ -221,10 +221,9 @@ def _read_states(
     ``failures``: how many reads of each child have failed in a row until now.
     """
     answers: SimpleQueue[TransferResult] = SimpleQueue()
-    segment = manifest.segments[number]
     readable = [child for child in children if failures[child] < _MOST_FAILURES]
     for child in readable:
-        most_bytes = array.head_size_bytes(manifest, number) + segment.split.counts[child] * segment.share_bytes
+        most_bytes = array.package_size_bytes(manifest, number, child)
         array.children.get_package(child, array.package_name(manifest, child, number), most_bytes, answers.put)
     states = dict.fromkeys(children, "unread")
     for _ in readable:
@@ -271,7 +270,7 @@ def _add_prices(array: Array, survey: Survey) -> None:
     survey.equal_bytes = survey.content_bytes / array.file.k
     prices = [child.store_usd_per_gib_month for child in array.file.children]
     if None not in prices and not any(child.unreachable for child in survey.children):
-        prices_per_byte = [price / GIB_BYTES for price in prices if price is not None]
+        prices_per_byte = [price / _GIB_BYTES for price in prices if price is not None]
         survey.usd_per_month = sum(
             child.held_bytes * price for child, price in zip(survey.children, prices_per_byte, strict=True)
         )  # fmt: skip

@@ -26,7 +26,7 @@ _IDLE_S = 30.0
 _LEAST_KEPT_BYTES = 1 << 19
 _MOST_KEPT_BYTES = 32 << 20
 _MOST_QUEUED_BYTES = 32 << 20
-"""The most bytes that may be queued for one child before transfers that no operation waits for are refused."""
+"""The most bytes that may be queued for one child before packages that no write needs are refused."""
 _SMALL_BYTES = 1 << 16
 _MOST_NS = 1 << 62
 _QUICK_NS = 1_000_000
@@ -165,15 +165,20 @@ class Children:
     # --- transfers ------------------------------------------------------------------------------------
 
     def put_package(
-        self, child: int, name: str, package: Package, done: Callable[[TransferResult], object], *, waits: bool
-    ) -> None:
+        self, child: int, name: str, package: Package, done: Callable[[TransferResult], object], *,
+        waits: bool, is_skipped: bool = False,
+    ) -> None:  # fmt: skip
         """Write a package.
 
-        ``waits``: an operation waits for this child. Then a small write to a quick child has ended when this returns.
-        Otherwise the call fails immediately if too much is queued for the child.
+        Args:
+            child: the child.
+            name: the package's name there.
+            package: the package.
+            done: called with the result.
+            waits: an operation waits for this child. A small write to a quick child has then ended when this returns.
+            is_skipped: fail immediately, because too much is queued for the child, see ``find_far_behind``.
         """
-        threads = self._threads[child]
-        if not waits and threads.queued_bytes > _MOST_QUEUED_BYTES:
+        if is_skipped:
             error = CloudError(ErrorKind.NETWORK, "put", self.path_of(name), detail="the child is too far behind")
             done(TransferResult(child, error=error))
             return
@@ -187,6 +192,21 @@ class Children:
 
         is_direct = waits and package.size_bytes <= _SMALL_BYTES and self.is_quick(child)
         self._start(child, call, done, is_read=False, size_bytes=package.size_bytes, is_direct=is_direct)
+
+    def find_far_behind(self, children: Iterable[int], are_enough: Callable[[set[int]], bool]) -> set[int]:
+        """Return the children for which too much is queued, of those that a write does not need.
+
+        It needs the children with the shortest queues that are enough. Others may have twice as much queued, because
+        under load healthy children differ, while the queue of one that hangs only grows.
+        """
+        queued_bytes = {child: self._threads[child].queued_bytes for child in children}
+        needed = set[int]()
+        for child in sorted(queued_bytes, key=queued_bytes.__getitem__):
+            needed.add(child)
+            if are_enough(needed):
+                break
+        most_bytes = max(_MOST_QUEUED_BYTES, 2 * max(queued_bytes[child] for child in needed))
+        return {child for child, waiting_bytes in queued_bytes.items() if waiting_bytes > most_bytes}
 
     def note_small_write(self, child: int, taken_ns: int) -> None:
         """Note how long a child took for a small write. The quickest recent write counts, as others wait for threads.

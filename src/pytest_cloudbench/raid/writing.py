@@ -149,15 +149,18 @@ class _Writer:
         shares = dict(enumerate(split_evenly(buffer, split.data + split.parity)))
         transfer = _SegmentTransfer(number, split, buffer)
         self._transfers.append(transfer)
-        waits = self._array.file.losses is None
+        children, waits = self._array.children, self._array.file.losses is None
+        are_enough = partial(self._array.is_durable, split)
+        far_behind = set() if waits else children.find_far_behind(transfer.holders, are_enough)
         # Slow children come first, and all packages are sealed before the first one is sent, which is quicker.
-        holders = sorted(transfer.holders, key=lambda child: (self._array.children.is_quick(child), child))
+        holders = sorted(transfer.holders, key=lambda child: (children.is_quick(child), child))
         packages = [*make_packages(self._array, manifest, number, shares, holders, self._count)]
         for child, name, package in packages:
             self._costs.sent_bytes += package.size_bytes
             transfer.packages[child] = package
             transfer.sent_to.add(child)
-            self._array.children.put_package(child, name, package, partial(self._note_result, transfer), waits=waits)
+            done = partial(self._note_result, transfer)
+            children.put_package(child, name, package, done, waits=waits, is_skipped=child in far_behind)
             if transfer.failures and not self._can_become_durable(transfer):
                 return  # otherwise the write would wait for a quick child that hangs just now
 

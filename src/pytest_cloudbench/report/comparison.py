@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, Protocol
@@ -36,6 +36,9 @@ _TITLES = {
     "ok_rate": "ok", "first_byte_p50": "1st byte ms", "throughput": "MB/s", "requests_per_op": "req/op",
 }  # fmt: skip
 _COUNTS = frozenset({"throttled", "failed", "corrupt"})
+_EMULATION_WORDS: Mapping[bool | str, str] = {
+    True: "emulated (client and loopback)", False: "not emulated", "some": "partly emulated",
+}  # fmt: skip
 _LATENESS_KEYS = {"response_p50": "lateness_p50", "response_p99": "lateness_p99"}
 
 
@@ -74,7 +77,10 @@ class _Row:
         return any(finding.info["doubts"] for finding in self.findings)
 
     def value(self, key: str) -> Any:
+        """Return the median of a metric over all runs, the sum of a count, or what the last run says of all else."""
         numbers = self.numbers(key)
+        if len(numbers) > 1 and key in _COUNTS:
+            return sum(numbers)
         return median(numbers) if len(numbers) > 1 and key in METRICS else self.info.get(key)
 
     def numbers(self, key: str) -> list[float]:
@@ -88,7 +94,7 @@ class _Row:
         runs = self.numbers(key)
         is_of_runs = len(runs) >= _FEWEST_RUNS
         metric, exclusion = METRICS.get(key), ""
-        ok_rate = self.info.get("ok_rate")
+        ok_rate = self.value("ok_rate")
         if self.has_doubts:
             exclusion = "all others have doubts"
         elif metric and metric.time_like:
@@ -150,10 +156,17 @@ class _Group:
         return columns or (info.get("operation", ""), info.get("threads") is None, bool(self.host))
 
 
+def _strip_repeat_number(name: str, known: Set[str]) -> str:
+    """Return the name of the experiment that ``name`` repeats. A number is the label's own if the rest is unknown."""
+    stem = _REPEAT.sub(r"\1", name)
+    return stem if stem in known else name
+
+
 def _group_findings(findings: Sequence[_Finding]) -> list[_Group]:
+    known = {finding.experiment for finding in findings}
     experiments: dict[str, dict[str, list[_Finding]]] = {}
     for finding in findings:
-        name = _REPEAT.sub(r"\1", finding.experiment)
+        name = _strip_repeat_number(finding.experiment, known)
         experiments.setdefault(name, {}).setdefault(finding.provider, []).append(finding)
     groups = list[_Group]()
     for experiment, providers in experiments.items():
@@ -179,9 +192,10 @@ def _groups_by_host(experiment: str, providers: Mapping[str, Sequence[_Finding]]
 def _group_by_hosts(findings: Sequence[_Finding]) -> list[_Group]:
     """Return each experiment on one provider that several hosts measured, with a row for each and one for all."""
     providers = {finding.provider for finding in findings}
+    known = {finding.experiment or finding.nodeid for finding in findings}
     groups: dict[tuple[str, str], list[_Finding]] = {}
     for finding in findings:
-        name = _REPEAT.sub(r"\1", finding.experiment or finding.nodeid)
+        name = _strip_repeat_number(finding.experiment or finding.nodeid, known)
         groups.setdefault((name, finding.provider), []).append(finding)
     result = list[_Group]()
     for (experiment, provider), runs in groups.items():
@@ -366,7 +380,7 @@ def _distances_from_best(group: _Group, key: str) -> tuple[str, dict[str, Distan
 
 
 def _candidates(group: _Group, key: str) -> dict[str, Candidate]:
-    best_ok_rate = max((row.info.get("ok_rate") or 0.0 for row in group.rows if not row.has_doubts), default=0.0)
+    best_ok_rate = max((row.value("ok_rate") or 0.0 for row in group.rows if not row.has_doubts), default=0.0)
     return {row.name: row.candidate(key, best_ok_rate) for row in group.rows if not row.is_total}
 
 
@@ -389,7 +403,7 @@ def _measured_keys(rows: Sequence[_Row]) -> list[str]:
         )
     keys = [key for key in _RUN_KEYS if any(row.value(key) is not None for row in rows)]
     if "loss_rate" in keys:
-        keys.remove("ok_rate")
+        keys = [key for key in keys if key != "ok_rate"]
     if all(row.info.get("threads") is None for row in rows) and "throughput" in keys:
         keys.remove("throughput")  # the arrival process of an open loop determines it
     return [key for key in keys if key not in _COUNTS or any(row.value(key) for row in rows)]
@@ -487,17 +501,15 @@ def _provider_notes(groups: Sequence[_Group], names: Mapping[str, str]) -> list[
 
 
 def _emulation_notes(groups: Sequence[_Group], names: Mapping[str, str]) -> list[str]:
-    kinds: dict[Any, list[str]] = {}
+    kinds: dict[str, list[str]] = {}
     for group in groups:
         for row in group.rows:
-            kinds.setdefault(row.info["emulated"], []).append(names[row.name])
+            kind = _EMULATION_WORDS.get(row.info["emulated"], "unknown whether emulated")
+            kinds.setdefault(kind, []).append(names[row.name])
     notes = []
-    if kinds.keys() == {True}:
+    if kinds.keys() == {_EMULATION_WORDS[True]}:
         notes.append("all are emulated: this compares profiles, clients and loopback, not services")
     elif len(kinds) > 1:
-        words = {True: "emulated (client and loopback)", False: "not emulated", "some": "partly emulated"}
-        groups_text = "; ".join(
-            f"{words[kind]}: {', '.join(dict.fromkeys(providers))}" for kind, providers in kinds.items()
-        )
+        groups_text = "; ".join(f"{kind}: {', '.join(dict.fromkeys(providers))}" for kind, providers in kinds.items())
         notes.append(f"{groups_text}. A difference between these kinds is not one between services")
     return notes

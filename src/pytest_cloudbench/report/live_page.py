@@ -6,10 +6,10 @@ Nobody can change anything. The page loads nothing from elsewhere. Without JavaS
 
 from __future__ import annotations
 
-import contextlib
 import hmac
 import re
 import secrets
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -162,6 +162,11 @@ class _Server(ThreadingHTTPServer):
     hosts: frozenset[str] = frozenset()
     answer: Callable[[str, str], str | None]
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Report an error, unless the browser has gone."""
+        if not isinstance(sys.exception(), (ConnectionError, TimeoutError)):
+            super().handle_error(request, client_address)
+
 
 class _Handler(BaseHTTPRequestHandler):
     """Answers GET and HEAD for the known addresses, and nothing else."""
@@ -207,8 +212,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         if has_body:
-            with contextlib.suppress(OSError):  # the reader has gone
-                self.wfile.write(data)
+            self.wfile.write(data)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing, since the terminal belongs to pytest."""

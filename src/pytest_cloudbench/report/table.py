@@ -85,7 +85,7 @@ _COLUMNS: tuple[_Column, ...] = (
     ("interval s", "interval_s", _if_number(lambda value: f"{value:g}")),
     ("files", "files", format_value),
     ("ops", "ops", format_value),
-    ("MB/s", "throughput", _if_number(lambda value: f"{value / 1e6:,.2f}")),
+    ("MB/s", "throughput", _if_number(format_megabytes)),
     ("ops/s", "ops_per_s", _if_number(lambda value: f"{value:,.3g}" if value < 1000 else f"{value:,.0f}")),
     ("lost", "lost", format_value),
     _metric_column("loss_rate"),

@@ -7,6 +7,7 @@ because they do not end in ``.json``.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
@@ -18,6 +19,13 @@ from pytest_cloudbench.support import opening
 
 ACCEPTED_FOLDER, ACCEPTED_SUFFIX = "cloudbench-accepted", ".accepted"
 _MAX_BYTES = 65_536
+
+
+def split_test(fullname: str) -> tuple[str, str]:
+    """Return the name of a test function with its path, and the remainder: parameters and label, such as ``[x]#2``."""
+    path, mark, test = fullname.partition("::")
+    function = re.split(r"[\[#]", test, maxsplit=1)[0]
+    return f"{path}{mark}{function}", test[len(function) :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +95,16 @@ def former_names(storage: Path) -> dict[str, list[str]]:
         for name in names:
             names += [older for older in old_names.get(name, ()) if older not in names and older != new]
     return old_names
+
+
+def names_before(renamed: Mapping[str, Sequence[str]], fullname: str) -> list[str]:
+    """Return the former names of a test, as ``former_names`` has read them.
+
+    A renamed function is renamed with all its parameters and labels.
+    """
+    test, remainder = split_test(fullname)
+    by_function = (f"{old}{remainder}" for old in renamed.get(test, ()) if remainder)
+    return [*renamed.get(fullname, ()), *by_function]
 
 
 def _write_decision(storage: Path, decision: Mapping[str, Any]) -> Path:

@@ -43,12 +43,15 @@ _DAMAGE_ERRORS = (
 
 def export_runs(index: Index, runs: Sequence[str], target: Path) -> int:
     """Write runs, by their places, into an archive, and return the number of files. Raises ResultsError."""
-    places = {file.place: file.path for file in stored.find_run_files(index.storage) if file.run in set(runs)}
+    files = [file for file in stored.find_run_files(index.storage) if file.run in set(runs)]
+    if others := set(runs) - {file.run for file in files}:
+        raise ResultsError(f"{min(others)}: is not in {index.storage}: name the folder that it is in by --storage")
+    places = {file.place: file.path for file in files}
     folder = index.storage / ACCEPTED_FOLDER
     places |= {f"{ACCEPTED_FOLDER}/{path.name}": path for path in folder.glob(f"*{ACCEPTED_SUFFIX}")}
 
     def write(file: IO[bytes]) -> None:
-        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive:
             for place, path in sorted(places.items()):
                 archive.write(path, place)
 

@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 from collections.abc import Iterator, Mapping
+from itertools import chain, count
 from pathlib import Path
 from typing import IO, Any
 
@@ -119,7 +120,8 @@ class SeriesFile:
 
 
 def create_series(path: Path, header: Mapping[str, Any]) -> SeriesFile:
-    """Create a series. Raises ResultsError."""
+    """Create a series. A number is appended to the name of a file that exists. Raises ResultsError."""
+    path = _find_free_path(path)
     temporary = path.with_suffix(".tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -133,6 +135,12 @@ def create_series(path: Path, header: Mapping[str, Any]) -> SeriesFile:
     except OSError as error:
         raise ResultsError(f"{path}: cannot begin a series: {error.strerror}") from error
     return SeriesFile(path)
+
+
+def _find_free_path(path: Path) -> Path:
+    """Return ``path``, or the first numbered one beside it that no series of the same session has."""
+    names = (f"{path.stem}-{number}{path.suffix}" for number in count(2))
+    return next(free for free in chain([path], map(path.with_name, names)) if not free.exists())
 
 
 def resume_series(path: Path, key: Mapping[str, Any], setup: Mapping[str, Any]) -> SeriesFile:

@@ -166,6 +166,7 @@ class SavingBox:
         self._box = FolderSide(os.path.realpath(savingbox), "savingbox")
         self._sync = FolderSide(os.path.realpath(sync_folder), "sync folder")
         self.state_path = state_path(savingbox, sync_folder, state)
+        _check_state_place(self.state_path, self._box, self._sync)
         self._report = report
         self._state = "starting"
         self._trouble: list[str] = []
@@ -261,18 +262,21 @@ class SavingBox:
     # --- running ---
 
     def once(self) -> bool:
-        """Make both folders equal, and end. Returns whether they are equal: changes made meanwhile may prevent it."""
+        """Make both folders equal, and end. Returns whether they are equal.
+
+        Changes made meanwhile may prevent it, and folders that cannot be read.
+        """
         try:
             for _ in range(5):
                 self._scan()
                 if not self.engine.has_work:
-                    return True
+                    return not self.engine.unread_folders
                 self.engine.pull_all(now_ns())
                 self.engine.push_all(now_ns())
                 self.engine.pull_all(now_ns())
                 self._scan()
                 if self.engine.is_at_rest():
-                    return True
+                    return not self.engine.unread_folders
             return False
         except VanishedError as error:
             self._report_event(Trouble("vanished", f"{error}"))
@@ -456,6 +460,17 @@ def _check_folders(savingbox: AnyPath, sync_folder: AnyPath) -> None:
         # Compare identities, because one of them may be mounted a second time elsewhere.
         if any(os.path.samefile(parent, outer) for parent in Path(inner).parents):
             raise UsageError(f"{inner!r}: is inside {outer!r}; expected two separate folders")
+
+
+def _check_state_place(state_file: Path, *sides: FolderSide) -> None:
+    """Check that neither side would mirror the state file, which changes with each push. Raises UsageError."""
+    folders = [folder for folder in Path(os.path.realpath(state_file)).parents if os.path.exists(folder)]
+    for side in sides:
+        if any(os.path.samefile(folder, side.root) for folder in folders):
+            raise UsageError(
+                f"{str(state_file)!r}: is in the {side.name} {side.root!r}, which would mirror it without end; "
+                "expected --state FOLDER outside of both"
+            )
 
 
 def _claim_folders(*sides: FolderSide) -> socket.socket:

@@ -104,6 +104,7 @@ class BoxEngine:
         report: called with each push, pull and trouble.
         cpu_ns: a clock for the cost of counting bytes. Tests pass one that stands still.
         incoming: entries of the sync folder that may have changed, each with the times of its last and first change.
+        unread_folders: folders that the last scan could not read on one side, so that their entries are left alone.
     """
 
     mirror: Mirror
@@ -113,6 +114,7 @@ class BoxEngine:
     pushes: int = 0
     pulls: int = 0
     incoming: dict[str, tuple[int, int]] = field(default_factory=dict)
+    unread_folders: frozenset[str] = frozenset()
     _recheck_due_ns: dict[str, int] = field(default_factory=dict)
     _count_due_ns: dict[str, int] = field(default_factory=dict)
     _gone_inodes: dict[int, str] = field(default_factory=dict)
@@ -129,6 +131,7 @@ class BoxEngine:
 
     def take_scan(self, box: FoundAll, sync: FoundAll, now_ns: int) -> None:
         """Take in a scan of both folders: every entry that differs from the agreement has changed."""
+        self.unread_folders = frozenset((*box.unknown, *sync.unknown))
         for folder, error in (*box.unknown.items(), *sync.unknown.items()):
             self._say_once("failed", f"{folder or '.'!r} cannot be read ({error.strerror}) and is left alone")
         changed = self._find_differing(box, "ours"), self._find_differing(sync, "theirs")

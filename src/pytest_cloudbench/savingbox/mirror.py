@@ -32,6 +32,7 @@ from typing import Literal
 from pytest_cloudbench.model import CloudbenchError
 from pytest_cloudbench.savingbox import content
 from pytest_cloudbench.savingbox.agreements import Agreed, Change, change_of
+from pytest_cloudbench.savingbox.conflicts import conflict_paths
 from pytest_cloudbench.savingbox.listings import FoundEntry
 from pytest_cloudbench.savingbox.openfiles import BusyError, may_be_written
 from pytest_cloudbench.savingbox.patching import Patching, unwritten_pieces, written_pieces
@@ -536,15 +537,7 @@ class Mirror:
         return now[0], now[1]
 
     def _keep_both(self, path: str) -> MirrorOutcome:
-        folder, _, name = path.rpartition("/")
-        stem, dot, extension = name.rpartition(".")
-        if not stem:  # a name without an ending, or with only a leading dot
-            stem, dot, extension = name, "", ""
-        stamp = time.strftime("%Y-%m-%d %H-%M-%S")
-        for count in range(1, 1000):
-            suffix = "" if count == 1 else f" {count}"
-            conflict_path = f"{stem[:100]} (conflict {stamp}{suffix}){dot}{extension}"
-            conflict_path = f"{folder}/{conflict_path}" if folder else conflict_path
+        for conflict_path in conflict_paths(path, time.strftime("%Y-%m-%d %H-%M-%S")):
             if self.box.find_entry(conflict_path) is not None:
                 continue
             with contextlib.suppress(FileExistsError):

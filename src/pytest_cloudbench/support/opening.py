@@ -122,7 +122,8 @@ def write_whole(
 
     Raises OSError, and the errors of ``write``.
     """
-    partial = path.with_name(f".{path.name[:200]}-{os.getpid()}-{os.urandom(4).hex()}")
+    # 50 characters, as each may take 4 of the 255 bytes of a name.
+    partial = path.with_name(f".{path.name[:50]}-{os.getpid()}-{os.urandom(4).hex()}")
     try:
         with open(partial, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             write(file)

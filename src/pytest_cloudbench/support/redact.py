@@ -93,11 +93,15 @@ def _character(character: str) -> str:
         return rf"(?:{_BACKSLASH}|u005[Cc]|x5[Cc]){{1,64}}".replace("{1,16}", "")
     code = ord(character)
     name = "apos" if character == "'" else codepoint2name.get(code)
+    octets = [_any_case(f"{byte:02x}") for byte in character.encode("utf-8", "surrogatepass")]
+    utf16 = character.encode("utf-16-be", "surrogatepass").hex()
     forms = [
         re.escape(character),
-        "".join(f"{_PERCENT}{_any_case(f'{byte:02x}')}" for byte in character.encode("utf-8", "surrogatepass")),
-        f"{_BACKSLASH}u{_any_case(f'{code:04x}')}" if code < 0x10000 else "",
-        f"{_BACKSLASH}x{_any_case(f'{code:02x}')}" if code < 0x100 else "",
+        "".join(f"{_PERCENT}{octet}" for octet in octets),
+        "".join(f"{_BACKSLASH}x{octet}" for octet in octets),
+        "".join(f"{_BACKSLASH}u{_any_case(utf16[at : at + 4])}" for at in range(0, len(utf16), 4)),
+        f"{_BACKSLASH}x{_any_case(f'{code:02x}')}" if 0x80 <= code < 0x100 else "",
+        f"{_BACKSLASH}U{_any_case(f'{code:08x}')}" if code >= 0x10000 else "",
         f"{_AMPERSAND}#(?:0*{code}|[xX]0*{_any_case(f'{code:x}')});?",
         f"{_AMPERSAND}{name};" if name else "",
     ]
@@ -133,6 +137,8 @@ class _Needle:
         """Return the pattern of its beginning or its end, with the first unit plain, or in any other form."""
         units = self.units[-_ANCHOR_UNITS:] if tail else self.units[:_ANCHOR_UNITS]
         first, remainder = units[0], "".join(map(self.pattern, units[1:]))
+        if self.pattern is _hex_digit:
+            return _any_case(first) + remainder
         return (self.pattern(first) if escaped or first in "+/" else re.escape(first)) + remainder
 
     def follow(self, text: str, start: int, end: int) -> int:
@@ -318,8 +324,7 @@ def _clean_value(value: Any) -> Any:
     if isinstance(value, str):
         return clean(value)
     if isinstance(value, bytes):
-        text = value.decode("latin-1")
-        return value if (cleaned := clean(text)) == text else cleaned.encode("latin-1")
+        return _clean_bytes(value)
     if isinstance(value, tuple) and type(value) is tuple:
         return tuple(map(_clean_value, value))
     if isinstance(value, list):
@@ -327,6 +332,15 @@ def _clean_value(value: Any) -> Any:
     elif isinstance(value, dict):
         value.update({key: _clean_value(item) for key, item in value.items()})
     return value
+
+
+def _clean_bytes(data: bytes) -> bytes:
+    """Return bytes without the secrets in them, whose characters may be those of either code."""
+    for code, errors in (("utf-8", "surrogateescape"), ("latin-1", "strict")):
+        text = data.decode(code, errors)
+        if (cleaned := clean(text)) != text:
+            data = cleaned.encode(code, errors)
+    return data
 
 
 def clean_error(error: BaseException) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -10,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from pytest_cloudbench.lab import clients
-from pytest_cloudbench.lab.clients.base import LocalClient, MissingProgramError, Proof
+from pytest_cloudbench.lab.clients._ssh import Ssh
+from pytest_cloudbench.lab.clients.base import ClientUnavailable, LocalClient, MissingProgramError, Proof
 from pytest_cloudbench.model import ClientError
 from tests.lab.clients.conftest import DOCUMENT, is_gone, leftovers
 
@@ -121,6 +123,36 @@ def test_a_verify_command_of_a_tool_that_watches_is_asked_again(make: Make) -> N
     assert pair.wait_synced(30) is Proof.CONTENT
 
 
+def test_restoring_of_a_tool_that_watches_is_tried_again(make: Make) -> None:
+    sync = "until [ -e {workdir}/asked ]; do sleep 0.02; done; cp {folder}/a {stored}/a; sleep 600"
+    restore = "[ -e {workdir}/asked ] || { touch {workdir}/asked; exit 1; }; cp {stored}/a {restored}/a"
+    restore = restore.replace("{ ", "{{ ").replace("; }", "; }}")
+    pair = make(
+        f'name = "x"\nwatches = true\n[sync]\ncommand = ["sh", "-c", "{sync}"]\n'
+        f'[verify]\nrestore = ["sh", "-c", "{restore}"]'
+    )
+    (pair.folder / "a").write_bytes(b"1")
+    pair.start()
+    assert pair.wait_synced(30) is Proof.CONTENT
+
+
+@pytest.mark.parametrize(
+    ("restore", "message"),
+    [
+        ("echo no snapshot >&2; exit 1", r"(?s)verify\.restore .* within 0\.1 s.*exit status 1\n  no snapshot"),
+        ("touch {restored}/b", r"differs from the folder: 1 missing \(a\); 1 too many \(b\); .* within 0\.1 s"),
+    ],
+)
+def test_what_was_restored_last_is_told_when_the_time_is_over(make: Make, restore: str, message: str) -> None:
+    pair = make(
+        f'name = "x"\nwatches = true\n[sync]\ncommand = ["sleep", "600"]\n[verify]\nrestore = ["sh", "-c", "{restore}"]'
+    )
+    (pair.folder / "a").write_bytes(b"1")
+    pair.start()
+    with pytest.raises(ClientError, match=message):
+        pair.wait_synced(0.1)
+
+
 def test_a_program_that_is_missing_is_named(make: Make) -> None:
     with pytest.raises(MissingProgramError, match=r"^no-such-tool is not installed$"):
         make('name = "x"\nneeds = ["true"]\n[sync]\ncommand = ["no-such-tool"]')
@@ -204,6 +236,17 @@ def test_error_of_failed_tool_holds_no_secret_in_any_encoding(make: Make) -> Non
     with pytest.raises(ClientError) as raised:
         pair.after_change()
     assert str(raised.value) == "sync (client): exit status 1\n  *** *** ***"
+
+
+def test_a_user_without_a_name_goes_by_its_number(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 54321)
+    monkeypatch.setattr(os, "geteuid", lambda: 54321)
+    pair = make('name = "x"\n[files]\nuser = "{user}"\n[sync]\ncommand = ["true"]')
+    assert (pair.workdir / "user").read_text("utf-8") == "54321"
+    with pytest.raises(ClientUnavailable, match=r"^sshd .* 54321 .*$"):
+        Ssh(pair)
 
 
 DAEMON = """

@@ -156,12 +156,13 @@ def test_the_counters_are_the_kernels(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
-def test_a_process_by_its_name(tmp_path: Path) -> None:
-    program = tmp_path / f"client{os.getpid()}"  # others on this machine may run this test, too
+@pytest.mark.parametrize("ending", ["", "über-alle-15-bytes"])
+def test_a_process_by_its_name(tmp_path: Path, ending: str) -> None:
+    program = tmp_path / f"client{os.getpid():08}{ending}"  # others on this machine may run this test, too
     program.symlink_to("/bin/sleep")
     with subprocess.Popen([program, "600"]) as process, ExitStack() as stack:
         stack.callback(process.kill)  # a failure must not wait for its end
-        while Path(f"/proc/{process.pid}/comm").read_text("utf-8").strip() != program.name:
+        while not os.fsencode(program.name).startswith(Path(f"/proc/{process.pid}/comm").read_bytes().strip()):
             pass  # the kernel names it a moment after it has told the parent
         client = start_client(tmp_path, process=program.name)
         assert process.pid in client.pids("client")
@@ -192,6 +193,8 @@ def test_names_of_a_product_or_ones_own(tmp_path: Path) -> None:
     [
         ({}, "folder is missing"),
         ({"folder": "/no/such"}, "/no/such is not a folder"),
+        ({"folder": "~no-such-user/x"}, "~no-such-user/x is not a folder"),
+        ({"folder": "/", "verify": "echo it's there"}, "verify: No closing quotation: echo it's there"),
         ({"folder": "/", "quiet_s": "5", "interface": "none0"}, "quiet_s needs an interface"),
         ({"folder": "/", "quiet_s": "soon"}, "quiet_s must be a number from 0, not 'soon'"),
         ({"folder": "/", "quiet_s": "-1"}, "quiet_s must be a number from 0"),

@@ -134,6 +134,7 @@ def test_facts_are_the_clients_own() -> None:
         ("savingbox?over=nothing", "client 'nothing': unknown; expected one of external, "),
         ("savingbox?quite=5s", "client 'reference': unknown option 'quite'"),
         ("savingbox?over=syncthing&compression=1", "compression must be one of"),
+        ("savingbox?over=external&folder=/", "client 'savingbox': over=external: .* cloudbench savingbox"),
     ],
 )
 def test_wrong_savingbox_spec_is_a_usage_error(spec: str, message: str) -> None:

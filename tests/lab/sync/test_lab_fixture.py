@@ -92,6 +92,14 @@ def test_missing_client_is_skipped_with_its_install_command(lab: Lab) -> None:
     assert run.lines_with("no-such-program is not installed: tools/testbed install none")
 
 
+def test_a_client_with_options_and_a_provider_name_a_test_together(lab: Lab) -> None:
+    lab.write("def test_both(lab, provider): pass")
+    clients = ("--client", "reference?settle_s=1", "--client", "reference")
+    run = lab.run(*clients, "--provider", "folder:objects", "--collect-only", "-q", store=False)
+    assert run.lines_with("::test_both[reference?settle_s=1-folder:objects]"), run.text
+    assert run.lines_with("::test_both[reference-folder:objects]"), run.text
+
+
 def test_unknown_client_is_refused_in_one_line(lab: Lab) -> None:
     run = lab.run("--client", "nosuch")
     assert run.status != 0

@@ -267,7 +267,8 @@ def test_a_file_shares_a_client_until_a_test_wants_its_own(lab: Lab) -> None:
     workdirs = {Path(line.split("] ")[1].split()[0]) for line in (one, own, three)}
     assert not any(path.exists() for path in workdirs)
     names_by_test = {
-        path.parent.name: sorted(entry.name for entry in path.parent.iterdir()) for path in run.folder.rglob("lab.json")
+        path.parent.name.rpartition("-")[0]: sorted(entry.name for entry in path.parent.iterdir())
+        for path in run.folder.rglob("lab.json")
     }
     assert sorted(names_by_test) == [f"test_it.py__test_{name}_reference_" for name in ("one", "own", "three")]
     assert names_by_test["test_it.py__test_own_reference_"] == ["0.pcapng", "capture-0.json", "lab.json"]

@@ -96,6 +96,15 @@ def test_an_address_that_only_one_resolver_gives_needs_a_certificate(stack: Exit
     assert resolve.find_liars(replies, resolvers, certifies=lambda a, _: nobody_is_known[a], manners=FAST) == {}
 
 
+@pytest.mark.parametrize("name", ["b\ufffd\ufffdcher.example.com", "a..example.com", "x" * 64 + ".example.com"])
+def test_a_name_that_cannot_be_asked_for_does_not_exist(stack: ExitStack, name: str) -> None:
+    zone = Zone({NAME: ADDRESSES})
+    resolver = stack.enter_context(serve_dns(zone))
+    replies = resolve.ask_resolvers([name, NAME], [resolver], times=3, manners=FAST)
+    assert [reply.status for reply in replies] == ["no such name", "answered"] * 3
+    assert {asked for asked, _ in zone.asked} == {NAME}
+
+
 def test_a_dead_resolver_costs_two_timeouts_and_not_one_for_every_name(stack: ExitStack) -> None:
     zone = Zone({}, fault="dead")
     resolver = stack.enter_context(serve_dns(zone))

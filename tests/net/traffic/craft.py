@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ssl
 import struct
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
+
+import trustme
 
 SECOND = 1_000_000_000
 START_NS = 1_700_000_000 * SECOND
@@ -158,3 +162,29 @@ def connection(
     add(False, 5001, end + 1, 17)
     add(True, end + 1, 5002, 16)
     return segments
+
+
+def tls(ciphers: str, text: bytes) -> tuple[bytes, bytes]:
+    """Return what a client and a server send in TLS 1.2, with a text from the client."""
+    authority = trustme.CA()
+    server, client = (ssl.SSLContext(side) for side in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT))
+    authority.issue_cert("files.example.com").configure_cert(server)
+    authority.configure_trust(client)
+    for context in (server, client):
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        context.set_ciphers(ciphers)
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [
+        client.wrap_bio(to_client, to_server, server_hostname="files.example.com"),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    ]
+    up = down = b""
+    for end in ends * 3:
+        with suppress(ssl.SSLWantReadError):
+            end.do_handshake()
+        sent_up, sent_down = to_server.read(), to_client.read()
+        up, down = up + sent_up, down + sent_down
+        to_server.write(sent_up)
+        to_client.write(sent_down)
+    ends[0].write(text)
+    return up + to_server.read(), down

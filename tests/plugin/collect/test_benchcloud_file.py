@@ -115,7 +115,7 @@ def check_appendix(run: FinishedRun, name: str, provider: str, changes: str = ""
     assert keys >= set(listing["place"]["notes"]) - {"driver.class"}
     folder = run.folder / "results" / Path(info["ops_file"]).parent.name
     where = f"{NAMES[name]}.conf__{entry}".replace("[", "_").replace("]", "_").replace(":", "_")
-    logs = list(folder.parent.rglob(f"{where}/{listing['place']['log_name']}"))
+    logs = list(folder.parent.rglob(f"{where}-*/{listing['place']['log_name']}"))
     assert len(logs) == 1, where
     check_log(logs[0].read_text("utf-8"), listing, ops)
 
@@ -258,6 +258,21 @@ def test_terminal_lists_all_times_without_a_log(lab: Lab) -> None:
     assert len(re.findall(r"^\| +#\d+ +\|", run.text, re.M)) == 150
     assert run.lines_with("the times of all 150 operations are in the log")
     assert len(list((lab.folder / "results").rglob("*.log"))) == 1
+
+
+@pytest.mark.quick_cases(1)
+@pytest.mark.parametrize(
+    ("args", "side"),
+    [((), "emulated:dropbox"), (("--provider", "folder:first"), "folder:first")],
+    ids=["default", "named"],
+)
+def test_two_sides_are_compared(lab: Lab, args: tuple[str, ...], side: str) -> None:
+    write_file(lab, changed(*SMALL, NO_SLEEP))
+    run = lab.run(*args, "--cloudbench-versus", "folder:other", "-ocloudbench_versus_minutes=0.01")
+    assert run.counts() == {"passed": 1}, run.text
+    (entry,) = run.entries.values()
+    assert entry["name"] == f"old[{side}-vs-folder:other]"
+    assert [entry["extra_info"]["versus"][name] for name in "AB"] == [side, "folder:other"]
 
 
 # --- bugs of BenchCloud that are not reproduced ---

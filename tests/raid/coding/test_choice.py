@@ -58,6 +58,8 @@ def test_children_of_one_operator_never_exceed_the_failures() -> None:
 def test_missed_bounds_are_named() -> None:
     with pytest.raises(ValueError, match=r"the least time is 1 s, above 0.5 s"):
         choose(OFFERS, replace(WISH, time_at_most_s=0.5))
+    with pytest.raises(ValueError, match=r"the least price is 2, above 1\.5"):
+        choose(OFFERS, replace(WISH, price_at_most=1.5))
     with pytest.raises(ValueError, match="each can be met alone"):
         choose(OFFERS, replace(WISH, time_at_most_s=1.0, price_at_most=5.0))
     with pytest.raises(ValueError, match="can lose any 5"):

@@ -123,9 +123,11 @@ class Box:
         return self._routes.find(method, _strip_path(path))
 
     def recognises(self, path: str, query: bytes, headers: Mapping[bytes, bytes]) -> bool:
-        """Return whether a request has a token of this account, or is for one of its links or signed downloads."""
+        """Return whether a request has a token of this account, or an address that this account issued."""
         if b"authorization" in headers or b"access_token=" in query:
             return f"Bearer {_read_token(headers, query)}".encode() in self.state.oauth.tokens
+        if path == "/subscribe":
+            return parse_form(query).get("channel") == self.state.secret
         parts = path.split("/")
         is_link = not self.state.links.keys().isdisjoint(part.partition(".")[0] for part in parts)
         return is_link or any(downloads.is_signed(self.state, part) for part in parts if part.count(".") == 3)

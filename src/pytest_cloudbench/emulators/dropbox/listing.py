@@ -168,6 +168,8 @@ def _run_get_latest_cursor(state: State, arg: dict[str, Any], call: Call) -> dic
 async def _run_longpoll(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
     """Answer as soon as something has changed below the folder, or at the timeout."""
     cursor = _read_cursor(arg["cursor"])
+    # The call has no token, so only its cursor tells which account it is for.
+    state = next((peer for peer in state.peers() if peer.tree.store.by_id(cursor.folder) is not None), state)
     log, clock = state.tree.paths.log, state.clock
     end_s = call.now_s + arg["timeout"]
     wake_up = asyncio.Event()

@@ -298,14 +298,27 @@ def _run_revoke(state: State, arg: dict[str, Any], call: Call) -> None:
     del state.links[_link_key(link.url)]
 
 
+def _change_visibility(state: State, link: SharedLink, settings: dict[str, Any]) -> tuple[str, str | None]:
+    """Return the visibility and the password of a link after a change, which keeps what it does not name.
+
+    Raises ApiError.
+    """
+    visibility = _check_settings(state, settings)
+    if any(settings[name] for name in ("require_password", "link_password", "audience", "requested_visibility")):
+        return visibility, settings["link_password"]
+    if link.visibility == "password" and settings["require_password"] is False:
+        return "public", None
+    return link.visibility, link.password
+
+
 def _run_modify(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
     link, node = _find_link(state, arg["url"])
     settings = arg["settings"]
-    visibility = _check_settings(state, settings)
+    visibility, password = _change_visibility(state, link, settings)
     expires_s = None if arg["remove_expiration"] else settings["expires"] or link.expires_s
     allowed = settings["allow_download"]
     new_link = replace(
-        link, visibility=visibility, password=settings["link_password"], expires_s=expires_s,
+        link, visibility=visibility, password=password, expires_s=expires_s,
         allows_download=link.allows_download if allowed is None else allowed,
     )  # fmt: skip
     state.links[_link_key(link.url)] = new_link
@@ -320,7 +333,7 @@ def page_routes(state: State) -> list[tuple[str, str, Route]]:
 
     def open_link(call: Call) -> Answer:
         try:
-            link, node = _find_link(state, f"https://{_HOSTS[1]}{quote(call.path)}", "", call.now_s)
+            link, node = _find_link(state, f"https://{_HOSTS[1]}{quote(call.path)}", opened_s=call.now_s)
         except ApiError:
             return answer_text(404, "Not Found")
         query, version = parse_form(call.query), state.tree.newest_entry(node)[2]

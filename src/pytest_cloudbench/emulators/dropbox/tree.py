@@ -62,7 +62,10 @@ class Tree:
             node = self.store.by_id(prefix)
             if node is None:
                 raise StoreError("not_found")
-            return self.paths.path(node) + slash + remainder
+            path = self.paths.path(node)
+            if node.deleted_s is not None and ((gone := self.paths.gone(path)) is None or gone.node is not node):
+                raise StoreError("not_found")  # the path may be that of a later file
+            return path + slash + remainder
         raise StoreError("malformed_path")
 
     def get(self, path: str, now_s: float, *, include_deleted: bool = False) -> PathEntry:

@@ -42,7 +42,7 @@ from pytest_cloudbench.emulators.gdrive.state import (
     drive_meta,
 )
 from pytest_cloudbench.emulators.http import byte_range
-from pytest_cloudbench.emulators.nodes import File, Folder, Node, StoreError
+from pytest_cloudbench.emulators.nodes import File, Folder, Node
 from pytest_cloudbench.emulators.skin import Answer, Call
 
 EMPTY = hash_blob(b"", hashlib.md5(usedforsecurity=False))
@@ -136,16 +136,15 @@ def change_file(
     parent = _new_parent(state, node, params, now_s)
     if metadata.get("id") not in (None, node.id):
         raise DriveError(403, "fieldNotWritable", "The resource body includes fields which are not directly writable.")
+    if parent is not None and state.store.holds(node, parent):
+        raise DriveError(403, "cannotAddParent", "A folder cannot be added to itself or to one below it.")
     name = _change_metadata(meta, metadata, now_s, node.name)
     if "trashed" in metadata:
         meta.trashed_s = (meta.trashed_s or now_s) if metadata["trashed"] else None
     if parent is not None or name != node.name:
         target = parent or node.parent
         assert target is not None
-        try:
-            state.store.move(node, target, name, now_s)
-        except StoreError:
-            raise DriveError(403, "cannotAddParent", "A folder cannot be added to itself or to one below it.") from None
+        state.store.move(node, target, name, now_s)
         meta.version += 1
     else:
         state.log_change(node, now_s)

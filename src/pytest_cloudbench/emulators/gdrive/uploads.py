@@ -11,6 +11,7 @@ begins where the session ends       308 with ``Range``, once something is stored
 begins before that                  the same, after skipping the stored bytes
 begins after that                   400
 is not the last and under 256 KiB   400
+is the last, into a deleted file    404
 ``bytes */SIZE``                    308 with ``Range``, or 200 and the file if it is complete
 ==================================  ==========================================================
 """
@@ -25,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_cloudbench.emulators.blob import Blob, BlobWriter, PieceWriter, hash_blob
-from pytest_cloudbench.emulators.gdrive.answers import DriveError, store_refusal
+from pytest_cloudbench.emulators.gdrive.answers import DriveError, file_not_found, store_refusal
 from pytest_cloudbench.emulators.gdrive.files import change_file, make_file
 from pytest_cloudbench.emulators.gdrive.multipart import MultipartReader
 from pytest_cloudbench.emulators.gdrive.requests import answer_file, parse_json_object, query_params, read_json_body
@@ -290,6 +291,9 @@ def _receive_piece(state: DriveState, call: Call, upload_id: str) -> Answer:
         new_bytes = piece.new_bytes
         session.drop_unfinished()
         return _answer_incomplete(session, call) if new_bytes >= UNIT_BYTES else _answer_too_short(new_bytes)
+    if session.node is not None and session.node.deleted_s is not None:
+        del state.sessions[upload_id]
+        raise file_not_found(session.node.id)
     session.stored_node = _store_content(
         state, call, session.params, session.metadata, session.finish(), session.mime, session.node
     )

@@ -52,13 +52,14 @@ def _list_changes(request: GraphRequest) -> Answer:
         token = _format_token(end, request.state.drive_id, is_first=False)
         body["@odata.deltaLink"] = make_next_link(request, token=token)
         return answer_json({**body, "value": []}, spaced=request.is_spaced)
-    position, is_first = _parse_token(request, token) if token else (0, True)
+    start, is_first = _parse_token(request, token) if token else (0, True)
+    position = start
     changes: dict[str, dict[str, Any]] = {}
     while position < end and len(changes) < limit:
         key = log.keys[position]
         position += 1
         node = tree.store.by_id(key)
-        change = _describe_change(request, top, node, is_first=is_first) if node is not None else None
+        change = _describe_change(request, top, node, None if is_first else start) if node is not None else None
         if change is not None:
             changes.pop(key, None)
             changes[key] = select_properties(request, change)
@@ -72,16 +73,19 @@ def _list_changes(request: GraphRequest) -> Answer:
     return answer_json({**body, "value": [*changes.values()]}, spaced=request.is_spaced)
 
 
-def _describe_change(request: GraphRequest, top: Folder, node: Node, *, is_first: bool) -> dict[str, Any] | None:
-    """Return the present entry of an item in a list of changes, or None if the list leaves it out."""
+def _describe_change(request: GraphRequest, top: Folder, node: Node, since: int | None) -> dict[str, Any] | None:
+    """Return the present entry of an item in a list of changes, or None if the list leaves it out.
+
+    ``since`` is the position in the log from which the client reads, or None if it has seen nothing yet.
+    """
     tree = request.tree
     if node in (tree.store.root, tree.bin):
         return None
-    if (tree.is_in_drive(node) and _is_below(top, node)) or tree.is_fading(node, request.now_s):
+    if _is_below(top, node) and (tree.is_in_drive(node) or tree.is_fading(node, request.now_s)):
         if isinstance(node, File) and node.seen(request.now_s) is None:
             return None
         return describe_item(request, node, has_type=True)
-    if is_first:
+    if since is None or not _was_below(request, top, node, since):
         return None
     parent = item_details(node).former or node.parent
     reference = {"driveId": request.state.drive_id, "driveType": request.state.account.type}
@@ -100,11 +104,31 @@ def _describe_change(request: GraphRequest, top: Folder, node: Node, *, is_first
     }
 
 
+def _last_folder(node: Node) -> Folder | None:
+    """Return the folder that an item is in, or was in before it went to the recycle bin."""
+    return None if node.parent is None else item_details(node).former or node.parent
+
+
 def _is_below(top: Folder, node: Node) -> bool:
     ancestor: Node | None = node
     while ancestor is not None and ancestor is not top:
-        ancestor = ancestor.parent
+        ancestor = _last_folder(ancestor)
     return ancestor is top
+
+
+def _was_below(request: GraphRequest, top: Folder, node: Node, since: int) -> bool:
+    """Return whether an item was below a folder at a position in the log or later."""
+    pending: list[Node] = [node]
+    seen: set[Node] = set()
+    while pending:
+        item = pending.pop()
+        folder = _last_folder(item)
+        if item is top:
+            return True
+        if folder is not None and item not in seen:
+            seen.add(item)
+            pending += [folder, *request.tree.folders_left(item, since)]
+    return False
 
 
 FUNCTIONS: Mapping[tuple[str, str], GraphFunction] = {("GET", "delta"): GraphFunction(Kind.META, _list_changes)}

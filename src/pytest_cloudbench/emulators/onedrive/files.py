@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -146,8 +146,7 @@ def _list_children(request: GraphRequest) -> Answer:
     body: dict[str, Any] = {"@odata.context": context_url}
     if next(children, None) is not None:
         last_mark = page[-1].name if key is None else str(int(mark) + size)
-        token = urlsafe_b64encode(json.dumps(last_mark).encode()).decode().rstrip("=")
-        body["@odata.nextLink"] = make_next_link(request, **{"$skiptoken": token})
+        body["@odata.nextLink"] = _make_page_link(request, last_mark)
     if names:
         body["value"] = [select_properties(request, describe_item(request, child, is_listed=True)) for child in page]
         return answer_json(body, spaced=request.is_spaced)
@@ -186,18 +185,37 @@ def _read_skip_token(request: GraphRequest, kind: type[str] | type[int]) -> str 
         raise GraphError(400, "invalidRequest", "The provided skip token is not valid", "invalidQueryOption") from None
 
 
+def _make_page_link(request: GraphRequest, mark: str) -> str:
+    """Return the address of the page whose skip token holds a mark."""
+    token = urlsafe_b64encode(json.dumps(mark).encode()).decode().rstrip("=")
+    return make_next_link(request, **{"$skiptoken": token})
+
+
+def _answer_page(request: GraphRequest, nodes: Iterable[Node], describe: Callable[[Node], dict[str, Any]]) -> Answer:
+    """Answer with one page of items, which the skip token counts."""
+    first, size = max(0, int(_read_skip_token(request, int))), read_page_size(request)
+    remaining = islice(nodes, first, None)
+    body: dict[str, Any] = {"@odata.context": f"{GRAPH}Collection(microsoft.graph.driveItem)"}
+    value = [describe(node) for node in islice(remaining, size)]
+    if next(remaining, None) is not None:
+        body["@odata.nextLink"] = _make_page_link(request, str(first + size))
+    return answer_json({**body, "value": value})
+
+
 def _search_items(request: GraphRequest) -> Answer:
     text = (request.address.argument or request.query.get("q", "")).strip("'").lower()
     top = request.find_folder() if request.address.base else request.tree.root
-    matches = []
-    for node in top.below():
-        if text in node.name.lower() and not (isinstance(node, File) and node.seen(request.now_s) is None):
-            properties = describe_item(request, node)
-            if "file" in properties:
-                properties["file"] = {"hashes": {}, "mimeType": properties["file"]["mimeType"]}
-            matches.append({**select_properties(request, properties), "searchResult": {}})
-    size = read_page_size(request)
-    return answer_json({"@odata.context": f"{GRAPH}Collection(microsoft.graph.driveItem)", "value": matches[:size]})
+
+    def matches(node: Node) -> bool:
+        return text in node.name.lower() and not (isinstance(node, File) and node.seen(request.now_s) is None)
+
+    def describe(node: Node) -> dict[str, Any]:
+        properties = describe_item(request, node)
+        if "file" in properties:
+            properties["file"] = {"hashes": {}, "mimeType": properties["file"]["mimeType"]}
+        return {**select_properties(request, properties), "searchResult": {}}
+
+    return _answer_page(request, filter(matches, top.below()), describe)
 
 
 def _answer_empty_list(request: GraphRequest) -> Answer:
@@ -207,8 +225,7 @@ def _answer_empty_list(request: GraphRequest) -> Answer:
 def _list_recent(request: GraphRequest) -> Answer:
     files = [node for node in request.tree.root.below() if isinstance(node, File) and node.seen(request.now_s)]
     files.sort(key=lambda node: -item_details(node).changed_s)
-    value = [describe_item(request, node) for node in files[: read_page_size(request)]]
-    return answer_json({"@odata.context": f"{GRAPH}Collection(microsoft.graph.driveItem)", "value": value})
+    return _answer_page(request, files, lambda node: describe_item(request, node))
 
 
 # -------------------------------------------------------------------- content

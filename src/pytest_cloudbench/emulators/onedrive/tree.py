@@ -72,6 +72,7 @@ class GraphTree:
         self.store = NodeStore(self._new_id, self._new_rev, str.lower)
         self.root = self.add_folder(self.store.root, "root", now_s)
         self.bin = self.add_folder(self.store.root, "recycle bin", now_s)
+        self._departures: dict[str, list[tuple[int, Folder]]] = {}
 
     def _new_id(self) -> str:
         if self._prefix == "01":  # the format of SharePoint's ids
@@ -150,6 +151,10 @@ class GraphTree:
         if version is None:
             raise StoreError("not_found")
         return node, version
+
+    def folders_left(self, node: Node, since: int) -> Iterator[Folder]:
+        """Yield the folders that an item has left at a position in the log or later, except for the recycle bin."""
+        yield from (folder for position, folder in self._departures.get(node.id, ()) if position >= since)
 
     def list_children(self, folder: Folder, now_s: float, after: str = "") -> Iterator[Node]:
         """Yield the items that listings see in a folder, in order of folded name, starting after ``after``."""
@@ -247,6 +252,8 @@ class GraphTree:
         if node is self.root or self.store.holds(node, parent):
             raise StoreError("into_itself")
         size, former = self.size_of(node), node.parent
+        if former is not None and former is not parent:
+            self._note_departure(node, former)
         self.store.move(node, parent, name, now_s)
         if former is not None and former is not parent:
             self._add_size(former, -size)
@@ -290,14 +297,16 @@ class GraphTree:
     def restore(self, item_id: str, parent: Folder | None, name: str, now_s: float) -> Node:
         """Move an item from the recycle bin to ``parent``, by default to its former folder. Raises StoreError."""
         node = self.store.get(item_id)
-        folder = parent or item_details(node).former
-        if node.parent is not self.bin or folder is None or not self.is_in_drive(folder):
+        former = item_details(node).former
+        folder = parent or former
+        if node.parent is not self.bin or former is None or folder is None or not self.is_in_drive(folder):
             raise StoreError("not_found")
         name = name or node.name
         if self.find_child(folder, name) is not None:
             raise StoreError("taken")
         size = self.size_of(node)
         self.store.require_space(size)
+        self._note_departure(node, former)
         self.store.move(node, folder, name, now_s)
         for entry in node.below() if isinstance(node, Folder) else ():
             self.store.log.add(entry.id, now_s)
@@ -320,6 +329,10 @@ class GraphTree:
     def size_of(self, node: Node) -> int:
         """Return the size of a file, or of all files below a folder, in bytes."""
         return node.versions[-1].blob.size_bytes if isinstance(node, File) else item_details(node).size_bytes
+
+    def _note_departure(self, node: Node, former: Folder) -> None:
+        """Note that an item is about to leave a folder for another one."""
+        self._departures.setdefault(node.id, []).append((len(self.store.log.keys), former))
 
     def _add_size(self, folder: Folder | None, more_bytes: int) -> None:
         while folder is not None and folder is not self.store.root:

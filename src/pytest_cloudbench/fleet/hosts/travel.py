@@ -28,7 +28,7 @@ def pack_files(root: Path, more: Iterable[Path] = ()) -> bytes:
     """
     paths = {path for path in [*_list_tracked(root), *root.rglob("conftest.py"), *more] if path.is_relative_to(root)}
     content, total_bytes = io.BytesIO(), 0
-    with tarfile.open(fileobj=content, mode="w:gz", compresslevel=1) as archive:
+    with tarfile.open(fileobj=content, mode="w:gz", compresslevel=1, dereference=True) as archive:
         for path in sorted(paths):
             if not path.is_file():
                 continue

@@ -5,12 +5,11 @@ The sshd accepts only its own client.
 
 from __future__ import annotations
 
-import getpass
 import os
 from pathlib import Path
 
-from pytest_cloudbench.lab.clients.base import LocalClient, MissingProgramError
-from pytest_cloudbench.lab.clients.processes import Process
+from pytest_cloudbench.lab.clients.base import ClientUnavailable, LocalClient, MissingProgramError
+from pytest_cloudbench.lab.clients.processes import Process, user_name
 
 TRUSTS = "the SSH host key that it has on file"
 BINARIES = ("sshd", "ssh", "ssh-keygen")
@@ -63,6 +62,10 @@ class Ssh:
     def __init__(self, client: LocalClient) -> None:
         if os.geteuid() == 0 and not _PRIVILEGE_FOLDER.is_dir():
             raise MissingProgramError(f"sshd as root needs {_PRIVILEGE_FOLDER}: tools/testbed install openssh")
+        user = user_name()
+        if user == str(os.geteuid()):
+            reason = f"sshd and ssh need a user with a name, and number {user} has none"
+            raise ClientUnavailable(f"{reason}: add it to /etc/passwd, or choose a client without SSH")
         self._client = client
         self._folder = folder = client.workdir / "ssh"
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -71,7 +74,7 @@ class Ssh:
             client.processes.run("server", "ssh-keygen", argv, timeout_s=client.start_s, counted=False)
         values = {
             "folder": folder,
-            "user": getpass.getuser(),
+            "user": user,
             "listen": f"{client.server_host}:{client.server_port}",
             "port": client.server_port,
             "home": client.workdir / "home",

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import shutil
 from collections.abc import Mapping
@@ -13,12 +12,21 @@ from pathlib import Path
 
 from pytest_cloudbench.lab.clients.base import ClientFacts, LocalClient, Proof
 from pytest_cloudbench.lab.clients.command_file import CommandFile, fill_placeholders, load_command_file
-from pytest_cloudbench.lab.clients.processes import Side, find_binary, free_port, program_version, secret_values
+from pytest_cloudbench.lab.clients.processes import (
+    Side,
+    find_binary,
+    free_port,
+    program_version,
+    secret_values,
+    user_name,
+)
 from pytest_cloudbench.model import ClientError
 from pytest_cloudbench.support import redact
 
 _LONG_SECRET = 8
 """Shorter secrets may be ordinary words, so they are removed only from the tool's own output."""
+_RESTORE_POLL_S = 0.5
+"""Restoring reads all that is stored, which takes time from the tool that is measured."""
 
 
 class CommandClient(LocalClient):
@@ -48,7 +56,7 @@ class CommandClient(LocalClient):
 
     def _configure(self) -> None:
         self._values = {
-            "user": getpass.getuser(),
+            "user": user_name(),
             "folder": str(self.folder),
             "workdir": str(self.workdir),
             "server": self.server_address,
@@ -130,6 +138,9 @@ class CommandClient(LocalClient):
             else:
                 self._run_command("server", "verify", self._described.verify_command, counted=False)
             return Proof.CONTENT
+        if self._described.watches and self._described.verify_restore:
+            self._wait_restored(timeout_s)
+            return Proof.CONTENT
         if self._described.verify_folder or self._described.verify_restore:
             return super().wait_synced(timeout_s)
         self.processes.check()
@@ -142,6 +153,28 @@ class CommandClient(LocalClient):
         except ClientError:
             return False
         return True
+
+    def _wait_restored(self, timeout_s: float) -> None:
+        """Restore until the folder's content comes back. Until something is stored, restoring may fail."""
+        self.processes.check()
+        digests, complaint = self._folder_tree.digests(), ""
+        held: dict[str, str] | None = None
+
+        def is_restored() -> bool:
+            nonlocal held, complaint
+            try:
+                held, complaint = self.held(), ""
+            except ClientError as error:
+                self.processes.check()  # perhaps the tool itself has ended
+                held, complaint = None, f"\n{error}"
+            return held == digests
+
+        failure = "verify.restore did not bring back the folder's content"
+        try:
+            self.processes.wait_until(is_restored, timeout_s, failure, poll_s=_RESTORE_POLL_S)
+        except ClientError as error:
+            self._must_hold(digests, digests if held is None else held, f"; {error}")
+            raise ClientError(f"{error}{complaint}") from error
 
     def _stored(self) -> Path:
         if not self._described.verify_restore:

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 
@@ -33,6 +34,8 @@ PRODUCTS: Mapping[str, tuple[str, ...]] = {
 
 _COUNTERS = Path("/proc/self/net/dev")
 """It shows the network namespace of this process. Files below /sys show the one in which /sys was mounted."""
+_PROCESS_NAME_BYTES = 15
+"""Linux keeps no more of a process's name."""
 _POLL_S = 0.2
 _VERIFY_POLL_S = 1.0
 
@@ -58,9 +61,7 @@ class ExternalClient:
     def __init__(self, options: Mapping[str, str]) -> None:
         if not options.get("folder"):
             raise UsageError("client 'external': folder is missing, such as external?folder=/home/me/Dropbox")
-        self._mirrored = Path(options["folder"]).expanduser()
-        if not self._mirrored.is_dir():
-            raise UsageError(f"client 'external': {options['folder']} is not a folder")
+        self._mirrored = _find_folder(options["folder"])
         self._interface = options.get("interface", "")
         product = client_option("external", options, "product", ("", *PRODUCTS), "")
         names = _split_list(options, "names") or PRODUCTS.get(product, ())
@@ -72,7 +73,7 @@ class ExternalClient:
                 except ValueError as error:
                     raise UsageError(f"client 'external': {key}: {error}") from error
         self._process = options.get("process", "")
-        self._verify = shlex.split(options.get("verify", ""))
+        self._verify = _split_command(options.get("verify", ""))
         self._quiet_s = _read_number(options, "quiet_s", 0.0)
         self._quiet_bytes = _read_number(options, "quiet_bytes", QUIET_BYTES)
         if self._verify and self._quiet_s:
@@ -163,9 +164,8 @@ class ExternalClient:
         """Return the processes with the given name on this machine. None without a name, and none outside Linux."""
         if side != "client" or not self._process or not Path("/proc/self/comm").exists():
             return ()
-        return tuple(
-            int(name) for name in os.listdir("/proc") if name.isdecimal() and _read_process_name(name) == self._process
-        )
+        kept = os.fsencode(self._process)[:_PROCESS_NAME_BYTES]
+        return tuple(int(pid) for pid in os.listdir("/proc") if pid.isdecimal() and _read_process_name(pid) == kept)
 
     def cpu_s(self, side: Side) -> float | None:
         """Return the CPU seconds of these processes since they began, or None if unknown."""
@@ -246,11 +246,26 @@ def _split_list(options: Mapping[str, str], name: str) -> tuple[str, ...]:
     return tuple(value.strip() for value in options.get(name, "").split(",") if value.strip())
 
 
-def _read_process_name(pid: str) -> str:
+def _find_folder(option: str) -> Path:
+    with suppress(RuntimeError):  # ~ of nobody
+        folder = Path(option).expanduser()
+        if folder.is_dir():
+            return folder
+    raise UsageError(f"client 'external': {option} is not a folder")
+
+
+def _split_command(option: str) -> list[str]:
     try:
-        return Path(f"/proc/{pid}/comm").read_text("utf-8", "replace").strip()
+        return shlex.split(option)
+    except ValueError as error:
+        raise UsageError(f"client 'external': verify: {error}: {option}") from error
+
+
+def _read_process_name(pid: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/comm").read_bytes().removesuffix(b"\n")
     except OSError:
-        return ""
+        return b""
 
 
 def _read_number(options: Mapping[str, str], name: str, default: float) -> float:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from typing import ClassVar
 
 from pytest_cloudbench.lab.clients._ssh import BINARIES, TRUSTS, VERSION_ARGUMENTS, Ssh
 from pytest_cloudbench.lab.clients.base import ClientFacts, Documented, LocalClient, client_option
+from pytest_cloudbench.lab.clients.processes import user_name
 
 # lsyncd collects changes for `delay` seconds. Its default of 15 would only make experiments longer.
 _LSYNCD = """\
@@ -72,7 +72,7 @@ class LsyncdClient(LocalClient):
         else:
             target = f"rsync://{self.server_host}:{self.server_port}/stored/"
             rsh = ""
-            (self.workdir / "rsyncd.conf").write_text(_RSYNCD.format(user=os.geteuid(), stored=self.stored), "utf-8")
+            (self.workdir / "rsyncd.conf").write_text(_RSYNCD.format(user=user_name(), stored=self.stored), "utf-8")
         (self.workdir / "lsyncd.lua").write_text(
             _LSYNCD.format(
                 source=_quote_lua(str(self.folder)),

@@ -224,18 +224,21 @@ class Processes:
             return
         self.check()
 
-    def wait_until(self, is_true: Callable[[], bool], timeout_s: float, failure: str) -> None:
+    def wait_until(
+        self, is_true: Callable[[], bool], timeout_s: float, failure: str, *, poll_s: float = _POLL_S
+    ) -> None:  # fmt: skip
         """Return when ``is_true()``. Raises ClientError at once when a process ends, and after ``timeout_s``.
 
-        For conditions without a signal: ``is_true`` is called fifty times a second.
+        For conditions without a signal: there are ``poll_s`` between two calls of ``is_true``.
         """
         deadline_s = time.monotonic() + timeout_s
         while not is_true():
             self.check()
-            if time.monotonic() >= deadline_s:
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
                 raise ClientError(f"{failure} within {timeout_s:g} s{self.last_words()}")
             # A process that ends wakes this up before the next call.
-            self._wait_any(_POLL_S)
+            self._wait_any(min(poll_s, left_s))
 
     def wait_listening(self, process: Process, port: int, timeout_s: float, *, udp: bool = False) -> None:
         """Return when something in the process's network namespace listens on the TCP port, or has the UDP port."""
@@ -358,6 +361,16 @@ def find_binary(name: str, before: Sequence[str] = ()) -> str | None:
         [*before, str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"]
     )
     return shutil.which(name, path=path)
+
+
+def user_name() -> str:
+    """Return the name of the user that runs this, or the number of one without a name, as containers have them."""
+    import pwd  # here, because Windows does not have it
+
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
 
 
 def free_port(address: str, *, besides: int = 0) -> int:

@@ -16,7 +16,7 @@ from pytest_cloudbench import __version__
 from pytest_cloudbench.lab.clients.base import MissingProgramError, Proof, Receiver, SyncClient
 from pytest_cloudbench.lab.clients.processes import Loopback, Processes, Runner, Side, find_binary
 from pytest_cloudbench.lab.clients.trees import FolderTree, difference
-from pytest_cloudbench.model import ClientError
+from pytest_cloudbench.model import ClientError, UsageError
 
 _START_S, _LEAST_S = 60.0, 1.0
 
@@ -48,6 +48,9 @@ class SavingboxClient:
     """
 
     def __init__(self, options: Mapping[str, str], inner: SyncClient) -> None:
+        if inner.facts.outside is not None:
+            reason = f"over={inner.facts.name}: only a client that is started here can be behind a savingbox"
+            raise UsageError(f"client 'savingbox': {reason}; for your own, run cloudbench savingbox")
         self._arguments = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
         self._inner = inner
         self.facts = replace(inner.facts, name="savingbox", over=inner.facts.over or inner.facts.name)

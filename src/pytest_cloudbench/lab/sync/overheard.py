@@ -125,6 +125,8 @@ def describe_protection(facts: FlowFacts, up: bytes, down: bytes) -> str:
     """Return what protects a flow, or an empty text."""
     if facts.quic_version:
         return f"QUIC {facts.quic_version}"
+    if facts.is_plain_tls:
+        return ""
     if facts.tls_version:
         return f"{facts.tls_version} {facts.cipher or ''}".strip()
     return "SSH" if up.startswith(_SSH) and down.startswith(_SSH) else ""

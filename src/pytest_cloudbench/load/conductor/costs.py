@@ -107,10 +107,9 @@ class Work:
 
 def load_work(load: LoadShape) -> Work:
     """Return the work of a load: its operations, the uploads before them, and the listing after them."""
-    ops = dict.fromkeys((load.operation, Verb.PUT, Verb.LIST), 0)
-    for verb, count in ((load.operation, load.ops), (Verb.PUT, load.prepared), (Verb.LIST, 1)):
-        ops[verb] += count
-    return Work(ops, down_bytes=load.bytes if load.operation is Verb.GET else 0)
+    around = Work({Verb.PUT: load.prepared, Verb.LIST: 1})
+    down_bytes = load.bytes if load.operation is Verb.GET else load.down_bytes
+    return Work(load.counts or {load.operation: load.ops}, down_bytes=down_bytes) + around
 
 
 def estimate_usd(price: Price, work: Work, requests: Mapping[Verb, int]) -> float:
@@ -140,7 +139,9 @@ def announce_run(request: Start, money: str = "") -> str:
     """Return the line that announces a run on a real service."""
     load = request.load
     more = f" ({load.prepared} uploads before)" if load.prepared else ""
-    moved = f", {load.bytes:,} bytes {'down' if request.load.operation is Verb.GET else 'up'}"
+    moved = f", {load.bytes - load.down_bytes:,} bytes {'down' if load.operation is Verb.GET else 'up'}"
+    if load.down_bytes:
+        moved += f", {load.down_bytes:,} down"
     if request.load.operation not in _MOVES_FILES and not more:
         moved = f" ({request.load.operation.value})"
     took = f", at least {request.planned_s:.0f} s" if request.planned_s >= 1 else ""

@@ -6,16 +6,18 @@ that a trace can be replayed.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pytest_cloudbench.drivers.base import Driver
 from pytest_cloudbench.load.engine.engine import Budget, Task
+from pytest_cloudbench.load.messages import LoadShape
 from pytest_cloudbench.load.request import Files, Load
 from pytest_cloudbench.model import CloudError, Content, Entry, ErrorKind, UsageError, Verb
 from pytest_cloudbench.support.clock import now_ns
-from pytest_cloudbench.workload.arrival import Arrival, Closed, Threads, count_due
+from pytest_cloudbench.workload.arrival import Arrival, Closed, Threads, changes, count_due
 from pytest_cloudbench.workload.payload import Generator, digest
 
 OPERATIONS = (Verb.PUT, Verb.GET, Verb.STAT, Verb.LIST, Verb.DELETE, Verb.SHARE)
@@ -29,13 +31,25 @@ class TracedWork:
     """The operations of some sensors as a trace specifies them.
 
     Attributes:
-        ops, size_bytes: the number of operations, and the bytes that they move, up and down.
+        counts: the number of operations of each verb.
+        up_bytes, down_bytes: the bytes that they upload and download.
         targets: maps the (sensor, sequence number) of a get or stat to the sequence number and size of its file.
     """
 
-    ops: int
-    size_bytes: int
+    counts: Mapping[Verb, int]
+    up_bytes: int
+    down_bytes: int
     targets: Mapping[tuple[int, int], tuple[int, int]]
+
+    @property
+    def ops(self) -> int:
+        """The number of operations."""
+        return sum(self.counts.values())
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes that they move, up and down."""
+        return self.up_bytes + self.down_bytes
 
 
 def find_traced_work(
@@ -48,7 +62,7 @@ def find_traced_work(
     """
     if isinstance(arrival, Closed) or arrival.steps(0, 0) is None:
         return None
-    ops = size_bytes = 0
+    counts, up_bytes, down_bytes = Counter[Verb](), 0, 0
     targets: dict[tuple[int, int], tuple[int, int]] = {}
     for sensor in sensors:
         steps = arrival.steps(sensor, count(sensor) if callable(count) else count) or ()
@@ -59,14 +73,14 @@ def find_traced_work(
                 raise UsageError(f"{where}; only {', '.join(operation.value for operation in _REPLAYED)} are replayed")
             if verb is Verb.PUT:
                 last = (seq, size)
-                size_bytes += size
+                up_bytes += size
             elif verb is not Verb.LIST:
                 if last is None:
                     raise UsageError(f"{where}, but the sensor has put nothing before")
                 targets[sensor, seq] = last
-                size_bytes += last[1] if verb is Verb.GET else 0
-        ops += len(steps)
-    return TracedWork(ops, size_bytes, targets)
+                down_bytes += last[1] if verb is Verb.GET else 0
+            counts[verb] += 1
+    return TracedWork(counts, up_bytes, down_bytes, targets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,6 +369,21 @@ def agent_budget(
         return None if bound is None else _share_evenly(bound // unit, demands)[index] * unit
 
     return Budget(share_of(max_ops, ops, 1), share_of(max_bytes, units, unit))
+
+
+def make_load_shape(load: Load, deal: Deal, files: Files, prepares: bool) -> LoadShape:
+    """Return the plan of a run. ``prepares`` says whether its files are uploaded first."""
+    work, payload = deal.traced_work(0, 1), files.payload
+    ops = work.ops if work else deal.ops
+    threads = deal.arrival.count if isinstance(deal.arrival, Threads) else None
+    return LoadShape(
+        ops, work.size_bytes if work else ops * payload.size_bytes, ops if prepares else 0,
+        deal.sensors if threads is None else None, deal.ops_per_sensor, threads, repr(deal.arrival),
+        "closed" if isinstance(deal.arrival, Closed) else "open", None if work else payload.size_bytes,
+        type(payload).__name__, files.names, load.operation, load.warm_up_s, load.for_s, load.until,
+        load.may_drift or changes(load.arrival), load.detail, load.keep and load.on is None,
+        *((work.counts, work.down_bytes) if work else ()),
+    )  # fmt: skip
 
 
 def make_task(driver: Driver, operation: Verb, files: Files, targets: Mapping[Any, Any]) -> Upload | FileOperation:

@@ -46,13 +46,14 @@ class Unmeasured:
         provider = self._provider
         if provider.has_services and is_fresh:  # before the claim, whose marker it might remove
             self._agent.ask("fresh", provider.spec)
-        if provider.is_kept:
-            limit_s = _RETRY_LIMIT_S if provider.has_answered else _FIRST_RETRY_LIMIT_S
-            self._retry(lambda: provider.claim(folder, self._facts.owner), limit_s=limit_s)
-            provider.has_answered = True
-        if mkdir and provider.driver.capabilities.folders:
-            with self._without_faults():
-                self._retry(lambda: provider.driver.mkdir(folder), {ErrorKind.THROTTLED})
+        with self._agent.sign_of_life():
+            if provider.is_kept:
+                limit_s = _RETRY_LIMIT_S if provider.has_answered else _FIRST_RETRY_LIMIT_S
+                self._retry(lambda: provider.claim(folder, self._facts.owner), limit_s=limit_s)
+                provider.has_answered = True
+            if mkdir and provider.driver.capabilities.folders:
+                with self._without_faults():
+                    self._retry(lambda: provider.driver.mkdir(folder), {ErrorKind.THROTTLED})
 
     def prepare_driver(self, run: str, folder: str) -> None:
         """Let this agent's driver do its one-time work for a folder. Faults are off until the common start."""
@@ -93,12 +94,13 @@ class Unmeasured:
         """Send the provider's listing of a folder to the controller, in pieces. Return the number of files in it."""
         files: list[Entry] = []
         try:
-            for entry in self._provider.driver.list(folder):
-                if not entry.is_folder:
-                    files.append(entry)
-                if len(files) >= _LISTING_FILES:
-                    self._agent.ask("listing", _listing_page(run, files))
-                    files = []
+            with self._agent.sign_of_life():
+                for entry in self._provider.driver.list(folder):
+                    if not entry.is_folder:
+                        files.append(entry)
+                    if len(files) >= _LISTING_FILES:
+                        self._agent.ask("listing", _listing_page(run, files))
+                        files = []
         except CloudError as error:
             if error.kind is not ErrorKind.NOT_FOUND:  # without a folder, no file was accepted
                 raise
@@ -107,14 +109,15 @@ class Unmeasured:
     def remove_folder(self, folder: str, transient: Set[ErrorKind] = _TRANSIENT_REMOVAL) -> None:
         """Remove a run's folder, and retry after errors of the kinds in ``transient``."""
         provider = self._provider
-        try:
-            with self._without_faults():
-                self._retry(lambda: provider.driver.delete(folder), transient)
-        except CloudError as error:
-            if error.kind is not ErrorKind.NOT_FOUND:
-                raise
-        if provider.is_kept:
-            self._retry(lambda: provider.release(folder), transient)
+        with self._agent.sign_of_life():
+            try:
+                with self._without_faults():
+                    self._retry(lambda: provider.driver.delete(folder), transient)
+            except CloudError as error:
+                if error.kind is not ErrorKind.NOT_FOUND:
+                    raise
+            if provider.is_kept:
+                self._retry(lambda: provider.release(folder), transient)
 
     def try_remove_folder(self, folder: str) -> bool:
         """Try once to remove a folder, without waiting for an outage to end. Return whether it is removed."""

@@ -20,7 +20,7 @@ from typing import Any
 from pytest_cloudbench.judge.baseline import FOLLOWED, describe_differences, explain_no_baseline
 from pytest_cloudbench.judge.watched import Numbers, needed_numbers
 from pytest_cloudbench.model import ResultsError
-from pytest_cloudbench.results.acceptance import former_names
+from pytest_cloudbench.results.acceptance import former_names, names_before, split_test
 from pytest_cloudbench.results.commits import Commits
 from pytest_cloudbench.results.index import Index
 from pytest_cloudbench.results.places import RESULTS
@@ -71,7 +71,7 @@ class GateHistory:
     def former_runs(self, fullname: str, info: Mapping[str, Any]) -> FormerRuns:
         """Return the stored runs with which an entry can be compared."""
         runs: list[tuple[Point, Numbers]] = []
-        for name in (fullname, *self._former_names(fullname)):
+        for name in (fullname, *names_before(self._names, fullname)):
             points, numbers = self._index.series(name, "ops"), self._index.numbers(name, sorted(needed_numbers()))
             runs += zip(points, numbers, strict=True)
         runs.sort(key=lambda run: run[0].time_ms)
@@ -104,12 +104,6 @@ class GateHistory:
             "clock was ahead then, or is behind now, and until that time they count as the latest; to delete them: "
             "cloudbench baseline drop"
         )
-
-    def _former_names(self, fullname: str) -> list[str]:
-        """Return the former names of a test. A renamed test function is renamed with all its parameters."""
-        test, bracket, params = fullname.partition("[")
-        names = list(self._names.get(fullname, ()))
-        return names + [f"{old}{bracket}{params}" for old in self._names.get(test, ()) if bracket]
 
     def _reason_against(self, point: Point, info: Mapping[str, Any]) -> str:
         """Return the reason if a run does not count, or an empty text."""
@@ -144,7 +138,7 @@ class GateHistory:
         The other test had the same conditions, and is neither among the tests ``collected`` nor in its file. The
         most similar name is offered.
         """
-        if self._index.series(fullname, "ops") or self._former_names(fullname):
+        if self._index.series(fullname, "ops") or names_before(self._names, fullname):
             return ""
         candidates: list[tuple[float, str, int]] = []
         for name in self._index.tests():
@@ -155,8 +149,8 @@ class GateHistory:
             return ""
         _, name, count = max(candidates)
         runs = _count_runs(count)
-        (old, _, old_params), (new, _, new_params) = name.partition("["), fullname.partition("[")
-        old, new = (old, new) if old_params == new_params else (name, fullname)
+        (old, old_remainder), (new, new_remainder) = split_test(name), split_test(fullname)
+        old, new = (old, new) if old_remainder == new_remainder else (name, fullname)
         command = f"cloudbench baseline rename {shlex.quote(old)} {shlex.quote(new)}"
         return f"{runs} of {name} had the same conditions; if that was its name: {command}"
 
@@ -198,8 +192,8 @@ class GateHistory:
 
     def _still_exists(self, name: str, collected: Collection[str]) -> bool:
         """Return whether a test still exists, in this session or in its file, which may not have been selected."""
-        test = name.partition("[")[0]
-        if any(is_same_test(nodeid.partition("[")[0], test) for nodeid in collected):
+        test, _ = split_test(name)
+        if any(is_same_test(split_test(nodeid)[0], test) for nodeid in collected):
             return True
         file, *parts = test.split("::")
         try:

@@ -32,7 +32,15 @@ from pytest_cloudbench.judge.gate import (
     needs_again,
     suspicion,
 )
-from pytest_cloudbench.judge.watched import TIMES_DOUBTED, Margins, Numbers, checks_of, facts_of, needed_numbers
+from pytest_cloudbench.judge.watched import (
+    TIMES_DOUBTED,
+    Margins,
+    Numbers,
+    checks_of,
+    facts_of,
+    list_unjudged,
+    needed_numbers,
+)
 from pytest_cloudbench.load.gate.history import GateHistory, is_same_test
 from pytest_cloudbench.load.gate.settings import GateSettings, find_unused_settings
 from pytest_cloudbench.load.gate.text import change_text, remarks_of, ruling_text
@@ -480,6 +488,8 @@ class SessionGate:
         else:
             why = "no test in this run measures anything"
         yield f"{why}, so nothing was judged"
+        if self.entries and (names := list_unjudged(self.settings.margins)):
+            yield f"no former run can judge {_join_names(names)}: the margin is for comparisons of two sides alone"
         yield from self._unmeasured_lines()
 
     def counts(self) -> str:

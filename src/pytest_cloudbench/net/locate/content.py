@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import socket
 import ssl
+import string
 import time
 from http.client import HTTPConnection, HTTPException, HTTPResponse
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.net.locate.rtt import connect_ms
@@ -50,9 +51,10 @@ def read_content(url: str, address: str, timeout_s: float) -> ContentSeen:
         connection.sock = socket.create_connection((address, port), timeout_s)
         if parts.scheme == "https":
             connection.sock = ssl.create_default_context().wrap_socket(connection.sock, server_hostname=name)
-        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        # As browsers do, only what HTTP cannot send is encoded: the URL may be encoded already.
+        target = quote((parts.path or "/") + (f"?{parts.query}" if parts.query else ""), safe=string.punctuation)
         readings = [_read_once(connection, target) for _ in range(1 + _READS_AGAIN)]
-    except (OSError, HTTPException) as error:
+    except (OSError, HTTPException, ValueError) as error:
         return ContentSeen(rtt_ms, problem=str(error) or type(error).__name__)
     finally:
         connection.close()

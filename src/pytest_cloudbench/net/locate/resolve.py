@@ -326,7 +326,10 @@ def _exchange(
     import dns.rcode
 
     options = [] if subnet is None else [dns.edns.ECSOption(str(subnet.network_address), subnet.prefixlen)]
-    query = dns.message.make_query(name, kind, use_edns=0, options=options)  # type: ignore[arg-type]  # a list of one kind
+    try:
+        query = dns.message.make_query(name, kind, use_edns=0, options=options)  # type: ignore[arg-type]  # of one kind
+    except (dns.exception.DNSException, UnicodeError):  # a capture may have such a name, and no question can
+        return "no such name", None
     for _ in range(_TRIES):
         if silent.is_given_up(resolver, kind):
             return "silent", None

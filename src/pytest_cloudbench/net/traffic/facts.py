@@ -60,6 +60,11 @@ class FlowFacts:
         return (*([self.sni] if self.sni else []), *self.dns_names, self.address)
 
     @property
+    def is_plain_tls(self) -> bool:
+        """Whether it is TLS that encrypts nothing."""
+        return self.tls_version is not None and handshake.is_null_cipher(self.cipher)
+
+    @property
     def protocol(self) -> str:
         """``tls``, ``tcp``, ``quic`` or ``udp``."""
         if self.table.who.is_tcp[self.number]:

@@ -30,6 +30,7 @@ _CIPHERS = {
     0xC027: "ECDHE-RSA-AES128-SHA256", 0xC028: "ECDHE-RSA-AES256-SHA384", 0x009C: "AES128-GCM-SHA256",
     0x009D: "AES256-GCM-SHA384", 0x002F: "AES128-SHA", 0x0035: "AES256-SHA", 0x000A: "DES-CBC3-SHA",
     0x0005: "RC4-SHA", 0x0000: "NULL", 0x0001: "NULL-MD5", 0x0002: "NULL-SHA", 0x003B: "NULL-SHA256",
+    0xC006: "ECDHE-ECDSA-NULL-SHA", 0xC010: "ECDHE-RSA-NULL-SHA",
 }  # fmt: skip
 """Names of usual cipher suites (IANA's numbers; OpenSSL's names below TLS 1.3)."""
 
@@ -62,6 +63,11 @@ class ServerHello(NamedTuple):
 
     version: str | None
     cipher: str
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the connection is not encrypted."""
+        return is_null_cipher(self.cipher)
 
 
 class DnsMessage(NamedTuple):
@@ -164,6 +170,11 @@ def parse_client_hello(stream: bytes) -> ClientHello | None:
     version_names = tuple(_TLS_VERSIONS[version] for version in versions if version in _TLS_VERSIONS)
     cipher_names = tuple(_name_cipher(cipher) for cipher in ciphers if cipher & 0x0F0F != _GREASE)
     return ClientHello(sni, tuple(alpn), version_names, _ENCRYPTED_CLIENT_HELLO in extensions, cipher_names)
+
+
+def is_null_cipher(cipher: str | None) -> bool:
+    """Return whether a cipher suite, by its name, encrypts nothing, and only shows that the bytes are unchanged."""
+    return "NULL" in (cipher or "")
 
 
 def _name_cipher(number: int) -> str:

@@ -54,7 +54,7 @@ def judge_protection(table: FlowTable, facts: CaptureFacts, buffer: Buffer, *, i
     for number, address, port in ends:
         flow_facts = facts_by_number.get(number)
         server = f"{facts.texts[address] if flow_facts is None else flow_facts.names[0]}:{port}"
-        if flow_facts is not None and flow_facts.tls_version and (flow_facts.cipher or "").startswith("NULL"):
+        if flow_facts is not None and flow_facts.is_plain_tls:
             plain[f"{server} (TLS with {flow_facts.cipher})"] = None
         elif flow_facts is not None and flow_facts.tls_version:
             encrypted[f"{flow_facts.tls_version} {flow_facts.cipher or ''}".strip()] += 1

@@ -66,9 +66,8 @@ class BenchCloudModule(ConfigModule):
         text = read_legacy_text(path)
         classes_file = resources.files("pytest_cloudbench.data") / "benchcloud.toml"
         classes = parse_classes(classes_file.read_text("utf-8"), classes_file.name)
-        tests_by_spec = {
-            spec: parse_benchcloud(text, path.name, classes, spec) for spec in option.cloudbench_provider or [None]
-        }
+        specs = [*(option.cloudbench_provider or [None]), *filter(None, [option.cloudbench_versus])]
+        tests_by_spec = {spec: parse_benchcloud(text, path.name, classes, spec) for spec in specs}
         any_test = next(iter(tests_by_spec.values()))
         if None in tests_by_spec and any_test.local:
             return {name: _make_refusing_test(any_test)}
@@ -76,8 +75,9 @@ class BenchCloudModule(ConfigModule):
         capture_settings = _read_capture_settings(option.cloudbench_benchcloud_capture)
 
         def benchcloud(experiment: Experiment, payloads: Payloads) -> None:
-            test = tests_by_spec[experiment.provider.spec if option.cloudbench_provider else None]
-            _TestRun(test, experiment, payloads.seed, fill, capture_settings, bool(option.cloudbench_provider)).run()
+            spec = experiment.provider.spec
+            test = tests_by_spec[spec if spec in tests_by_spec else None]
+            _TestRun(test, experiment, payloads.seed, fill, capture_settings, spec in tests_by_spec).run()
 
         return {name: benchcloud}
 
@@ -123,7 +123,7 @@ class _TestRun:
     Attributes:
         fill: for a download: how many files are in the folder, and how many bytes each has.
         default_capture: the settings of ``cloudbench_benchcloud_capture``, used by a file without ``[capture]``.
-        has_provider: whether ``--provider`` is on the command line.
+        is_named: whether the provider is on the command line.
     """
 
     test: BenchCloudTest
@@ -131,7 +131,7 @@ class _TestRun:
     seed: str
     fill: tuple[int, int]
     default_capture: CaptureSettings | None
-    has_provider: bool
+    is_named: bool
 
     def run(self) -> None:
         test, experiment = self.test, self.experiment
@@ -162,7 +162,7 @@ class _TestRun:
         """Return notes about decisions made here, in addition to the parser's."""
         spec, test, scale = self.experiment.provider.spec, self.test, self.experiment.facts.time_scale
         notes = []
-        if not self.has_provider:
+        if not self.is_named:
             if f":{test.scheme}" not in spec:  # a real service is never replaced silently
                 raise ConfigError(test.source, "driver.class", f"expected --provider {test.scheme}")
             notes.append(f"driver.class: runs against {spec}; --provider {test.scheme} is the real service")

@@ -26,7 +26,7 @@ class Offer:
 
     Attributes:
         name: the user's name for it.
-        price: for storing a byte, in a unit that is the same for all offers, such as USD per month.
+        price: for storing some amount, in a unit that is the same for all offers, such as USD a month per GiB.
         bytes_per_s: its throughput.
         failure: the probability that it does not answer, 0 to 1.
         operator: who runs it. Children of one operator may fail together, so a set never has more children of one
@@ -48,7 +48,7 @@ class Wish:
         aim: the quantity to optimize, among all sets within the bounds.
         size_bytes: the size of the object that times refer to.
         failures_at_least: how many children may be lost, whichever they are.
-        price_at_most: for a byte of the object, overhead included.
+        price_at_most: for the same amount of the object, overhead included.
         time_at_most_s: for moving the object.
         unavailability_at_most: the probability that the object cannot be read.
         split: ``equal`` shares, or ``throughput``: as much as each child can take, see ``placement``.
@@ -70,7 +70,7 @@ class Choice:
     Attributes:
         children: their numbers in the table, ascending.
         failures: how many of them, whichever they are, may be lost.
-        price: for a byte of the object.
+        price: for the same amount of the object as in the offers.
         time_s: for moving the object.
         unavailability: the probability that the object cannot be read, if children fail independently.
         overhead: bytes stored per byte of the object.

@@ -48,12 +48,15 @@ def test_a_write_waits_for_healthy_children_with_full_queues(
             child.frozen = {"put"}
         puts = [executor.submit(driver.put, f"/{number}", Literal(bytes(10_000))) for number in range(count)]
 
-        def have_all_arrived() -> bool:
-            return all(child.called_verbs.count("put") == count for child in array_folder.children)
+        def have_enough_arrived() -> bool:
+            calls: int = sum(child.called_verbs.count("put") for child in array_folder.children)
+            return calls >= 2 * count  # a write that comes last may skip one of three children
 
-        assert wait_for(lambda: have_all_arrived() or any(put.done() for put in puts), HANG_S, poll_s=0.01)
-        for child in array_folder.children:
-            child.thawed.set()
+        try:
+            assert wait_for(lambda: have_enough_arrived() or any(put.done() for put in puts), HANG_S, poll_s=0.01)
+        finally:  # or the executor would wait for ever
+            for child in array_folder.children:
+                child.thawed.set()
         assert [put.exception(HANG_S) for put in puts] == [None] * count
         assert driver.settle(HANG_S)
         assert survey_array(driver.array).is_healthy

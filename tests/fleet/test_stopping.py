@@ -88,7 +88,7 @@ def test_it_ends_early_on_all_agents_and_says_so(run: FinishedRun) -> None:
 
 def test_all_agents_end_at_one_due_time(run: FinishedRun) -> None:
     """An open loop does what was due before the end. No sensor has a gap, and their last due times are close."""
-    (path,) = run.folder.rglob("*test_open*1.parquet")
+    (path,) = run.folder.rglob("*test_open*1-*.parquet")
     columns, _ = parquet.read(path.read_bytes())
     last: dict[int, int] = {}
     for sensor, seq in sorted(zip(columns["sensor"], columns["seq"], strict=True)):
@@ -106,7 +106,7 @@ def test_all_agents_end_at_one_due_time(run: FinishedRun) -> None:
 
 def test_a_warm_up_is_recorded_and_left_out(run: FinishedRun) -> None:
     info = infos(run)["test_open#up"]
-    (path,) = run.folder.rglob("*test_open*1.parquet")
+    (path,) = run.folder.rglob("*test_open*1-*.parquet")
     phases = Counter(phase_of(path))
     assert (info["warm_up_s"], info["warm_up_ops"], info["ops"]) == (0.3, phases["warm_up"], phases["measured"])
     assert phases["warm_up"] > 0

@@ -402,6 +402,19 @@ def test_invalid_margin_is_refused_in_one_line(lab: Lab) -> None:
     assert run.lines_with("tool.cloudbench.gate: quiet_p5: no such metric; did you mean")
 
 
+def test_margins_that_no_former_run_can_judge_are_named_once(lab: Lab) -> None:
+    (lab.folder / "pyproject.toml").write_text(f"{SETTINGS}ok_rate = 0.1\nduplicate_rate = false\n")
+    source = TESTS.replace("def test_met(", "@pytest.mark.cloudbench_gate(violation_rate=0.05)\n    def test_met(")
+    source = source.replace("def test_unsure(", "@pytest.mark.cloudbench_gate(ok_rate=None)\n    def test_unsure(")
+    run = lab.write(source).run(*FOLDER, "--cloudbench-gate", "-k", "test_met or test_unsure")
+    line = "no former run can judge ok_rate, violation_rate: the margin is for comparisons of two sides alone"
+    assert run.lines_with("no former run can judge") == [line], run.text
+
+
+def test_margins_that_former_runs_can_judge_need_no_line(sessions: Sessions) -> None:
+    assert not sessions.run.lines_with("no former run can judge")
+
+
 def test_power_and_backtest_report_detectable_changes_and_past_alarms(
     sessions: Sessions, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

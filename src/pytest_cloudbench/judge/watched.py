@@ -186,9 +186,9 @@ def _parse_margin(value: Any, where: str) -> float | None:
 def list_unjudged(margins: Margins) -> list[str]:
     """Return the metrics whose margins only comparisons of two sides use, because no former runs can judge them."""
     return [
-        name for name in margins
-        if name in METRICS and name not in _RUN_METRICS and METRICS[name].unit not in _LEVEL_UNITS
-        and _watched_in_conclusion(name, is_column=True) is None
+        name for name, margin in margins.items()
+        if margin is not None and name in METRICS and name not in _RUN_METRICS
+        and METRICS[name].unit not in _LEVEL_UNITS and _watched_in_conclusion(name, is_column=True) is None
     ]  # fmt: skip
 
 

@@ -488,8 +488,6 @@ class SessionGate:
         else:
             why = "no test in this run measures anything"
         yield f"{why}, so nothing was judged"
-        if self.entries and (names := list_unjudged(self.settings.margins)):
-            yield f"no former run can judge {_join_names(names)}: the margin is for comparisons of two sides alone"
         yield from self._unmeasured_lines()
 
     def counts(self) -> str:
@@ -530,6 +528,8 @@ class SessionGate:
                         yield from (f"{'':12} {line}" for ruling in entry.rulings for line in remarks_of(ruling))
         if self._history is not None and (line := self._history.describe_clock()):
             yield line
+        if names := list(dict.fromkeys(name for entry in self.entries for name in list_unjudged(entry.margins))):
+            yield f"no former run can judge {_join_names(names)}: the margin is for comparisons of two sides alone"
         yield from self._unmeasured_lines()
 
     def _unmeasured_lines(self) -> Iterator[str]:

@@ -10,7 +10,7 @@ import getpass
 import itertools
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pytest_cloudbench.commands.command import Command, argument, output_width, print_line
@@ -45,29 +45,31 @@ def login(options: argparse.Namespace) -> int:
 def status(options: argparse.Namespace) -> int:
     """Show the providers that have credentials. Returns the exit status."""
     from pytest_cloudbench import drivers
+
+    lines = [line for scheme in drivers.schemes() for line in _list_credentials(scheme)]
+    for line in lines or ["no credentials: run cloudbench login PROVIDER"]:
+        print_line(line)
+    return 0
+
+
+def _list_credentials(scheme: str) -> Iterator[str]:
+    """Yield a line for each source of credentials of a provider's accounts: the first, ``NAME-2`` and so on."""
     from pytest_cloudbench.providers import credentials
     from pytest_cloudbench.providers.credentials import ProviderAccount
 
-    has_any = False
-    for scheme in drivers.schemes():
-        for number in itertools.count(1):
-            name = scheme if number == 1 else f"{scheme}-{number}"
-            try:
-                account = ProviderAccount.named(name)
-            except SpecError:
-                break  # its library is not installed
-            is_own = account.name == name and account.sets
-            sources = [*credentials.list_sources(account)] if is_own else []
-            if not sources and number > 1:
-                break
-            for index, (source, fields) in enumerate(sources):
-                has_any = True
-                print_line(
-                    f"{name}: {', '.join(fields)} ({source}){', not used: the one above comes first' * bool(index)}"
-                )
-    if not has_any:
-        print_line("no credentials: run cloudbench login PROVIDER")
-    return 0
+    for number in itertools.count(1):
+        name = scheme if number == 1 else f"{scheme}-{number}"
+        try:
+            account = ProviderAccount.named(name)
+        except SpecError:
+            return  # its library is not installed
+        is_own = account.name == name and account.sets
+        sources = list(credentials.list_sources(account)) if is_own else []
+        if not sources and number > 1:
+            return
+        for index, (source, fields) in enumerate(sources):
+            remark = ", not used: the one above comes first" if index else ""
+            yield f"{name}: {', '.join(fields)} ({source}){remark}"
 
 
 def logout(options: argparse.Namespace) -> int:

@@ -391,8 +391,8 @@ def _drop_runs(options: argparse.Namespace) -> int:
 
     index = open_index(options)
     for run in _find_runs(index, options.runs):
-        if not options.dry_run and not delete_run(index, run.place):
-            raise UsageError(f"{run.place}: is not in {index.storage}: name the folder that it is in by --storage")
+        if not options.dry_run:
+            delete_run(index, run.place)
         _print_lines([f"{'would be deleted' if options.dry_run else 'deleted'}: {printable(run.place)}"])
     Index.open(index.storage)
     return 0
@@ -427,10 +427,10 @@ def _import_runs(options: argparse.Namespace) -> int:
 
 
 def _rename_test(options: argparse.Namespace) -> int:
-    from pytest_cloudbench.results.acceptance import split_test, write_rename
+    from pytest_cloudbench.results.acceptance import write_rename
 
     index = open_index(options)
-    count = sum(options.old in (test, split_test(test)[0]) for test in index.tests())
+    count = len(_tests_of(index, options.old))
     if not count:
         raise UsageError(f"{options.old}: no stored run has a test of this name; cloudbench history lists all")
     if options.old == options.new:
@@ -446,12 +446,16 @@ def _rename_test(options: argparse.Namespace) -> int:
     return 0
 
 
-def _runs_with(index: Index, name: str) -> set[str]:
-    """Return the runs that measured a test. A test function stands for all of its parameters and labels."""
+def _tests_of(index: Index, name: str) -> list[str]:
+    """Return the tests that a name stands for: that of a test function stands for all of its parameters and labels."""
     from pytest_cloudbench.results.acceptance import split_test
 
-    tests = [test for test in index.tests() if name in (test, split_test(test)[0])]
-    return {point.run for test in tests for point in index.series(test, "ops")}
+    return [test for test in index.tests() if name in (test, split_test(test)[0])]
+
+
+def _runs_with(index: Index, name: str) -> set[str]:
+    """Return the runs that measured a test, or any of those that its name stands for."""
+    return {point.run for test in _tests_of(index, name) for point in index.series(test, "ops")}
 
 
 def _accept_run(options: argparse.Namespace) -> int:
@@ -460,13 +464,11 @@ def _accept_run(options: argparse.Namespace) -> int:
     index = open_index(options)
     run = index.find(options.name)
     measured = {entry.fullname for entry in index.brief_entries(run.place)}
-    tests = _find_tests(index, options.test) if options.test else []
     # A run cannot begin baselines of tests that it did not measure.
-    tests = [test for test in tests if test in measured]
-    if options.test and not tests:
+    named = measured.intersection(_find_tests(index, options.test)) if options.test else set()
+    if options.test and not named:
         raise UsageError(f"--test {options.test}: {run.place} measured no test with this in its name")
-    tests_text = f"{len(tests)} of its tests"
-    measured, tests = _add_former_names(index, measured), sorted(_add_former_names(index, tests))
+    tests = sorted(_add_former_names(index, named))
     argv = ["cloudbench", "baseline", "accept", run.place, *(["--test", options.test] if options.test else [])]
     command = shlex.join(argv)
     if options.undo:
@@ -476,13 +478,15 @@ def _accept_run(options: argparse.Namespace) -> int:
             [f"baselines are as they were before {printable(run.place)} was accepted; to accept it: {command}"]
         )
         return 0
-    accepts_all = not tests
-    if accepts_all and not measured.issuperset(index.tests()):
-        tests = sorted(measured)
-    count = len(tests or index.tests())
-    if accepts_all and not options.yes and sys.stdin.isatty() and not _user_agrees(run.place, count):
-        _print_lines(["nothing is changed; --test TEST accepts some of them"])
-        return 1
+    tests_text = f"{len(named)} of its tests"
+    if not named:
+        covered = _add_former_names(index, measured)
+        tests = [] if covered.issuperset(index.tests()) else sorted(covered)
+        tests_text = f"its {len(tests)} tests" if tests else "all tests"
+        count = len(tests or index.tests())
+        if not options.yes and sys.stdin.isatty() and not _user_agrees(run.place, count):
+            _print_lines(["nothing is changed; --test TEST accepts some of them"])
+            return 1
     for test, outcome in index.not_passed(run.place, tests):
         raise ResultsError(f"{run.place}: {printable(test)} is {outcome}, and no baseline can begin with it")
     now_ms = time.time_ns() // 1_000_000
@@ -496,8 +500,6 @@ def _accept_run(options: argparse.Namespace) -> int:
     until_ms = max(stored.time_ms for stored in index.runs() if stored.time_ms <= now_ms + _CLOCKS_DIFFER_MS)
     for test in tests or [""]:
         write_acceptance(index.storage, Accepted(run.place, run.time_ms, test, options.reason, until_ms))
-    if not options.test:
-        tests_text = f"its {len(tests)} tests" if tests else "all tests"
     _print_lines([f"baselines of {tests_text} begin with {printable(run.place)}; to undo it: {command} --undo"])
     return 0
 

@@ -58,7 +58,7 @@ class _Meeting:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether an agent waits for others, or for the one that works for all."""
+        """True if an agent waits for others, or for the one that works for all."""
         return any(agent != self.runner for agent in self.arrived)
 
 

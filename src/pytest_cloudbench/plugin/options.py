@@ -152,8 +152,7 @@ _SETTINGS: tuple[Option, ...] = (
     Option("cloudbench_versus_metric", {
         "action": "append", "metavar": "METRIC", "default": [],
         "help": "stop once the sides are known to differ in this metric, or known not to; if repeated: when any "
-                "differs, or none does (default: quiet_p50, service_p50 and "
-                "service_p25)",
+                "differs, or none does (default: quiet_p50, service_p50 and service_p25)",
     }),
     Option("cloudbench_versus_setup", {
         "metavar": "COMMAND",

@@ -33,7 +33,7 @@ class Observer:
 
     @property
     def has_observed(self) -> bool:
-        """Whether any successful transfer was recorded."""
+        """True if any successful transfer was recorded."""
         return any(rate is not None for table in (self.writes, self.reads) for rate in table.observed_rates())
 
     # --- rates ----------------------------------------------------------------------------------------

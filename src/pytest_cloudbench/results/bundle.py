@@ -12,12 +12,12 @@ import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import IO
 
-from pytest_cloudbench.model import ResultsError
+from pytest_cloudbench.model import ResultsError, UsageError
 from pytest_cloudbench.results import stored
 from pytest_cloudbench.results.acceptance import ACCEPTED_FOLDER, ACCEPTED_SUFFIX
 from pytest_cloudbench.results.index import Index
@@ -42,11 +42,11 @@ _DAMAGE_ERRORS = (
 
 
 def export_runs(index: Index, runs: Sequence[str], target: Path) -> int:
-    """Write runs, by their places, into an archive, and return the number of files. Raises ResultsError."""
-    files = [file for file in stored.find_run_files(index.storage) if file.run in set(runs)]
-    if others := set(runs) - {file.run for file in files}:
-        raise ResultsError(f"{min(others)}: is not in {index.storage}: name the folder that it is in by --storage")
-    places = {file.place: file.path for file in files}
+    """Write runs, by their places, into an archive, and return the number of files.
+
+    Raises ResultsError and UsageError.
+    """
+    places = {file.place: file.path for file in _find_files(index, runs)}
     folder = index.storage / ACCEPTED_FOLDER
     places |= {f"{ACCEPTED_FOLDER}/{path.name}": path for path in folder.glob(f"*{ACCEPTED_SUFFIX}")}
 
@@ -60,6 +60,15 @@ def export_runs(index: Index, runs: Sequence[str], target: Path) -> int:
     except (OSError, ValueError, zipfile.LargeZipFile) as error:
         raise ResultsError(f"{target}: cannot be written: {error}") from error
     return len(places)
+
+
+def _find_files(index: Index, runs: Collection[str]) -> list[stored.RunFile]:
+    """Return the files of runs. Raises UsageError for a run of another storage, which the index may have as well."""
+    wanted = set(runs)
+    files = [file for file in stored.find_run_files(index.storage) if file.run in wanted]
+    if others := wanted - {file.run for file in files}:
+        raise UsageError(f"{min(others)}: is not in {index.storage}: name the folder that it is in by --storage")
+    return files
 
 
 def import_runs(storage: Path, source: Path) -> tuple[int, int, list[str]]:
@@ -139,12 +148,10 @@ def _has_content(path: Path, content: bytes) -> bool:
         return False
 
 
-def delete_run(index: Index, run: str) -> int:
-    """Delete the files of a run, and return their number. The records of its operations stay. Raises ResultsError."""
-    paths = [file.path for file in stored.find_run_files(index.storage) if file.run == run]
-    for path in paths:
+def delete_run(index: Index, run: str) -> None:
+    """Delete the files of a run. The records of its operations stay. Raises ResultsError and UsageError."""
+    for file in _find_files(index, [run]):
         try:
-            path.unlink(missing_ok=True)
+            file.path.unlink(missing_ok=True)
         except OSError as error:
-            raise ResultsError(f"{path}: cannot be removed: {error.strerror}") from error
-    return len(paths)
+            raise ResultsError(f"{file.path}: cannot be removed: {error.strerror}") from error

@@ -61,7 +61,7 @@ class FlowFacts:
 
     @property
     def is_plain_tls(self) -> bool:
-        """Whether it is TLS that encrypts nothing."""
+        """True if it is TLS that encrypts nothing."""
         return self.tls_version is not None and handshake.is_null_cipher(self.cipher)
 
     @property

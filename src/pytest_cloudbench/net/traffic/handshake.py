@@ -66,7 +66,7 @@ class ServerHello(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether the connection is not encrypted."""
+        """True if the connection is not encrypted."""
         return is_null_cipher(self.cipher)
 
 

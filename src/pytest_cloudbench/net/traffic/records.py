@@ -112,7 +112,7 @@ class Reader:
 
     @property
     def lacks_statistics(self) -> bool:
-        """Whether dumpcap wrote a section without its final statistics, because it was killed.
+        """True if dumpcap wrote a section without its final statistics, because it was killed.
 
         Files of ring buffers lack them too, as do files that editcap and tshark derived under dumpcap's name.
         """
@@ -127,7 +127,7 @@ class Reader:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the file ends at the end of a record."""
+        """True if the file ends at the end of a record."""
         return self.reason is None
 
     def __iter__(self) -> Iterator[Batch]:

@@ -10,6 +10,7 @@ import http.client
 import json
 import ssl
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,6 +24,9 @@ from stone.backends.python_rsrc import stone_serializers
 from pytest_cloudbench.emulators import EmulatorService, start_emulator
 from pytest_cloudbench.model import Endpoint
 from tests.limits import HANG_S
+
+from .drive_wire import DriveWire, drive_client
+from .graph_wire import GraphWire
 
 _MODULES = {"files": files, "sharing": sharing, "users": users, "check": check, "auth": auth}
 _CONTENT = ("files/upload", "files/download", "sharing/get_shared_link_file")
@@ -122,6 +126,15 @@ class Wire:
         return Reply(answer.status, answer_headers, value)
 
 
+@contextmanager
+def emptied(running: EmulatorService) -> Iterator[None]:
+    """Empty an emulator's account, and restore its settings at the end."""
+    before = running.control(get="profile")["profile"]
+    running.control(reset=True)
+    yield
+    running.control(set=before)
+
+
 @pytest.fixture(scope="session")
 def shared_emulator() -> Iterator[EmulatorService]:
     """An emulator without throttle, delay or fault, for all tests of a session."""
@@ -132,10 +145,8 @@ def shared_emulator() -> Iterator[EmulatorService]:
 @pytest.fixture
 def emulator(shared_emulator: EmulatorService) -> Iterator[EmulatorService]:
     """The shared emulator with an empty account. Its settings are restored after the test."""
-    before = shared_emulator.control(get="profile")["profile"]
-    shared_emulator.control(reset=True)
-    yield shared_emulator
-    shared_emulator.control(set=before)
+    with emptied(shared_emulator):
+        yield shared_emulator
 
 
 @pytest.fixture
@@ -156,6 +167,46 @@ def connect() -> Iterator[Callable[[EmulatorService], Wire]]:
 def wire(emulator: EmulatorService, connect: Callable[[EmulatorService], Wire]) -> Wire:
     """A raw client of the shared emulator."""
     return connect(emulator)
+
+
+@pytest.fixture(scope="session")
+def shared_onedrive() -> Iterator[EmulatorService]:
+    with start_emulator("onedrive-ideal") as running:
+        yield running
+
+
+@pytest.fixture
+def onedrive(shared_onedrive: EmulatorService) -> Iterator[EmulatorService]:
+    """The shared OneDrive emulator with an empty account. Its settings are restored after the test."""
+    with emptied(shared_onedrive):
+        yield shared_onedrive
+
+
+@pytest.fixture
+def graph(onedrive: EmulatorService) -> Iterator[GraphWire]:
+    """A raw client of the shared OneDrive emulator."""
+    with closing((client := GraphWire(onedrive.endpoint)).connection):
+        yield client
+
+
+@pytest.fixture(scope="session")
+def shared_gdrive() -> Iterator[EmulatorService]:
+    with start_emulator("gdrive-ideal") as running:
+        yield running
+
+
+@pytest.fixture
+def gdrive(shared_gdrive: EmulatorService) -> Iterator[EmulatorService]:
+    """The shared Drive emulator with an empty account. Its settings are restored after the test."""
+    with emptied(shared_gdrive):
+        yield shared_gdrive
+
+
+@pytest.fixture
+def drive(gdrive: EmulatorService) -> Iterator[DriveWire]:
+    """A raw client of the shared Drive emulator."""
+    with drive_client(gdrive.endpoint) as client:
+        yield client
 
 
 def _check_response(response: requests.Response, *_: object, **__: object) -> None:

@@ -5,125 +5,111 @@ from __future__ import annotations
 import json
 import socket
 import ssl
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
-from pytest_cloudbench.emulators import EmulatorService, start_emulator
+from pytest_cloudbench.emulators import EmulatorService
 from tests.limits import HANG_S
 
-from .drive_wire import DriveWire, drive_client
+from .drive_wire import DriveWire
 
 UPLOAD = "/upload/drive/v3/files"
 UNIT = 256 * 1024
 
 
-@pytest.fixture(scope="module")
-def emulator() -> Iterator[EmulatorService]:
-    with start_emulator("gdrive-ideal") as service:
-        yield service
-
-
-@pytest.fixture
-def wire(emulator: EmulatorService) -> Iterator[DriveWire]:
-    emulator.control(reset=True)
-    with drive_client(emulator.endpoint) as client:
-        yield client
-
-
-def open_session(wire: DriveWire, name: str = "big", size: int | None = None, file_id: str = "") -> str:
+def open_session(drive: DriveWire, name: str = "big", size: int | None = None, file_id: str = "") -> str:
     """Start a resumable upload, and return the path for its pieces."""
     headers = {"X-Upload-Content-Type": "text/plain"} | ({"X-Upload-Content-Length": str(size)} if size else {})
     verb, path = ("PATCH", f"{UPLOAD}/{file_id}") if file_id else ("POST", UPLOAD)
-    reply = wire(verb, f"{path}?uploadType=resumable", {} if file_id else {"name": name}, headers=headers)
+    reply = drive(verb, f"{path}?uploadType=resumable", {} if file_id else {"name": name}, headers=headers)
     assert (reply.status, reply.value) == (200, b"")
     location = urlsplit(reply.headers["location"])
-    assert location.netloc == f"127.0.0.1:{wire.connection.port}"
+    assert location.netloc == f"127.0.0.1:{drive.connection.port}"
     return f"{location.path}?{location.query}"
 
 
-def send_piece(wire: DriveWire, path: str, span: str, data: bytes = b"", verb: str = "PUT") -> Any:
-    return wire(verb, path, data, headers={"Content-Range": f"bytes {span}", "Authorization": ""})
+def send_piece(drive: DriveWire, path: str, span: str, data: bytes = b"", verb: str = "PUT") -> Any:
+    return drive(verb, path, data, headers={"Content-Range": f"bytes {span}", "Authorization": ""})
 
 
 @pytest.mark.parametrize("verb", ["PUT", "POST"])
-def test_a_resumable_upload(wire: DriveWire, verb: str) -> None:
+def test_a_resumable_upload(drive: DriveWire, verb: str) -> None:
     data = bytes(range(256)) * 4096  # 1 MiB
-    path = open_session(wire, size=len(data))
-    progress = send_piece(wire, path, f"*/{len(data)}")
+    path = open_session(drive, size=len(data))
+    progress = send_piece(drive, path, f"*/{len(data)}")
     assert (progress.status, "range" in progress.headers) == (308, False)
-    first = send_piece(wire, path, f"0-{2 * UNIT - 1}/{len(data)}", data[: 2 * UNIT], verb)
+    first = send_piece(drive, path, f"0-{2 * UNIT - 1}/{len(data)}", data[: 2 * UNIT], verb)
     assert (first.status, first.headers["range"]) == (308, f"bytes=0-{2 * UNIT - 1}")
-    last = send_piece(wire, path, f"{2 * UNIT}-{len(data) - 1}/{len(data)}", data[2 * UNIT :], verb)
+    last = send_piece(drive, path, f"{2 * UNIT}-{len(data) - 1}/{len(data)}", data[2 * UNIT :], verb)
     assert (last.status, last.value["name"], last.value["mimeType"]) == (200, "big", "text/plain")
-    again = send_piece(wire, path, f"*/{len(data)}")
+    again = send_piece(drive, path, f"*/{len(data)}")
     assert (again.status, again.value["id"]) == (200, last.value["id"])
-    assert wire.ok("GET", f"files/{last.value['id']}?alt=media") == data
-    path = open_session(wire, file_id=last.value["id"])
-    assert send_piece(wire, path, "0-2/3", b"new", verb).status == 200
-    assert wire.ok("GET", f"files/{last.value['id']}?alt=media") == b"new"
+    assert drive.ok("GET", f"files/{last.value['id']}?alt=media") == data
+    path = open_session(drive, file_id=last.value["id"])
+    assert send_piece(drive, path, "0-2/3", b"new", verb).status == 200
+    assert drive.ok("GET", f"files/{last.value['id']}?alt=media") == b"new"
 
 
-def test_pieces_that_do_not_fit(wire: DriveWire) -> None:
-    path = open_session(wire)
-    assert b"offset is 262144 byte(s)" in send_piece(wire, path, f"{UNIT}-{2 * UNIT - 1}/*", bytes(UNIT)).value
-    assert b"equal or greater than 262144" in send_piece(wire, path, "0-9/*", bytes(10)).value
-    odd = send_piece(wire, path, f"0-{UNIT + 9}/*", bytes(UNIT + 10))
+def test_pieces_that_do_not_fit(drive: DriveWire) -> None:
+    path = open_session(drive)
+    assert b"offset is 262144 byte(s)" in send_piece(drive, path, f"{UNIT}-{2 * UNIT - 1}/*", bytes(UNIT)).value
+    assert b"equal or greater than 262144" in send_piece(drive, path, "0-9/*", bytes(10)).value
+    odd = send_piece(drive, path, f"0-{UNIT + 9}/*", bytes(UNIT + 10))
     assert (odd.status, odd.headers["range"]) == (308, f"bytes=0-{UNIT - 1}")
-    again = send_piece(wire, path, f"0-{2 * UNIT - 1}/*", b"x" * (2 * UNIT))
+    again = send_piece(drive, path, f"0-{2 * UNIT - 1}/*", b"x" * (2 * UNIT))
     assert again.headers["range"] == f"bytes=0-{2 * UNIT - 1}"
-    reply = send_piece(wire, path, f"{2 * UNIT}-{2 * UNIT}/{2 * UNIT + 1}", b"e")
-    assert wire.ok("GET", f"files/{reply.value['id']}?alt=media") == bytes(UNIT) + b"x" * UNIT + b"e"
-    assert send_piece(wire, path, "nonsense").status == 400
-    assert send_piece(wire, f"{UPLOAD}?uploadType=resumable&upload_id=none", "0-0/1", b"x").status == 404
+    reply = send_piece(drive, path, f"{2 * UNIT}-{2 * UNIT}/{2 * UNIT + 1}", b"e")
+    assert drive.ok("GET", f"files/{reply.value['id']}?alt=media") == bytes(UNIT) + b"x" * UNIT + b"e"
+    assert send_piece(drive, path, "nonsense").status == 400
+    assert send_piece(drive, f"{UPLOAD}?uploadType=resumable&upload_id=none", "0-0/1", b"x").status == 404
 
 
-def test_a_session_can_be_ended(wire: DriveWire) -> None:
-    path = open_session(wire)
-    assert wire("DELETE", path).status == 499
-    assert send_piece(wire, path, "*/*").status == 404
+def test_a_session_can_be_ended(drive: DriveWire) -> None:
+    path = open_session(drive)
+    assert drive("DELETE", path).status == 499
+    assert send_piece(drive, path, "*/*").status == 404
 
 
-def test_an_upload_goes_on_after_a_cut(wire: DriveWire, emulator: EmulatorService) -> None:
+def test_an_upload_goes_on_after_a_cut(drive: DriveWire, gdrive: EmulatorService) -> None:
     data = bytes(range(256)) * 4096
-    path = open_session(wire, size=len(data))
-    context = ssl.create_default_context(cafile=emulator.endpoint.ca_file)
-    port = urlsplit(emulator.endpoint.url).port
+    path = open_session(drive, size=len(data))
+    context = ssl.create_default_context(cafile=gdrive.endpoint.ca_file)
+    port = urlsplit(gdrive.endpoint.url).port
     plain = socket.create_connection(("127.0.0.1", port), timeout=HANG_S)
     with context.wrap_socket(plain, server_hostname="127.0.0.1") as cut:
         head = f"PUT {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n"
         head += f"Content-Range: bytes 0-{len(data) - 1}/{len(data)}\r\n\r\n"
         cut.sendall(head.encode() + data[: 2 * UNIT + 100])
-        while send_piece(wire, path, "*/*").headers.get("range") != f"bytes=0-{2 * UNIT - 1}":
+        while send_piece(drive, path, "*/*").headers.get("range") != f"bytes=0-{2 * UNIT - 1}":
             pass  # wait until this much has arrived
-    progress = send_piece(wire, path, f"*/{len(data)}")
+    progress = send_piece(drive, path, f"*/{len(data)}")
     assert (progress.status, progress.headers["range"]) == (308, f"bytes=0-{2 * UNIT - 1}")
-    reply = send_piece(wire, path, f"{2 * UNIT}-{len(data) - 1}/{len(data)}", data[2 * UNIT :])
-    assert wire.ok("GET", f"files/{reply.value['id']}?alt=media") == data
+    reply = send_piece(drive, path, f"{2 * UNIT}-{len(data) - 1}/{len(data)}", data[2 * UNIT :])
+    assert drive.ok("GET", f"files/{reply.value['id']}?alt=media") == data
 
 
-def test_upload_session_takes_whole_file_without_its_size(wire: DriveWire) -> None:
-    path = open_session(wire)
-    reply = wire("PUT", path, b"abc", headers={"Authorization": ""})
-    assert wire.ok("GET", f"files/{reply.value['id']}?alt=media") == b"abc"
+def test_upload_session_takes_whole_file_without_its_size(drive: DriveWire) -> None:
+    path = open_session(drive)
+    reply = drive("PUT", path, b"abc", headers={"Authorization": ""})
+    assert drive.ok("GET", f"files/{reply.value['id']}?alt=media") == b"abc"
 
 
-def test_a_resumable_upload_into_a_deleted_file_is_refused_and_uses_no_space(wire: DriveWire) -> None:
-    file_id = wire.upload("a", b"x" * 1000)
-    path = open_session(wire, file_id=file_id)
-    wire.ok("DELETE", f"files/{file_id}")
-    reply = send_piece(wire, path, "0-4999/5000", b"y" * 5000)
+def test_a_resumable_upload_into_a_deleted_file_is_refused_and_uses_no_space(drive: DriveWire) -> None:
+    file_id = drive.upload("a", b"x" * 1000)
+    path = open_session(drive, file_id=file_id)
+    drive.ok("DELETE", f"files/{file_id}")
+    reply = send_piece(drive, path, "0-4999/5000", b"y" * 5000)
     assert (reply.status, reply.reason) == (404, "notFound")
-    assert wire("GET", f"files/{file_id}").status == 404
-    assert wire.ok("GET", "about?fields=storageQuota")["storageQuota"]["usage"] == "0"
-    assert send_piece(wire, path, "*/5000").status == 404
+    assert drive("GET", f"files/{file_id}").status == 404
+    assert drive.ok("GET", "about?fields=storageQuota")["storageQuota"]["usage"] == "0"
+    assert send_piece(drive, path, "*/5000").status == 404
 
 
 @pytest.mark.parametrize("label", ["multipart/related", "multipart/form-data", "multipart/mixed"])
 @pytest.mark.parametrize("data", [b"", b"abc", b"\r\n--other\r\n", b"ends with a line\r\n", bytes(range(256))])
-def test_multipart(wire: DriveWire, label: str, data: bytes) -> None:
+def test_multipart(drive: DriveWire, label: str, data: bytes) -> None:
     body = (
         b'preamble\r\n--a b\r\nContent-Disposition: form-data; name="metadata"\r\n'
         b'Content-Type: application/json\r\n\r\n{"name": "m"}\r\n--a b\r\nContent-Type: text/plain\r\n\r\n'
@@ -131,28 +117,28 @@ def test_multipart(wire: DriveWire, label: str, data: bytes) -> None:
         + b"\r\n--a b--\r\n"
     )
     headers = {"Content-Type": f'{label}; boundary="a b"'}
-    file = wire.ok("POST", f"{UPLOAD}?uploadType=multipart", body, headers=headers)
+    file = drive.ok("POST", f"{UPLOAD}?uploadType=multipart", body, headers=headers)
     assert (file["name"], file["mimeType"]) == ("m", "text/plain")
-    assert wire.ok("GET", f"files/{file['id']}?alt=media") == data
+    assert drive.ok("GET", f"files/{file['id']}?alt=media") == data
 
 
 @pytest.mark.parametrize("data", [b"x\r", b"x\n", b"x\r\n", b"\r", b"\n", b""])
-def test_multipart_by_a_client_that_ends_lines_its_own_way(wire: DriveWire, data: bytes) -> None:
+def test_multipart_by_a_client_that_ends_lines_its_own_way(drive: DriveWire, data: bytes) -> None:
     """Google's client for Python separates parts by a line feed alone, so a CR before it is content."""
     head = b'--b\nContent-Type: application/json\n\n{"name": "m"}\n--b\nContent-Type: text/plain\n\n'
     body = head + data + b"\n--b--"
     headers = {"Content-Type": 'multipart/related; boundary="b"'}
-    file = wire.ok("POST", f"{UPLOAD}?uploadType=multipart", body, headers=headers)
-    assert wire.ok("GET", f"files/{file['id']}?alt=media") == data
+    file = drive.ok("POST", f"{UPLOAD}?uploadType=multipart", body, headers=headers)
+    assert drive.ok("GET", f"files/{file['id']}?alt=media") == data
 
 
-def test_a_multipart_body_in_chunks(wire: DriveWire) -> None:
+def test_a_multipart_body_in_chunks(drive: DriveWire) -> None:
     pieces = iter([b"--b\r\n\r\n{}\r\n--b\r\nContent-Transfer-Encoding: base64\r\n\r\n", b"YWJj\r\n", b"--b--"])
-    headers = {"Authorization": f"Bearer {wire.token}", "Content-Type": "multipart/related; boundary=b"}
-    wire.connection.request("POST", f"{UPLOAD}?uploadType=multipart", pieces, headers, encode_chunked=True)
-    file = json.loads(wire.connection.getresponse().read())
+    headers = {"Authorization": f"Bearer {drive.token}", "Content-Type": "multipart/related; boundary=b"}
+    drive.connection.request("POST", f"{UPLOAD}?uploadType=multipart", pieces, headers, encode_chunked=True)
+    file = json.loads(drive.connection.getresponse().read())
     assert file["name"] == "Untitled"
-    assert wire.ok("GET", f"files/{file['id']}?alt=media") == b"abc"
+    assert drive.ok("GET", f"files/{file['id']}?alt=media") == b"abc"
 
 
 @pytest.mark.parametrize(
@@ -167,6 +153,6 @@ def test_a_multipart_body_in_chunks(wire: DriveWire) -> None:
         ("uploadType=resumable", "application/json", b"[]"),
     ],
 )
-def test_uploads_that_make_no_sense(wire: DriveWire, query: str, kind: str, body: bytes) -> None:
-    assert wire("POST", f"{UPLOAD}?{query}", body, headers={"Content-Type": kind}).status == 400
-    assert wire.names() == []
+def test_uploads_that_make_no_sense(drive: DriveWire, query: str, kind: str, body: bytes) -> None:
+    assert drive("POST", f"{UPLOAD}?{query}", body, headers={"Content-Type": kind}).status == 400
+    assert drive.names() == []

@@ -4,31 +4,15 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 
-from pytest_cloudbench.emulators import EmulatorService, start_emulator
-
-from .drive_wire import FOLDER, DriveWire, drive_client
+from .drive_wire import FOLDER, DriveWire
 
 _FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 _AUTH = "https://www.googleapis.com/auth/"
-
-
-@pytest.fixture(scope="module")
-def running_drive() -> Iterator[EmulatorService]:
-    with start_emulator("gdrive-ideal") as service:
-        yield service
-
-
-@pytest.fixture
-def drive(running_drive: EmulatorService) -> Iterator[DriveWire]:
-    running_drive.control(reset=True)
-    with drive_client(running_drive.endpoint) as client:
-        yield client
 
 
 def dropbox_token(wire: Any, in_query: bool = False, /, **fields: str) -> Any:

@@ -118,13 +118,26 @@ def test_an_entry_is_an_ordinary_one(config: pytest.Config) -> None:
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data_s=st.lists(st.floats(0, 1e6), min_size=1, max_size=30))
 def test_statistics_are_pytest_benchmarks_own(config: pytest.Config, data_s: list[float]) -> None:
-    """The adapter computes statistics from an array. The stock class sorts a list."""
+    """The adapter computes statistics from an array. The stock class sorts a list, and has exact fractions."""
     from pytest_benchmark.stats import Stats
 
     benchmarks.add_entry(config, **{**ENTRY, "data_s": data_s})
     stock = Stats()
     stock.data = data_s
-    assert session_of(config).benchmarks[-1].stats.as_dict() == stock.as_dict()
+    ours, expected = session_of(config).benchmarks[-1].stats.as_dict(), stock.as_dict()
+    rounded = {name: pytest.approx(expected[name], rel=1e-9, abs=1e-12) for name in ("mean", "stddev")}
+    borders = {name: ours.pop(name) for name in ("stddev_outliers", "outliers")}
+    assert ours == {name: value for name, value in expected.items() if name not in borders} | rounded
+    low, high = ours["mean"] - ours["stddev"], ours["mean"] + ours["stddev"]
+    outliers = sum(value < low or value > high for value in data_s)
+    assert borders == {"stddev_outliers": outliers, "outliers": f"{outliers};{expected['iqr_outliers']}"}
+
+
+@pytest.mark.parametrize("value_s", [0.1, 1 / 3, 1e6 + 0.1])
+def test_equal_values_are_their_own_mean_without_deviation(config: pytest.Config, value_s: float) -> None:
+    benchmarks.add_entry(config, **{**ENTRY, "data_s": [value_s] * 7})
+    stats = session_of(config).benchmarks[-1].stats.as_dict()
+    assert (stats["mean"], stats["stddev"], stats["outliers"]) == (value_s, 0.0, "0;0")
 
 
 def test_an_entry_without_a_round_is_refused(config: pytest.Config) -> None:

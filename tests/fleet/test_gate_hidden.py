@@ -42,7 +42,8 @@ TESTS = """
             assert False
         (HERE / "measured").touch()
 
-    def test_returns(experiment, payloads):
+    @pytest.mark.parametrize("case", ["a#1"])
+    def test_returns(experiment, payloads, case):
         if not (HERE / "bad").exists():
             run(experiment, payloads)
 
@@ -94,7 +95,7 @@ def test_broken_tests_left_out_of_a_session_are_named(lab: Lab) -> None:
     (lab.folder / "bad").touch()
     run = lab.run(*GATE, "-k", "test_returns[ or test_broken[")
     (line,) = run.lines_with("nothing was measured by tests that passed, and were measured before: ")
-    assert line.endswith(": test_it.py::test_returns[folder:objects]")
+    assert line.endswith(": test_it.py::test_returns[folder:objects-a#1]"), line
     assert not run.lines_with("not measured here, and broken")
 
 

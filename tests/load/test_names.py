@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_cloudbench.load.names import FileNames, Labels, entry_names, parse_label
+from pytest_cloudbench.load.names import FileNames, Labels, entry_names, parse_label, strip_label
 from pytest_cloudbench.load.request import Files
 from pytest_cloudbench.workload.payload import Payloads
 
@@ -39,6 +39,12 @@ def test_label_is_parsed_under_any_stored_path() -> None:
     fullname, _ = entry_names("suites/iot/test_iot.py::test_it[a]", "test_it[a]", "up")
     assert parse_label("test_iot.py::test_it[a]", fullname) == "up"
     assert parse_label("load.bench.toml", "load.bench.toml#up") == "up"
+
+
+@pytest.mark.parametrize("stored", ["t.py::test_it", "t.py::test_it[a]", "t.py::test_it[a#1]", "t.py::test_it[a[0]-#]"])
+def test_full_name_without_label_is_the_stored_test(stored: str) -> None:
+    for label in ("", "up", "2"):
+        assert strip_label(entry_names(stored, stored, label)[0]) == stored
 
 
 @pytest.mark.parametrize(

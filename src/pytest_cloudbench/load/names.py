@@ -51,6 +51,15 @@ def parse_label(nodeid: str, fullname: str) -> str:
     return (stored_test.removeprefix(test) if mark else fullname.removeprefix(nodeid)).removeprefix("#")
 
 
+def strip_label(fullname: str) -> str:
+    """Return an entry's full name without its label. A ``#`` among the parameters does not begin a label."""
+    function, mark, params = fullname.partition("[")
+    if not mark:
+        return function.partition("#")[0]
+    inner, end, _ = params.rpartition("]#")
+    return f"{function}[{inner}]" if end else fullname
+
+
 _NUMBERS = "s%05d-%06d"
 """Sensor and sequence number in a name. ``%`` takes two thirds of the time of an f-string here."""
 

@@ -51,7 +51,7 @@ _READERS = {
 }
 _TYPES = dict(_FIELDS)
 _IS_BIG_ENDIAN = struct.pack("=H", 1)[0] == 0
-"""Whether this machine's numbers begin with their highest byte. Those of records begin with the lowest."""
+"""True if this machine's numbers begin with their highest byte. Those of records begin with the lowest."""
 _MEANINGS: dict[str, Sequence[Any]] = {"verb": VERBS, "outcome": OUTCOMES, "kind": KINDS}
 _VERB_CODE = {verb: code for code, verb in enumerate(VERBS)}
 _OUTCOME_CODE = {outcome: code for code, outcome in enumerate(OUTCOMES)}

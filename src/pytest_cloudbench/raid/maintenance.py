@@ -63,7 +63,7 @@ class RepairResult:
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing is left to rebuild."""
+        """True if nothing is left to rebuild."""
         return not self.left
 
 

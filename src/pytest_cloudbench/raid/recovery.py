@@ -122,7 +122,7 @@ class _Comparison:
 
     @property
     def is_old(self) -> bool:
-        """Whether the metadata is an old copy."""
+        """True if the metadata is an old copy."""
         return not self.is_new and self.highest > self.compared
 
 

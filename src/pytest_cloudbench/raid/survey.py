@@ -98,7 +98,7 @@ class Survey:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether every child answers, and nothing is missing, damaged, or unknown to the metadata."""
+        """True if every child answers, and nothing is missing, damaged, or unknown to the metadata."""
         return (
             self.whole == self.objects
             and not self.unknown_paths

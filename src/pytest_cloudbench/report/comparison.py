@@ -116,7 +116,7 @@ class _Row:
 
     @property
     def _outcomes_tell_losses(self) -> bool:
-        """Whether the number of lost files equals the number of operations that did not succeed."""
+        """True if the number of lost files equals the number of operations that did not succeed."""
         info = self.info
         return bool(info.get("lost") == (info.get("ops") or 0) - (info.get("ok") or 0))
 

@@ -79,7 +79,7 @@ class AgreedFolder:
 
     @property
     def is_due(self) -> bool:
-        """Whether there are enough newer agreements to make new listings."""
+        """True if there are enough newer agreements to make new listings."""
         return bool(self.newer) and len(self.newer) * _NEWER_SHARE >= len(self._box)
 
     def get(self, name: str) -> Agreed | None:

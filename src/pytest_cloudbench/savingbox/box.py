@@ -106,7 +106,7 @@ class SavingBoxStatus:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process that wrote this is still running."""
+        """True if the process that wrote this is still running."""
         return self.state != "stopped" and is_alive(self.owner) is not False
 
 

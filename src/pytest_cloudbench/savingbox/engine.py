@@ -206,7 +206,7 @@ class BoxEngine:
 
     @property
     def has_work(self) -> bool:
-        """Whether any entry is known to differ from the agreement."""
+        """True if any entry is known to differ from the agreement."""
         return bool(self.unpushed_files or self.incoming or self.mirror.again)
 
     def is_at_rest(self) -> bool:

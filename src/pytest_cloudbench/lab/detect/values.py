@@ -128,7 +128,7 @@ class Observation:
 
     @property
     def is_valid(self) -> bool:
-        """Whether it may be used."""
+        """True if it may be used."""
         return not self.reasons
 
 

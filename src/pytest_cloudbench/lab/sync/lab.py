@@ -102,7 +102,7 @@ class Lab:
 
     @property
     def is_started(self) -> bool:
-        """Whether the lab started the client. A client outside the lab was already running."""
+        """True if the lab started the client. A client outside the lab was already running."""
         return self._is_started or self.client.facts.outside is not None
 
     def start(self) -> None:

@@ -29,7 +29,7 @@ class Walk:
     comments: list[str] = field(default_factory=list)
     """Comments of the section."""
     is_whole: bool = False
-    """Whether there is at least one block, and all blocks are complete."""
+    """True if there is at least one block, and all blocks are complete."""
 
 
 def _read_options(data: bytes, order: str) -> list[tuple[int, bytes]]:

@@ -106,7 +106,7 @@ class Delivered:
 
     @property
     def is_as_asked(self) -> bool:
-        """Whether everything measured is within its tolerance."""
+        """True if everything measured is within its tolerance."""
         return not self.off
 
     def as_dict(self) -> dict[str, Any]:

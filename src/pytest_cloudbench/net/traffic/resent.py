@@ -117,7 +117,7 @@ class _Machine:
 
     @property
     def is_calm(self) -> bool:
-        """Whether its next states can be computed from columns of ordinary packets."""
+        """True if its next states can be computed from columns of ordinary packets."""
         return all(
             side.to_be_acked == side.next_seq and not side.is_keep_alive and side.duplicate_acks >= 0
             for side in self.sides

@@ -128,7 +128,7 @@ class Flow:
 
     @property
     def is_tcp(self) -> bool:
-        """Whether the flow is TCP and not UDP."""
+        """True if the flow is TCP and not UDP."""
         return self.protocol == TCP
 
 

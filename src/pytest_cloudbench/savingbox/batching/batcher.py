@@ -100,7 +100,7 @@ class Batcher:
 
     @property
     def is_full(self) -> bool:
-        """Whether the waiting bytes reach the limit, so that a push is due."""
+        """True if the waiting bytes reach the limit, so that a push is due."""
         return self._bytes >= self.rules.limit_bytes
 
     @property

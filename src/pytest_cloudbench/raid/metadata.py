@@ -445,10 +445,8 @@ class Metadata(Database):
                 self._add_missing(package for package in packages if self.find_version(package.version))
 
     def _add_missing(self, missing: Iterable[MissingPackage]) -> None:
-        self._db.executemany(
-            "INSERT OR IGNORE INTO missing VALUES (?, ?, ?, ?)",
-            [(package.version, package.segment, package.child, self.owner) for package in missing],
-        )
+        if rows := [(package.version, package.segment, package.child, self.owner) for package in missing]:
+            self._db.executemany("INSERT OR IGNORE INTO missing VALUES (?, ?, ?, ?)", rows)
 
     def note_transfer_end(self, package: MissingPackage, segments: int, *, has_it: bool) -> None:
         """Note that a transfer has ended: the child has the package, or failed, and may have stored the package anyway.

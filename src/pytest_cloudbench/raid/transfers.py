@@ -57,12 +57,14 @@ class Package:
 
     def __init__(self, parts: Iterable[Buffer]) -> None:
         self._lock, self._parts = threading.Lock(), [memoryview(part) for part in parts]
-        self.size_bytes = sum(len(part) for part in self._parts)
+        self.size_bytes = sum(map(len, self._parts))
 
     def read(self, offset: int, length: int) -> bytes:
         """Return ``length`` bytes from ``offset``, or fewer at the end."""
         pieces, end = [], offset + length
         with self._lock:
+            if not offset and end >= self.size_bytes:
+                return b"".join(self._parts)
             for part in self._parts:
                 if offset < len(part) and end > 0:
                     pieces.append(part[max(0, offset) : end])

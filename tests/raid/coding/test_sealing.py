@@ -73,6 +73,14 @@ def test_hidden_names_differ_in_each_part() -> None:
     assert master.hide_name(b"version", 0, 0) == MasterKey(KEY).hide_name(b"version", 0, 0)
 
 
+def test_names_and_secrets_of_earlier_versions_stay_known() -> None:
+    master = MasterKey(KEY)
+    assert (master.fingerprint, master.hide_name(b"version", 5)) == (
+        "9820a295c6560217", "cfda4acb69959a0d3309c7eb3e8d8923",
+    )  # fmt: skip
+    assert master.seal(b"secret", SALT, b"here") == SALT + bytes.fromhex("cff619e3fa059128afa4ead447f3c3189bae2fb5d0bc")
+
+
 def test_a_key_hides_its_bytes_and_checks_its_size() -> None:
     master = MasterKey(KEY)
     assert KEY.hex() not in repr(master)

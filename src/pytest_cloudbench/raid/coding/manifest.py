@@ -34,6 +34,7 @@ VERSION_BYTES = 16
 DIGEST_BYTES = 32
 
 _LAYOUT = 1
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
 _PADDING_BYTES = 256
 _KEY_SIZES = (KEY_BYTES, PREFIX_BYTES)
 _KEYS = frozenset({"layout", "version", "path", "size", "generation", "key", "prefix", "segments"})
@@ -112,7 +113,7 @@ class Manifest:
         return self._bytes
 
     def _make_bytes(self) -> bytes:
-        text = json.dumps(
+        text = _ENCODER.encode(
             {
                 "layout": _LAYOUT,
                 "version": self.version.hex(),
@@ -124,8 +125,7 @@ class Manifest:
                 "segments": [
                     [segment.size_bytes, segment.split.data, [*segment.split.counts]] for segment in self.segments
                 ],
-            },
-            separators=(",", ":"),
+            }
         ).encode("ascii")
         digests = b"".join(digest for segment in self.segments for digest in segment.digests)
         plain = len(text).to_bytes(4, "big") + text + digests

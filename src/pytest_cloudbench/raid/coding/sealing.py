@@ -10,8 +10,8 @@ of another object or key.
 
 from __future__ import annotations
 
-import hashlib
 import hmac
+from functools import cache
 from typing import Any
 
 from pytest_cloudbench.model import MIB
@@ -78,8 +78,10 @@ class MasterKey:
     def __init__(self, key: bytes) -> None:
         if len(key) != KEY_BYTES:
             raise ValueError(f"a key of {len(key)} bytes: expected {KEY_BYTES}")
-        self._sealing, self._naming = _derive_key(key, b"sealing"), _derive_key(key, b"naming")
-        self.fingerprint = _derive_key(key, b"fingerprint")[:8].hex()
+        master = _Authenticator(key)
+        self._sealing = _Authenticator(master.derive_key(b"sealing"))
+        self._naming = _Authenticator(master.derive_key(b"naming"))
+        self.fingerprint = master.derive_key(b"fingerprint")[:8].hex()
 
     def __repr__(self) -> str:
         return f"MasterKey(fingerprint={self.fingerprint!r})"
@@ -94,30 +96,46 @@ class MasterKey:
         """
         if len(salt) != SALT_BYTES:
             raise ValueError(f"a salt of {len(salt)} bytes: expected {SALT_BYTES}")
-        cipher = _aes_gcm(_derive_key(self._sealing, salt))
+        cipher = _aes_gcm(self._sealing.derive_key(salt))
         sealed: bytes = cipher.encrypt(bytes(12), plain, about)
         return salt + sealed
 
     def open(self, sealed: Buffer, about: bytes = b"") -> bytes:
         """Return what was sealed. Raises NotGenuine."""
         salt = bytes(sealed[:SALT_BYTES])
-        return _decrypt(_aes_gcm(_derive_key(self._sealing, salt)), bytes(12), sealed[SALT_BYTES:], about)
+        return _decrypt(_aes_gcm(self._sealing.derive_key(salt)), bytes(12), sealed[SALT_BYTES:], about)
 
     def hide_name(self, *parts: bytes | int) -> str:
         """Return a name that reveals nothing to others: 32 hex digits, the same for the same parts."""
         texts = [part.to_bytes(8, "big") if isinstance(part, int) else part for part in parts]
         text = b"".join([len(part).to_bytes(4, "big") + part for part in texts])
-        return hmac.digest(self._naming, text, "sha256")[:_NAME_BYTES].hex()
+        return self._naming.digest(text)[:_NAME_BYTES].hex()
 
 
-def _derive_key(key: bytes, label: bytes) -> bytes:
-    return hmac.digest(key, b"cloudbench raid 1 " + label, hashlib.sha256)
+class _Authenticator:
+    """HMAC-SHA256 with one key, which is hashed once. ``hmac.digest`` hashes it again for each text."""
+
+    def __init__(self, key: bytes) -> None:
+        self._keyed = hmac.new(key, digestmod="sha256")
+
+    def digest(self, text: bytes) -> bytes:
+        keyed = self._keyed.copy()
+        keyed.update(text)
+        return keyed.digest()
+
+    def derive_key(self, label: bytes) -> bytes:
+        return self.digest(b"cloudbench raid 1 " + label)
 
 
 def _aes_gcm(key: bytes) -> Any:
+    return _aes_gcm_class()(key)
+
+
+@cache  # an import statement costs half as much as the cipher
+def _aes_gcm_class() -> Any:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-    return AESGCM(key)
+    return AESGCM
 
 
 def _decrypt(cipher: Any, nonce: bytes, sealed: Buffer, about: bytes | None) -> bytes:

@@ -65,14 +65,14 @@ def parse_address(path: str) -> GraphAddress | None:
     match = _DRIVE.match(path)
     if match is None:
         return None
-    drive_id = match[3] or match[4]
-    remainder = path[match.end() :]
-    base, item_path, remainder = _split_item(remainder)
+    version, drive, id_alone, id_of_owner = match.groups()
+    base, item_path, remainder = _split_item(path[match.end() :])
     function, argument = _split_function(remainder)
     if function.startswith("children/"):  # names a child of the item
         item_path = f"{item_path or ''}/{argument}"
         function, argument = function.removeprefix("children/*").removeprefix("/"), ""
-    return GraphAddress(match[1], match[2], unquote(drive_id) if drive_id else "", base, item_path, function, argument)
+    drive_id = unquote(id_alone or id_of_owner or "")
+    return GraphAddress(version, drive, drive_id, base, item_path, function, argument)
 
 
 def merge_slashes(path: str) -> str:

@@ -145,12 +145,12 @@ def format_item(request: GraphRequest, node: Node, *, is_listed: bool = False, h
         size, count = version.blob.size_bytes, len(node.versions)
         url = state.download_url(request.files_origin, node, version, now_s)
         digest = b2a_base64(bytes.fromhex(version.blob.hash_hex), newline=False).decode()
+        extension = f', "fileExtension": {_quote_json(file_extension(node.name))}' if has_extension else ""
         tail += (
             f', "@microsoft.graph.downloadUrl": {_quote_json(url)}, '
             f'"file": {{"mimeType": "{guess_content_type(node.name)}", '
-            f'"hashes": {{"quickXorHash": "{digest}"}}'
+            f'"hashes": {{"quickXorHash": "{digest}"}}{extension}}}'
         )
-        tail += f', "fileExtension": {_quote_json(file_extension(node.name))}}}' if has_extension else "}"
     elif isinstance(node, Folder):
         tail += f', "folder": {{"childCount": {len(node.children)}'
         if drive_type == "personal":

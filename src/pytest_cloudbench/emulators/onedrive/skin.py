@@ -74,8 +74,9 @@ _METHODS = ("GET", "PUT", "POST", "PATCH", "DELETE")
 class _ParsedParameters(dict[str, str]):
     """The parameters of a call, which hold the parsed address."""
 
+    __slots__ = ("address",)
+
     def __init__(self, address: GraphAddress) -> None:
-        super().__init__()
         self.address = address
 
 
@@ -221,20 +222,25 @@ class OneDrive:
         return Route(f"{method} {name or 'item'}", function.kind, handler, sink=sink, denied=self._refuse_unauthorized)
 
     def _refuse_unauthorized(self, call: Call) -> Answer | None:
+        error = self._find_refusal(call)
+        if error is None:
+            return None
         header = account.normalise_header(call.headers.get(b"authorization", b""))
         member = None if header in self.state.oauth.tokens else self.find_member(call.query, call.headers)
-        if member is None:
-            return self.refuse_by_scope(call)
-        if (refusal := member.refuse_by_scope(call)) is not None:
-            return refusal
-        error = sharing.refuse_member(self.state, call, member.state.address)
+        if member is not None:
+            if (refusal := member.refuse_by_scope(call)) is not None:
+                return refusal
+            error = sharing.refuse_member(self.state, call, member.state.address)
         return None if error is None else self._answer_error(error, call)
 
     def refuse_by_scope(self, call: Call) -> Answer | None:
         """Return the refusal of a call that its token and the token's scopes do not allow, or None."""
-        address = call.parameters.address if isinstance(call.parameters, _ParsedParameters) else None
-        error = account.refuse_unauthorized(self.state, call, address)
+        error = self._find_refusal(call)
         return None if error is None else self._answer_error(error, call)
+
+    def _find_refusal(self, call: Call) -> GraphError | None:
+        address = call.parameters.address if isinstance(call.parameters, _ParsedParameters) else None
+        return account.refuse_unauthorized(self.state, call, address)
 
     def _make_other_route(self, name: str, kind: Kind, run: Any, *, is_open: bool = False) -> Route:
         """Return a route outside the addresses of items. With ``is_open`` its requests need no token."""

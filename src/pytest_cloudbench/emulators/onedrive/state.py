@@ -249,6 +249,8 @@ class GraphRequest:
     def find_base(self) -> Node:
         """Return the item in the address from which its path starts. Raises StoreError."""
         base = self.address.base
+        if base == "root":
+            return self.tree.root
         if base.startswith("special/"):
             name = base.removeprefix("special/")
             if name == _APP_ROOT:
@@ -297,7 +299,7 @@ class GraphRequest:
                 raise StoreError("taken")
             return node.parent, node.name
         tree = self.tree
-        *folder_names, name = [part for part in path.split("/") if part]
+        *folder_names, name = filter(None, path.split("/"))
         tree.check_name(name)
         folder = tree.ensure_folder(self.find_base(), folder_names, self.now_s)
         tree.check_path(folder, name)

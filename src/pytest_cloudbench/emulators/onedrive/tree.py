@@ -133,7 +133,8 @@ class GraphTree:
 
     def visible_parent(self, node: Node, now_s: float) -> Folder | None:
         """Return the folder in which reads see an item."""
-        return (item_details(node).former or node.parent) if self.is_fading(node, now_s) else node.parent
+        former = item_details(node).former
+        return former if former is not None and self.is_fading(node, now_s) else node.parent
 
     def path_of(self, node: Node) -> str:
         """Return the path of an item from the root: empty, or ``/a/b``."""
@@ -335,6 +336,7 @@ class GraphTree:
         self._departures.setdefault(node.id, []).append((len(self.store.log.keys), former))
 
     def _add_size(self, folder: Folder | None, more_bytes: int) -> None:
-        while folder is not None and folder is not self.store.root:
+        top = self.store.root
+        while folder is not None and folder is not top:
             item_details(folder).size_bytes += more_bytes
             folder = folder.parent

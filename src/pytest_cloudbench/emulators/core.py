@@ -269,6 +269,6 @@ class NodeStore:
     def _make_version(self, blob: Blob, now_s: float, client_s: float | None, extra: object) -> Version:
         modified_s = now_s if client_s is None else client_s
         listed_s = now_s + self.list_delay_s if self.list_delay_s else 0.0
-        visible_s = now_s + self.readiness_s
+        visible_s = now_s + self.readiness_s if self.readiness_s else now_s  # the same number costs no memory
         self._settled_s = max(self._settled_s, visible_s, listed_s)
         return Version(self._new_rev(), blob, modified_s, now_s, visible_s, extra, listed_s)

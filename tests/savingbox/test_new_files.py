@@ -61,6 +61,19 @@ def test_a_file_keeps_its_content_mode_and_time(pair: Pair, monkeypatch: pytest.
     assert (pair.sync / "d/a").stat().st_mtime_ns == (pair.box / "d/a").stat().st_mtime_ns
 
 
+@pytest.mark.parametrize("mode", [0o666, 0o4755, 0o400])
+def test_a_file_keeps_permissions_that_no_new_file_gets(pair: Pair, mode: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    copied = note_full_copies(pair, monkeypatch)
+    (pair.box / "d/a").chmod(mode)
+    old_umask = os.umask(0o077)
+    try:
+        pair.settle()
+    finally:
+        os.umask(old_umask)
+    assert not copied
+    assert (pair.sync / "d/a").stat().st_mode & 0o7777 == mode
+
+
 def test_a_file_that_even_its_owner_may_not_write_is_copied(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(openfolder, "close_new_file", lambda name, folder: None)
     copied = note_full_copies(pair, monkeypatch)

@@ -50,6 +50,8 @@ _MOST_PATCHED_PAGES = 4096
 """If more pages differ than this (16 MiB), the file is replaced: the journal of a patch would cost more."""
 _PASSES = 3
 """The most passes over a file that changes during its copy, before the copy is accepted as it is."""
+_PLAIN_MODE = stat.S_IRWXU | stat.S_IRWXG | stat.S_IRWXO
+"""Permissions that a file can be created with. A write takes the others away."""
 _UNNAMED_FLAGS = os.O_RDWR | open_flags("O_TMPFILE", "O_CLOEXEC")
 _READ_FLAGS = os.O_RDONLY | open_flags("O_NONBLOCK", "O_NOFOLLOW", "O_CLOEXEC")
 
@@ -389,18 +391,19 @@ class FolderSide:
             return None
         self._begin_step("copy", relative)
         try:
-            fd = os.open(self._staging or ".", _UNNAMED_FLAGS, 0o600, dir_fd=entered.fd)
+            fd = os.open(self._staging or ".", _UNNAMED_FLAGS, status.st_mode & _PLAIN_MODE, dir_fd=entered.fd)
         except OSError:
             return None
         try:
             content.copy_data(source, fd, status)
             if mark_file(os.fstat(source)) != mark_file(status):
                 return None
-            os.fchmod(fd, stat.S_IMODE(status.st_mode))
             os.utime(fd, ns=(status.st_mtime_ns, status.st_mtime_ns))
+            copied = os.fstat(fd)
+            if copied.st_mode != status.st_mode:  # the umask, or a right that only chmod gives
+                os.fchmod(fd, stat.S_IMODE(status.st_mode))
             if self.is_durable:
                 os.fsync(fd)
-            copied = os.fstat(fd)
             self._begin_step("publish", relative)
             if not entered.publish(fd, name):
                 self.leave_folder()

@@ -406,6 +406,7 @@ def test_analyze_ends_quietly_when_its_reader_leaves(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of a terminal")
+@pytest.mark.usefixtures("ctrl_c")
 def test_an_interrupted_command_ends_in_one_line() -> None:
     command = [sys.executable, "-m", "pytest_cloudbench.commands.cli", "login", "s3"]
     pipe = subprocess.PIPE

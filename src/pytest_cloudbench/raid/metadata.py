@@ -226,7 +226,7 @@ class Metadata(Database):
 
     @property
     def is_prepared(self) -> bool:
-        """Whether a process has prepared the array."""
+        """True if a process has prepared the array."""
         return self.setting("prepared") is not None
 
     def child_specs(self) -> list[str]:
@@ -242,7 +242,7 @@ class Metadata(Database):
 
     @property
     def is_copy(self) -> bool:
-        """Whether the file is a copy, perhaps an old one, of the file that was last used."""
+        """True if the file is a copy, perhaps an old one, of the file that was last used."""
         return self.setting("file") not in {None, str(self._identity)}
 
     def note_prepared(self) -> None:
@@ -295,7 +295,7 @@ class Metadata(Database):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there are no objects."""
+        """True if there are no objects."""
         with self.reading() as db:
             return db.execute("SELECT 1 FROM objects LIMIT 1").fetchone() is None
 

@@ -139,7 +139,7 @@ class Children:
 
     @property
     def all_count_requests(self) -> bool:
-        """Whether all drivers count their requests."""
+        """True if all drivers count their requests."""
         return None not in self._counts
 
     def package_name(self, version: bytes, child: int, segment: int, *, is_last: bool) -> str:

@@ -227,10 +227,11 @@ class OneDrive:
             return None
         header = account.normalise_header(call.headers.get(b"authorization", b""))
         member = None if header in self.state.oauth.tokens else self.find_member(call.query, call.headers)
-        if member is not None:
-            if (refusal := member.refuse_by_scope(call)) is not None:
-                return refusal
-            error = sharing.refuse_member(self.state, call, member.state.address)
+        if member is None:
+            return self._answer_error(error, call)
+        if (refusal := member.refuse_by_scope(call)) is not None:
+            return refusal
+        error = sharing.refuse_member(self.state, call, member.state.address)
         return None if error is None else self._answer_error(error, call)
 
     def refuse_by_scope(self, call: Call) -> Answer | None:

@@ -143,6 +143,13 @@ def test_repeats_of_a_bench_file_give_the_spread() -> None:
     assert compared_experiments(findings) == {f"{TEST}#{label}" for label in labels}
 
 
+def test_parameters_keep_their_hash_signs() -> None:
+    names = [f"{TEST}[a#1]#upload", f"{TEST}[a]#1]", f"{TEST}[s3://a::b]"]
+    findings = [replace(make_finding(provider, 0.1), experiment=name) for name in names for provider in ("a", "b")]
+    shown = [line for line in render_comparison(findings, 80) if line.startswith("test_")]
+    assert shown == ["test_worst_case[a#1] upload", "test_worst_case[a]#1]", "test_worst_case[s3://a::b]"]
+
+
 def test_numbers_in_labels_of_a_test_are_no_repeats() -> None:
     """A page finds each experiment by its name."""
     names = [f"{TEST}#size-1000", f"{TEST}#size-100000"]

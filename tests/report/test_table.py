@@ -164,9 +164,22 @@ def test_differing_parameters_are_columns() -> None:
     assert "same" not in title
 
 
-def test_remarks_name_parameters_and_label() -> None:
-    text = Finding(info(doubts=["gw1 was lost"]), f"{TEST}[50-1s]#upload-2")
-    assert "! 50-1s upload-2: gw1 was lost" in lines(text)
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        (f"{TEST}[50-1s]#upload-2", "50-1s upload-2"),
+        (f"{TEST}[batch#1-1s]", "batch#1-1s"),
+        (f"{TEST}[batch#1-1s]#upload", "batch#1-1s upload"),
+        (f"{TEST}#upload", "upload"),
+    ],
+)
+def test_remarks_name_parameters_and_label(name: str, label: str) -> None:
+    assert f"! {label}: gw1 was lost" in lines(Finding(info(doubts=["gw1 was lost"]), name))
+
+
+def test_hash_signs_in_parameters_do_not_separate_a_table() -> None:
+    findings = [Finding(info(), f"{TEST}[{size}]#upload", params={"size": size}) for size in ("a#1", "b::c")]
+    assert sum(TEST.rpartition("::")[2] in line for line in lines(*findings)) == 1
 
 
 def test_emulated_result_is_labelled() -> None:

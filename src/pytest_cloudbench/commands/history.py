@@ -448,9 +448,9 @@ def _rename_test(options: argparse.Namespace) -> int:
 
 def _tests_of(index: Index, name: str) -> list[str]:
     """Return the tests that a name stands for: that of a test function stands for all of its parameters and labels."""
-    from pytest_cloudbench.results.acceptance import split_test
+    from pytest_cloudbench.results.entry_names import split_name
 
-    return [test for test in index.tests() if name in (test, split_test(test)[0])]
+    return [test for test in index.tests() if name in (test, split_name(test).test)]
 
 
 def _runs_with(index: Index, name: str) -> set[str]:

@@ -52,7 +52,6 @@ from pytest_cloudbench.load.messages import (
     TextReport,
     Turn,
 )
-from pytest_cloudbench.load.names import Labels, entry_names
 from pytest_cloudbench.load.request import EntryOptions, Files, Load, RunKeywords, parse_request
 from pytest_cloudbench.model import (
     BudgetError,
@@ -65,6 +64,7 @@ from pytest_cloudbench.model import (
     did_you_mean,
 )
 from pytest_cloudbench.providers import Provider
+from pytest_cloudbench.results.entry_names import Labels, entry_names
 from pytest_cloudbench.results.oplog import OpLog, RecordLog, SentLog
 from pytest_cloudbench.results.owner import owner_text
 from pytest_cloudbench.workload.arrival import ThinkTime, Threads, plan

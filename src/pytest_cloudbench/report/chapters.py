@@ -30,6 +30,7 @@ from pytest_cloudbench.report.table import (
     parameter_title,
     table_cells,
 )
+from pytest_cloudbench.results.entry_names import split_name
 
 _NO_EXPECTATION = "no expectation"
 
@@ -79,9 +80,9 @@ class Chapter:
             f"{parameter_title(name)} {format_parameter(name, measurement.params[name]).replace('_', ' ')}"
             for name in varied
         ]
-        label_parts = measurement.experiment.rpartition("]#" if "]#" in measurement.experiment else "#")
+        label = split_name(measurement.experiment).label
         values = {str(measurement.params[name]).lower() for name in varied}
-        texts += [label_parts[2].replace("-", " ")] if label_parts[1] and label_parts[2].lower() not in values else []
+        texts += [label.replace("-", " ")] if label and label.lower() not in values else []
         return ", ".join(texts) or (measurement.label if measurement.label != measurement.kind[1] else "") or self.title
 
     def render(self, *, folded: bool) -> Iterator[str]:

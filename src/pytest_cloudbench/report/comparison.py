@@ -17,6 +17,7 @@ from pytest_cloudbench.judge.ranking import FEWEST_OPS, Candidate, Distance, Ran
 from pytest_cloudbench.report.hosts import ALL_HOSTS, HostFinding, format_distance, list_locations, split_by_host
 from pytest_cloudbench.report.quantities import UNKNOWN
 from pytest_cloudbench.report.table import column_of
+from pytest_cloudbench.results.entry_names import split_name
 from pytest_cloudbench.results.suite import read_titles
 
 BEST, _CLOSE_TO_BEST, _DOUBTED = "*", "~", "?"
@@ -135,7 +136,8 @@ class _Group:
 
     @property
     def label(self) -> str:
-        label = self.experiment.rpartition("::")[2].replace("]#", "] ").replace("#", " ")
+        name = split_name(self.experiment)
+        label = f"{name.short} {name.label}".rstrip()
         return label + (f" on {self.provider}" if self.provider else "") + (f" from {self.host}" if self.host else "")
 
     @property

@@ -16,6 +16,7 @@ from pytest_cloudbench.judge.baseline import is_finite
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.model import ResultsError
 from pytest_cloudbench.results import stored
+from pytest_cloudbench.results.entry_names import split_name
 from pytest_cloudbench.results.installed import suite_problems
 from pytest_cloudbench.results.places import RESULTS
 
@@ -60,7 +61,7 @@ class Measurement:
     @property
     def test(self) -> str:
         """The name of the test function, without parameters."""
-        return self.nodeid.partition("[")[0].partition("#")[0]
+        return split_name(self.nodeid).test
 
     @property
     def kind(self) -> tuple[str, str]:
@@ -97,9 +98,8 @@ class Measurement:
         """The experiment's parameters and label as text."""
         if self.versus is not None:
             return self.subject
-        inside = self.experiment.rpartition("::")[2].partition("[")[2]
-        shown = inside.replace("]#", ", ").replace("]", "").replace("-", ", ") if inside else ""
-        return shown or self.experiment.rpartition("#")[2].rpartition("::")[2]
+        name = split_name(self.experiment)
+        return ", ".join(filter(None, (name.parameters[1:-1].replace("-", ", "), name.label))) or name.short
 
     def number(self, key: str) -> float | None:
         """Return a metric, extra value or parameter, or None if it is not a number."""

@@ -26,6 +26,7 @@ from pytest_cloudbench.report.quantities import (
     format_share,
     format_value,
 )
+from pytest_cloudbench.results.entry_names import split_name
 from pytest_cloudbench.results.suite import read_titles
 
 
@@ -111,7 +112,7 @@ def render(findings: Sequence[_Finding], width: int, verbosity: int = 0) -> list
     lines: list[str] = []
     groups: dict[tuple[str, ...], list[_Finding]] = {}
     for finding in findings:
-        test = finding.nodeid.partition("[")[0].partition("#")[0]
+        test = split_name(finding.nodeid).test
         key = (finding.provider, test, finding.info.get("operation", ""), *finding.columns)
         groups.setdefault(key, []).append(finding)
     for (provider, test, *_), members in groups.items():
@@ -138,8 +139,8 @@ def render_result(finding: _Finding, width: int) -> str:
 
     A verdict that is not good comes first. Zeros and unknown values are omitted, except a loss rate of 0 %.
     """
-    test, mark, inside = finding.nodeid.partition("[")
-    name = f"{test.rpartition('::')[2]}{mark}{inside}"
+    entry = split_name(finding.nodeid)
+    name = f"{entry.short}#{entry.label}" if entry.label else entry.short
     longest = max(width * 9 // 16, 1)
     line = f"{name if len(name) <= longest else f'{name[: longest - 3]}...'}:"
     columns, row = _choose_columns([finding]), table_cells([finding])[1]
@@ -251,13 +252,14 @@ def _render_operations(members: Sequence[_Finding], width: int) -> list[str]:
         return []
     if len(mixed) == 1:
         return ["", *_lay_out([[*OPERATION_TITLES], *mixed[0][1]], width)]
-    labelled = [[_label(finding) or finding.nodeid.rpartition("#")[2], *row] for finding, rows in mixed for row in rows]
+    labelled = [[_label(finding), *row] for finding, rows in mixed for row in rows]
     return ["", *_lay_out([["experiment", *OPERATION_TITLES], *labelled], width)]
 
 
 def _label(finding: _Finding) -> str:
     """Return the parameters and the label of a finding's experiment."""
-    return finding.nodeid.partition("[")[2].replace("]#", " ").removesuffix("]")
+    name = split_name(finding.nodeid)
+    return f"{name.parameters[1:-1]} {name.label}".strip() or name.short
 
 
 def _lay_out(cells: list[list[str]], width: int) -> list[str]:

@@ -7,7 +7,6 @@ because they do not end in ``.json``.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
@@ -15,17 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from pytest_cloudbench.model import ResultsError
+from pytest_cloudbench.results.entry_names import split_name
 from pytest_cloudbench.support import opening
 
 ACCEPTED_FOLDER, ACCEPTED_SUFFIX = "cloudbench-accepted", ".accepted"
 _MAX_BYTES = 65_536
-
-
-def split_test(fullname: str) -> tuple[str, str]:
-    """Return the name of a test function with its path, and the remainder: parameters and label, such as ``[x]#2``."""
-    path, mark, test = fullname.partition("::")
-    function = re.split(r"[\[#]", test, maxsplit=1)[0]
-    return f"{path}{mark}{function}", test[len(function) :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +95,8 @@ def names_before(renamed: Mapping[str, Sequence[str]], fullname: str) -> list[st
 
     A renamed function is renamed with all its parameters and labels.
     """
-    test, remainder = split_test(fullname)
+    test = split_name(fullname).test
+    remainder = fullname.removeprefix(test)
     by_function = (f"{old}{remainder}" for old in renamed.get(test, ()) if remainder)
     return [*renamed.get(fullname, ()), *by_function]
 

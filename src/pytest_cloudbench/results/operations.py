@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_cloudbench.judge.baseline import is_finite
 from pytest_cloudbench.model import ResultsError, UsageError
+from pytest_cloudbench.results.entry_names import split_name
 from pytest_cloudbench.results.index import EntryRow
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ def _create_walls(database: duckdb.DuckDBPyConnection, file_list: str) -> None:
 def _entry_texts(run: str, entry: EntryRow) -> list[Any]:
     info: Mapping[str, Any] = entry.info
     emulated = "all" if info.get("emulated") is True else info.get("emulated") or "none"
-    test = entry.fullname.partition("[")[0].partition("#")[0]
+    test = split_name(entry.fullname).test
     texts = [run, entry.fullname, test, info.get("provider"), info.get("profile"), emulated, info.get("outcome"),
              info.get("machine")]  # fmt: skip
     return [None if text is None else str(text) for text in texts]

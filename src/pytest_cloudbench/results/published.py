@@ -6,7 +6,6 @@ The tables are in ``published/*.json``, which tools/make_published.py makes. ``r
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
@@ -15,6 +14,7 @@ from typing import Any
 
 from pytest_cloudbench.judge.expect import ClaimBounds, find_bounds
 from pytest_cloudbench.model import UsageError
+from pytest_cloudbench.results.entry_names import split_name
 from pytest_cloudbench.results.installed import installed_suites
 from pytest_cloudbench.results.suite import PublishedTable
 
@@ -176,10 +176,10 @@ def add_measured(table: Table, run: Sequence[_Entry]) -> int:
 
 def _repeats_row(entry: _Entry, figure: _Figure) -> bool:
     """Return whether an entry has the test function of a figure, in a checkout or a wheel, and matching fields."""
-    (entry_file, entry_test), (file, test) = map(_split_test_name, (entry["fullname"], figure.test))
-    if not test:  # a suite's own table has only the name of the function
-        (file, test) = entry_file, figure.test
-    if (entry_file, entry_test) != (file, test):
+    measured, listed = split_name(str(entry["fullname"])), split_name(figure.test)
+    if measured.function != listed.function:
+        return False
+    if listed.path and _last_parts(measured.path) != _last_parts(listed.path):  # a suite's own table names no file
         return False
     info = entry["extra_info"]
     values = {**info, **(entry["params"] or {})}
@@ -188,7 +188,6 @@ def _repeats_row(entry: _Entry, figure: _Figure) -> bool:
     return all(name in info for name in figure.has) and not any(name in info for name in figure.lacks)
 
 
-def _split_test_name(fullname: Any) -> tuple[tuple[str, ...], str]:
-    """Return the last two parts of a test's file, and its function without parameters and label."""
-    file, _, test = str(fullname).partition("::")
-    return PurePosixPath(file).parts[-2:], re.split(r"[\[#]", test, maxsplit=1)[0]
+def _last_parts(path: str) -> tuple[str, ...]:
+    """Return the last folder and the name of a file, which are the same in a checkout and in a wheel."""
+    return PurePosixPath(path).parts[-2:]

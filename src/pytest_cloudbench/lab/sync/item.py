@@ -37,12 +37,12 @@ from pytest_cloudbench.load.gate.settings import marked_margins
 from pytest_cloudbench.load.gate.verdicts import entry_properties, failing_gates, unmet_gates
 from pytest_cloudbench.load.item import declared_suite, plain_params, stored_name
 from pytest_cloudbench.load.messages import Conclusion, Subject
-from pytest_cloudbench.load.names import Labels, entry_names
 from pytest_cloudbench.load.request import EntryOptions
 from pytest_cloudbench.model import ClientError, Content, UsageError
 from pytest_cloudbench.net.capture import CaptureUnavailable
 from pytest_cloudbench.net.link import LinkUnavailable, Way
 from pytest_cloudbench.net.traffic.owners import nameless_doubt
+from pytest_cloudbench.results.entry_names import Labels, entry_names
 from pytest_cloudbench.results.places import make_results_folder
 from pytest_cloudbench.support import extras
 

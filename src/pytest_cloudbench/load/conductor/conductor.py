@@ -43,7 +43,6 @@ from pytest_cloudbench.load.messages import (
     TextReport,
     Watched,
 )
-from pytest_cloudbench.load.names import parse_label
 from pytest_cloudbench.load.series import SeriesKeeper
 from pytest_cloudbench.model import CloudbenchError, UsageError
 from pytest_cloudbench.providers import Providers, elsewhere, resolve
@@ -52,6 +51,7 @@ from pytest_cloudbench.providers.leaves import load_credentials
 from pytest_cloudbench.providers.numbered import with_number
 from pytest_cloudbench.report.live import Meter
 from pytest_cloudbench.results import benchmarks, recovery
+from pytest_cloudbench.results.entry_names import parse_label
 from pytest_cloudbench.results.machine import read_cpu_ticks, reference_cpu_s
 from pytest_cloudbench.results.places import make_results_folder
 from pytest_cloudbench.support import redact

@@ -20,8 +20,9 @@ from typing import Any
 from pytest_cloudbench.judge.baseline import FOLLOWED, describe_differences, explain_no_baseline
 from pytest_cloudbench.judge.watched import Numbers, needed_numbers
 from pytest_cloudbench.model import ResultsError
-from pytest_cloudbench.results.acceptance import former_names, names_before, split_test
+from pytest_cloudbench.results.acceptance import former_names, names_before
 from pytest_cloudbench.results.commits import Commits
+from pytest_cloudbench.results.entry_names import split_name
 from pytest_cloudbench.results.index import Index
 from pytest_cloudbench.results.places import RESULTS
 from pytest_cloudbench.results.points import Point, without_copies
@@ -149,9 +150,10 @@ class GateHistory:
             return ""
         _, name, count = max(candidates)
         runs = _count_runs(count)
-        (old, old_remainder), (new, new_remainder) = split_test(name), split_test(fullname)
-        old, new = (old, new) if old_remainder == new_remainder else (name, fullname)
-        command = f"cloudbench baseline rename {shlex.quote(old)} {shlex.quote(new)}"
+        old, new = split_name(name), split_name(fullname)
+        is_function = (old.parameters, old.label) == (new.parameters, new.label)
+        old_name, new_name = (old.test, new.test) if is_function else (name, fullname)
+        command = f"cloudbench baseline rename {shlex.quote(old_name)} {shlex.quote(new_name)}"
         return f"{runs} of {name} had the same conditions; if that was its name: {command}"
 
     def find_runs_elsewhere(self, fullname: str, info: Mapping[str, Any], count: int) -> str:
@@ -192,8 +194,8 @@ class GateHistory:
 
     def _still_exists(self, name: str, collected: Collection[str]) -> bool:
         """Return whether a test still exists, in this session or in its file, which may not have been selected."""
-        test, _ = split_test(name)
-        if any(is_same_test(split_test(nodeid)[0], test) for nodeid in collected):
+        test = split_name(name).test
+        if any(is_same_test(split_name(nodeid).test, test) for nodeid in collected):
             return True
         file, *parts = test.split("::")
         try:

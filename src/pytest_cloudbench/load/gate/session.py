@@ -45,9 +45,9 @@ from pytest_cloudbench.load.gate.history import GateHistory, is_same_test
 from pytest_cloudbench.load.gate.settings import GateSettings, find_unused_settings
 from pytest_cloudbench.load.gate.text import change_text, remarks_of, ruling_text
 from pytest_cloudbench.load.messages import Subject
-from pytest_cloudbench.load.names import parse_label, strip_label
 from pytest_cloudbench.model import ResultsError
 from pytest_cloudbench.results import benchmarks
+from pytest_cloudbench.results.entry_names import parse_label, split_name
 
 _ANSWERS: tuple[Answer, ...] = ("met", "broken", "inconclusive")
 _MOST_NAMES = 5
@@ -538,7 +538,7 @@ class SessionGate:
         measured = {entry.fullname for entry in self.entries}
         no_entry = [
             name for name in last
-            if any(is_same_test(nodeid, strip_label(name)) for nodeid in self._without_entry)
+            if any(is_same_test(nodeid, split_name(name).item) for nodeid in self._without_entry)
         ]  # fmt: skip
         broken = [
             name for name, point in last.items() if ONLY_AT_GATE in point.faults and name not in {*measured, *no_entry}

@@ -25,7 +25,7 @@ from pytest_cloudbench.load.gate.text import difference_text
 from pytest_cloudbench.load.merging.entries import Entries
 from pytest_cloudbench.load.merging.merge import NOT_TRIED
 from pytest_cloudbench.load.messages import BlockEnded, Subject, Turn
-from pytest_cloudbench.load.names import parse_label
+from pytest_cloudbench.results.entry_names import parse_label
 
 _SHARED_KEYS = (
     "schema", "machine", "agents", "hosts", "access_line", "time_scale", "seed", "run_id", "published", "operation",

@@ -5,7 +5,6 @@ The plugin's hooks delegate to it in an xdist worker. Imported by fifty agents: 
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from pytest_cloudbench.fleet.agent import Agent
 from pytest_cloudbench.fleet.interrupts import Interrupts
 from pytest_cloudbench.fleet.run import RunFacts
 from pytest_cloudbench.model import FleetError, UsageError
+from pytest_cloudbench.support.collector import freeze_objects
 
 if TYPE_CHECKING:
     from pytest_cloudbench.fleet.session import Answering, ControllerSession
@@ -70,7 +70,7 @@ class WorkerSession:
             self.agent.clock_was_measured = lambda: self.agent.tell("host", read_facts(self.agent))
         Interrupts().install()  # Ctrl-C reaches the whole group, and again while this process ends
         self.fleet_run = False  # set when fleet items were collected; a fixture alone may open a session, too
-        gc.freeze()  # loaded modules are never freed, so garbage collection need not visit them in fifty agents
+        freeze_objects()  # fifty agents need not visit loaded modules again and again
 
     def become(self, name: str) -> None:
         """Become the agent of this name, in a process that was forked from the one that collected the tests."""

@@ -7,7 +7,6 @@ module, so functions import what only the controller needs.
 
 from __future__ import annotations
 
-import gc
 import shutil
 import threading
 from collections import Counter
@@ -41,6 +40,7 @@ from pytest_cloudbench.providers.numbered import split_number, with_number
 from pytest_cloudbench.results import journal
 from pytest_cloudbench.results.owner import make_private_folder
 from pytest_cloudbench.results.places import make_results_folder
+from pytest_cloudbench.support.collector import freeze_objects
 
 if TYPE_CHECKING:
     from pytest_cloudbench.emulators.profile import Profile
@@ -107,7 +107,7 @@ class Provider:
         if self._open is None:
             raise UsageError(f"provider {self.spec}: has neither a driver nor a way to connect one")
         opened = self._open()
-        gc.freeze()  # what connecting imported stays for good, so that fifty agents need not collect it again and again
+        freeze_objects()  # of what connecting has imported, too
         return opened
 
     @property

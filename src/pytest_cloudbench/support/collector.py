@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+_PID = os.getpid()
+"""The process that has imported this module. One that was forked from it has another id."""
 
 
 @contextmanager
@@ -17,3 +21,12 @@ def without_collector() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+def freeze_objects() -> None:
+    """Exempt all objects from collection, because what was imported stays for good. Does nothing in a forked process.
+
+    There, only what was made before the fork is frozen, so that the other objects can be listed at the end.
+    """
+    if os.getpid() == _PID:
+        gc.freeze()

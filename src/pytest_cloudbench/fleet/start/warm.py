@@ -25,6 +25,7 @@ from typing import Any
 import pytest
 from execnet import gateway_base
 
+from pytest_cloudbench.fleet.start.leaving import QuickEnd
 from pytest_cloudbench.fleet.start.socket_io import SocketIO
 
 _REQUEST_BYTES = 1 << 16
@@ -140,6 +141,7 @@ class ForkServer:
         self._inherited = {os.readlink(f"/proc/self/fd/{descriptor}") for descriptor in (0, 1, 2, control.fileno())}
         self._gateway: threading.Thread | None = None
         self._is_done: threading.Event | None = None
+        self._end: QuickEnd | None = None
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
@@ -147,6 +149,7 @@ class ForkServer:
         self._preload(session)
         obstacle = self._find_obstacle()
         gc.collect()
+        self._end = QuickEnd()
         gc.freeze()  # garbage collection writes to each object that it visits, and each written page would be copied
         gc.enable()
         while not is_forked():
@@ -154,11 +157,12 @@ class ForkServer:
         return (yield)
 
     def end(self) -> None:
-        """Let the gateway of a forked process end, after pytest has."""
-        if self._gateway is None or self._is_done is None:
+        """Let the gateway of a forked process end, after pytest has, and then the process."""
+        if self._gateway is None or self._is_done is None or self._end is None:
             return
         self._is_done.set()
         self._gateway.join()
+        self._end.leave()
 
     def _find_obstacle(self) -> str:
         """Return why a fork would not be safe now."""

@@ -81,11 +81,11 @@ def _measure_knee(experiment: Experiment, payloads: Payloads, size_bytes: int, g
 
 def _conclude_level(experiment: Experiment, threads: int, results: list[Result]) -> None:
     """Store one point of a figure: the total time, and the average time of an operation."""
-    totals_s = [result["elapsed"] for result in results]
+    totals_s = [result["elapsed"] for result in results if result["elapsed"] is not None]
     ok_s = [taken_s for result in results for taken_s in result.ok_s]
     experiment.conclude(
-        {"elapsed": median(totals_s)},
-        totals_s,
+        {"elapsed": median(totals_s) if totals_s else None},
+        totals_s or [0.0],
         stats_of=f"total time of {FILES} files",
         of=results,
         label=f"{threads} threads",

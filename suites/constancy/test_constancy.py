@@ -89,10 +89,10 @@ def _classify_provider(experiment: Experiment, payloads: Payloads, size_bytes: i
 def _conclude_level(experiment: Experiment, level: int, results: list[Result]) -> None:
     """Store one bar of Figure 5: the times of single transfers at one level."""
     ok_s = sorted(taken_s for result in results for taken_s in result.ok_s)
-    elapsed_s = [result["elapsed"] for result in results]
+    elapsed_s = [result["elapsed"] for result in results if result["elapsed"] is not None]
     experiment.conclude(
-        {"elapsed": median(elapsed_s)},
-        ok_s or elapsed_s,
+        {"elapsed": median(elapsed_s) if elapsed_s else None},
+        ok_s or elapsed_s or [0.0],
         stats_of="time of one transfer" if ok_s else "elapsed time: no operation succeeded",
         of=results,
         label=f"level {level}",

@@ -43,7 +43,7 @@ def _fit_times(experiment: Experiment, payloads: Payloads, grid: str, verb: Verb
         point, ok_s = points[name], result.ok_s
         experiment.conclude(
             {"elapsed": result["elapsed"]},
-            ok_s or [result["elapsed"]],
+            ok_s or [result["elapsed"] or 0.0],
             stats_of="time of one file" if ok_s else "elapsed time: no operation succeeded",
             of=[result],
             label=name,

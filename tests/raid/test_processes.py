@@ -6,11 +6,15 @@ import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from multiprocessing import get_context
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
 
 import pytest
 
 from pytest_cloudbench.model import MIB, CloudError, ErrorKind, UsageError
 from pytest_cloudbench.raid.costs import Costs
+from pytest_cloudbench.raid.database import Database
 from pytest_cloudbench.raid.driver import RaidDriver, prepare_array
 from pytest_cloudbench.raid.metadata import Metadata
 from pytest_cloudbench.raid.upkeep import delete_leftovers
@@ -29,6 +33,28 @@ MakeArray = Callable[..., ArrayFolder]
 
 def read_content(driver: RaidDriver, path: str) -> bytes:
     return b"".join(driver.get(path))
+
+
+def open_new_files(together: Barrier, folder: Path, count: int) -> None:
+    for number in range(count):
+        together.wait(HANG_S)
+        try:
+            Database(folder / f"{number}.sqlite", "rebuild").close()
+        except UsageError:
+            together.abort()  # the others would wait
+            raise
+
+
+def test_processes_that_make_the_same_file_at_once_wait_for_each_other(tmp_path: Path) -> None:
+    context = get_context("spawn")
+    together = context.Barrier(6)
+    processes = [context.Process(target=open_new_files, args=(together, tmp_path, 100)) for _ in range(6)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(HANG_S)
+    assert [process.exitcode for process in processes] == [0] * 6
+    assert len(list(tmp_path.glob("*.sqlite"))) == 100
 
 
 def test_two_drivers_of_one_array_see_each_others_objects(make_array: MakeArray) -> None:

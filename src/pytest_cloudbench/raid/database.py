@@ -22,6 +22,23 @@ _MOST_GENERATION = 1 << 62
 _SETTINGS = "CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value) WITHOUT ROWID"
 
 
+def _use_write_ahead_log(db: sqlite3.Connection) -> None:
+    """Switch a file to a write-ahead log, which it keeps. Other processes may do the same at this moment.
+
+    SQLite does not wait for them here, because two that wait for each other would never end. It does wait for the lock
+    of a transaction.
+    """
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                raise
+        db.execute("BEGIN EXCLUSIVE")
+        db.execute("ROLLBACK")
+
+
 def _is_damage(error: Exception, code: int | None) -> bool:
     if code is None:  # an error about text that is not UTF-8 has no code
         return isinstance(error, Damaged | UnicodeDecodeError | sqlite3.OperationalError)
@@ -59,7 +76,7 @@ class Database:
             raise UsageError(f"{path}: cannot be used as an array's metadata: {error}") from error
         try:
             with self.reading() as db:
-                db.execute("PRAGMA journal_mode = WAL")
+                _use_write_ahead_log(db)
                 db.execute("PRAGMA synchronous = FULL")  # a power cut must not undo a commit
                 self._open(db)
         except CloudError as error:

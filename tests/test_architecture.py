@@ -168,6 +168,8 @@ PRIVATES = {
     ("fleet.start.warm", "_given_basetemp"): "pytest has no public way to move the folder of a session that has begun",
     ("fleet.start.warm", "_basetemp"): "the same",
     ("fleet.start.warm", "_registry"): "what the end of a process removes; Python has no public list of it",
+    ("fleet.start.leaving", "_shutdown"): "what Python does about threads at its end, of executors, too",
+    ("fleet.start.leaving", "_run_exitfuncs"): "what Python calls at its end",
     ("plugin.warm", "_parser"): "the name in pytest's messages, as xdist sets it",
     ("plugin.warm", "_SESSION"): "the plugin's own key, in a part of the plugin that only one process imports",
     ("plugin.warm_entry", "_data"): "the values of os.environ, to see who reads them",

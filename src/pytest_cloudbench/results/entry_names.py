@@ -1,6 +1,6 @@
 """The names of a test's entries: how they are made, and taken apart again.
 
-An entry's full name is that of its test in stored runs, and its label: ``suites/iot/test_iot.py::test_it[memory]#up``.
+An entry's full name is that of its test in stored runs, and its label: ``loads/test_load.py::test_it[memory]#up``.
 
 What may live here: pure functions on names. Imported by fifty agents: keep it light.
 """

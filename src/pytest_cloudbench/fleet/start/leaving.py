@@ -13,7 +13,6 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
 from contextlib import suppress
 from io import IOBase
 from types import AsyncGeneratorType, CoroutineType, FunctionType, GeneratorType
@@ -38,28 +37,30 @@ class QuickEnd:
     def __init__(self) -> None:
         gc.unfreeze()  # frozen objects are not listed
         self._has_finalizers = _has_finalizers()
-        self._files = list(_list_objects(IOBase))
+        self._files = list[weakref.ref[Any]]()
+        for file in _list_objects(IOBase):
+            with suppress(TypeError):  # a class that only says that it is a file
+                self._files.append(weakref.ref(file))
 
     def leave(self) -> None:
         """End this process as Python would. Returns only if the interpreter must end in the usual way."""
-        if self._has_finalizers or _has_finalizers() or any(_list_objects(*_SUSPENDED)):
+        if self._has_finalizers or _has_finalizers() or _list_objects(*_SUSPENDED):
             return
         interpreter: Any = threading
         interpreter._shutdown()
         atexit._run_exitfuncs()
-        for reference in [*self._files, *_list_objects(IOBase)]:
-            if (file := reference()) is not None:
-                with suppress(Exception):  # Python ignores these at its end, too
-                    file.flush()
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(Exception):
-                stream.flush()
+        earlier_files = [file for reference in self._files if (file := reference()) is not None]
+        for file in (*earlier_files, *_list_objects(IOBase), sys.stdout, sys.stderr):
+            with suppress(Exception):  # Python ignores these at its end, too
+                file.flush()
         os._exit(0)
 
 
-def _list_objects(*kinds: type) -> Iterator[weakref.ref[Any]]:
-    """Yield weak references to the objects of these kinds that are not frozen."""
-    return (weakref.ref(listed) for listed in gc.get_objects() if issubclass(type(listed), kinds))
+def _list_objects(*kinds: type) -> list[Any]:
+    """Return the objects of these kinds that are not frozen."""
+    objects = gc.get_objects()
+    wanted = {kind for kind in set(map(type, objects)) if issubclass(kind, kinds)}
+    return [listed for listed in objects if type(listed) in wanted]
 
 
 def _has_finalizers() -> bool:

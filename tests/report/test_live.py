@@ -12,6 +12,7 @@ import sys
 import termios
 import textwrap
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -190,6 +191,11 @@ def test_line_fits_any_width() -> None:
         "late 2.0 ms  50 agents  test_it[x]"
     )
     assert [len(render_line(RUNNING, width)) for width in (0, 40, 79)] == [0, 40, 79]
+
+
+def test_line_names_the_test_with_all_its_parameters() -> None:
+    for name in ("test_it[s3://a::b]", "test_it[a#1]", "test_it"):
+        assert render_line(replace(RUNNING, nodeid=f"a.py::Class::{name}"), 300).endswith(f"  {name}")
 
 
 def overview(waiting: int, before: int = 1) -> Overview:

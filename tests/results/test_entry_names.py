@@ -60,6 +60,8 @@ def test_full_name_is_split_into_its_parts(path: str, function: str, parameters:
         assert name.item == stored
 
 
-def test_short_name_has_neither_file_nor_class() -> None:
+def test_short_name_and_title_have_neither_file_nor_class() -> None:
     assert split_name("a/t.py::C::test_it[x::y#1]#up").short == "test_it[x::y#1]"
+    assert split_name("a/t.py::C::test_it[x::y#1]#up").title == "test_it[x::y#1]#up"
+    assert split_name("a/t.py::C::test_it[x]").title == "test_it[x]"
     assert split_name("a/t.py::C::test_it[x]#up").test == "a/t.py::C::test_it"

@@ -20,6 +20,7 @@ from pytest_cloudbench.load.request import EntryOptions, Files, Load, RunKeyword
 from pytest_cloudbench.model import CloudbenchError, Verb
 from pytest_cloudbench.providers.leaves import Leaf
 from pytest_cloudbench.report.quantities import format_bytes, format_seconds
+from pytest_cloudbench.results.entry_names import split_name
 from pytest_cloudbench.workload.arrival import Closed, plan
 from pytest_cloudbench.workload.payload import Generator
 
@@ -243,7 +244,7 @@ def describe_all(estimates: Sequence[Estimate], leaves: Mapping[str, Sequence[Le
 
 
 def _reasons(estimates: Sequence[Estimate]) -> list[str]:
-    return [f"{estimate.nodeid.rpartition('::')[2]}: {estimate.reason}" for estimate in estimates if estimate.reason]
+    return [f"{split_name(estimate.nodeid).title}: {estimate.reason}" for estimate in estimates if estimate.reason]
 
 
 def _estimate_rows(estimate: Estimate, leaves: Sequence[Leaf], results: str) -> list[tuple[str, str]]:

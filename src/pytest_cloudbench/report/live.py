@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, Protocol
 
+from pytest_cloudbench.results.entry_names import split_name
 from pytest_cloudbench.support.clock import now_ns
 
 SAY_EVERY_S = 30.0
@@ -348,8 +349,7 @@ def _progress_bar(progress: Progress) -> str:
 
 def _test_name(nodeid: str) -> str:
     """Return a test's name without its path and control characters."""
-    name = nodeid.rpartition("::")[2] or nodeid
-    return "".join(character if character.isprintable() else "?" for character in name)
+    return "".join(character if character.isprintable() else "?" for character in split_name(nodeid).title)
 
 
 def render_line(progress: Progress, width: int) -> str:

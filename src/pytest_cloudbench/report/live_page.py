@@ -25,6 +25,7 @@ from pytest_cloudbench.report.figures import Figure, times
 from pytest_cloudbench.report.html import safe
 from pytest_cloudbench.report.live import ExperimentRow, Overview, Progress, format_duration, format_figures
 from pytest_cloudbench.report.live_digest import LiveDigests
+from pytest_cloudbench.results.entry_names import split_name
 from pytest_cloudbench.support.clock import now_ns
 
 _SLOW_S = 5.0
@@ -146,7 +147,7 @@ class LivePage:
 
 def draw_experiment(nodeid: str, digests: Mapping[str, Digest]) -> list[Figure]:
     """Return the report's figures of an experiment: response times of its runs, and its latest run over time."""
-    name = nodeid.rpartition("::")[2] or nodeid
+    name = split_name(nodeid).title
     distribution = times.distribution(name, digests)
     latest = list(digests.items())[-1:]
     course_figures = [times.over_time(name, digest, line if len(digests) > 1 else "") for line, digest in latest]

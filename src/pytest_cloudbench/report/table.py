@@ -139,8 +139,7 @@ def render_result(finding: _Finding, width: int) -> str:
 
     A verdict that is not good comes first. Zeros and unknown values are omitted, except a loss rate of 0 %.
     """
-    entry = split_name(finding.nodeid)
-    name = f"{entry.short}#{entry.label}" if entry.label else entry.short
+    name = split_name(finding.nodeid).title
     longest = max(width * 9 // 16, 1)
     line = f"{name if len(name) <= longest else f'{name[: longest - 3]}...'}:"
     columns, row = _choose_columns([finding]), table_cells([finding])[1]

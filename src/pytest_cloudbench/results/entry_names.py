@@ -61,6 +61,11 @@ class EntryName:
         """The function's own name and its parameters, without file and class."""
         return f"{self.function.rpartition('::')[2]}{self.parameters}"
 
+    @property
+    def title(self) -> str:
+        """The full name without file and class."""
+        return f"{self.short}#{self.label}" if self.label else self.short
+
 
 def split_name(fullname: str) -> EntryName:
     """Return the parts of an entry's full name. A ``#`` among the parameters does not begin a label."""

@@ -19,6 +19,7 @@ from pytest_cloudbench.judge.metrics import summarize
 from pytest_cloudbench.judge.records import OpTable
 from pytest_cloudbench.model import Outcome, ResultsError
 from pytest_cloudbench.results import benchmarks, oplog, stored
+from pytest_cloudbench.results.entry_names import split_name
 from pytest_cloudbench.results.owner import is_alive, owner_text
 
 _NOTE = "run.json"
@@ -85,7 +86,7 @@ def _read_unmerged(folder: Path) -> Unmerged | None:
     fullname = str(first_header.get("nodeid", folder.name))
     defaults = {
         "fullname": fullname,
-        "name": fullname.rpartition("::")[2],
+        "name": split_name(fullname).title,
         "run": fullname,
         "run_id": folder.parent.name,
     }

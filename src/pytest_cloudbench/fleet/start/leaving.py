@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 import weakref
+from collections.abc import Sequence
 from contextlib import suppress
 from io import IOBase
 from types import AsyncGeneratorType, CoroutineType, FunctionType, GeneratorType
@@ -36,34 +37,35 @@ class QuickEnd:
 
     def __init__(self) -> None:
         gc.unfreeze()  # frozen objects are not listed
-        self._has_finalizers = _has_finalizers()
+        objects = gc.get_objects()
+        self._has_finalizers = _has_finalizer(objects)
         self._files = list[weakref.ref[Any]]()
-        for file in _list_objects(IOBase):
+        for file in _select(objects, IOBase):
             with suppress(TypeError):  # a class that only says that it is a file
                 self._files.append(weakref.ref(file))
 
     def leave(self) -> None:
         """End this process as Python would. Returns only if the interpreter must end in the usual way."""
-        if self._has_finalizers or _has_finalizers() or _list_objects(*_SUSPENDED):
+        objects = gc.get_objects()  # those that were made since the fork
+        if self._has_finalizers or _has_finalizer(objects) or _select(objects, *_SUSPENDED):
             return
         interpreter: Any = threading
         interpreter._shutdown()
         atexit._run_exitfuncs()
         earlier_files = [file for reference in self._files if (file := reference()) is not None]
-        for file in (*earlier_files, *_list_objects(IOBase), sys.stdout, sys.stderr):
+        for file in (*earlier_files, *_select(gc.get_objects(), IOBase), sys.stdout, sys.stderr):
             with suppress(Exception):  # Python ignores these at its end, too
                 file.flush()
         os._exit(0)
 
 
-def _list_objects(*kinds: type) -> list[Any]:
-    """Return the objects of these kinds that are not frozen."""
-    objects = gc.get_objects()
+def _select(objects: Sequence[Any], *kinds: type) -> list[Any]:
+    """Return the objects of these kinds."""
     wanted = {kind for kind in set(map(type, objects)) if issubclass(kind, kinds)}
     return [listed for listed in objects if type(listed) in wanted]
 
 
-def _has_finalizers() -> bool:
-    """Return whether an object that is not frozen has a finalizer in Python."""
-    kinds = set(map(type, gc.get_objects())) - _OF_GATEWAY
+def _has_finalizer(objects: Sequence[Any]) -> bool:
+    """Return whether one of the objects has a finalizer in Python."""
+    kinds = set(map(type, objects)) - _OF_GATEWAY
     return any(isinstance(getattr(kind, "__del__", None), FunctionType) for kind in kinds)

@@ -23,6 +23,7 @@ from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.load.gate.verdicts import failing_gates
 from pytest_cloudbench.load.messages import Subject
 from pytest_cloudbench.results import benchmarks
+from pytest_cloudbench.results.entry_names import split_name
 from pytest_cloudbench.results.installed import learn_declared
 from pytest_cloudbench.results.locations import StoredLocations
 from pytest_cloudbench.results.machine import describe_machine
@@ -310,14 +311,14 @@ class Entries:
 
 def _without_provider(subject: Subject) -> str:
     """Return an entry's name without the provider among its parameters, so that it is the same for all providers."""
-    test, mark, tail = subject.fullname.partition("[")
-    inside, _, label = tail.rpartition("]")
-    if not mark:
+    entry = split_name(subject.fullname)
+    if not entry.parameters:
         return subject.fullname
+    inside, label = entry.parameters[1:-1], f"#{entry.label}" if entry.label else ""
     name = subject.provider.encode("unicode_escape").decode()  # as pytest writes it
     around = f"-{inside}-"
     if name and f"-{name}-" in around:
         inside = around.replace(f"-{name}-", "-", 1).strip("-")
-        return f"{test}[{inside}]{label}" if inside else f"{test}{label}"
+        return f"{entry.test}[{inside}]{label}" if inside else f"{entry.test}{label}"
     params = "-".join(str(value) for value in subject.params.values())
-    return f"{test}[{params}]{label}" if params else f"{test}{label}"
+    return f"{entry.test}[{params}]{label}" if params else f"{entry.test}{label}"

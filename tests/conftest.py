@@ -9,21 +9,17 @@ import tempfile
 from collections.abc import Generator, Iterator
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from pytest_cloudbench.net.capture import CaptureUnavailable, check
 from pytest_cloudbench.net.link import Link, LinkUnavailable
 from pytest_cloudbench.results.installed import learn_installed
 from pytest_cloudbench.support import redact
+from tests.limits import register_profiles
 from tests.network_guard import GUARD
 from tests.parts import choose_part, mark_slow_cases, parse_part
 from tests.truths import Truths, summary
 
-# On a busy machine an example may take any time: no test fails because it was slow.
-settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("untimed")
-
-_STATE = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
+register_profiles()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,15 +27,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--part", metavar="PART/PARTS", help="run only this part of the tests, such as 2/4")
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Give runs under test, in this process or another, a journal in a separate folder and only loopback."""
-    config.stash[_STATE] = folder = tempfile.TemporaryDirectory(prefix="cloudbench-tests-")
-    os.environ["CLOUDBENCH_JOURNAL"] = os.path.join(folder.name, "journal.jsonl")
+def pytest_configure() -> None:
+    """Let runs under test, in this process or another, reach only loopback."""
     GUARD.install()
 
 
-def pytest_unconfigure(config: pytest.Config) -> None:
-    config.stash[_STATE].cleanup()
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop() -> Generator[None, object, object]:
+    """Give runs under test, in this process or another, a journal in a folder of this worker's own.
+
+    The folder is made after the collection, because workers are forked from one that has collected the tests.
+    """
+    with tempfile.TemporaryDirectory(prefix="cloudbench-tests-") as folder:
+        os.environ["CLOUDBENCH_JOURNAL"] = os.path.join(folder, "journal.jsonl")
+        return (yield)
 
 
 @pytest.hookimpl(wrapper=True)

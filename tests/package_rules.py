@@ -7,24 +7,28 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from tests.source_text import nodes, parse
 
 PACKAGE = "pytest_cloudbench"
 
 
-def find_repeated_names(sources: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return the public class names that more than one module has, with these modules."""
+def public_classes(source: str) -> list[str]:
+    """Return the names of the public classes of a module."""
+    return [node.name for node in parse(source).body if isinstance(node, ast.ClassDef) and node.name[0] != "_"]
+
+
+def find_repeated_names(classes: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
+    """Return the class names that more than one module has, with these modules, from the classes of each module."""
     modules_by_name: dict[str, list[str]] = {}
-    for module, source in sources.items():
-        for node in parse(source).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                modules_by_name.setdefault(node.name, []).append(module)
+    for module, names in classes.items():
+        for name in names:
+            modules_by_name.setdefault(name, []).append(module)
     return {name: modules for name, modules in modules_by_name.items() if len(modules) > 1}
 
 
-def imported_modules(source: str, modules: Mapping[str, str]) -> Iterator[str]:
+def imported_modules(source: str, modules: Collection[str]) -> Iterator[str]:
     """Yield the modules of the package that a source imports, also inside functions, for types and by import_module."""
     for node in nodes(source):
         names: list[str] = []
@@ -40,11 +44,10 @@ def imported_modules(source: str, modules: Mapping[str, str]) -> Iterator[str]:
                 yield module if module in modules else module.rpartition(".")[0]
 
 
-def import_circles(sources: Mapping[str, str]) -> list[list[str]]:
-    """Return groups of modules that import each other, directly or not, even if only for types."""
+def import_circles(direct: Mapping[str, Collection[str]]) -> list[list[str]]:
+    """Return groups of modules that import each other, directly or not, from the modules that each one imports."""
     reachable: dict[str, set[str]] = {}
-    direct = {module: set(imported_modules(source, sources)) for module, source in sources.items()}
-    for module in sources:
+    for module in direct:
         todo, visited = list(direct[module]), set[str]()
         while todo:
             target = todo.pop()
@@ -54,7 +57,7 @@ def import_circles(sources: Mapping[str, str]) -> list[list[str]]:
         reachable[module] = visited
     groups = {
         tuple(sorted(other for other in reachable[module] if module in reachable.get(other, ())))
-        for module in sources
+        for module in direct
         if module in reachable[module]
     }
     return [list(group) for group in sorted(groups) if len(group) > 1]

@@ -148,7 +148,8 @@ FAILING = """
 @SPREAD
 @pytest.mark.parametrize(
     ("plugin", "mark", "options"),
-    [("rerunfailures", "", ("--reruns", "2")), ("rerunfailures", "@pytest.mark.flaky(reruns=2)", ()),
+    [("rerunfailures", "", ("--reruns", "2")),
+     pytest.param("rerunfailures", "@pytest.mark.flaky(reruns=2)", (), marks=pytest.mark.slow),
      pytest.param("flaky", "@pytest.mark.flaky(max_runs=3)", (), marks=pytest.mark.slow)],
 )  # fmt: skip
 def test_a_measurement_is_not_repeated_until_it_passes(

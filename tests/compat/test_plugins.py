@@ -133,7 +133,7 @@ CASES: dict[str, tuple[str, tuple[str, ...], dict[str, str]]] = {
     "selection": ("", ("-k", "half or fixture", "--deselect", "test_it.py::test_half[1]"), {}),
     "collect only": ("", ("--collect-only",), {}),
 }
-QUICK = {"cov", "rerunfailures"}
+QUICK = {"cov"}
 NO_WORKERS = {"collect only", "first failure", "split"}  # the progress of workers, or the duration of tests, is random
 
 

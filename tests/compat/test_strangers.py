@@ -277,7 +277,8 @@ DIFFERENT = """
 """
 
 
-@pytest.mark.parametrize("dist", [pytest.param("each", marks=pytest.mark.slow), "load"])
+@pytest.mark.slow
+@pytest.mark.parametrize("dist", ["each", "load"])
 def test_workers_that_collect_differently_are_reported_by_xdist(project: Project, dist: str) -> None:
     ran = project.write({"test_it.py": DIFFERENT}).check_same("-n", "2", "--dist", dist)
     assert ran.outcomes().count("test_it.py::test_it: passed") == (2 if dist == "each" else 0)

@@ -122,6 +122,7 @@ def test_a_wrong_driver_fails_for_nothing_else(lab: Lab, environment: dict[str, 
         assert name in WIDE or failed[name] <= expected | {"any_order"}, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["right", "once"])
 def test_a_right_driver_fails_for_nothing(run: FinishedRun, name: str) -> None:
     assert failures(run)[name] == set()
@@ -164,6 +165,7 @@ def test_differing_content_is_reported_with_its_first_byte(lab: Lab, environment
     assert result.lines_with("100,000 bytes where 30,000 were expected, of which the first 0 are the same")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "message",
     [
@@ -176,6 +178,7 @@ def test_report_explains_faults_of_a_driver_in_words(run: FinishedRun, message: 
     assert run.lines_with(message)
 
 
+@pytest.mark.slow
 def test_nothing_is_left_by_drivers_that_can_delete(run: FinishedRun) -> None:
     remains = {
         path.relative_to(run.folder / "objects").parts[0]

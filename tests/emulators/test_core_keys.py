@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from pytest_cloudbench.emulators.keys import KeyPage, KeyView
 from pytest_cloudbench.emulators.nodes import StoreError
 from tests.emulators.test_core_store import blob_of, store_of
+from tests.limits import scale_examples
 
 _KEYS = st.text("ab/", min_size=1, max_size=5)
 
@@ -85,7 +86,7 @@ class KeyMachine(RuleBasedStateMachine):
 
 
 TestKeys = KeyMachine.TestCase
-TestKeys.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+TestKeys.settings = settings(max_examples=scale_examples(80), stateful_step_count=30, deadline=None)
 
 
 def test_prefixes_and_pages() -> None:

@@ -13,6 +13,7 @@ from pytest_cloudbench.emulators.core import NodeStore
 from pytest_cloudbench.emulators.nodes import File, Folder, StoreError
 from pytest_cloudbench.emulators.paths import PathEntry, PathView
 from tests.emulators.test_core_store import blob_of, store_of
+from tests.limits import scale_examples
 
 _PATHS = st.lists(st.sampled_from(["a", "A", "b"]), min_size=1, max_size=3).map(lambda names: "/" + "/".join(names))
 
@@ -145,7 +146,9 @@ class FoldedPathMachine(PathMachine):
 
 TestPaths = PathMachine.TestCase
 TestFoldedPaths = FoldedPathMachine.TestCase
-TestPaths.settings = TestFoldedPaths.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestPaths.settings = TestFoldedPaths.settings = settings(
+    max_examples=scale_examples(60), stateful_step_count=30, deadline=None
+)
 
 
 def _view(fold: Callable[[str], str] = str) -> PathView:

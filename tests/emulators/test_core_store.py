@@ -14,6 +14,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 from pytest_cloudbench.emulators.blob import Blob, BlobWriter, BytePieces, hash_blob
 from pytest_cloudbench.emulators.core import NodeStore, Tokens
 from pytest_cloudbench.emulators.nodes import ChangeLog, File, Folder, Node, StoreError
+from tests.limits import scale_examples
 
 _NAMES = st.sampled_from(["a", "A", "b/c"])
 
@@ -146,7 +147,7 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 TestStore = StoreMachine.TestCase
-TestStore.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestStore.settings = settings(max_examples=scale_examples(60), stateful_step_count=30, deadline=None)
 
 
 def test_equal_names_under_one_parent_and_moving_one_by_its_id() -> None:

@@ -15,6 +15,7 @@ from pytest_cloudbench.emulators.dropbox.blocks import BLOCK_BYTES, BlockBlob, B
 from pytest_cloudbench.emulators.dropbox.tree import Tree
 from pytest_cloudbench.emulators.nodes import File, Folder, StoreError
 from pytest_cloudbench.emulators.paths import PathEntry
+from tests.limits import scale_examples
 
 _NAMES = st.sampled_from(["a", "B", "b", "c.txt"])
 _PATHS = st.lists(_NAMES, min_size=1, max_size=3).map(lambda names: "/" + "/".join(names))
@@ -52,7 +53,7 @@ def _list_recursively(tree: Tree, now_s: float) -> dict[str, str]:
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=scale_examples(200), deadline=None)
 @given(st.lists(_STEPS, max_size=25), st.sampled_from([0.0, 2.5]))
 def test_invariants_and_a_follower_of_the_log(steps: list[tuple[str, str, Any]], readiness_s: float) -> None:
     """At every moment, a client that follows the log has the same view as a listing."""

@@ -32,6 +32,7 @@ from pytest_cloudbench.support.clock import wait_for
 from tests.limits import HANG_S
 from tests.provider_folders import make_folders
 from tests.runs import LEAN, QUIET
+from tests.warm_pytest import WarmPytest
 
 _POLL_S = 0.02
 _LOG_HEAD = 64
@@ -135,7 +136,7 @@ class RunningSession:
 
     def __init__(
         self, folder: Path, args: tuple[str, ...], env: Mapping[str, str | None], within: str = "", after: str = "true",
-        enter: Sequence[str] = (),
+        enter: Sequence[str] = (), may_fork: bool = False,
     ) -> None:  # fmt: skip
         self.folder = folder
         self._mark = f"cloudbench-test-{uuid.uuid4().hex}"
@@ -146,15 +147,19 @@ class RunningSession:
         environment |= {name: value for name, value in env.items() if value is not None}
         for name in (name for name, value in env.items() if value is None):
             environment.pop(name, None)
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", *args]
-        if "--lf" in args or "cacheprovider" in args:
-            command[3:5] = []
-        command = [part for part in command if part != "cacheprovider"]
+        options = ["-p", "no:hypothesispytest", *(arg for arg in args if arg != "cacheprovider")]
+        if "--lf" not in args and "cacheprovider" not in args:
+            options[:0] = ["-p", "no:cacheprovider"]
+        command = [sys.executable, "-m", "pytest", *options]
         if within:  # in a mount namespace of its own, which ends with it
             command = ["unshare", "-m", "sh", "-c", f'{within}; "$@"; status=$?; {after}; exit $status', "sh", *command]
         command = [*enter, *command]
         self._began_s = time.monotonic()
+        self.process: subprocess.Popen[bytes] | WarmPytest
         with self._out.open("wb") as out:
+            if may_fork and not within and not enter and not any(name.startswith("PYTHON") for name in env):
+                self.process = WarmPytest(options, folder, environment, self._out)
+                return
             self.process = subprocess.Popen(
                 command, cwd=folder, env=environment,
                 stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
@@ -231,6 +236,8 @@ class RunningSession:
         for process in self.relatives():
             with contextlib.suppress(psutil.Error):
                 process.kill()
+        if self.process.poll() is None:  # a forked one has no mark
+            self.process.kill()
         self.process.wait()
 
     def end(self, timeout_s: float = HANG_S) -> FinishedRun:
@@ -270,19 +277,20 @@ class Lab:
 
     def start(
         self, *args: str, env: Mapping[str, str | None] | None = None, within: str = "", after: str = "true",
-        enter: Sequence[str] = (), store: bool = True,
+        enter: Sequence[str] = (), store: bool = True, may_fork: bool = False,
     ) -> RunningSession:  # fmt: skip
         """Start pytest, and store its entries in ``out.json`` if ``store`` is set.
 
         ``within`` are shell commands to run before it in a mount namespace, ``after`` those to run there at the end.
-        ``enter`` are words to put before its command, for example to enter a network namespace.
+        ``enter`` are words to put before its command, for example to enter a network namespace. ``may_fork`` lets it be
+        forked from a process that has imported pytest, for tests that only look at what it leaves.
         """
         make_folders(self.folder, args)
         for old in [*self.folder.glob("pid-*"), self.folder / "out.json"]:
             old.unlink(missing_ok=True)
         stored = ("--benchmark-json=out.json",) if store else ()
         environment = {"PYTEST_ADDOPTS": self._options, "PYTEST_DEBUG_TEMPROOT": self._temporary.name, **(env or {})}
-        running = RunningSession(self.folder, (*stored, *args), environment, within, after, enter)
+        running = RunningSession(self.folder, (*stored, *args), environment, within, after, enter, may_fork)
         self._running.append(running)
         return running
 
@@ -290,7 +298,8 @@ class Lab:
         self, *args: str, env: Mapping[str, str | None] | None = None, within: str = "", after: str = "true",
         enter: Sequence[str] = (), timeout_s: float = HANG_S, store: bool = True,
     ) -> FinishedRun:  # fmt: skip
-        return self.start(*args, env=env, within=within, after=after, enter=enter, store=store).end(timeout_s)
+        started = self.start(*args, env=env, within=within, after=after, enter=enter, store=store, may_fork=True)
+        return started.end(timeout_s)
 
     def close(self) -> None:
         for running in self._running:

@@ -29,7 +29,7 @@ from pytest_cloudbench.fleet.messages import (
 from pytest_cloudbench.load.messages import EndOfRun
 from pytest_cloudbench.model import CloudbenchError, FleetError
 from pytest_cloudbench.support.clock import due_ns, sleep_until_ns, wait_for
-from tests.limits import HANG_S
+from tests.limits import HANG_S, scale_examples
 
 NODE = "test_it.py::test_one"
 YOUR_TURN = Reply(is_turn=True)
@@ -488,7 +488,7 @@ class FleetMachine(RuleBasedStateMachine):
 
 TestFleetMachine = FleetMachine.TestCase
 TestFleetMachine.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=scale_examples(150), stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
 
 

@@ -111,7 +111,7 @@ OBSTACLES = {
 }
 
 
-@pytest.mark.quick_cases(3)
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("obstacle", OBSTACLES)
 def test_obstacle_to_forking_is_named_and_workers_start_one_by_one(lab: Lab, obstacle: str) -> None:
     source, line = OBSTACLES[obstacle]
@@ -152,6 +152,7 @@ def test_a_value_that_differs_and_is_read_later_is_each_workers_own(lab: Lab) ->
     assert is_forked(lab.folder)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 def test_workers_start_without_a_warm_one_that_is_gone(lab: Lab, number: signal.Signals) -> None:
     """The first process that collects is the warm worker. It ends or stops while it collects."""
@@ -194,6 +195,7 @@ def test_a_lost_worker_is_replaced_by_another_fork(lab: Lab) -> None:
     assert is_forked(lab.folder), run.text
 
 
+@pytest.mark.slow
 def test_a_broken_conftest_says_the_same_both_ways(lab: Lab) -> None:
     lab.write(WHO).write(
         "import pytest\ndef pytest_sessionstart(session):\n"
@@ -209,13 +211,14 @@ def test_a_broken_conftest_says_the_same_both_ways(lab: Lab) -> None:
     assert run("fork") == run("spawn")
 
 
+@pytest.mark.slow
 def test_errors_while_collecting_are_reported_once(lab: Lab) -> None:
     run = lab.write(WHO).write("import nothing_like_this\n", "test_bad.py").run(*FOLDER, "-n3")
     assert (run.status, run.leftovers) == (1, []), run.text
     assert run.text.count("ERROR test_bad.py") == 1, run.text
 
 
-@pytest.mark.quick_cases(2)
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("provider", ["dropbox", "box", "gdrive", "mega", "onedrive"])
 def test_agents_import_no_library_themselves(lab: Lab, provider: str) -> None:
     """The warm worker imports a library once for all fifty agents."""
@@ -245,7 +248,7 @@ MIXED = """
 """
 
 
-@pytest.mark.quick_cases(2)
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("dist", ["load", "worksteal", "loadscope", "loadfile", "loadgroup", "each"])
 def test_other_tests_are_distributed_as_ever(lab: Lab, dist: str) -> None:
     lab.write(MIXED, "test_plain.py")
@@ -287,6 +290,7 @@ def test_interrupted_while_the_warm_worker_collects(lab: Lab) -> None:
     assert (run.status, run.leftovers) == (2, []), run.text
 
 
+@pytest.mark.slow
 def test_collecting_for_longer_than_the_patience_is_no_silence(lab: Lab) -> None:
     """A gateway whose process is not forked yet answers no probe, because the warm worker still collects.
 

@@ -125,12 +125,14 @@ def test_loss_breaks_gate_in_the_first_session(lab: Lab, test: str, fault: str, 
     )
 
 
+@pytest.mark.quick_cases(1)
 @FACTS
 def test_repetitions_with_the_same_loss_are_counted(lab: Lab, test: str, fault: str, metric: str) -> None:
     run = run_session(write_faulty_suite(lab), test, **{fault: 6 * 4})
     assert run.lines_with(f"gate broken: {metric}: 6 of 6: in 3 of 3 repetitions, too; ")
 
 
+@pytest.mark.quick_cases(1)
 @FACTS
 def test_loss_breaks_any_bound_unless_the_user_allows_it(lab: Lab, test: str, fault: str, metric: str) -> None:
     def run(bound: str) -> FinishedRun:

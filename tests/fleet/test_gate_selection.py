@@ -217,6 +217,7 @@ def run_in_subfolder(lab: Lab, *options: str) -> FinishedRun:
         lab.folder = outer_folder
 
 
+@pytest.mark.slow
 def test_root_folder_that_hides_the_history_is_named(nested: Lab) -> None:
     (nested.folder / "sub" / "pytest.ini").write_text("[pytest]\n")
     run = nested.run(*GATE, "-k", "test_put[", "sub")
@@ -251,6 +252,7 @@ def test_settings_of_a_subfolder_that_is_not_the_root_folder_are_named(nested: L
         assert run.lines_with(f"cloudbench: gate: the settings in {path} are not used: pytest's root folder is ")
 
 
+@pytest.mark.slow
 def test_project_with_its_own_settings_and_runs_gets_no_hint(nested: Lab) -> None:
     for path in Path(nested.folder / "results").rglob("*.json"):
         path.unlink()

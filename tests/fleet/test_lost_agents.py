@@ -91,7 +91,11 @@ def check_lost(run: FinishedRun, victim: int, reason: str) -> None:
 
 @pytest.mark.parametrize(
     ("victim", "conftest"),
-    [(0, CONFTEST), pytest.param(1, CONFTEST, marks=pytest.mark.slow), (1, CONFTEST + ON_ANOTHER_HOST)],
+    [
+        (0, CONFTEST),
+        pytest.param(1, CONFTEST, marks=pytest.mark.slow),
+        pytest.param(1, CONFTEST + ON_ANOTHER_HOST, marks=pytest.mark.slow),
+    ],
     ids=["leader", "other", "on another host"],
 )
 def test_a_killed_agent_loses_at_most_its_last_second(lab: Lab, victim: int, conftest: str) -> None:

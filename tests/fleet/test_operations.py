@@ -116,8 +116,8 @@ def test_keywords_replace_fields_of_a_load(lab: Lab) -> None:
             up = experiment.run(load, EntryOptions("up", notes=("first",)))
             again = EntryOptions("down")
             down = experiment.run(load, again, on=up.files, operation=Verb.GET, files=5, notes=["second"])
-            assert (up["operation"], up["ok"], up.notes) == ("put", 12, ("first",))
-            assert (down["operation"], down["ok"], down.notes) == ("get", 5, ("second",))
+            assert (up["operation"], up["ok"], up.notes[0]) == ("put", 12, "first")
+            assert (down["operation"], down["ok"], down.notes[0]) == ("get", 5, "second")
             with pytest.raises(TypeError, match="zebra"):
                 experiment.run(load, zebra=1)
     """)

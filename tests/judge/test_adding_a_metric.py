@@ -36,7 +36,8 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy = tmp_path_factory.mktemp("copy")
     for name in ("src", "tools", "tests/judge"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-    (copy / "tests" / "__init__.py").touch()
+    for name in ("__init__.py", "limits.py"):
+        shutil.copy(ROOT / "tests" / name, copy / "tests")
     function, row, test, experiment = blocks("python")
     text = (copy / REGISTRY).read_text("utf-8")
     for section, addition in (("How it is computed", f"{function}\n\n"), ("The row", row)):

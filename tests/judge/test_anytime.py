@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_cloudbench.judge.anytime import AnytimeInterval, interval, values_needed
+from tests.limits import scale_examples
 
 Noise = tuple[list[float], list[float]]
 """The difference of each pair, and its level."""
@@ -116,7 +117,7 @@ CHANGES = st.lists(st.integers(-1000, 1000).map(lambda number: number / 1000), m
 
 
 @given(CHANGES, st.randoms(use_true_random=False))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=scale_examples(40), deadline=None)
 def test_the_interval_shifts_flips_and_scales_with_its_values(changes: list[float], random: Random) -> None:
     levels = [random.gauss(0, 1) for _ in changes]
     original = interval(changes, 0.01, 0.001, levels)
@@ -130,7 +131,7 @@ def test_the_interval_shifts_flips_and_scales_with_its_values(changes: list[floa
 
 
 @given(CHANGES)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=scale_examples(40), deadline=None)
 def test_a_larger_alpha_gives_a_narrower_interval(changes: list[float]) -> None:
     strict, loose = interval(changes, 0.001, 0.001), interval(changes, 0.1, 0.001)
     assert strict.low <= loose.low <= loose.high <= strict.high

@@ -25,8 +25,9 @@ from pytest_cloudbench.judge.expect import (
 )
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.model import ConfigError, UsageError
+from tests.limits import scale_examples
 
-MANY = settings(deadline=None, max_examples=200)
+MANY = settings(deadline=None, max_examples=scale_examples(200))
 DATE = datetime.date(2014, 11, 5)
 GOOD = """
 [[expect]]

@@ -42,8 +42,9 @@ from pytest_cloudbench.judge.significance import (
     wilson,
 )
 from pytest_cloudbench.judge.stats import percentile
+from tests.limits import scale_examples
 
-MANY = settings(deadline=None, max_examples=300)
+MANY = settings(deadline=None, max_examples=scale_examples(300))
 TINY = 1e-290  # below, doubles lose digits
 
 FREE = st.one_of(st.integers(1, 30), st.sampled_from([100, 101, 1000, 10_000, 1_000_000]))
@@ -255,7 +256,7 @@ def _bends(levels: Sequence[int]) -> list[float]:
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=scale_examples(60))
 @given(
     levels=st.lists(st.integers(1, 200), min_size=4, max_size=10, unique=True).map(sorted),
     bend_at=st.integers(0, 9), growth=st.floats(0, 3), data=st.data(),

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_cloudbench.judge.search import BestLevel, Bracket, BracketSearch, LevelSearch
+from tests.limits import scale_examples
 
-FEW = settings(deadline=None, max_examples=100)
+FEW = settings(deadline=None, max_examples=scale_examples(100))
 SEEDS = range(100)
 
 

@@ -13,8 +13,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pytest_cloudbench.judge.shapes import availability, constancy, drift, fit_line, knee
+from tests.limits import scale_examples
 
-FEW = settings(deadline=None, max_examples=60)
+FEW = settings(deadline=None, max_examples=scale_examples(60))
 SEEDS = range(100)
 DAY_S = 86400.0
 

@@ -19,6 +19,7 @@ from pytest_cloudbench.judge.significance import (
     trimmed_mean,
     weighted_line,
 )
+from tests.limits import scale_examples
 
 # Critical values as statistical tables print them.
 CHI2 = [
@@ -47,7 +48,7 @@ def test_normal_agrees_with_the_table(z: float, p_value: float) -> None:
     assert normal_sf(-z) == pytest.approx(1 - p_value, rel=1e-5)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=scale_examples(200))
 @given(statistic=st.floats(0, 1e4), freedom=st.integers(1, 500), residual_freedom=st.integers(1, 500))
 def test_probabilities_are_probabilities_and_fall(statistic: float, freedom: int, residual_freedom: int) -> None:
     for value, later_value in (

@@ -16,8 +16,9 @@ from pytest_cloudbench.judge.metrics import BUILT_IN, CONCLUSIONS, summarize
 from pytest_cloudbench.judge.records import OpTable
 from pytest_cloudbench.judge.stats import PERCENTILES, Listing, Verification, percentile, rows_in_order, verify
 from pytest_cloudbench.model import ErrorKind, Op, Outcome, Verb
+from tests.limits import scale_examples
 
-FEW = settings(deadline=None, max_examples=60)
+FEW = settings(deadline=None, max_examples=scale_examples(60))
 NS = 1_000_000_000
 DIGEST = bytes(range(32))
 GROUPS = ("response", "service", "refused", "first_byte", "lateness")
@@ -409,7 +410,7 @@ written_ops = st.builds(
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=scale_examples(400))
 @given(
     records=st.lists(written_ops, max_size=12),
     listing=st.dictionaries(

@@ -192,7 +192,8 @@ def test_loading_functions_are_called_only_by_listed_modules() -> None:
     ],
 )
 def test_another_place_is_found(snippet: str) -> None:
-    assert loaders({**sources(), "commands.cli": snippet})["providers.credentials", "load"] == {
+    renewal = sources()["providers.renewal"]
+    assert loaders({"providers.renewal": renewal, "commands.cli": snippet})["providers.credentials", "load"] == {
         "providers.renewal",
         "commands.cli",
     }

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from pytest_cloudbench.model import ResultsError, UsageError
 from pytest_cloudbench.results import benchmarks
+from tests.limits import scale_examples
 
 pytest_plugins = ["pytester"]
 
@@ -115,7 +116,7 @@ def test_an_entry_is_an_ordinary_one(config: pytest.Config) -> None:
     }  # fmt: skip
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=scale_examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data_s=st.lists(st.floats(0, 1e6), min_size=1, max_size=30))
 def test_statistics_are_pytest_benchmarks_own(config: pytest.Config, data_s: list[float]) -> None:
     """The adapter computes statistics from an array. The stock class sorts a list, and has exact fractions."""

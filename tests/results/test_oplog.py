@@ -35,9 +35,11 @@ from pytest_cloudbench.results.oplog import (
 )
 from pytest_cloudbench.support.clock import due_ns, sleep_until_ns
 from pytest_cloudbench.workload.payload import DIGESTS, RandomContent, digest
-from tests.limits import HANG_S
+from tests.limits import HANG_S, scale_examples
 
-FEW = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = settings(
+    deadline=None, max_examples=scale_examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 HEADER = {"agent": "gw0", "nodeid": "test_it"}
 times = st.integers(0, 2**63 - 1)
 ops = st.builds(

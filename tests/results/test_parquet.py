@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_cloudbench.results.parquet import DOUBLE, INT64, TEXT, Column, NotReadable, read, write
+from tests.limits import scale_examples
 
 KINDS = {
     INT64: st.integers(-(2**63), 2**63 - 1),
@@ -56,7 +57,7 @@ LARGE: Values = {
 }
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=scale_examples(60))
 @given(tables())
 def test_other_programs_and_we_read_the_same(table: Values) -> None:
     from pyarrow import BufferReader
@@ -83,7 +84,7 @@ def test_a_file_of_several_row_groups_is_read_by_sql_and_by_arrow(tmp_path: Path
     assert sums == [(4_999_950_000, 33_334, 0, 11)]
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=scale_examples(150))
 @given(st.data())
 def test_damaged_file_is_reported_as_damaged(data: st.DataObject) -> None:
     """A file that is cut or has one changed byte is read, or raises NotReadable and no other error."""

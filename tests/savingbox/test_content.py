@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_cloudbench.savingbox import content
+from tests.limits import scale_examples
 
 PAGE = content.PAGE_BYTES
 
@@ -48,7 +49,7 @@ DATA = st.lists(st.tuples(st.sampled_from([b"\0", b"a", b"b"]), st.integers(0, 2
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=scale_examples(60), deadline=None)
 @given(DATA, DATA)
 def test_the_pages_that_differ_make_the_old_file_the_new_one(files: Files, new: bytes, old: bytes) -> None:
     files.fill(new, old)
@@ -58,7 +59,7 @@ def test_the_pages_that_differ_make_the_old_file_the_new_one(files: Files, new: 
     assert written <= sum(new[at : at + 1] != old[at : at + 1] for at in range(len(new))) * PAGE
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=scale_examples(40), deadline=None)
 @given(DATA, DATA)
 def test_files_are_equal_exactly_if_their_bytes_are(files: Files, new: bytes, old: bytes) -> None:
     files.fill(new, old)

@@ -53,6 +53,7 @@ def test_level_with_refused_files_is_left_out_with_a_note(lab: Lab, truths: Trut
     assert conclusion(run, "25 threads")["throttled"] > 0
 
 
+@pytest.mark.slow
 def test_a_folder_is_a_provider_too(lab: Lab) -> None:
     run = run_suite(lab, "concurrency", *FOLDER)
     assert run.counts() == {"passed": 2}, run.text

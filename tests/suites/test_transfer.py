@@ -66,6 +66,7 @@ def test_parts_above_the_limit_of_a_service_are_skipped(lab: Lab) -> None:
     assert run.lines_with("parts have at most 59.6875 MiB")
 
 
+@pytest.mark.slow
 def test_a_folder_has_no_parts_and_no_wire(lab: Lab) -> None:
     run = run_suite(lab, "transfer", *FOLDER, "--transfer-largest", "70000", "--cloudbench-capture")
     assert run.counts() == {"passed": 4, "skipped": 2}, run.text

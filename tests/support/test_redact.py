@@ -21,7 +21,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from pytest_cloudbench.support import redact
-from tests.limits import HANG_S
+from tests.limits import HANG_S, scale_examples
 
 PRINTABLE = "".join(chr(code) for code in range(33, 127))
 
@@ -74,7 +74,7 @@ def redactor(monkeypatch: pytest.MonkeyPatch) -> redact._Redactor:
     return new_redactor
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=scale_examples(30), deadline=None)
 @given(secret=_secrets(PRINTABLE, 8, 120), before=AROUND, after=AROUND)
 @example(secret=r"a\b\\c/d+e%41&amp;f", before="", after="")
 @example(secret="sl.u." + string.ascii_letters * 20, before="token=", after="&x=1")
@@ -92,7 +92,7 @@ def test_a_secret_is_found_in_every_encoding(secret: str, before: str, after: st
 
 
 @pytest.mark.slow
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=scale_examples(15), deadline=None)
 @given(secret=_secrets(string.ascii_letters + string.digits, 60, 1300), cut=st.integers(12, 59))
 def test_the_beginning_or_the_end_of_a_long_secret_is_enough(secret: str, cut: int) -> None:
     redactor = redact._Redactor()

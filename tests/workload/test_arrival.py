@@ -36,8 +36,9 @@ from pytest_cloudbench.workload.arrival import (
     plan,
 )
 from pytest_cloudbench.workload.trace import VERBS, Replay, parse_trace
+from tests.limits import scale_examples
 
-FEW = settings(deadline=None, max_examples=60)
+FEW = settings(deadline=None, max_examples=scale_examples(60))
 SECONDS = st.floats(0, 1000, allow_nan=False)
 Row = tuple[int, int, int]
 

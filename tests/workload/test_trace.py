@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from pytest_cloudbench.model import ConfigError, Verb
 from pytest_cloudbench.workload.trace import COLUMNS, VERBS, Replay, Trace, parse_trace
+from tests.limits import scale_examples
 
-FEW = settings(deadline=None, max_examples=80)
+FEW = settings(deadline=None, max_examples=scale_examples(80))
 HEAD = "time,sensor,operation,size\n"
 Row = tuple[float, str, Verb, int]
 

@@ -235,7 +235,7 @@ def count_forked(lab: Lab) -> int:
     return sum("warm_entry" in path.read_text() for path in lab.folder.glob("parent-*"))
 
 
-@pytest.mark.parametrize(("start", "forked"), [("fork", 4), ("spawn", 0)])
+@pytest.mark.parametrize(("start", "forked"), [("fork", 4), pytest.param("spawn", 0, marks=pytest.mark.slow)])
 def test_agents_of_a_host_are_forked_from_one_process(
     lab: Lab, options: tuple[str, ...], start: str, forked: int
 ) -> None:

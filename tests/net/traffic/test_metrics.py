@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from pytest_cloudbench.net.traffic import Analysis, analyze, metrics, parse_rules
 from pytest_cloudbench.net.traffic.metrics import Interval
+from tests.limits import scale_examples
 from tests.net.traffic import craft
 from tests.net.traffic.craft import SECOND, START_NS, Segment
 
@@ -109,7 +110,7 @@ def test_answers_in_the_middle_of_a_piece_are_counted(waits: bool, expected: tup
     assert metrics.pieces(analysis.table, analysis.table.flows[0]).asides(3500) == expected
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=scale_examples(40))
 @given(st.lists(st.integers(1, 5000), min_size=1, max_size=8), st.data())
 def test_chunks_survive_retransmissions(sizes: list[int], data: st.DataObject) -> None:
     segments = uploads(sizes, 0.2)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.net.traffic import Analysis, analyze, counts, fragments
+from tests.limits import scale_examples
 from tests.net.traffic import craft
 from tests.net.traffic.craft import CLIENT, SERVER, START_NS, Segment
 
@@ -429,7 +430,7 @@ def test_long_flows_are_counted_in_parts(file: str, monkeypatch: pytest.MonkeyPa
     assert analyze(data).as_dict() == at_once
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=scale_examples(50))
 @given(
     st.lists(st.tuples(st.integers(-300, 3000), st.integers(0, 200)), min_size=1, max_size=40),
     st.sampled_from([0, 2**32 - 900]),

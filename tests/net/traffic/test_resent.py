@@ -24,6 +24,7 @@ from pytest_cloudbench.net.traffic.resent import (
     Segments,
     judge_packets,
 )  # fmt: skip
+from tests.limits import scale_examples
 from tests.net.traffic import craft
 
 MS = craft.SECOND // 1000
@@ -115,7 +116,7 @@ def story(draw: random.Random, base: int | None = None) -> list[Row]:
     return rows
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=scale_examples(300))
 @given(st.integers(0, 2**32), st.integers(1, 9))
 @example(31, 3)
 def test_columns_and_single_steps_agree(seed: int, part: int) -> None:

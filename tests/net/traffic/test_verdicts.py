@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pytest_cloudbench.net.traffic import resent, verdicts
+from tests.limits import scale_examples
 from tests.net.traffic.test_resent import BEGIN, Row, judge_rows, segment, story
 
 
@@ -49,7 +50,7 @@ def lossy_story(draw: random.Random) -> list[Row]:
     return rows or [segment(now_ms, True, base)]
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=scale_examples(100))
 @given(st.integers(0, 2**32))
 @example(598)  # the first segment is a zero-window probe with sequence number 0
 def test_connections_at_once_and_single_steps_agree(seed: int) -> None:

@@ -38,6 +38,7 @@ from pytest_cloudbench.plugin.configs.bench_keys import GRID as GRID_KEYS
 from pytest_cloudbench.workload.arrival import NAMES, FixedInterval, ThinkTime, Threads, arrival
 from pytest_cloudbench.workload.payload.registry import GENERATORS, SIZES, Param
 from pytest_cloudbench.workload.trace import Replay
+from tests.limits import scale_examples
 from tests.plugin.configs import bench_documents as documents
 from tests.plugin.configs.bench_documents import (
     BASE,
@@ -465,7 +466,7 @@ def apply_possible(experiment: dict[str, Any], changes: list[tuple[str, Any]]) -
     return experiment
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=scale_examples(300), deadline=None)
 @given(st.sampled_from(VALID), CHANGES)
 def test_slightly_changed_experiments_are_read_or_refused(
     experiment: dict[str, Any], changes: list[tuple[str, Any]]

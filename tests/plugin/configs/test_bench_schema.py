@@ -16,6 +16,7 @@ from pytest_cloudbench.model import ConfigError
 from pytest_cloudbench.plugin import configs
 from pytest_cloudbench.plugin.configs.bench import parse_bench
 from pytest_cloudbench.plugin.configs.bench_keys import ARRIVALS, EXPECT, EXPERIMENT, PAYLOADS
+from tests.limits import scale_examples
 from tests.plugin.configs.bench_documents import VALID, document, read_file, with_changes
 from tests.plugin.configs.test_bench import CHANGES, EXAMPLE, WRONG, apply_possible
 from tests.tool_scripts import load_tool
@@ -104,7 +105,7 @@ def test_schema_refuses_documents_refused_by_the_parser(
     assert accepts(text) == ((key, words) in NOT_IN_SCHEMA)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=scale_examples(300), deadline=None)
 @given(st.sampled_from(VALID), CHANGES)
 def test_schema_accepts_documents_accepted_by_the_parser(
     experiment: dict[str, Any], changes: list[tuple[str, Any]]

@@ -25,6 +25,7 @@ from pytest_cloudbench.plugin.configs.benchcloud import (
 )
 from pytest_cloudbench.plugin.configs.benchcloud_classes import parse_classes
 from pytest_cloudbench.workload.payload.registry import make_generator
+from tests.limits import scale_examples
 
 HERE = Path(__file__).parent
 CLASSES_TEXT = (resources.files("pytest_cloudbench.data") / "benchcloud.toml").read_text("utf-8")
@@ -486,7 +487,7 @@ def check_parsed_or_refused(text: str) -> None:
 
 
 @given(st.text(max_size=80))
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=scale_examples(100))
 def test_any_text_is_parsed_or_refused_in_one_line(text: str) -> None:
     is_benchcloud(text)
     check_parsed_or_refused(text)
@@ -509,7 +510,7 @@ def test_any_text_is_parsed_or_refused_in_one_line(text: str) -> None:
         ).map(json.dumps),
     ),
 )
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=scale_examples(400))
 def test_any_value_of_any_key_is_parsed_or_refused_in_one_line(
     name: str, section_and_key: tuple[str, str], value: str
 ) -> None:
@@ -519,7 +520,7 @@ def test_any_value_of_any_key_is_parsed_or_refused_in_one_line(
 
 
 @given(st.sampled_from(sorted(FILES)), st.integers(0, 1000), st.integers(0, 40), st.text(max_size=5))
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=scale_examples(200))
 def test_a_damaged_file_is_parsed_or_refused_in_one_line(name: str, start: int, length: int, inserted: str) -> None:
     text = format_plain(FILES[name]["file"])
     check_parsed_or_refused(text[:start] + inserted + text[start + length :])

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from pytest_cloudbench.model import ConfigError
 from pytest_cloudbench.plugin.configs.ini import Ini, parse_ini, quote_value
+from tests.limits import scale_examples
 
-MANY = settings(deadline=None, max_examples=300)
+MANY = settings(deadline=None, max_examples=scale_examples(300))
 RECORDED = [json.loads(line) for line in (Path(__file__).parent / "python2_ini.jsonl").read_text("utf-8").splitlines()]
 PIECES = st.sampled_from(
     ["[s]\n", "[t]", "[DEFAULT]\n", *"[]aB =:;#%\n\x00\u2028\xa0", "rem ", "\n ", " ;", "%%", "%(a)s", "%(b)s", '""']

@@ -14,6 +14,7 @@ from pytest_cloudbench.model import MIB
 from pytest_cloudbench.raid.coding.manifest import CodedSegment, Manifest
 from pytest_cloudbench.raid.coding.policies import Split
 from pytest_cloudbench.raid.coding.sealing import MasterKey, NotGenuine
+from tests.limits import scale_examples
 
 MASTER, SALT = MasterKey(bytes(range(32))), bytes(16)
 DIGESTS = tuple(bytes([number]) * 32 for number in range(9))
@@ -23,7 +24,7 @@ MANIFEST = Manifest(
 )  # fmt: skip
 
 
-@settings(max_examples=40)
+@settings(max_examples=scale_examples(40))
 @given(st.text(), st.integers(0, 3 * MIB), st.integers(1, 2**50))
 def test_an_opened_manifest_equals_the_sealed_one(path: str, size: int, generation: int) -> None:
     sizes = [*[MIB] * (max(size - 1, 0) // MIB), size - max(size - 1, 0) // MIB * MIB]

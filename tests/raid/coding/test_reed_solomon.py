@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_cloudbench.raid.coding.reed_solomon import Codec, Isal, Portable, find_codec, share_bytes, split_evenly
+from tests.limits import scale_examples
 
 CODECS = [pytest.param(Portable, id="portable"), pytest.param(Isal, id="isa-l")]
 
@@ -69,7 +70,7 @@ def test_parity_matches_the_definition(kind: type[Portable], data: int, parity: 
 
 
 @pytest.mark.parametrize("kind", CODECS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=scale_examples(60), deadline=None)
 @given(st.data())
 def test_any_k_shares_rebuild_every_share(kind: type[Portable], draws: st.DataObject) -> None:
     data, parity = draws.draw(st.integers(1, 9)), draws.draw(st.integers(1, 5))

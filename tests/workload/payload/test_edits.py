@@ -15,9 +15,10 @@ from pytest_cloudbench.workload.payload import Payloads
 from pytest_cloudbench.workload.payload.contents import Literal, Piece, Pieces
 from pytest_cloudbench.workload.payload.edits import Edit, Insert, Overwrite, Truncate
 from pytest_cloudbench.workload.payload.registry import EDITS, UPDATES
+from tests.limits import scale_examples
 
 PAYLOADS = Payloads("seed")
-FEW = settings(deadline=None, max_examples=60)
+FEW = settings(deadline=None, max_examples=scale_examples(60))
 WHERE = st.sampled_from(["front", "middle", "random", "back"])
 
 

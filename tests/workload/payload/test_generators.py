@@ -25,9 +25,10 @@ from pytest_cloudbench.workload.payload.jpeg import MIN_BYTES
 from pytest_cloudbench.workload.payload.registry import EDITS, GENERATORS, UPDATES
 from pytest_cloudbench.workload.payload.sizes import EmpiricalSizes, LognormalSizes, UniformSizes
 from pytest_cloudbench.workload.payload.words import WORDS
+from tests.limits import scale_examples
 
 BLOCK = 4 * KIB
-FEW = settings(deadline=None, max_examples=25)
+FEW = settings(deadline=None, max_examples=scale_examples(25))
 SHARES = st.integers(0, 20).map(lambda twentieths: twentieths / 20)
 SIZES = st.one_of(
     st.integers(MIN_BYTES, 5 * KIB), st.integers(32 * KIB - 3, 32 * KIB + 3), st.integers(MIN_BYTES, 150 * KIB)

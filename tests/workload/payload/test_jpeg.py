@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pytest_cloudbench.model import KIB
 from pytest_cloudbench.workload.payload import Payloads
 from pytest_cloudbench.workload.payload.jpeg import MIN_BYTES
+from tests.limits import scale_examples
 
 SIZES = st.one_of(st.integers(MIN_BYTES, MIN_BYTES + 300), st.integers(MIN_BYTES, 20 * KIB))
 
@@ -108,7 +109,7 @@ def read_block(bits: Bits, decoded: Decoded) -> list[int]:
     return values
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=scale_examples(25))
 @given(size=SIZES, seq=st.integers(0, 99))
 def test_every_size_decodes_to_the_last_bit(size: int, seq: int) -> None:
     data = image(size, seq)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from pytest_cloudbench.model import KIB, MIB, Content, UsageError, chunks
 from pytest_cloudbench.workload.payload import DIGESTS, Generator, IdenticalPayload, Payloads, RandomPayload, digest
 from pytest_cloudbench.workload.payload.contents import difference
+from tests.limits import scale_examples
 
 PAYLOADS = Payloads("seed")
 BOTH: list[Callable[[int], Generator]] = [PAYLOADS.random, PAYLOADS.identical]
@@ -27,7 +28,7 @@ SIZES = st.one_of(
     st.integers(MIB - 3, MIB + 3),
     st.just(2 * MIB + 1),
 )
-FEW = settings(deadline=None, max_examples=40)
+FEW = settings(deadline=None, max_examples=scale_examples(40))
 
 
 def read_all(content: Content) -> bytes:

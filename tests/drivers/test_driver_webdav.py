@@ -210,6 +210,13 @@ def test_paths_outside_the_folder_of_the_spec_are_refused(server: Any) -> None:
         root_driver.delete("/base %25-not")
 
 
+def test_listing_a_file_is_refused(server: Any) -> None:
+    with connected(server.endpoint, "webdav") as driver:
+        driver.put("/alone", RandomContent("alone", 1))
+        refusal(ErrorKind.CONFLICT, lambda: list(driver.list("/alone")))
+        driver.delete("/alone")
+
+
 def test_large_files_stream(server: Any) -> None:
     content = RandomContent("large", 20_000_003)
     with connected(server.endpoint, "webdav") as driver:

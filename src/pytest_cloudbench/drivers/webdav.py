@@ -385,9 +385,11 @@ class WebdavDriver(SdkDriver):
 
     def _list_children(self, folder: str) -> Iterator[tuple[Entry, str]]:
         own = "/" + "/".join(part for part in folder.split("/") if part)
-        return (
-            (entry, entry.path) for entry in self._find_entries("list", folder, 1, is_folder=True) if entry.path != own
-        )
+        for entry in self._find_entries("list", folder, 1, is_folder=True):
+            if entry.path != own:
+                yield entry, entry.path
+            elif not entry.is_folder:  # some servers take the final slash for part of a file's name
+                raise CloudError(ErrorKind.CONFLICT, "list", folder, detail="it is a file")
 
     def delete(self, path: str) -> None:
         """Remove a file, or a folder with all its contents. The folder that the spec names stays."""

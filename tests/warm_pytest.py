@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import atexit
 import functools
+import io
 import json
 import multiprocessing
 import os
 import runpy
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -62,7 +62,7 @@ class WarmPytest:
 
     def kill(self) -> None:
         """End the process at once."""
-        self.send_signal(signal.SIGKILL)
+        self._process.kill()
 
 
 @functools.cache
@@ -87,11 +87,10 @@ def _run(args: list[str], folder: str, environment: dict[str, str], out: str, mo
     os.environ.clear()
     os.environ.update(environment)
     stream = os.open(out, os.O_WRONLY | os.O_APPEND)
-    for descriptor, name in ((1, "stdout"), (2, "stderr")):
+    for descriptor, text in ((1, sys.stdout), (2, sys.stderr)):
         os.dup2(stream, descriptor)
-        text = open(descriptor, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115 - for the life of the process
-        setattr(sys, name, text)
-        setattr(sys, f"__{name}__", text)
+        assert isinstance(text, io.TextIOWrapper)
+        text.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
     os.close(stream)
     sys.path[:] = [folder, *module_folders]
     for module in [name for name in sys.modules if name.partition(".")[0] == "tests"]:

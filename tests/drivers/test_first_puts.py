@@ -18,7 +18,7 @@ FOLDERS = ("", "/x", "/x/y")
 """The folders above a file, in turn."""
 
 
-@pytest.mark.parametrize("rounds", [24, pytest.param(625, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [60, pytest.param(625, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["s3", "webdav"])
 def test_simultaneous_first_puts_all_succeed(name: str, rounds: int) -> None:
     """In each round all threads put into one new folder at the same moment. The long run has 10,000 puts."""

@@ -171,11 +171,15 @@ class RunningSession:
         return self._out.read_text(encoding="utf-8", errors="replace")
 
     def relatives(self) -> list[psutil.Process]:
-        """Return all living processes that this run has started, even if they have another parent now."""
+        """Return all living processes that this run has started, even if they have another parent now.
+
+        The mark shows in processes that began by exec. Those that a forked pytest has forked share its session.
+        """
         mark, processes = f"CLOUDBENCH_TEST_MARK={self._mark}".encode(), []
         for process in psutil.process_iter():
             with contextlib.suppress(OSError, psutil.Error):
-                if mark in Path(f"/proc/{process.pid}/environ").read_bytes() and process.status() != "zombie":
+                is_marked = mark in Path(f"/proc/{process.pid}/environ").read_bytes()
+                if (is_marked or os.getsid(process.pid) == self.process.pid) and process.status() != "zombie":
                     processes.append(process)
         return processes
 
@@ -236,8 +240,6 @@ class RunningSession:
         for process in self.relatives():
             with contextlib.suppress(psutil.Error):
                 process.kill()
-        if self.process.poll() is None:  # a forked one has no mark
-            self.process.kill()
         self.process.wait()
 
     def end(self, timeout_s: float = HANG_S) -> FinishedRun:

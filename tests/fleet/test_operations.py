@@ -111,13 +111,16 @@ def test_keywords_replace_fields_of_a_load(lab: Lab) -> None:
     lab.write("""
         from pytest_cloudbench import EntryOptions, Load, Threads, Verb
 
+        def own_notes(entry):
+            return [note for note in entry.notes if not note.startswith("this machine was busy")]
+
         def test_it(experiment, payloads):
             load = Load(payloads.random(500), arrival=Threads(3), files=12, keep=True)
             up = experiment.run(load, EntryOptions("up", notes=("first",)))
             again = EntryOptions("down")
             down = experiment.run(load, again, on=up.files, operation=Verb.GET, files=5, notes=["second"])
-            assert (up["operation"], up["ok"], up.notes[0]) == ("put", 12, "first")
-            assert (down["operation"], down["ok"], down.notes[0]) == ("get", 5, "second")
+            assert (up["operation"], up["ok"], own_notes(up)) == ("put", 12, ["first"])
+            assert (down["operation"], down["ok"], own_notes(down)) == ("get", 5, ["second"])
             with pytest.raises(TypeError, match="zebra"):
                 experiment.run(load, zebra=1)
     """)

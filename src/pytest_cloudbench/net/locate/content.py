@@ -14,6 +14,9 @@ from pytest_cloudbench.net.locate.rtt import connect_ms
 from pytest_cloudbench.net.locate.survey import ContentSeen
 
 _CONNECTS = 10
+_GAP_S = 0.02
+"""The pause after each connection. A server that starts a thread or a process for each one would still be busy with the
+former ones when it is asked for the content, and would seem to be far from it."""
 _READS_AGAIN = 4
 _MOST_BYTES = 16 << 20
 _PIECE_BYTES = 1 << 16
@@ -39,18 +42,15 @@ def read_content(url: str, address: str, timeout_s: float) -> ContentSeen:
     """Read a URL from one of its servers, five times on one connection, at most 16 MiB each time."""
     parts = parse_url(url)
     name, port = parts.hostname or "", parts.port or _PORTS[parts.scheme]
-    rtts = [connect_ms(address, port, timeout_s)]
-    if rtts[0] is not None:
-        rtts += [connect_ms(address, port, timeout_s) for _ in range(_CONNECTS - 1)]
-    measured_ms = [rtt_ms for rtt_ms in rtts if rtt_ms is not None]
-    if not measured_ms:
+    rtt_ms = _measure_rtt_ms(address, port, timeout_s)
+    if rtt_ms is None:
         return ContentSeen(problem="it does not answer")
-    rtt_ms = min(measured_ms)
     connection = HTTPConnection(name, port, timeout=timeout_s)
     try:
         connection.sock = socket.create_connection((address, port), timeout_s)
         if parts.scheme == "https":
             connection.sock = ssl.create_default_context().wrap_socket(connection.sock, server_hostname=name)
+        time.sleep(_GAP_S)
         # As browsers do, only what HTTP cannot send is encoded: the URL may be encoded already.
         target = quote((parts.path or "/") + (f"?{parts.query}" if parts.query else ""), safe=string.punctuation)
         readings = [_read_once(connection, target) for _ in range(1 + _READS_AGAIN)]
@@ -64,6 +64,18 @@ def read_content(url: str, address: str, timeout_s: float) -> ContentSeen:
         rtt_ms, first_reading[0], min(ms for ms, _, _ in later_readings), first_reading[1], max(rates, default=None),
         any(is_cached for _, _, is_cached in readings),
     )  # fmt: skip
+
+
+def _measure_rtt_ms(address: str, port: int, timeout_s: float) -> float | None:
+    """Return the shortest of ten round trips, or None if the first is not answered."""
+    if (least_ms := connect_ms(address, port, timeout_s)) is None:
+        return None
+    for _ in range(_CONNECTS - 1):
+        time.sleep(_GAP_S)
+        if (rtt_ms := connect_ms(address, port, timeout_s)) is not None:
+            least_ms = min(least_ms, rtt_ms)
+    time.sleep(_GAP_S)
+    return least_ms
 
 
 def _read_once(connection: HTTPConnection, target: str) -> tuple[float, float | None, bool]:

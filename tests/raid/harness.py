@@ -33,7 +33,7 @@ class Child:
         self.fails_when.set()
         self.frozen: set[str] = set()
         self.fails_late: dict[str, ErrorKind] = {}  # once, after it was frozen
-        self.thawed, self.has_frozen = threading.Event(), threading.Event()
+        self.thawed, self.has_frozen, self.is_closed = threading.Event(), threading.Event(), threading.Event()
         self.called_verbs: list[str] = []
         self.after_put: Any = None
 
@@ -77,6 +77,7 @@ class Child:
         self._folder.mkdir(path)
 
     def close(self) -> None:
+        self.is_closed.set()
         self.thawed.set()
 
     @property

@@ -8,13 +8,15 @@ import weakref
 from collections.abc import Callable, Sequence
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pytest_cloudbench.model import MIB, CloudError, Content, Entry, ErrorKind
+from pytest_cloudbench.raid import config
 from pytest_cloudbench.raid.coding.policies import FixedHedge, Split
 from pytest_cloudbench.raid.costs import Costs
-from pytest_cloudbench.raid.driver import RaidDriver
+from pytest_cloudbench.raid.driver import RaidDriver, open_array
 from pytest_cloudbench.raid.metadata import MissingPackage
 from pytest_cloudbench.raid.survey import survey_array
 from pytest_cloudbench.raid.upkeep import delete_leftovers
@@ -400,6 +402,21 @@ def test_an_ended_transfer_keeps_no_package_in_memory(make_array: MakeArray, mon
             assert wait_for(lambda: not any(package() for package in packages), HANG_S, poll_s=0.01)
     finally:
         gc.enable()
+
+
+def test_a_child_is_closed_after_its_last_transfer(make_array: MakeArray) -> None:
+    array_folder = make_array(2, 1)
+    children: list[Any] = [Child(array_folder.folder / str(number)) for number in range(3)]
+    driver = RaidDriver(open_array(config.load(array_folder.file), children))
+    driver.put("/a", Literal(CONTENT))
+    slow_child = children[0]
+    slow_child.frozen = {"get"}
+    driver.array.children.get_package(0, "name", 1, lambda _: None)
+    assert slow_child.has_frozen.wait(HANG_S)
+    driver.close()
+    assert [child.is_closed.is_set() for child in children] == [False, True, True]
+    slow_child.thawed.set()
+    assert slow_child.is_closed.wait(HANG_S)
 
 
 def test_a_full_disk_is_a_cloud_error_and_changes_nothing(make_array: MakeArray) -> None:

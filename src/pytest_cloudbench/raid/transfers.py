@@ -23,6 +23,7 @@ from pytest_cloudbench.support import clock, redact
 
 _MOST_THREADS = 32
 _IDLE_S = 30.0
+_CLOSE_S = 1.0
 _LEAST_KEPT_BYTES = 1 << 19
 _MOST_KEPT_BYTES = 32 << 20
 _MOST_QUEUED_BYTES = 32 << 20
@@ -158,11 +159,15 @@ class Children:
         return f"{self.folder.rstrip('/')}/{name}"
 
     def close(self) -> None:
-        """End the threads that are idle, and close the drivers."""
-        for threads in self._threads:
-            threads.close()
-        for driver in self.drivers:
-            driver.close()
+        """End the threads, each child's after its last transfer, and close the drivers then.
+
+        A driver cannot close a connection that one of its transfers opens later. A child that hangs is waited for
+        only shortly.
+        """
+        closed = [threads.close(driver.close) for driver, threads in zip(self.drivers, self._threads, strict=True)]
+        until_ns = clock.due_ns(_CLOSE_S)
+        for is_closed in closed:
+            is_closed.wait(max(0, until_ns - clock.now_ns()) / 1e9)
 
     # --- transfers ------------------------------------------------------------------------------------
 
@@ -338,6 +343,8 @@ class _ChildThreads:
         self._tasks: SimpleQueue[tuple[Callable[[], None], int] | None] = SimpleQueue()
         self._count = self._idle = self._waiting = 0
         self._is_closed = False
+        self._at_end: Callable[[], None] = lambda: None
+        self._has_ended = threading.Event()
         self.queued_bytes = 0
 
     def run(self, task: Callable[[], None], size_bytes: int) -> None:
@@ -351,12 +358,22 @@ class _ChildThreads:
         if starts:
             threading.Thread(target=self._work, name=self._name, daemon=True).start()
 
-    def close(self) -> None:
+    def close(self, at_end: Callable[[], None]) -> threading.Event:
+        """End the threads when their work is done. Returns the event that is set after the last calls ``at_end``."""
         with self._lock:
-            self._is_closed = True
+            self._is_closed, self._at_end = True, at_end
             count = self._count
         for _ in range(count):
             self._tasks.put(None)
+        if not count:
+            self._end()
+        return self._has_ended
+
+    def _end(self) -> None:
+        try:
+            self._at_end()
+        finally:
+            self._has_ended.set()
 
     def _work(self) -> None:
         while True:
@@ -372,8 +389,13 @@ class _ChildThreads:
                     if self._waiting and not self._is_closed:
                         continue
                     self._count -= 1
-                    return
-                self._waiting -= 1
+                    is_last = self._is_closed and not self._count
+                else:
+                    self._waiting -= 1
+            if item is None:
+                if is_last:
+                    self._end()
+                return
             task, size_bytes = item
             task()
             del task, item  # an idle thread keeps no package in memory

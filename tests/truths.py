@@ -31,11 +31,15 @@ class Truths:
         """Return whether these entries of a run are free of doubts. The run must state each doubt, and is counted if it
         has one."""
         doubts = list(dict.fromkeys(reason for info in infos for reason in _find_doubts(info)))
-        self._node.user_properties.append((JUDGED, "; ".join(doubts)))
+        self.count(doubts)
         assert set(run.counts()) <= ({"passed", "skipped"} if doubts else {"passed"}), run.text
         for reason in doubts:
             assert run.lines_with(reason[:100]), f"it does not say: {reason}"
         return not doubts
+
+    def count(self, doubts: Iterable[str] = ()) -> None:
+        """Count this test's truth as judged, or as left out if there are doubts."""
+        self._node.user_properties.append((JUDGED, "; ".join(doubts)))
 
     @staticmethod
     def assert_time(measured_s: float, truth_s: float, rel: float, own_s: float = 0.0) -> None:

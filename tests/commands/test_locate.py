@@ -8,6 +8,7 @@ import socket
 import socketserver
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,11 +16,15 @@ from pathlib import Path
 import pytest
 
 from pytest_cloudbench.commands import cli
+from pytest_cloudbench.net.locate.content import read_content
 from pytest_cloudbench.net.locate.sphere import Position, distance_km
 from pytest_cloudbench.results.locations import LOCATIONS, StoredLocations
+from tests.limits import HANG_S
+from tests.net.locate.content_times import expected_layer
 from tests.net.locate.dns_server import ANYONE, Zone, serve_dns
 from tests.net.locate.rdap_server import Registry, bootstrap, network, serve_rdap
 from tests.net.traffic import craft
+from tests.truths import Truths
 
 FOLDER = Path(__file__).resolve().parents[2] / "fixtures" / "captures"
 NAME = "files.fjord.example"
@@ -165,18 +170,35 @@ def serve_file(answer: bytes, *headers: str) -> Iterator[tuple[str, list[str]]]:
             thread.join()
 
 
-@pytest.mark.truth  # beside busy processes, the first byte comes later than a round trip
-def test_content_from_a_storage_comes_within_a_round_trip(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_content_from_a_storage_comes_within_a_round_trip(
+    home: Path, capsys: pytest.CaptureFixture[str], truths: Truths
+) -> None:
     with serve_file(bytes(300_000)) as (url, paths):
         words = ["locate", "--content", *(f"{url}/new-{number}?key=s3cret" for number in range(4)), "--here", "Oslo"]
         cli.main([*words, "--json", "--save", "seen.json"])
     server = json.loads(capsys.readouterr().out)["servers"]["127.0.0.1"]
-    assert server["layer"] == "storage"
     assert re.search(r"; \d.* MB/s at first, .* MB/s when read again", server["layer_by"])
     assert len(paths) == 20
-    assert "s3cret" not in (home / "seen.json").read_text("utf-8")
+    seen = (home / "seen.json").read_text("utf-8")
+    assert "s3cret" not in seen
+    layer = expected_layer(json.loads(seen)["content"]["127.0.0.1"], truths)
+    assert server["layer"] == layer
     cli.main(["locate", "--judge", "seen.json", "--json"])
-    assert json.loads(capsys.readouterr().out)["servers"]["127.0.0.1"]["layer"] == "storage"
+    assert json.loads(capsys.readouterr().out)["servers"]["127.0.0.1"]["layer"] == layer
+
+
+def test_connection_for_content_is_open_before_round_trips_are_measured() -> None:
+    requests = list[bytes]()
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as pool:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/new"
+        reading = pool.submit(read_content, url, "127.0.0.1", HANG_S)
+        first, _ = listener.accept()
+        with first:
+            while len(requests) < 5:
+                requests.append(first.recv(1 << 16))
+                first.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nnew")
+        assert reading.result(HANG_S).problem == ""
+    assert all(request.startswith(b"GET /new ") for request in requests)
 
 
 def test_content_url_is_sent_as_browsers_do(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

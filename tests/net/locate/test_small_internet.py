@@ -12,7 +12,9 @@ import pytest
 from pytest_cloudbench.net.locate.placing import judge_layer
 from pytest_cloudbench.net.locate.sphere import Position, distance_km
 from tests.limits import HANG_S
+from tests.truths import Truths
 
+from .content_times import expected_layer
 from .plans import Plan
 from .world import (
     ANYCAST,
@@ -124,11 +126,13 @@ def test_any_user_may_ask_for_the_way_to_a_server(world: World) -> None:
     assert finished.stdout.split() == [FAR_ROUTER, NEAR_ROUTER]
 
 
-def test_locate_tells_a_storage_by_content_that_nobody_has_read_before(world: World) -> None:
-    server = world.locate("--content", f"http://{STORAGE}/new-1", f"http://{STORAGE}/new-2")["servers"][STORAGE]
+def test_locate_tells_a_storage_by_content_that_nobody_has_read_before(world: World, truths: Truths) -> None:
+    words = ("--content", f"http://{STORAGE}/new-1", f"http://{STORAGE}/new-2", "--save", "read.json")
+    server = world.locate(*words)["servers"][STORAGE]
     center, radius_km = region_of(server)
     assert distance_km(center, MADRID) <= radius_km
-    assert server["layer"] == "storage", server["layer_by"]
+    rows = json.loads((world.folder / "read.json").read_bytes())["content"][STORAGE]
+    assert server["layer"] == expected_layer(rows, truths), server["layer_by"]
 
 
 def test_locate_takes_no_edge_for_a_storage(world: World) -> None:

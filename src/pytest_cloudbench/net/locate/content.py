@@ -10,13 +10,11 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse
 from urllib.parse import SplitResult, quote, urlsplit
 
 from pytest_cloudbench.model import UsageError
-from pytest_cloudbench.net.locate.rtt import connect_ms
+from pytest_cloudbench.net.locate.rtt import measure
 from pytest_cloudbench.net.locate.survey import ContentSeen
 
 _CONNECTS = 10
-_GAP_S = 0.02
-"""The pause after each connection. A server that starts a thread or a process for each one would still be busy with the
-former ones when it is asked for the content, and would seem to be far from it."""
+_GAP_S = 0.02  # the pause between round trips, so that the server is not still busy with them when it is asked
 _READS_AGAIN = 4
 _MOST_BYTES = 16 << 20
 _PIECE_BYTES = 1 << 16
@@ -39,23 +37,25 @@ def parse_url(url: str) -> SplitResult:
 
 
 def read_content(url: str, address: str, timeout_s: float) -> ContentSeen:
-    """Read a URL from one of its servers, five times on one connection, at most 16 MiB each time."""
+    """Read a URL from one of its servers, five times on one connection, at most 16 MiB each time.
+
+    The round trips are measured between the start of the connection and the first request. Meanwhile, a server that has
+    a thread or a process for each connection starts one. Otherwise the content would seem to come from far away.
+    """
     parts = parse_url(url)
     name, port = parts.hostname or "", parts.port or _PORTS[parts.scheme]
-    rtt_ms = _measure_rtt_ms(address, port, timeout_s)
-    if rtt_ms is None:
-        return ContentSeen(problem="it does not answer")
-    connection = HTTPConnection(name, port, timeout=timeout_s)
+    connection, rtt_ms = HTTPConnection(name, port, timeout=timeout_s), None
     try:
         connection.sock = socket.create_connection((address, port), timeout_s)
         if parts.scheme == "https":
             connection.sock = ssl.create_default_context().wrap_socket(connection.sock, server_hostname=name)
-        time.sleep(_GAP_S)
+        rtt_ms = min(_measure_rtts(address, port, timeout_s))
         # As browsers do, only what HTTP cannot send is encoded: the URL may be encoded already.
         target = quote((parts.path or "/") + (f"?{parts.query}" if parts.query else ""), safe=string.punctuation)
         readings = [_read_once(connection, target) for _ in range(1 + _READS_AGAIN)]
     except (OSError, HTTPException, ValueError) as error:
-        return ContentSeen(rtt_ms, problem=str(error) or type(error).__name__)
+        is_silent = rtt_ms is None and isinstance(error, TimeoutError)
+        return ContentSeen(rtt_ms, problem="it does not answer" if is_silent else str(error) or type(error).__name__)
     finally:
         connection.close()
     first_reading, later_readings = readings[0], readings[1:]
@@ -66,16 +66,13 @@ def read_content(url: str, address: str, timeout_s: float) -> ContentSeen:
     )  # fmt: skip
 
 
-def _measure_rtt_ms(address: str, port: int, timeout_s: float) -> float | None:
-    """Return the shortest of ten round trips, or None if the first is not answered."""
-    if (least_ms := connect_ms(address, port, timeout_s)) is None:
-        return None
-    for _ in range(_CONNECTS - 1):
-        time.sleep(_GAP_S)
-        if (rtt_ms := connect_ms(address, port, timeout_s)) is not None:
-            least_ms = min(least_ms, rtt_ms)
-    time.sleep(_GAP_S)
-    return least_ms
+def _measure_rtts(address: str, port: int, timeout_s: float) -> list[float]:
+    """Return the round trips in milliseconds. Raises TimeoutError if there are none."""
+    request = {"addresses": [address], "port": port, "timeout_s": timeout_s, "controls": []}
+    rtts: list[float] = measure(request | {"connects": _CONNECTS, "gap_s": _GAP_S})["rtts"][address]
+    if not rtts:
+        raise TimeoutError
+    return rtts
 
 
 def _read_once(connection: HTTPConnection, target: str) -> tuple[float, float | None, bool]:

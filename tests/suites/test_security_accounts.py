@@ -189,10 +189,9 @@ def open_drive(api: str) -> Iterator[tuple[Inquiry, EmulatorService]]:
         providers = []
         for number in (1, 2, 3):
             endpoint = service.open_account(number)
-            driver: Any = connect_driver(ProviderSpec.parse(api), endpoint)
-            driver.mkdir("/run")
-            pair = driver, Provided(api, endpoint, profile="ideal")
+            pair: Any = connect_driver(ProviderSpec.parse(api), endpoint), Provided(api, endpoint, profile="ideal")
             providers.append(Provider(f"emulated:{api}", open=partial(tuple, pair)))
+            providers[-1].driver.mkdir("/run")  # by the provider, which closes only a driver that it has given
         inquiry = Inquiry(
             providers[0], "/run", "truth", lambda: None, lambda _: None,
             lambda number: nullcontext(providers[number - 1]),

@@ -46,6 +46,8 @@ test: lint types testbed-quick ## lint, types and the tests that are not slow (a
 	$(TRUTHS) -m "truth and not slow" $(ARGS) || [ $$? -eq 5 ]
 
 test-all: ENDED_AFTER_S = 3600
+# Slow tests wait more than others: for clients that stand still, and for what does not answer.
+test-all: WORKERS = 5
 test-all: lint types testbed-all ## lint, types, every test, and the quick ones again without docstrings as another user
 	$(TESTS) --hypothesis-profile=thorough -m "not truth" $(ARGS)
 	$(TRUTHS) --hypothesis-profile=thorough -m truth $(ARGS) || [ $$? -eq 5 ]

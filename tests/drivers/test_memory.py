@@ -35,6 +35,8 @@ TREES = [scheme for scheme in TABLE if scheme not in RECIPES and streams(scheme)
 """All other drivers that stream, so that a newly added one is tested, too."""
 TREE_SIZE_BYTES = 256 * MIB
 """Less than for stores, since emulators keep everything in memory. A driver's own growth still shows."""
+SLOW_STORES = {"gcs"}
+"""Their server for tests copies the whole file for each part: 1 GiB takes four minutes. They get the size of trees."""
 MOST_BYTES = 100 * MIB
 HANG_S = 900.0
 
@@ -54,12 +56,12 @@ class Zeros:
         return bytes(max(0, min(length, self.size_bytes - offset)))
 
 def folders():
-    return [pathlib.Path("/proc", str(each.pid)) for each in (me, *me.children(recursive=True))]
+    return [pathlib.Path("/proc", str(process.pid)) for process in (me, *me.children(recursive=True))]
 
 def peak():
     # Not getrusage's: a child's begins with its parent's.
-    told = [(folder / "status").read_text().partition("VmHWM:")[2] for folder in folders()]
-    return sum(int(each.split()[0]) * 1024 for each in told if each)
+    peaks = [(folder / "status").read_text().partition("VmHWM:")[2] for folder in folders()]
+    return sum(int(text.split()[0]) * 1024 for text in peaks if text)
 
 def transfer(path, size_bytes):
     driver.put(path, Zeros(size_bytes))
@@ -102,7 +104,7 @@ def test_memory_of_a_store_stays_flat(scheme: str) -> None:
         pytest.skip(missing)
     with CommandService(recipe) as service:
         provided = Provided(f"{scheme}://{recipe.target}", service.start())
-        assert_flat(provided.plain(), SIZE_BYTES)
+        assert_flat(provided.plain(), TREE_SIZE_BYTES if scheme in SLOW_STORES else SIZE_BYTES)
 
 
 @pytest.mark.slow

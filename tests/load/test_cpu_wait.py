@@ -25,6 +25,8 @@ pytestmark = pytest.mark.skipif(
 
 NO_PROCESS = 2**22 + 1
 """More than the largest process id that Linux gives."""
+OWN_CHILD = NO_PROCESS + 1
+"""Stands for a process of a test. This process itself may have hundreds of threads, of which not all are read."""
 
 BUSY = """
 import os, sys, time
@@ -373,16 +375,19 @@ def test_all_descriptors_of_a_sampler_are_closed(clients: list[int]) -> None:
     ([NO_PROCESS], [], "this system does not count how long threads wait for a CPU"),
     ([], [NO_PROCESS], "this system does not count how long threads wait for a CPU"),
     ([], [], "this system does not count how long threads wait for a CPU"),
-    ([], [os.getpid()], "the server is not a process of this run, so only the client is known"),
-    ([os.getpid()], [0], "agents on other hosts are not read"),
+    ([], [OWN_CHILD], "the server is not a process of this run, so only the client is known"),
+    ([OWN_CHILD], [0], "agents on other hosts are not read"),
 ])  # fmt: skip
 def test_stop_returns_a_remark_on_unknown_waits(services: list[int], clients: list[int], why: str) -> None:
-    series = WaitSampler(services, clients).stop()
+    with start_process(SERVICE, max(os.sched_getaffinity(0))) as child:
+        pids = [[child.pid if pid == OWN_CHILD else pid for pid in side] for side in (services, clients)]
+        series = WaitSampler(*pids).stop()
     assert series.why == why
     assert len(series.time_ns) == len(series.waited_ns) >= 2
 
 
 def test_no_remark_with_a_service_and_a_client_of_this_run() -> None:
-    """The client is a process of this test, because an ancestor of this process may have hundreds of threads."""
-    with start_process(SERVICE, max(os.sched_getaffinity(0))) as client:
-        assert WaitSampler([os.getpid()], [client.pid]).stop().why == ""
+    """Both are processes of this test, because this process and its ancestors may have hundreds of threads."""
+    cpu = max(os.sched_getaffinity(0))
+    with start_process(SERVICE, cpu) as service, start_process(SERVICE, cpu) as client:
+        assert WaitSampler([service.pid], [client.pid]).stop().why == ""

@@ -53,6 +53,7 @@ def test_traffic_of_copies_excludes_another_program(lab: Lab, tmp_path: Path) ->
 
 
 @pytest.mark.slow
+@pytest.mark.truth  # beside busy processes, the pauses that show chunks may not be told from others
 @pytest.mark.parametrize("switches", ["", f"{SWITCHES}&"], ids=["none", "all"])
 def test_verdicts_match_the_settings_of_the_client(lab: Lab, tmp_path: Path, switches: str) -> None:
     """Its connection was open before, as a desktop client's is."""

@@ -8,6 +8,7 @@ and that no secret is in any output, although the server puts the whole request 
 
 from __future__ import annotations
 
+import gc
 import logging
 import ssl
 import traceback
@@ -28,6 +29,11 @@ from tests.limits import HANG_S
 
 from .rows import EITHER, JSON, ROWS, WITHOUT_HTTP, Row
 from .server import Answer, FaultServer, fault_server
+
+# httplib2 leaves the socket of a refused connection to the interpreter.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Exception ignored in. <socket.socket:pytest.PytestUnraisableExceptionWarning"
+)
 
 K = ErrorKind
 SHORT = "timeout_s=0.5"
@@ -187,6 +193,7 @@ def connect(scheme: str, server: FaultServer, door: str = "right", params: str =
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultServer]:
     with fault_server(tmp_path_factory.mktemp("faults")) as running:
         yield running
+    gc.collect()  # the sockets that were left, before the tests of another file begin
 
 
 @pytest.fixture(autouse=True)
@@ -325,8 +332,6 @@ def outputs(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str])
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 @pytest.mark.parametrize("scheme", schemes(QUICK))
-# httplib2 leaves the socket of a refused connection to the interpreter.
-@pytest.mark.filterwarnings("ignore:Exception ignored in. <socket.socket:pytest.PytestUnraisableExceptionWarning")
 def test_fault(scheme: str, fault: Fault, server: FaultServer, clients: Clients, outputs: Callable[[], str]) -> None:
     row, problems = ROWS[scheme], list[str]()
     client = clients(scheme, fault.door, is_fresh=fault.is_fresh)
@@ -386,7 +391,6 @@ DIFFER = [
 
 
 @pytest.mark.parametrize("scheme", schemes(QUICK))
-@pytest.mark.filterwarnings("ignore:Exception ignored in. <socket.socket:pytest.PytestUnraisableExceptionWarning")
 def test_errors_of_one_kind_have_one_text(scheme: str, server: FaultServer, clients: Clients) -> None:
     """If the details of errors differed between two files, they could not be counted."""
     problems = []

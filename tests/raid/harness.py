@@ -33,8 +33,9 @@ class Child:
         self.fails_when.set()
         self.frozen: set[str] = set()
         self.fails_late: dict[str, ErrorKind] = {}  # once, after it was frozen
-        self.thawed, self.has_frozen, self.is_closed = threading.Event(), threading.Event(), threading.Event()
+        self.thawed, self.has_frozen = threading.Event(), threading.Event()
         self.called_verbs: list[str] = []
+        self.closings = 0
         self.after_put: Any = None
 
     def _cause_fault(self, verb: str, path: str) -> None:
@@ -77,7 +78,7 @@ class Child:
         self._folder.mkdir(path)
 
     def close(self) -> None:
-        self.is_closed.set()
+        self.closings += 1
         self.thawed.set()
 
     @property

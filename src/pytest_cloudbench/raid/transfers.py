@@ -159,15 +159,16 @@ class Children:
         return f"{self.folder.rstrip('/')}/{name}"
 
     def close(self) -> None:
-        """End the threads, each child's after its last transfer, and close the drivers then.
+        """End the threads, and close each child's driver after its last transfer, which may still open a connection.
 
-        A driver cannot close a connection that one of its transfers opens later. A child that hangs is waited for
-        only shortly.
+        A driver that still has transfers after a second is closed at once, which ends what hangs, and again after the
+        last of them.
         """
         closed = [threads.close(driver.close) for driver, threads in zip(self.drivers, self._threads, strict=True)]
         until_ns = clock.due_ns(_CLOSE_S)
-        for is_closed in closed:
-            is_closed.wait(max(0, until_ns - clock.now_ns()) / 1e9)
+        for driver, is_closed in zip(self.drivers, closed, strict=True):
+            if not is_closed.wait(max(0, until_ns - clock.now_ns()) / 1e9):
+                driver.close()
 
     # --- transfers ------------------------------------------------------------------------------------
 

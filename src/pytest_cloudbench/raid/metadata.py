@@ -177,6 +177,8 @@ class Metadata(Database):
                     db.execute(statement)
                 self.put_setting("layout", self.setting("layout") or str(_LAYOUT))
         layout = self._convert_layout() if self.setting("layout") in {"1", "2"} else self.setting("layout")
+        if layout is None or not layout.isdecimal():
+            raise Damaged("its layout is no number")
         if layout != str(_LAYOUT):
             detail = (
                 f"{self._path}: has layout {layout}, and this version of pytest-cloudbench reads up to {_LAYOUT}; "

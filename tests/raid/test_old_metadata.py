@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import shutil
 import signal
 import sqlite3
@@ -424,8 +423,7 @@ def test_damaged_metadata_error_names_the_command_to_rebuild_it(
         refusal = str(error)
     else:
         refusal = ""
-    # Damage can make the layout another number, and then the file is to be rebuilt or the program updated.
-    assert not refusal or re.search(f"rebuild (it|the file) with: cloudbench raid recover {array_folder.file}", refusal)
+    assert not refusal or f"rebuild it with: cloudbench raid recover {array_folder.file}" in refusal
     assert "\n" not in refusal
     assert recover_and_read(array_folder) == contents
     assert "5 objects" in capsys.readouterr().out

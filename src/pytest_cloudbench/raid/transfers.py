@@ -131,7 +131,7 @@ class Children:
     ) -> None:
         self.drivers, self.names, self.folder, self.rates = drivers, names, folder, rates
         self._master, self.buffers = master, Buffers()
-        self._threads = [_ChildThreads(f"raid-{number}") for number in range(len(drivers))]
+        self._threads = [_ChildThreads(f"raid-{number}", driver.close) for number, driver in enumerate(drivers)]
         self._small_writes_ns = [_MOST_NS] * len(drivers)
         self._counts = [driver.requests if isinstance(driver, Counting) else None for driver in drivers]
 
@@ -164,7 +164,7 @@ class Children:
         A driver that still has transfers after a second is closed at once, which ends what hangs, and again after the
         last of them.
         """
-        closed = [threads.close(driver.close) for driver, threads in zip(self.drivers, self._threads, strict=True)]
+        closed = [threads.close() for threads in self._threads]
         until_ns = clock.due_ns(_CLOSE_S)
         for driver, is_closed in zip(self.drivers, closed, strict=True):
             if not is_closed.wait(max(0, until_ns - clock.now_ns()) / 1e9):
@@ -337,14 +337,16 @@ class Children:
 
 
 class _ChildThreads:
-    """One child's threads: as many as there is work for, up to a bound. Threads that are idle for long end."""
+    """One child's threads: as many as there is work for, up to a bound. Threads that are idle for long end.
 
-    def __init__(self, name: str) -> None:
-        self._name, self._lock = name, threading.Lock()
+    ``close_driver`` is called when the threads are closed, by the last that ends.
+    """
+
+    def __init__(self, name: str, close_driver: Callable[[], None]) -> None:
+        self._name, self._close_driver, self._lock = name, close_driver, threading.Lock()
         self._tasks: SimpleQueue[tuple[Callable[[], None], int] | None] = SimpleQueue()
         self._count = self._idle = self._waiting = 0
         self._is_closed = False
-        self._at_end: Callable[[], None] = lambda: None
         self._has_ended = threading.Event()
         self.queued_bytes = 0
 
@@ -359,10 +361,10 @@ class _ChildThreads:
         if starts:
             threading.Thread(target=self._work, name=self._name, daemon=True).start()
 
-    def close(self, at_end: Callable[[], None]) -> threading.Event:
-        """End the threads when their work is done. Returns the event that is set after the last calls ``at_end``."""
+    def close(self) -> threading.Event:
+        """End the threads when their work is done. Returns the event that is set once the driver is closed."""
         with self._lock:
-            self._is_closed, self._at_end = True, at_end
+            self._is_closed = True
             count = self._count
         for _ in range(count):
             self._tasks.put(None)
@@ -372,7 +374,7 @@ class _ChildThreads:
 
     def _end(self) -> None:
         try:
-            self._at_end()
+            self._close_driver()
         finally:
             self._has_ended.set()
 

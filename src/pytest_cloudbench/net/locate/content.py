@@ -68,8 +68,10 @@ def read_content(url: str, address: str, timeout_s: float) -> ContentSeen:
 
 def _measure_rtts(address: str, port: int, timeout_s: float) -> list[float]:
     """Return the round trips in milliseconds. Raises TimeoutError if there are none."""
-    request = {"addresses": [address], "port": port, "timeout_s": timeout_s, "controls": []}
-    rtts: list[float] = measure(request | {"connects": _CONNECTS, "gap_s": _GAP_S})["rtts"][address]
+    rtts: list[float] = measure({
+        "addresses": [address], "port": port, "connects": _CONNECTS, "gap_s": _GAP_S, "timeout_s": timeout_s,
+        "controls": [],
+    })["rtts"][address]  # fmt: skip
     if not rtts:
         raise TimeoutError
     return rtts

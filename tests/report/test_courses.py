@@ -10,6 +10,7 @@ import pytest
 
 from pytest_cloudbench.report.figures import WIDTH, Figure, families
 from pytest_cloudbench.report.gathering import Measurement, gather_runs
+from pytest_cloudbench.report.quantities import format_short_share
 from tests.report.stored import HOSTILE, entry, path_points, store
 from tests.report.test_figures import gather_entries, only_figure, texts
 
@@ -82,6 +83,18 @@ def test_long_log_is_drawn_from_means_of_parts(tmp_path: Path) -> None:
     assert list(figure.rows[-1]) == ["reference", 14_400.0, 1.0]
     assert list(figure.rows[100]) == ["reference", 7200.0, 0.5]
     assert figure.notes == []
+
+
+def test_small_values_are_drawn_and_the_mean_is_of_all_values(tmp_path: Path) -> None:
+    shares = [3e-5, 4e-5]
+    small = entry(tmp_path, f"{BATCHING}::test_cpu", "reference", cpu_shares=shares, cpu_shares_at_s=[1.0, 2.0],
+                  published={})  # fmt: skip
+    figure = only_figure(families.draw_figures(gather_entries(tmp_path, small)), "cpu-shares-over-time")
+    assert [row[2] for row in figure.rows] == shares
+    many = entry(tmp_path, f"{BATCHING}::test_cpu", "reference", cpu_shares=[0.0] * 200 + [1.0], published={},
+                 cpu_shares_at_s=[float(number) for number in range(201)])  # fmt: skip
+    figure = only_figure(families.draw_figures(gather_entries(tmp_path, many)), "cpu-shares-over-time")
+    assert f"reference: {format_short_share(1 / 201)} on average" in figure.description
 
 
 @pytest.mark.parametrize(("test", "changes", "why"), [

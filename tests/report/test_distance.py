@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench.judge.expect import ClaimBounds, Expectation, find_bounds, judge_expectation
-from pytest_cloudbench.report.distance import compare_with_published, format_bounds
+from pytest_cloudbench.report.distance import compare_with_published, format_bounds, format_distance
 from pytest_cloudbench.report.published import render_table as render_published
 from pytest_cloudbench.report.table import render
 from pytest_cloudbench.results.published import add_measured, load_table
@@ -48,6 +48,12 @@ def test_bounds_have_the_unit_of_the_value(bounds: ClaimBounds | None, unit: str
 def test_terminal_shows_distance_and_allowed_range() -> None:
     finding = Finding(info(loss_rate=0.06, published={"loss_rate": 0.0, "source": "thesis"}, expectations=[CLAIM]))
     assert any(line.strip().endswith(LINE) for line in render([finding], 200))
+
+
+def test_a_small_ratio_is_not_shown_as_zero() -> None:
+    assert format_distance(0.012, 9.0, "s") == "0.00133 x"
+    assert format_distance(9.0, 12.0, "s") == "0.75 x"
+    assert format_distance(0.0, 12.0, "s") == "0.00 x"
 
 
 def test_unmeasured_value_is_a_dash() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pytest_cloudbench import Curve, Suite
 from pytest_cloudbench.report.figures import WIDTH, Figure, families
 from pytest_cloudbench.report.gathering import Measurement, gather_runs
 from pytest_cloudbench.report.quantities import format_seconds, format_short_share
@@ -67,6 +68,21 @@ def test_knee_is_marked_and_described(tmp_path: Path) -> None:
     assert "a: knee threads 5" in figure.description
     assert "knee: 5" in texts(figure)
     assert [row[1:3] for row in figure.rows] == [[1.0, 8.0], [5.0, 2.0], [9.0, 2.0]]
+
+
+@pytest.mark.parametrize("values", [[1, 4, "auto"], ["auto", 1, 4]])
+def test_a_curve_over_numbers_and_names_has_each_point_above_its_label(values: list[Any], tmp_path: Path) -> None:
+    declared = Suite("mine", (Curve("test_it", "threads", "elapsed", "Time", "By threads."),)).about("test_it").plain()
+    entries = [
+        entry(tmp_path, "mine/test_mine.py::test_it", "a", threads=value, elapsed=1.0 + number, suite=declared)
+        for number, value in enumerate(values)
+    ]
+    figure = only_figure(families.draw_figures(gather_entries(tmp_path, *entries)), "elapsed-by-threads")
+    drawing = figure.draw(WIDTH).to_svg()
+    dots = re.findall(r'<path d="M([0-9.]+) [^"]+" class="dot d0" data-tip="a,(?: threads)? (auto|1|4):', drawing)
+    labels = re.findall(r'<text x="([^"]+)" y="[^"]+" class="middle">(auto|1|4)<', drawing)
+    assert len(dots) == len(values)
+    assert sorted(dots) == sorted(labels)
 
 
 def test_segment_curve_uses_medians_of_repeats(tmp_path: Path) -> None:
@@ -144,6 +160,20 @@ def test_unknown_test_has_no_figures(tmp_path: Path) -> None:
 )
 def test_scales_map_values_to_positions(scale: Log | Linear | Tail, value: float, position: float) -> None:
     assert scale.position(value) == pytest.approx(position)
+
+
+@pytest.mark.parametrize("span", [1.05, 1.3, 1.6, 2.0, 3.0, 9.0])
+@pytest.mark.parametrize("low", [0.0024, 0.024, 0.03, 0.5, 1.0, 7.0])
+def test_a_logarithmic_scale_has_two_labels_at_least(low: float, span: float) -> None:
+    scale = Log(low * 0.8, low * span * 1.25, format_seconds)
+    ticks = scale.ticks(4)
+    assert 2 <= len(ticks) <= 4
+    assert all(low * 0.8 - 1e-9 <= value <= low * span * 1.25 + 1e-9 for value, _ in ticks)
+    assert len({text for _, text in ticks}) == len(ticks)
+
+
+def test_numbers_that_differ_by_rounding_have_a_scale() -> None:
+    assert Linear(0.3, 0.1 + 0.2).position(0.3) == 0.0
 
 
 def test_tick_labels_are_round() -> None:

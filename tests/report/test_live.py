@@ -179,7 +179,7 @@ def test_experiments_have_state_and_duration(clock: Clock) -> None:
         ExperimentRow("a.py::test_b", "running", 5.0),
         ExperimentRow("a.py::test_c", "waiting", None),
     )
-    assert (overview.count(), overview.elapsed_s) == ("1 of 3 experiments done, 1 running, 1 waiting", 12.0)
+    assert (overview.describe_counts(), overview.elapsed_s) == ("1 of 3 experiments done, 1 running, 1 waiting", 12.0)
 
 
 RUNNING = Progress("a.py::test_it[x]", 1234, 12, 3, 5000, 50, 14.2, 87.4, 0.3104, 0.12, 0.002, 43.2, 50)

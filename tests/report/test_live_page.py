@@ -16,7 +16,7 @@ import pytest
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.report.live import AgentReport, ExperimentRow, Meter, Overview, Progress
 from pytest_cloudbench.report.live_digest import LiveDigests
-from pytest_cloudbench.report.live_page import LivePage
+from pytest_cloudbench.report.live_page import LivePage, list_host_headers
 from pytest_cloudbench.support.clock import wait_for
 from tests.fleet.harness import FOLDER, lab_in
 from tests.limits import HANG_S
@@ -329,3 +329,8 @@ def test_bad_port_is_a_usage_error(tmp_path: Path) -> None:
         run = lab.write(_BODY).run(*FOLDER, "--cloudbench-live", "70000")
         assert run.status == 4
         assert run.lines_with("--cloudbench-live 70000: expected a port from 0 to 65535")
+
+
+def test_the_usual_port_may_be_missing_from_the_host_header() -> None:
+    assert list_host_headers(80) == {"127.0.0.1:80", "localhost:80", "127.0.0.1", "localhost"}
+    assert list_host_headers(8080) == {"127.0.0.1:8080", "localhost:8080"}

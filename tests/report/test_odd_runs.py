@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench.commands import cli
+from pytest_cloudbench.results import parquet
 from tests.report.stored import entry, operations, store
 from tests.results.stored_runs import info
 
@@ -86,6 +87,19 @@ def test_odd_values_of_entries_raise_no_traceback(odd: Any, folder: Path, capfd:
         store(folder / f"{number:04}_run.json", odd_entries)
     run_all(capfd)
     assert "test_more" in Path("page.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "a\0b", "\ud800", "records.parquet"])
+def test_odd_files_of_records_are_named_and_not_drawn(
+    name: str, folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    columns = [parquet.Column(column, parquet.TEXT) for column in ("scheduled_ns", "end_ns", "outcome")]
+    with (folder / "records.parquet").open("wb") as file:
+        parquet.write(file, columns, [[["a"], ["b"], ["ok"]]], {})
+    store(folder / "0001_run.json", [entry(folder, "test_it.py::test_put", "emulated:ideal", ops_file=name)])
+    assert cli.main(["report", "last", "-o", "page.html", "--storage", "results"]) == 0
+    assert "not drawn" in Path("page.html").read_text(encoding="utf-8")
+    assert "Traceback" not in capfd.readouterr().err
 
 
 @pytest.mark.quick_cases(1)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench.report import quantities
+from pytest_cloudbench.report.hosts import describe_line
 from pytest_cloudbench.report.table import column_of
 
 
@@ -30,6 +31,8 @@ def test_numbers_have_no_exponent(value: float, shown: str) -> None:
         (0.99998, "99.998 %"),
         (0.00002, "0.002 %"),
         (0.99655, "99.655 %"),
+        (3e-7, "0.00003 %"),
+        (0.9999997, "99.99997 %"),
     ],
 )
 def test_shares_near_zero_and_one_are_distinct(value: float, shown: str) -> None:
@@ -60,6 +63,11 @@ def test_bytes_have_a_suitable_unit() -> None:
     assert quantities.format_with_unit(21_370.4, "bytes") == "21.4 kB"
     title, _, show = column_of("wire_bytes_per_op")
     assert (title, show(21_370.4)) == ("wire bytes per op", "21.4 kB")
+
+
+def test_long_round_trips_have_no_exponent() -> None:
+    line = {"round_trip_min_s": 1.5, "provider": "s3", "date": "2026-11-29"}
+    assert describe_line(line).startswith("1,500 ms ")
 
 
 @pytest.mark.parametrize("seconds", [0.0061712, 0.059321, 0.21549, 0.2155, 0.99])

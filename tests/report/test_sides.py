@@ -54,6 +54,12 @@ def test_unbounded_interval_is_a_dash() -> None:
     assert versus.comparison_cells(comparison)[0][3] == "+5.0 % [-, -]"
 
 
+def test_a_large_change_has_all_its_bounds() -> None:
+    comparison = comparison_info()["versus"]
+    comparison["differences"] = {"quiet_p50": difference(12.0, 11.0, 13.5, "A better")}
+    assert versus.comparison_cells(comparison)[0][3] == "+1,200.0 % [+1,100.0, +inf]"
+
+
 def measurement(tmp_path: Path, **changes: Any) -> Measurement:
     (measurement,) = gather_runs([store(tmp_path, 1, {f"{TEST}[a-vs-b]": comparison_info(**changes)})]).measurements
     return measurement

@@ -42,6 +42,12 @@ def test_broken_experiment_comes_first_with_reason() -> None:
     assert "<br>Emulated services measure the client and the loopback, not the service." in lines
 
 
+def test_a_failed_test_is_broken_whatever_was_expected() -> None:
+    lines = summary_lines(("t", info(outcome="failed")), ("u", info(outcome="failed", verdict="inconclusive")))
+    assert "**2 experiments: 1 broken, 1 inconclusive**" in lines
+    assert lines[lines.index("### Broken") + 2] == "- `t`: the test failed"
+
+
 def test_doubts_are_marked_and_listed() -> None:
     lines = summary_lines(("t", info(doubts=["engine saturated"], verdict="inconclusive", emulated=False)))
     assert any("⚠️ inconclusive | `t` **?** |" in line for line in lines)

@@ -37,7 +37,9 @@ def format_size(count: float | None) -> str:
 def _format_seconds(value: float | None) -> str:
     if value is None:
         return "-"
-    return f"{value * 1e3:.3g} ms" if value < 1 else f"{value:,.3f} s"
+    from pytest_cloudbench.report.quantities import format_number
+
+    return f"{format_number(value * 1e3)} ms" if value < 0.9995 else f"{value:,.3f} s"
 
 
 def write_json(

@@ -85,7 +85,7 @@ class _Row:
         return median(numbers) if len(numbers) > 1 and key in METRICS else self.info.get(key)
 
     def numbers(self, key: str) -> list[float]:
-        """Return the value of each run, or nothing unless all are known."""
+        """Return a metric's value in each run. Empty if it is unknown in any of them."""
         values = [finding.info.get(key) for finding in self.findings]
         numbers = [float(value) for value in values if isinstance(value, (int, float))]
         return numbers if len(numbers) == len(values) else []

@@ -9,9 +9,9 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from math import exp, floor, log
 from pathlib import Path
-from typing import Any
 
 from pytest_cloudbench.model import Outcome, ResultsError
 from pytest_cloudbench.results import oplog
@@ -29,8 +29,6 @@ FEWEST_WAITING, MOST_SILENCES = 2, 20
 _SHORTEST_SILENCE_S = 0.25
 _SILENT_TIMES = 5.0
 """In a silence, no operation ends for a quarter of a second and five median response times, while two or more wait."""
-
-_COLUMNS = ("scheduled_ns", "start_ns", "end_ns", "outcome", "size_bytes")
 
 
 class Histogram:
@@ -151,10 +149,17 @@ def longest_silences(silences: Iterable[Silence]) -> list[Silence]:
 
 
 def digest_records(paths: Sequence[Path]) -> Digest | None:
-    """Read the records of an experiment's run, or of several successive runs. Return None if there are no records.
+    """Read the records of an experiment's run, or of several successive runs, without those of warm-ups.
 
-    Raises ResultsError.
+    Returns None if there are none. Raises ResultsError, also if the files hold something else.
     """
+    try:
+        return _digest(paths)
+    except (TypeError, KeyError, OverflowError) as error:
+        raise ResultsError(f"{paths[0]}: holds no records of operations ({error})") from error
+
+
+def _digest(paths: Sequence[Path]) -> Digest | None:
     first_ns, last_ns, ops = _time_extent(paths)
     if not ops or last_ns <= first_ns:
         return None
@@ -163,9 +168,9 @@ def digest_records(paths: Sequence[Path]) -> Digest | None:
     outcomes: list[dict[str, int]] = [{} for _ in range(parts)]
     ended, waiting_changes = array("q", bytes(8 * _FINE_PARTS)), array("q", bytes(8 * (_FINE_PARTS + 1)))
     last_fine, ok = _FINE_PARTS - 1, Outcome.OK.value
-    for block in _read_blocks(paths):
-        times = zip(*(block[name] for name in ("scheduled_ns", "end_ns", "outcome")), strict=True)
-        for scheduled_ns, end_ns, outcome in times:
+    names = ("scheduled_ns", "end_ns", "outcome")
+    for block in chain.from_iterable(oplog.read_measured(path, names) for path in paths):
+        for scheduled_ns, end_ns, outcome in zip(*block.values(), strict=True):
             due, end = int((scheduled_ns - first_ns) / fine_ns), int((end_ns - first_ns) / fine_ns)
             due, end = min(due, last_fine), min(end, last_fine)
             ended[end] += 1
@@ -185,19 +190,11 @@ def digest_records(paths: Sequence[Path]) -> Digest | None:
     return Digest(edges_s, p50_s, p99_s, outcomes, overall, silences, ops)
 
 
-def _read_blocks(paths: Sequence[Path]) -> Iterator[Mapping[str, Sequence[Any]]]:
-    for path in paths:
-        try:
-            yield from oplog.read_columns(path, _COLUMNS)
-        except (TypeError, KeyError) as error:
-            raise ResultsError(f"{path}: holds no records of operations ({error})") from error
-
-
 def _time_extent(paths: Sequence[Path]) -> tuple[int, int, int]:
     """Return the first scheduled start, the last end, and the number of records."""
     firsts, lasts, ops = list[int](), list[int](), 0
     for path in paths:
-        for block in oplog.read_columns(path, ("scheduled_ns", "end_ns")):
+        for block in oplog.read_measured(path, ("scheduled_ns", "end_ns")):
             if block["end_ns"]:
                 firsts.append(min(block["scheduled_ns"]))
                 lasts.append(max(block["end_ns"]))

@@ -28,7 +28,10 @@ def format_distance(measured: float | None, published: float, unit: str) -> str:
         return format_points((measured - published) / (100 if unit == "%" else 1))
     if unit in ("yes/no", "1 is yes"):
         return "same" if bool(measured) == bool(published) else "other"
-    return f"{measured / published:.2f} x" if published > 0 else UNKNOWN
+    if published <= 0:
+        return UNKNOWN
+    ratio = measured / published
+    return f"{ratio:.2f} x" if ratio >= 0.1 or not ratio else f"{format_number(ratio)} x"
 
 
 def format_bounds(bounds: ClaimBounds | None, unit: str) -> str:

@@ -140,11 +140,15 @@ class EarlierRuns:
 
 @dataclass(slots=True)
 class GatheredRuns:
-    """All measurements of a page, a line for everything that was left out, and earlier runs if any are known."""
+    """All measurements of a page, a line for everything that was left out, and earlier runs if any are known.
+
+    ``runs`` is the number of stored runs that have measurements.
+    """
 
     measurements: list[Measurement] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     earlier: EarlierRuns | None = None
+    runs: int = 0
 
     def add_earlier(self, earlier: EarlierRuns) -> None:
         """Add stored runs for histories, if there are any."""
@@ -191,7 +195,9 @@ def gather_runs(paths: Iterable[Path], records: Sequence[Path] = ()) -> Gathered
             gathered.measurements.append(
                 _read_measurement(entry.fullname, experiment, entry.params, entry.info, run, folders)
             )
-        if not own_entries:
+        if own_entries:
+            gathered.runs += 1
+        else:
             gathered.left_out.append(f"{path}: has no entry of an experiment")
     return gathered
 
@@ -300,7 +306,14 @@ def _find_file(folders: Sequence[Path], name: str) -> Path | None:
     """
     if Path(name).is_absolute() or ".." in Path(name).parts:
         return None
-    return next((path for folder in folders if (path := folder / name).exists()), folders[0] / name)
+    return next((path for folder in folders if _exists(path := folder / name)), folders[0] / name)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a name that no file can have, or a folder that may not be searched
+        return False
 
 
 def _replace_unknown(value: Any) -> Any:

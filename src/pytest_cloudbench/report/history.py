@@ -24,7 +24,7 @@ from pytest_cloudbench.results.index import EntryRow, Index, RunRow, SidesRow
 from pytest_cloudbench.results.points import Point
 from pytest_cloudbench.support.printable import printable
 
-_BARS, _PLAIN_BARS = "▁▂▃▄▅▆▇█", "_.:-=+*#"
+_BARS, _PLAIN_BARS = "▁▂▃▄▅▆▇█", "_,:-=+*#"
 _MOST_BARS = 40
 _USUAL_METRICS = (
     "response_p50", "response_p95", "response_p99", "throughput", "failed_rate", "throttled_rate", "loss_rate",

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from pytest_cloudbench.judge.baseline import is_finite
 from pytest_cloudbench.judge.metrics import METRICS
-from pytest_cloudbench.report.quantities import UNKNOWN, format_bytes
+from pytest_cloudbench.report.quantities import UNKNOWN, format_bytes, format_milliseconds
 
 ALL_HOSTS = "all hosts"
 """The name of the row over all hosts."""
@@ -101,7 +101,7 @@ def describe_line(line: Any) -> str:
     """Return in words what an entry says of an access line: how far, how fast, to what, and when it was measured."""
     if not isinstance(line, Mapping):
         return UNKNOWN
-    parts = [f"{line['round_trip_min_s'] * 1e3:.3g} ms"] if is_finite(line.get("round_trip_min_s")) else []
+    parts = [f"{format_milliseconds(line['round_trip_min_s'])} ms"] if is_finite(line.get("round_trip_min_s")) else []
     for direction in ("up", "down"):
         way = line.get(direction)
         if isinstance(way, Mapping) and is_finite(way.get("bytes_per_s")):

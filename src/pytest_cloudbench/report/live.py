@@ -89,7 +89,7 @@ class Overview:
     progress: Progress | None
     elapsed_s: float
 
-    def count(self) -> str:
+    def describe_counts(self) -> str:
         """Return the numbers of done, running and waiting experiments, in words."""
         states = Counter(experiment.state if experiment.state in _OPEN else "done" for experiment in self.experiments)
         text = f"{states['done']} of {len(self.experiments)} experiments done"
@@ -364,7 +364,7 @@ def render_lines(overview: Overview, width: int, height: int) -> list[str]:
     running_lines = (
         [f"    {_progress_bar(progress)}", *(f"    {line}" for line in figure_lines)] if progress is not None else []
     )
-    head = f"cloudbench: {overview.count()}; {format_duration(overview.elapsed_s)}"
+    head = f"cloudbench: {overview.describe_counts()}; {format_duration(overview.elapsed_s)}"
     rows = _visible_rows(overview, max(1, height - 1 - len(running_lines)))
     all_lines = [head]
     for row in rows:

@@ -47,6 +47,12 @@ class _Drawing:
     text: str
 
 
+def list_host_headers(port: int) -> frozenset[str]:
+    """Return the Host headers of the page's address. Browsers leave the usual port out."""
+    names = ("127.0.0.1", "localhost")
+    return frozenset({*(f"{name}:{port}" for name in names), *(names if port == 80 else ())})
+
+
 class LivePage:
     """Serves the page until ``close``. Raises UsageError if the port cannot be used.
 
@@ -61,7 +67,9 @@ class LivePage:
 
     def __init__(self, port: int, read: Callable[[], Overview], digests: LiveDigests) -> None:
         self._read, self._digests = read, digests
-        self._lock, self._cached_drawings, self._count, self._next_ns = threading.Lock(), dict[str, _Drawing](), 0, 0
+        self._lock = threading.Lock()
+        self._cached_drawings: dict[str, _Drawing] = {}
+        self._drawing_count = self._next_redraw_ns = 0
         token = secrets.token_urlsafe(24)
         try:
             self._server = _Server(("127.0.0.1", port), _Handler)
@@ -69,7 +77,7 @@ class LivePage:
             why = getattr(error, "strerror", None) or error
             raise UsageError(f"--cloudbench-live {port}: {why}; choose another port, or 0 for any") from error
         bound_port = self._server.server_address[1]
-        self._server.hosts = frozenset({f"127.0.0.1:{bound_port}", f"localhost:{bound_port}"})
+        self._server.hosts = list_host_headers(bound_port)
         self._server.answer = self._answer
         self._path_prefix = f"/{token}/".encode()
         self.address = f"http://127.0.0.1:{bound_port}/{token}/"
@@ -111,22 +119,21 @@ class LivePage:
             return _Drawing(0, 0, "<p>Not measured yet.</p>")
         with self._lock:
             cached = self._cached_drawings.get(nodeid)
-            if cached is not None and (cached.version == version or now_ns() < self._next_ns):
+            if cached is not None and (cached.version == version or now_ns() < self._next_redraw_ns):
                 return cached
             begin_ns = time.thread_time_ns()
             text = "".join(
                 html.figure(figure, figure.name, "h3")
                 for figure in draw_experiment(nodeid, self._digests.digests_of(nodeid))
             )
-            self._count += 1
+            self._drawing_count += 1
             self._cached_drawings.pop(nodeid, None)
-            drawing = self._cached_drawings[nodeid] = _Drawing(
-                self._count, version, f'<div class="figs">{text}</div>' if text else "<p>No operation has ended.</p>"
-            )
+            markup = f'<div class="figs">{text}</div>' if text else "<p>No operation has ended.</p>"
+            drawing = self._cached_drawings[nodeid] = _Drawing(self._drawing_count, version, markup)
             if len(self._cached_drawings) > _MOST_CACHED:
                 del self._cached_drawings[next(iter(self._cached_drawings))]
             took_ns = time.thread_time_ns() - begin_ns
-            self._next_ns = now_ns() + max(round(_SHORTEST_REDRAW_S * 1e9), round(took_ns / _MOST_CORE_SHARE))
+            self._next_redraw_ns = now_ns() + max(round(_SHORTEST_REDRAW_S * 1e9), round(took_ns / _MOST_CORE_SHARE))
             return drawing
 
     def _experiment_list(self, overview: Overview, shown: str | None, up: str) -> str:
@@ -242,7 +249,7 @@ def _render_page(now: str, figures: str, experiments: str, nonce: str) -> str:
 def _render_now(overview: Overview, shown: str | None, drawn: int) -> str:
     """Return the part that changes often: the summary, and the progress of the running experiment if it is shown."""
     progress = overview.progress
-    parts = [f"<p>{safe(overview.count())}; {format_duration(overview.elapsed_s)}</p>"]
+    parts = [f"<p>{safe(overview.describe_counts())}; {format_duration(overview.elapsed_s)}</p>"]
     if progress is not None and progress.nodeid == shown:
         parts.append(_render_progress(progress))
     else:

@@ -24,6 +24,7 @@ from pytest_cloudbench.report.gathering import GatheredRuns, Measurement, format
 from pytest_cloudbench.report.hosts import describe_host, list_hosts, list_locations
 from pytest_cloudbench.report.html import safe
 from pytest_cloudbench.report.outcomes import ANSWERS, MARKS, list_claims
+from pytest_cloudbench.report.quantities import format_number
 from pytest_cloudbench.results.machine import THIS_MACHINE
 
 _COMMIT = re.compile("_[0-9a-f]{40}_")
@@ -356,8 +357,12 @@ def _format_distance(key: str, difference: Distance) -> str:
     low, high = sorted((difference.low, difference.high))
     unit = "points" if difference.is_points else "%"
     if not difference.is_points and METRICS[key].better == "lower" and difference.low > 1:
-        return f"{1 + difference.value:.3g} x ({1 + low:.3g} to {1 + high:.3g})"
-    return f"{difference.value * 100:+.3g} {unit} ({low * 100:.3g} to {high * 100:.3g})"
+        return f"{format_number(1 + difference.value)} x ({format_number(1 + low)} to {format_number(1 + high)})"
+    sign = "+" if difference.value >= 0 else ""
+    return (
+        f"{sign}{format_number(difference.value * 100)} {unit} "
+        f"({format_number(low * 100)} to {format_number(high * 100)})"
+    )
 
 
 def _render_footer() -> str:

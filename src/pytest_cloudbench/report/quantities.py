@@ -68,9 +68,13 @@ def format_megabytes(value: float) -> str:
 def format_share(value: float) -> str:
     """Return a fraction as a percentage with two decimals, or more where they matter: ``99.998 %`` is not all.
 
-    More are shown from 99 % on, and where two would show a value above zero as zero.
+    More are shown from 99 % on, and where two would show a value above zero as zero, or one below 100 % as all.
     """
-    text = f"{value * 100:.4f}" if 0 < abs(value) < 0.00005 or 0.99 < value < 1 else f"{value * 100:.2f}"
+    from_end = min(abs(value), abs(1 - value)) * 100
+    places = 4 if 0 < abs(value) < 0.00005 or 0.99 < value < 1 else 2
+    if places == 4 and 0 < from_end < 0.00005:
+        places = 1 - floor(log10(from_end))
+    text = f"{value * 100:.{places}f}"
     head, _, decimals = text.partition(".")
     return f"{head}.{decimals[:2]}{decimals[2:].rstrip('0')} %"
 

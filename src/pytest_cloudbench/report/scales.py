@@ -39,6 +39,8 @@ class Linear:
         self.text, self.step = text, _round_step((high - low) / 5)
         self.low = low if fixed else floor(low / self.step + 1e-9) * self.step
         self.high = high if fixed else ceil(high / self.step - 1e-9) * self.step
+        if self.high <= self.low:  # two numbers so close together that both are rounded to the same tick
+            self.low, self.high, self.step = low, low + 1.0, 0.2
 
     def position(self, value: float) -> float:
         """See ``Scale``."""
@@ -72,15 +74,24 @@ class Log:
 
     def ticks(self, limit: int) -> list[_Tick]:
         """See ``Scale``."""
-        first, last = floor(self._low - 1e-9), ceil(self._high + 1e-9)
         for factors in ((1, 2, 5), (1, 3), (1,)):
-            values = [factor * 10.0**power for power in range(first, last + 1) for factor in factors]
-            inside = [value for value in values if self._low - 1e-9 <= log10(value) <= self._high + 1e-9]
+            inside = self._values_inside(factors)
             if len(inside) <= limit:
                 break
         else:
             inside = inside[:: ceil(len(inside) / limit)]
+        if len(inside) < 2:  # a narrow scale
+            low, high = 10**self._low, 10**self._high
+            step = _round_step((high - low) / 5)
+            inside = [step * number for number in range(ceil(low / step - 1e-9), floor(high / step + 1e-9) + 1)]
+            inside = inside[:: ceil(len(inside) / min(limit, 3))]
         return [(value, self.text(value)) for value in inside]
+
+    def _values_inside(self, factors: Sequence[int]) -> list[float]:
+        """Return the products of these factors and powers of ten that are on the scale, ascending."""
+        first, last = floor(self._low - 1e-9), ceil(self._high + 1e-9)
+        values = [factor * 10.0**power for power in range(first, last + 1) for factor in factors]
+        return [value for value in values if self._low - 1e-9 <= log10(value) <= self._high + 1e-9]
 
 
 class Tail:

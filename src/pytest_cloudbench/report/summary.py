@@ -97,7 +97,9 @@ def _worst_verdict(info: Mapping[str, Any]) -> str:
     """Return the verdict by expectations or the answer of the regression gate, whichever is worse."""
     stored = (info.get("verdict"), _gate_outcome(info).get("answer"))
     verdicts = [verdict for verdict in stored if isinstance(verdict, str) and verdict in _VERDICTS]
-    return min(verdicts, key=[*_VERDICTS].index, default="none" if is_comparison(info) else _NOT_STORED)
+    worst = min(verdicts, key=[*_VERDICTS].index, default="none" if is_comparison(info) else _NOT_STORED)
+    has_failed = info.get("outcome") == "failed" and worst in ("note", "met", "none")  # for a reason of its own
+    return "broken" if has_failed else worst
 
 
 def _gate_outcome(info: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -192,10 +194,9 @@ def _unmet_lines(entries: Sequence[_Entry], verdict: str) -> Iterator[str]:
     for fullname, info in entries:
         if _worst_verdict(info) == verdict:
             gate = _text_list(_gate_outcome(info), "lines") if _gate_outcome(info).get("answer") == verdict else []
-            yield from (
-                f"{_escape_code(fullname)}: {_escape_text(line)}"
-                for line in [*_text_list(info, "expectations_unmet"), *gate]
-            )
+            lines = [*_text_list(info, "expectations_unmet"), *gate]
+            lines += ["the test failed"] if verdict == "broken" and not lines else []
+            yield from (f"{_escape_code(fullname)}: {_escape_text(line)}" for line in lines)
 
 
 def _doubt_lines(entries: Sequence[_Entry]) -> Iterator[str]:

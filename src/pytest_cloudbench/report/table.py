@@ -22,6 +22,7 @@ from pytest_cloudbench.report.quantities import (
     format_bytes,
     format_megabytes,
     format_milliseconds,
+    format_number,
     format_parameter,
     format_share,
     format_value,
@@ -87,7 +88,7 @@ _COLUMNS: tuple[_Column, ...] = (
     ("files", "files", format_value),
     ("ops", "ops", format_value),
     ("MB/s", "throughput", _if_number(format_megabytes)),
-    ("ops/s", "ops_per_s", _if_number(lambda value: f"{value:,.3g}" if value < 1000 else f"{value:,.0f}")),
+    ("ops/s", "ops_per_s", _if_number(format_number)),
     ("lost", "lost", format_value),
     _metric_column("loss_rate"),
     ("published", "published_loss_rate", _if_number(format_share)),
@@ -225,8 +226,7 @@ def operation_rows(info: Mapping[str, Any]) -> list[list[str]]:
         ops: Any = figures.get("ops")
         rates: list[Any] = [figures.get(f"{outcome}_rate") for outcome in ("throttled", "failed", "corrupt")]
         counts = [round(ops * rate) if is_finite(ops) and is_finite(rate) else None for rate in rates]
-        times = [column_of(key)[2](figures.get(key)) for key in ("response_p50", "response_p95", "response_p99")]
-        rows.append([str(name), format_value(ops), *map(format_value, counts), *times])
+        rows.append([str(name), format_value(ops), *map(format_value, counts), *_format_response_times(figures)])
     return rows
 
 
@@ -236,12 +236,16 @@ HOST_TITLES = ("host", "agents", "ops", "throttled", "failed", "corrupt", "p50 m
 def host_rows(info: Mapping[str, Any]) -> list[list[str]]:
     """Return a row below ``HOST_TITLES`` for each host that measured an entry. Empty unless several did."""
     agents = {host["name"]: host.get("agents") for host in list_hosts(info)}
-    keys = ("response_p50", "response_p95", "response_p99")
-    return [
-        [name, *map(format_value, [agents.get(name), *map(figures.get, HOST_TITLES[2:6])]),
-         *(column_of(key)[2](figures.get(key)) for key in keys)]
-        for name, figures in read_figures(info).items()
-    ]  # fmt: skip
+    rows = []
+    for name, figures in read_figures(info).items():
+        counts = [agents.get(name), *(figures.get(key) for key in ("ops", "throttled", "failed", "corrupt"))]
+        rows.append([name, *map(format_value, counts), *_format_response_times(figures)])
+    return rows
+
+
+def _format_response_times(figures: Mapping[str, Any]) -> list[str]:
+    """Return the cells of the last three of ``OPERATION_TITLES`` and ``HOST_TITLES``."""
+    return [column_of(key)[2](figures.get(key)) for key in ("response_p50", "response_p95", "response_p99")]
 
 
 def _render_operations(members: Sequence[_Finding], width: int) -> list[str]:

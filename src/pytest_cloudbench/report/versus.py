@@ -142,14 +142,16 @@ def _format_change(difference: Mapping[str, Any]) -> str:
     if difference["change"] is None:
         return "-"
     unit = " points" if difference["is_points"] else " %"
-    low, high = _format_percent(difference["low"], "-inf"), _format_percent(difference["high"], "+inf")
+    low = "-inf" if difference["low"] is None else _format_percent(difference["low"])
+    is_endless = difference["high"] is None or difference["high"] >= _ENDLESS
+    high = "+inf" if is_endless else _format_percent(difference["high"])
     if (low, high) == ("-100.0", "+inf") and not difference["is_points"]:  # an interval without information
         low = high = "-"
-    return f"{_format_percent(difference['change'], '')}{unit} [{low}, {high}]"
+    return f"{_format_percent(difference['change'])}{unit} [{low}, {high}]"
 
 
-def _format_percent(value: float | None, unknown: str) -> str:
-    return unknown if value is None or abs(value) >= _ENDLESS else f"{value * 100:+.1f}"
+def _format_percent(value: float) -> str:
+    return f"{value * 100:+,.1f}"
 
 
 def _format_margin(difference: Mapping[str, Any]) -> str:

@@ -24,6 +24,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import compress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -181,7 +182,10 @@ class RecordLog:
                 self._progress(self.count, self.throttled, self.failed, *recent)
 
     def _sample_pending(self) -> tuple[list[float], float | None]:
-        """Return an even sample of the pending records for ``progress``, whose cost is the same at any rate."""
+        """Return the response times and the greatest lateness of an even sample of the pending records.
+
+        It is a sample so that a report of the progress costs the same at any rate.
+        """
         count = len(self._pending)  # only this thread removes any
         records = [self._pending[index] for index in range(0, count, -(-count // self.samples) or 1)]
         times_s = [taken_s for record in records if (taken_s := response_s(record)) is not None]
@@ -525,22 +529,31 @@ def read_parquet(path: Path) -> OpTable:
     return OpTable.of((Op(*row) for row in zip(*(columns[name] for name in _FIELDS), strict=True)), hosts)
 
 
-def read_columns(path: Path, names: Sequence[str]) -> Iterator[Mapping[str, Sequence[Any]]]:
-    """Yield some columns of a file that ``write_parquet`` wrote, a few thousand records at a time, enumerations as
-    text.
+def read_measured(path: Path, names: Sequence[str]) -> Iterator[Mapping[str, Sequence[Any]]]:
+    """Yield some columns of a file that ``write_parquet`` wrote, without the operations of the warm-up.
 
-    A file that another program wrote is read as a whole (see ``read_parquet``). Raises ResultsError, now or on the way.
+    They come a few thousand records at a time, enumerations as text. Raises ResultsError, now or on the way.
     """
+    for block in _read_columns(path, [*names, _PHASE.name]):
+        is_measured = [phase != _WARM_UP for phase in block[_PHASE.name]]
+        yield {name: block[name] if all(is_measured) else [*compress(block[name], is_measured)] for name in names}
+
+
+def _read_columns(path: Path, names: Sequence[str]) -> Iterator[Mapping[str, Sequence[Any]]]:
+    """Yield some columns of a file. One that another program wrote is read as a whole (see ``read_parquet``)."""
+    defaults = {_PHASE.name: _MEASURED}  # schemas 1 and 2 have no such column
     try:
         with path.open("rb") as file:
-            yield from parquet.read_groups(file, names)
+            yield from parquet.read_groups(file, names, defaults)
     except parquet.NotReadable as error:
         columns, _ = _read_foreign(path, error)
+        count = len(next(iter(columns.values()), ()))
+        columns = {name: [value] * count for name, value in defaults.items()} | columns
         if missing := [name for name in names if name not in columns]:
             raise ResultsError(f"{path}: has no column {missing[0]!r}; expected records of an experiment") from None
         yield {name: columns[name] for name in names}
-    except OSError as error:
-        raise ResultsError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (OSError, ValueError) as error:  # ValueError for a name that no file can have
+        raise ResultsError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
 def _read_foreign(path: Path, reason: Exception) -> tuple[dict[str, list[Any]], dict[str, str]]:

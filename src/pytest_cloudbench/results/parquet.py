@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import repeat
 from operator import is_not
+from types import MappingProxyType
 from typing import IO, Any
 
 INT64, DOUBLE, TEXT = 2, 5, 6
@@ -185,10 +186,13 @@ def column_names(data: bytes) -> list[str]:
         return _footer_names(_read_footer(data))
 
 
-def read_groups(file: IO[bytes], wanted: Sequence[str]) -> Iterator[dict[str, list[Any]]]:
+def read_groups(
+    file: IO[bytes], wanted: Sequence[str], defaults: Mapping[str, Any] = MappingProxyType({})
+) -> Iterator[dict[str, list[Any]]]:
     """Yield some columns of one row group after the other, in the memory of one group, however large the file is.
 
-    Raises NotReadable, at once or on the way, for a file that ``write`` did not write, or one without such a column.
+    A column in ``defaults`` that the file does not have is filled with the value there. Raises NotReadable, at once or
+    on the way, for a file that ``write`` did not write, or one without any other column.
     """
     end = file.seek(0, os.SEEK_END)
     with _translate_errors():
@@ -198,17 +202,18 @@ def read_groups(file: IO[bytes], wanted: Sequence[str]) -> Iterator[dict[str, li
         file.seek(max(0, end - 8 - size))
         footer = _read_footer(_MAGIC + file.read())
         indexes = {name: index for index, name in enumerate(_footer_names(footer))}
-        if missing := [name for name in wanted if name not in indexes]:
+        if missing := [name for name in wanted if name not in indexes and name not in defaults]:
             raise NotReadable(f"has no column {missing[0]!r}")
     for group in footer.get(4, []):
         columns = {}
         with _translate_errors():
-            for name in wanted:
+            for name in indexes.keys() & wanted:
                 fields = group[1][indexes[name]][3]
                 file.seek(fields[9])
                 packed = file.read(min(fields[7], end))
                 columns[name] = _decode_chunk(packed, {**fields, 9: 0}, footer[2][1 + indexes[name]])
-        yield columns
+        count = len(next(iter(columns.values()), ()))
+        yield {name: columns[name] if name in columns else [defaults[name]] * count for name in wanted}
 
 
 @contextmanager

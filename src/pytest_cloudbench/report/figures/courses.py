@@ -32,14 +32,15 @@ def draw_courses(rows: Iterable[TimeCourse], members: Sequence[Measurement]) -> 
     """Return the figures over time for the experiments of one test function, and reasons for missing lines."""
     figures: list[Figure | str] = []
     for row in rows:
-        points_by_name = dict[str, list[_Point]]()
+        points_by_name, means = dict[str, list[_Point]](), dict[str, float]()
         for measurement in members:
             points = _course_points(row, measurement)
             if isinstance(points, str):
                 figures.append(f"{measurement.subject}: not drawn, {points}")
             else:
-                points_by_name[_course_name(measurement, members)] = points
-        figures += [_build_figure(row, members, points_by_name)] if points_by_name else []
+                name = _course_name(measurement, members)
+                points_by_name[name], means[name] = points, fmean(_read_numbers(measurement.info.get(row.values)))
+        figures += [_build_figure(row, members, points_by_name, means)] if points_by_name else []
     return figures
 
 
@@ -68,9 +69,13 @@ def _course_points(row: TimeCourse, measurement: Measurement) -> list[_Point] | 
     size = ceil(len(values) / _MOST_POINTS)  # for a log of four hours, a point is the mean of more than a minute
     parts = [slice(first, first + size) for first in range(0, len(values), size)]
     if not row.is_sum:
-        return [(times[part][-1], round(fmean(values[part]), 4)) for part in parts]
+        return [(times[part][-1], _round_digits(fmean(values[part]))) for part in parts]
     sums = list(accumulate(values))
     return [(0.0, 0.0), *((times[part][-1], sums[part][-1] / divisor) for part in parts)]
+
+
+def _round_digits(value: float) -> float:
+    return float(f"{value:.6g}")
 
 
 def _read_numbers(stored: Any) -> list[float]:
@@ -89,7 +94,9 @@ def _published_values(row: TimeCourse, members: Sequence[Measurement]) -> Iterat
                 break
 
 
-def _build_figure(row: TimeCourse, members: Sequence[Measurement], lines: Mapping[str, Sequence[_Point]]) -> Figure:
+def _build_figure(
+    row: TimeCourse, members: Sequence[Measurement], lines: Mapping[str, Sequence[_Point]], means: Mapping[str, float]
+) -> Figure:
     quotes, format_value = find_quotes(row.quotes, members), value_format(row.y)
     published_points = [
         *_published_values(row, members),
@@ -128,7 +135,9 @@ def _build_figure(row: TimeCourse, members: Sequence[Measurement], lines: Mappin
     hidden_count = len(lines) - len(shown)
     description = row.caption + (f" {hidden_count} more lines are in the numbers only." if hidden_count else "")
     description += (
-        "".join(f" {_describe_line(row, name, line)}." for name, line in shown) if len(shown) <= _MOST_DESCRIBED else ""
+        "".join(f" {_describe_line(row, name, line, means[name])}." for name, line in shown)
+        if len(shown) <= _MOST_DESCRIBED
+        else ""
     )
     rows: list[list[object]] = [[name, at_s, value] for name, line in lines.items() for at_s, value in line]
     rows += [[f"published: {words}", at_s, value] for at_s, value, words in published_points]
@@ -143,8 +152,8 @@ def _build_figure(row: TimeCourse, members: Sequence[Measurement], lines: Mappin
     return Figure(name, row.title, description, draw, ["line", "since the start, s", y_words], rows, notes)
 
 
-def _describe_line(row: TimeCourse, name: str, line: Sequence[_Point]) -> str:
+def _describe_line(row: TimeCourse, name: str, line: Sequence[_Point], mean: float) -> str:
     format_value = value_format(row.y)
     if row.is_sum:
         return f"{name}: {format_value(line[-1][1])} after {format_seconds(line[-1][0])}"
-    return f"{name}: {format_value(round(fmean(value for _, value in line), 4))} on average"
+    return f"{name}: {format_value(_round_digits(mean))} on average"

@@ -53,19 +53,20 @@ def _build_figure(row: Curve, members: Sequence[Measurement]) -> Figure | None:
     if len({point.x for point in points}) < 2:
         return None
     marks = _marked_values(row, members, lines)
-    names = [*dict.fromkeys(str(point.x) for point in points)] if isinstance(points[0].x, str) else []
+    has_names = any(isinstance(point.x, str) for point in points)
+    names = [*dict.fromkeys(str(point.x) for point in points)] if has_names else []
     published = sorted({(point.x, point.published) for point in points if point.published is not None}, key=str)
     quotes = [
         quote
         for quote in find_quotes(row.quotes, members)
-        if quote.x is None or any(quote.x == point.x for point in points)
+        if quote.x is None or any(quote.x == point.x for point in points)  # so it has a place among names, too
     ]
     is_published_mark = row.mark.startswith("published")
     format_y, shown = value_format(row.y), list(lines.items())[:SERIES]
     titles = row.x_title or _axis_title(row.x), row.y_title or _axis_title(row.y)
 
     def x_position(x: float | str) -> float:
-        return float(names.index(x)) if isinstance(x, str) else x
+        return float(names.index(str(x))) if names else float(x)
 
     def draw(width: int) -> Canvas:
         canvas = Canvas(width, 0, row.title)
@@ -93,7 +94,7 @@ def _build_figure(row: Curve, members: Sequence[Measurement]) -> Figure | None:
                     )
                 doubt = ", has doubts" if point.is_doubted else ""
                 plane.draw_dot(x, point.y, number, f"{name}, {_x_label(row, point.x)}: {format_y(point.y)}{doubt}")
-        for mark in dict.fromkeys(marks.values()):
+        for mark in dict.fromkeys(() if names else marks.values()):
             plane.draw_rule(x=mark, label=f"{row.mark.partition('_')[0]}: {mark:g}")
         canvas.height = top + 190 + 42
         return canvas

@@ -176,7 +176,7 @@ def draw_capabilities(row: Answers, members: Sequence[Measurement]) -> list[Figu
 
 
 def _draw_questions_across(canvas: Canvas, names: Sequence[str], columns: Sequence[_Answered]) -> None:
-    """Draw a line for each subject, with few questions side by side."""
+    """Draw a row for each subject, with few questions side by side."""
     left, row_height = 92.0, 34.0
     cell_width = (canvas.width - 96) / len(names)
     is_narrow = cell_width < 62
@@ -187,8 +187,8 @@ def _draw_questions_across(canvas: Canvas, names: Sequence[str], columns: Sequen
             canvas.draw_text(middle + 4, top - 4, shorten_text(name, 98), "note", turned=True)
         else:
             canvas.draw_text(middle, top - 8, shorten_text(name, cell_width), "note", "middle")
-    for line, (subject, answers, is_measured) in enumerate(columns):
-        y = top + line * row_height + (0 if is_measured else _PUBLISHED_GAP)
+    for row, (subject, answers, is_measured) in enumerate(columns):
+        y = top + row * row_height + (0 if is_measured else _PUBLISHED_GAP)
         canvas.draw_text(left - 6, y + 20, shorten_text(subject, left - 8), "value" if is_measured else "", "end")
         for index, name in enumerate(names):
             _draw_answer(canvas, left + index * cell_width, y, (cell_width, row_height), subject, name, answers)
@@ -196,17 +196,17 @@ def _draw_questions_across(canvas: Canvas, names: Sequence[str], columns: Sequen
 
 
 def _draw_questions_down(canvas: Canvas, names: Sequence[str], columns: Sequence[_Answered]) -> None:
-    """Draw a line for each question, with the subjects side by side."""
+    """Draw a row for each question, with the subjects side by side."""
     left, row_height, top = canvas.width * 0.45, 30.0, 110.0
     cell_width = (canvas.width - left - _PUBLISHED_GAP - 4) / len(columns)
-    for line, name in enumerate(names):
-        canvas.draw_text(left - 6, top + line * row_height + 18, shorten_text(name, left - 8), "", "end")
+    for row, name in enumerate(names):
+        canvas.draw_text(left - 6, top + row * row_height + 18, shorten_text(name, left - 8), "", "end")
     for index, (subject, answers, is_measured) in enumerate(columns):
         x = left + index * cell_width + (0 if is_measured else _PUBLISHED_GAP)
         style = "value" if is_measured else "note"
         canvas.draw_text(x + cell_width / 2 + 4, top - 4, shorten_text(subject, 88), style, turned=True)
-        for line, name in enumerate(names):
-            _draw_answer(canvas, x, top + line * row_height, (cell_width, row_height), subject, name, answers)
+        for row, name in enumerate(names):
+            _draw_answer(canvas, x, top + row * row_height, (cell_width, row_height), subject, name, answers)
     canvas.height = top + len(names) * row_height + 8
 
 

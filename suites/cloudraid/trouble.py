@@ -119,7 +119,7 @@ def cause_trouble(children: Sequence[TroubledChild], kind: str) -> Iterator[None
 
 
 class RandomFailures:
-    """Random failures of children: of each child with its own probability, and of all together with a shared one.
+    """Random failures of reads: of each child with its own probability, and of all together with a shared one.
 
     ``begin_operation`` decides once for an operation whether all fail together.
     """
@@ -138,6 +138,6 @@ class RandomFailures:
     def _make_check(self, failure: float) -> Callable[[str, str], object]:
         def check(verb: str, path: str) -> None:
             if verb == "get" and (self._is_outage or self._random.random() < failure):
-                raise CloudError(ErrorKind.SERVER, verb, path, detail="by chance, by the suite")
+                raise CloudError(ErrorKind.SERVER, verb, path, detail="a random failure, by the suite")
 
         return check

@@ -102,6 +102,8 @@ def parse_mix(text: str) -> dict[Verb, float]:
         name, _, weight = part.strip().partition("=")
         if name not in names or not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", weight):
             raise ValueError(f"{part!r}: expected shares of {', '.join(names)} such as put=25,get=75")
+        if names[name] in weights:
+            raise ValueError(f"{name} is given twice")
         weights[names[name]] = float(weight)
     if not sum(weights.values()):
         raise ValueError("expected a share above 0")

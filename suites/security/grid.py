@@ -136,7 +136,9 @@ def _try_repair(grid: Grid, spare: int, content: bytes, evidence: list[str], sta
     is_repaired_read, is_unrepaired_read = _reads(driver, "/kept", content), _reads(driver, "/unrepaired", content)
     others = f"repaired, then {spare} others killed"
     evidence.append(f"{others}: {'read' if is_repaired_read else 'not read'}")
-    evidence.append(f"{others}, a folder written to meanwhile: {'read' if _lists(driver) else 'not read'}")
+    evidence.append(
+        f"{others}, a folder written to meanwhile: {'read' if can_list(driver, _MEANWHILE) else 'not read'}"
+    )
     evidence.append(f"a file that was not repaired: {'read' if is_unrepaired_read else 'not read'}")
     if not is_repaired_read:
         return no(f"it survives {spare} of {total} nodes, but is not whole after a repair", evidence)
@@ -149,9 +151,10 @@ def _reads(driver: Any, path: str, content: bytes) -> bool:
     return can_read(driver, path, path.encode() + content)
 
 
-def _lists(driver: Any) -> bool:
+def can_list(driver: Any, folder: str) -> bool:
+    """Return whether a folder can be listed and has entries."""
     try:
-        return bool([*driver.list(_MEANWHILE)])
+        return bool([*driver.list(folder)])
     except CloudError:
         return False
 

@@ -116,7 +116,7 @@ def judge_traffic(
 
 
 def judge_children(schemes: Sequence[str], rulings: Sequence[Ruling]) -> Ruling:
-    """Judge a provider by those that it is made of: no if one answer is no, and yes if all are yes."""
+    """Judge a provider by those that it is made of: no if any answer is no, yes if all are yes, or else unknown."""
     evidence, by_answer = list[str](), dict[str, list[str]]()
     for number, (scheme, ruling) in enumerate(zip(schemes, rulings, strict=True), 1):
         evidence.append(f"child {number} ({scheme}): {ruling.answer}, {ruling.how}")
@@ -125,7 +125,9 @@ def judge_children(schemes: Sequence[str], rulings: Sequence[Ruling]) -> Ruling:
         return no("; ".join(by_answer["no"]), evidence)
     if "unknown" in by_answer:
         return unknown("; ".join(by_answer["unknown"]), evidence)
-    return yes(f"by each of {len(rulings)} children: {', '.join({ruling.how: '' for ruling in rulings})}", evidence)
+    return yes(
+        f"by each of {len(rulings)} children: {', '.join(dict.fromkeys(ruling.how for ruling in rulings))}", evidence
+    )
 
 
 def send_files(

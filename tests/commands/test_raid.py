@@ -164,6 +164,17 @@ def test_replace_writes_the_file_and_fills_the_new_child(arrays: Arrays, capsys:
     capsys.readouterr()
 
 
+def test_replace_keeps_the_line_endings_of_the_file(arrays: Arrays) -> None:
+    arrays.file.write_bytes(arrays.file.read_bytes().replace(b"\n", b"\r\n"))
+    before, new = arrays.file.read_bytes(), f"folder:{arrays.folder}/new"
+    make_folders(arrays.folder, [new])
+    assert arrays.run("replace", "2", new) == 0
+    assert arrays.file.read_bytes() == before.replace(f"folder:{arrays.folder}/1".encode(), new.encode())
+    changed = arrays.file.read_bytes()
+    assert arrays.run("replace", "2", f"folder:{arrays.folder}/0") == 4
+    assert arrays.file.read_bytes() == changed
+
+
 def test_replace_refuses_to_lose_objects(arrays: Arrays, capsys: pytest.CaptureFixture[str]) -> None:
     arrays.lose(0)
     before = arrays.file.read_text("utf-8")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +18,10 @@ import xdist.workermanage
 from _pytest.capture import CaptureManager
 from _pytest.tmpdir import TempPathFactory
 
+from pytest_cloudbench.drivers import BoundSpec
 from pytest_cloudbench.fleet.start.warm import Identity
+from pytest_cloudbench.plugin import warm
+from tests.limits import HANG_S
 
 from .harness import FOLDER, Lab, keys
 
@@ -195,6 +200,35 @@ def test_a_lost_worker_is_replaced_by_another_fork(lab: Lab) -> None:
     assert is_forked(lab.folder), run.text
 
 
+def test_no_process_is_left_although_another_plugin_raises_at_the_end(lab: Lab) -> None:
+    lab.write(WHO)
+    lab.write(
+        """
+        def pytest_sessionfinish(session):
+            if not hasattr(session.config, "workerinput"):
+                raise KeyboardInterrupt
+        """,
+        "conftest.py",
+    )
+    lab.write(
+        """
+        import json, sys
+        from pathlib import Path
+        import psutil, pytest
+
+        try:
+            pytest.main([*sys.argv[1:]])
+        finally:
+            left = [process.cmdline() for process in psutil.Process().children(recursive=True)]
+            Path("left.json").write_text(json.dumps(left))
+        """,
+        "program.py",
+    )
+    options = ("-n", "2", "--provider", "emulated:ideal", "-p", "no:cacheprovider")
+    subprocess.run([sys.executable, "program.py", *options], cwd=lab.folder, check=False, timeout=HANG_S)
+    assert json.loads((lab.folder / "left.json").read_text()) == []
+
+
 @pytest.mark.slow
 def test_a_broken_conftest_says_the_same_both_ways(lab: Lab) -> None:
     lab.write(WHO).write(
@@ -246,6 +280,19 @@ MIXED = """
     @pytest.mark.parametrize("number", range(2))
     def test_grouped(number): pass
 """
+
+
+def test_a_library_that_cannot_be_imported_does_not_end_the_warm_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts = []
+
+    def fail(bound: BoundSpec) -> None:
+        attempts.append(bound.spec.scheme)
+        raise ImportError("no such symbol")
+
+    monkeypatch.setattr(BoundSpec, "load_libraries", fail)
+    item = SimpleNamespace(callspec=SimpleNamespace(params={"provider": "folder:/tmp"}))
+    warm.preload(SimpleNamespace(items=[item]))  # type: ignore[arg-type]  # of a session, only its items are read
+    assert attempts == ["folder"]
 
 
 @pytest.mark.quick_cases(1)

@@ -69,6 +69,13 @@ def test_only_a_server_on_this_machine_may_want_no_credentials(monkeypatch: pyte
             load_credentials(bind(ProviderSpec.parse(spec)))
 
 
+def test_incomplete_credentials_of_a_server_on_this_machine_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CLOUDBENCH_WEBDAV_PASSWORD", raising=False)
+    monkeypatch.setenv("CLOUDBENCH_WEBDAV_USER", "me")
+    with pytest.raises(CredentialsError, match="has user only, which is not enough"):
+        load_credentials(bind(ProviderSpec.parse("webdav://localhost/x?tls=0")))
+
+
 @pytest.fixture
 def open_server(tmp_path: Path) -> Iterator[str]:
     """The spec of a WebDAV server that needs no login."""

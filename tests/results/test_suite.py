@@ -28,9 +28,11 @@ from pytest_cloudbench import (
     UsageError,
     Verb,
 )
+from pytest_cloudbench.commands.cli import main
 from pytest_cloudbench.judge import metrics
 from pytest_cloudbench.results import installed, published
 from pytest_cloudbench.results.suite import read_declared, read_titles
+from tests.report.stored import entry, store
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = PublishedTable(
@@ -153,6 +155,20 @@ def test_every_suite_that_ships_and_declares_something_is_found() -> None:
     assert {name: suite.name for name, suite in installed.installed_suites().items()} == {
         name: name for name in declaring
     }
+
+
+@pytest.mark.usefixtures("fresh")
+def test_broken_suites_do_not_change_the_number_of_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "broken_suite.py").write_text("1 / 0\n")
+    write_entry_points(tmp_path, "broken = broken_suite", "missing = missing_suite")
+    monkeypatch.syspath_prepend(tmp_path)
+    run = store(tmp_path / "0001_r.json", [entry(tmp_path, "test_it", "emulated:ideal", (), {"sensors": 3})])
+    assert main(["report", str(run), "-o", str(tmp_path / "page.html")]) == 0
+    output = capsys.readouterr().out
+    assert output.count("left out: suite") == 2
+    assert "1 experiment of 1 run," in output
 
 
 @pytest.mark.usefixtures("fresh")

@@ -18,7 +18,7 @@ import pytest
 
 from pytest_cloudbench.commands.cli import main
 from pytest_cloudbench.model import UsageError
-from pytest_cloudbench.savingbox.batching.batcher import BatchRules, Change, pushes
+from pytest_cloudbench.savingbox.batching.batcher import Batcher, BatchRules, Change, pushes
 from pytest_cloudbench.savingbox.box import Event, SavingBox, read_status, state_path
 from pytest_cloudbench.savingbox.engine import Trouble
 from pytest_cloudbench.savingbox.side import FolderSide
@@ -111,7 +111,7 @@ def test_as_many_pushes_as_the_rules_give(running: Running, home: Path) -> None:
     running.wait(lambda: path.read_bytes() == (home / "sync/log").read_bytes())
     if max(change.at_ns - due_ns for change, due_ns in zip(changes, dues_ns, strict=True)) > S // 10:
         pytest.skip("the machine was too late to write at the times that were meant")
-    expected = len(list(pushes(QUICK, changes)))
+    expected = len(list(pushes(Batcher(QUICK), changes)))
     assert expected == 4 + 2
     assert abs(len(running.box.pushes) - count - expected) <= 1, running.box.pushes
 

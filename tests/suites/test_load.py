@@ -193,3 +193,5 @@ def test_mixes() -> None:
     for text in ("", "put", "put=-1", "put=0", "put=1,,", "get=nan"):
         with pytest.raises(ValueError, match="expected"):
             parse_mix(text)
+    with pytest.raises(ValueError, match="get is given twice"):
+        parse_mix("put=25,get=50,get=25")

@@ -260,7 +260,7 @@ def _text_with_spec(file: str, child: int, spec: str) -> str:
     """Return the text of an array's file with a new spec for a child, and all else as the user wrote it."""
     from pytest_cloudbench.raid import config
 
-    text, old = Path(file).read_text("utf-8"), config.load(file).children[child].spec
+    text, old = _read_array_file(Path(file)), config.load(file).children[child].spec
     quoted_specs = [quoted for quoted in (json.dumps(old, ensure_ascii=False), f"'{old}'") if text.count(quoted) == 1]
     if len(quoted_specs) != 1:
         raise ConfigError(
@@ -271,6 +271,11 @@ def _text_with_spec(file: str, child: int, spec: str) -> str:
     return text.replace(quoted_specs[0], json.dumps(spec, ensure_ascii=False))
 
 
+def _read_array_file(path: Path) -> str:
+    """Return a file's text with its line endings as they are."""
+    return path.read_bytes().decode()
+
+
 def _write_array_file(path: Path, text: str) -> None:
     """Replace a file atomically. If the new text is not a valid array file, restore the old. Raises UsageError."""
     from pytest_cloudbench import providers
@@ -279,7 +284,7 @@ def _write_array_file(path: Path, text: str) -> None:
     def write(content: str) -> None:
         write_whole(path, lambda file: file.write(content.encode()), is_durable=True, keeps_mode=True)
 
-    old = path.read_text("utf-8")
+    old = _read_array_file(path)
     write(text)
     try:
         providers.resolve(f"raid:{path}")  # under its own name, so that an array among its own children is refused

@@ -52,15 +52,14 @@ def report(options: argparse.Namespace) -> int:
     if not gathered.measurements:
         reason = "; ".join(gathered.left_out) or "there are no stored runs in these folders"
         raise UsageError(f"report: nothing to show: {reason}")
-    runs = len(files) - len(gathered.left_out)
     if (earlier := _open_earlier_runs(options)) is not None:
         gathered.add_earlier(earlier)
     size_bytes = write_page(options.output, gathered)
     for line in gathered.left_out:
         sys.stdout.write(f"left out: {line}\n")
     sys.stdout.write(
-        f"{options.output}: {_count_text(len(gathered.measurements), 'experiment')} of {_count_text(runs, 'run')}, "
-        f"{size_bytes / 1e6:.2f} MB\n"
+        f"{options.output}: {_count_text(len(gathered.measurements), 'experiment')} of "
+        f"{_count_text(gathered.runs, 'run')}, {size_bytes / 1e6:.2f} MB\n"
     )
     return 0
 

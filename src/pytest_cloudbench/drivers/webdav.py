@@ -271,11 +271,11 @@ class WebdavDriver(SdkDriver):
                 raise
             entries = self._find_entries(verb, path, 0, is_folder=True)
         if not entries:
-            raise CloudError(ErrorKind.SERVER, verb, path, detail="the answer says nothing of it")
+            raise CloudError(ErrorKind.SERVER, verb, path, detail="the answer has no entry for this path")
         return entries[0]
 
     def _is_folder(self, verb: str, path: str) -> bool | None:
-        """Return True for a folder, False for a file, and None if the path is neither or nothing is known about it."""
+        """Return True for a folder, False for a file, and None if that is unknown, as when nothing is there."""
         try:
             return self._find_entry(verb, path).is_folder
         except CloudError:
@@ -284,7 +284,10 @@ class WebdavDriver(SdkDriver):
     # --- folders that are missing -----------------------------------------------------------------
 
     def _is_unclear(self, parent: str) -> bool:
-        """Return whether the last refusal may be due to what is at its path, or to a missing folder above."""
+        """Return whether the last refusal may be due to what is at the request's path, or to a missing folder above.
+
+        If it shows that ``parent`` may be gone, ``parent`` is no longer taken as existing.
+        """
         status = self._last.refusal()[0]
         is_new = bool(parent) and parent not in self._folders
         if status == _BROKEN:

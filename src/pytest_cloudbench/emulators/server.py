@@ -348,12 +348,12 @@ class Emulator:
         return {"ok": False, "error": f"an emulator of {profile.meta.api} has no account {subject}"}
 
     def _list_stored(self) -> dict[str, object]:
-        """Return the account's files with their content. An account that is too large for one line is refused."""
+        """Return the path and content of each stored version in all accounts, unless that is too much for one line."""
         if getattr(self.skin, "store", None) is None:  # a skin of another project, older than this attribute
             return {"ok": False, "error": "the skin does not show its store"}
         stored = list(self.accounts.kept())
         if sum(len(blob) for _, blob in stored) > _STORED_BYTES:
-            return {"ok": False, "error": f"the account holds more than {_STORED_BYTES:,} bytes"}
+            return {"ok": False, "error": f"the accounts hold more than {_STORED_BYTES:,} bytes"}
         return {"ok": True, "stored": [(name, base64.b64encode(blob.data).decode()) for name, blob in stored]}
 
     def stats(self) -> dict[str, object]:

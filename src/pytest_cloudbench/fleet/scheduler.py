@@ -168,7 +168,7 @@ class FleetScheduling(EachScheduling):
             self._feed(node)
 
     def _feed(self, node: WorkerController) -> None:
-        """Keep a node ``_AHEAD`` items ahead: shared items first, then what all run."""
+        """Keep a node ``_AHEAD`` items ahead: shared items first, then those that every node runs."""
         if node.shutting_down:
             return
         pending, batch = self.node2pending[node], list[int]()
@@ -181,7 +181,8 @@ class FleetScheduling(EachScheduling):
                 break
         if batch:
             pending.extend(batch)
-            with contextlib.suppress(OSError):  # it is gone: ``remove_node`` follows and gives them back
+            # If the node is gone, xdist calls ``remove_node`` next, which takes its items back.
+            with contextlib.suppress(OSError):
                 node.send_runtest_some(batch)
 
     def _next_for_all(self, node: WorkerController) -> int:

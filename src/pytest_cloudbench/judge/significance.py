@@ -190,11 +190,13 @@ def _scale(fit: Fit, freedom: int) -> float:
 
 
 def _growth(fit: Fit, reach: float, level: float) -> tuple[float, float]:
-    """Return the growth over ``reach`` levels as a share of ``level``, and its error, with their covariance."""
-    share = fit.slope * reach / level
-    ratio = share / reach
+    """Return the growth over ``reach`` as a share of ``level``, and its standard error.
+
+    The error allows for the covariance of slope and level.
+    """
+    ratio = fit.slope / level
     variance = fit.slope_variance + ratio**2 * fit.level_variance - 2 * ratio * fit.covariance
-    return share, sqrt(max(variance, 0.0)) * reach / level
+    return ratio * reach, sqrt(max(variance, 0.0)) * reach / level
 
 
 def kruskal_wallis(groups: Sequence[Sequence[float]]) -> Evidence:

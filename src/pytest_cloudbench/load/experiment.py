@@ -446,10 +446,10 @@ class Experiment:
             self.agent.once(f"agree:{name}", lambda: self.agent.ask("agree", request))
 
     def _raise_if_service_died(self, error: Exception) -> None:
-        """Raise ServiceError if the emulator has died, because that explains the error."""
+        """Raise ServiceError if a service of the provider has died, because that explains the error."""
         why = "" if self.agent.stop.is_set() else self.agent.ask("died", self.provider.spec)
         if why:
-            raise ServiceError(f"{why}; its records are kept, run again") from error
+            raise ServiceError(f"{why}; the records of this run are kept; run the test again") from error
 
     def _measure(self, run: _Part) -> Result:
         agent, deal = self.agent, run.deal

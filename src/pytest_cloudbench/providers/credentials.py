@@ -42,6 +42,10 @@ class Secrets(dict[str, str]):
     __str__ = __repr__
 
 
+class NoCredentialsError(CredentialsError):
+    """No source has any credentials of an account."""
+
+
 @dataclass(frozen=True, slots=True)
 class ProviderAccount:
     """An account with a provider, whose credentials are looked up.
@@ -96,7 +100,7 @@ def load(account: ProviderAccount) -> Mapping[str, str]:
             return _complete(name, usable, values, account.stated, source)
     if any(not fields.required for fields in sets):
         return Secrets()
-    raise CredentialsError(f"{name}: no credentials found: {_what_to_set(name, sets)}")
+    raise NoCredentialsError(f"{name}: no credentials found: {_what_to_set(name, sets)}")
 
 
 def list_sources(account: ProviderAccount) -> Iterator[tuple[str, list[str]]]:

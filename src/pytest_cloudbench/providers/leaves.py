@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_cloudbench.drivers import BoundSpec, egress
-from pytest_cloudbench.model import Capabilities, CredentialsError, Verb
+from pytest_cloudbench.model import Capabilities, Verb
 
 _ADDRESSES = ("endpoint", "auth_url")
 """Parameters of a spec that lead to a server."""
@@ -67,14 +67,15 @@ def may_be_anonymous(bound: BoundSpec) -> bool:
 def load_credentials(bound: BoundSpec, account: int = 1) -> Mapping[str, str]:
     """Return the credentials of a provider's account, by its driver's field names. Raises CredentialsError.
 
-    A field that is no secret, such as an account's name, may be in the spec instead.
+    They are empty if there are none and a server on this machine may want none. A field that is no secret, such as an
+    account's name, may be in the spec instead.
     """
     from pytest_cloudbench.providers import renewal
-    from pytest_cloudbench.providers.credentials import ProviderAccount
+    from pytest_cloudbench.providers.credentials import NoCredentialsError, ProviderAccount
 
     try:
         return renewal.load_usable(ProviderAccount.of(bound, account))
-    except CredentialsError:
+    except NoCredentialsError:
         if "token_env" in bound.spec.params or not may_be_anonymous(bound):
             raise
         return {}

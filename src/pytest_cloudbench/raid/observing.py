@@ -47,7 +47,7 @@ class Observer:
                 self.hedging.note_answer(child, size_bytes, taken_s, _now_s())
 
     def note_failure(self, child: int, *, is_read: bool) -> None:
-        """Note that a child failed to write or return a package."""
+        """Note that a child failed to return a package. Failed writes are ignored: only reads choose whom to ask."""
         if is_read:
             with self._lock:
                 self.hedging.note_failure(child, _now_s())

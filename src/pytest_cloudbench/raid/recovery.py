@@ -467,8 +467,9 @@ def _read_manifest(array: Array, child: int, name: str) -> Manifest | None:
 
 
 def _read_marker_generation(array: Array, child: int, unexplained: dict[str, int]) -> int:
-    """Return the generation of the last deletion that a child's marker records, see ``Array.make_marker``, or 0.
+    """Return the generation of the last deletion, as a child's marker records it (see ``Array.make_marker``).
 
+    It is 0 if the child has no marker, or one that cannot be read.
     Removes the marker from ``unexplained``.
     """
     name = array.children.marker_name(child)
@@ -476,7 +477,7 @@ def _read_marker_generation(array: Array, child: int, unexplained: dict[str, int
         return 0
     try:
         return int(array.master.open(_read_beginning(array, child, name, _FIRST_BYTES), name.encode()))
-    except (CloudError, ValueError):  # other children have markers, too
+    except (CloudError, ValueError):  # the markers of the other children are enough
         return 0
 
 

@@ -89,13 +89,13 @@ def find_run_files(storage: Path) -> Iterator[RunFile]:
     for folder in [storage, *machine_folders(storage)]:
         for item in _list_folder(folder):
             if _NUMBERED.fullmatch(item.name):
-                yield from _make_run_file(storage, item, item.name)
+                yield from _make_run_file(storage, item)
             elif _RUN_ID.fullmatch(item.name) and item.is_dir(follow_symlinks=False):
                 for entry in _list_folder(Path(item.path)):
                     if (
                         entry.name.endswith(".json") and entry.name != "run.json"
                     ):  # run.json is the note of an unmerged run
-                        yield from _make_run_file(storage, entry, "")
+                        yield from _make_run_file(storage, entry, is_recovered=True)
 
 
 def machine_folders(storage: Path) -> list[Path]:
@@ -115,14 +115,15 @@ def _list_folder(folder: Path) -> list[os.DirEntry[str]]:
         raise ResultsError(f"{folder}: cannot be listed: {error.strerror}") from error
 
 
-def _make_run_file(storage: Path, item: os.DirEntry[str], name: str) -> Iterator[RunFile]:
+def _make_run_file(storage: Path, item: os.DirEntry[str], *, is_recovered: bool = False) -> Iterator[RunFile]:
+    """Yield the file, unless it is gone."""
     path = Path(item.path)
     try:
         status = item.stat()
     except OSError:  # removed meanwhile, or a dangling link
         return
     place = path.relative_to(storage).as_posix()
-    run = place if name else path.parent.relative_to(storage).as_posix()
+    run = path.parent.relative_to(storage).as_posix() if is_recovered else place
     yield RunFile(path, place, run, status.st_size, status.st_mtime_ns)
 
 

@@ -38,7 +38,7 @@ class FileMark(NamedTuple):
     changed_ns: int
 
     def is_reliable(self, taken_ns: int | None = None) -> bool:
-        """Return whether the mark shows any change that came after it.
+        """Return whether every later change to the file is certain to change its mark.
 
         ``taken_ns`` is when the mark was taken, or a time before that. Without it the mark was taken just now.
         """

@@ -54,7 +54,7 @@ def test_a_bare_python_carries_agents_once_the_package_was_sent(
 
     status, text = call(capsys, "hosts", "install", table)
     assert (status, text.partition(" ")[0]) == (0, "bare:"), text
-    assert "is there (" in text
+    assert "is installed (" in text
     status, text = call(capsys, "hosts", "check", table)
     assert status == 0, text
     run = lab.run(*options)
@@ -87,7 +87,7 @@ def test_install_refuses_another_python_version_with_advice(tmp_path: Path, caps
     status, text = call(capsys, "hosts", "install", str(table))
     assert status == 1
     assert text.startswith("bare: not installed: has Python 3.")
-    assert "name such a Python there (python = ...), or install pytest-cloudbench" in text
+    assert "set python = ... to such an interpreter on the host, or install pytest-cloudbench" in text
     assert not (tmp_path / "cache").exists()
 
 
@@ -103,6 +103,17 @@ def test_full_disk_of_a_host_is_reported_and_left_unchanged(tmp_path: Path, caps
     assert text.startswith("bare: not installed: ")
     assert "No space left on device" in text
     assert text.count("\n") == 1
+
+
+def test_a_host_that_prints_something_else_fails_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('welcome', flush=True)")
+    table = tmp_path / "hosts.toml"
+    chatty = describe_bare(tmp_path / "cache") + f'env = {{ PYTHONPATH = "{tmp_path}" }}\n'
+    other = describe_bare(tmp_path / "cache", python="/no/python").replace('"bare"', '"other"')
+    table.write_text(chatty + other, "utf-8")
+    status, text = call(capsys, "hosts", "install", str(table))
+    assert status == 1
+    assert [line.partition(":")[0] for line in text.splitlines()] == ["bare", "other"], text
 
 
 def test_an_extra_that_is_unknown_or_not_installed_is_refused() -> None:

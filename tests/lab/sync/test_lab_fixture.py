@@ -82,6 +82,26 @@ def test_captures_are_kept_on_request(lab: Lab) -> None:
     assert comment["steps"] == ["new", "copy"]
 
 
+def test_a_lab_ends_although_its_results_cannot_be_stored(lab: Lab) -> None:
+    lab.write("""
+        import shutil
+        from pathlib import Path
+
+        from pytest_cloudbench.lab.detect import Step
+
+        def test_own_client(lab):
+            lab.rebuild()
+            lab.measure([Step("new", 5_000)])
+            for run in Path("results").iterdir():
+                shutil.rmtree(run)
+                run.touch()
+    """)
+    run = lab.run("--client", "reference", "--basetemp=temporary")
+    assert run.lines_with("choose another place with --cloudbench-results"), run.text
+    assert run.leftovers == []
+    assert list((run.folder / "temporary").glob("lab*")) == []
+
+
 def test_missing_client_is_skipped_with_its_install_command(lab: Lab) -> None:
     lab.write(
         'name = "none"\ntestbed = "none"\n[sync]\ncommand = ["no-such-program"]\n[verify]\nfolder = "{stored}"\n',

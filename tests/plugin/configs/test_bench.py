@@ -324,7 +324,7 @@ WRONG: list[tuple[str, dict[str, Any], list[tuple[str, Any]], str]] = [
     ("payload.content", BASE, [("payload", {**documents.PAYLOADS[11], "content": "no"})], "expected one of random"),
     ("payload.content.size_bytes", BASE, [("payload", {**documents.PAYLOADS[11],
      "content": {"generator": "text", "size_bytes": 1}})], "unknown key"),
-    ("payload", BASE, [("payload", {**documents.PAYLOADS[11], "sigma": 1e300})], "expected a payload"),
+    ("payload.sigma", BASE, [("payload", {**documents.PAYLOADS[11], "sigma": 11})], "expected a number from 0 to 10"),
     ("arrival.process", BASE, [("arrival.process", "Poison")], "did you mean poisson?"),
     ("arrival.interval_s", BASE, [("arrival.interval_s", GONE)], "is missing; expected seconds, 0 or more"),
     ("arrival.interval_s", BASE, [("arrival.interval_s", -1)], "-1: expected 0 or more seconds"),

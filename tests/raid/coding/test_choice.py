@@ -64,5 +64,8 @@ def test_missed_bounds_are_named() -> None:
         choose(OFFERS, replace(WISH, time_at_most_s=1.0, price_at_most=5.0))
     with pytest.raises(ValueError, match="can lose any 5"):
         choose(OFFERS, replace(WISH, failures_at_least=5))
+    of_one_operator = [replace(offer, operator="one") for offer in OFFERS[:3]]
+    with pytest.raises(ValueError, match="can lose any 1 or all of one operator and still be readable"):
+        choose(of_one_operator, replace(WISH, failures_at_least=1))
     with pytest.raises(ValueError, match=f"1 to {MOST_OFFERS} children"):
         choose((), WISH)

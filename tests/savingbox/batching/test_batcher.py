@@ -18,7 +18,7 @@ def load(count: int, added_bytes: int, gap_ns: int) -> Iterator[Change]:
 
 
 def count_pushes(rules: BatchRules, changes: Iterator[Change]) -> int:
-    return len(list(pushes(rules, changes)))
+    return len(list(pushes(Batcher(rules), changes)))
 
 
 # --- loads with a known number of pushes ---
@@ -46,7 +46,7 @@ def test_the_number_of_pushes_is_the_analytic_one(changes: Iterator[Change], exp
 
 
 def test_fast_writes_are_pushed_only_by_the_byte_limit() -> None:
-    batches = list(pushes(RULES, load(1000, 4 * KIB, 1)))
+    batches = list(pushes(Batcher(RULES), load(1000, 4 * KIB, 1)))
     assert [batch.why for batch in batches] == ["bytes"] * 15 + ["quiet"]
     assert {batch.unpushed_bytes for batch in batches[:-1]} == {63 * 4 * KIB}
 
@@ -191,7 +191,7 @@ def test_nothing_waits_longer_than_the_fail_safe_and_every_byte_is_pushed_once(
     for gap_ns, path, added_bytes in steps:
         now_ns += gap_ns
         changes.append(Change(now_ns, path, added_bytes))
-    batches = list(pushes(rules, changes))
+    batches = list(pushes(Batcher(rules), changes))
     assert all(batch.waited_ns <= min(rules.at_most_ns, now_ns + rules.quiet_ns) for batch in batches)
     assert sum(batch.unpushed_bytes for batch in batches) == sum(change.added_bytes for change in changes)
     assert all(batch.unpushed_bytes >= rules.limit_bytes for batch in batches if batch.why == "bytes")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_cloudbench.savingbox.batching.batcher import BatchRules, Change, pushes
+from pytest_cloudbench.savingbox.batching.batcher import Batcher, BatchRules, Change, pushes
 from pytest_cloudbench.savingbox.batching.deferral import AdaptiveBatcher, Deferral
 
 S = 1_000_000_000
@@ -19,12 +19,12 @@ Load = Sequence[tuple[float, str]]
 def push_adaptively(load: Load, bound_s: float = 60, size_bytes: int = 1) -> list[tuple[float, float]]:
     """Return the time of each push, in virtual seconds, and the seconds that its oldest change has waited."""
     changes = [Change(round(at_s * S), path, size_bytes) for at_s, path in load]
-    batches = pushes(RULES, changes, AdaptiveBatcher(RULES, round(bound_s * S)))
+    batches = pushes(AdaptiveBatcher(RULES, round(bound_s * S)), changes)
     return [(batch.taken_ns / S, batch.waited_ns / S) for batch in batches]
 
 
 def push_by_uds(load: Load) -> list[tuple[float, float]]:
-    batches = pushes(RULES, [Change(round(at_s * S), path, 1) for at_s, path in load])
+    batches = pushes(Batcher(RULES), [Change(round(at_s * S), path, 1) for at_s, path in load])
     return [(batch.taken_ns / S, batch.waited_ns / S) for batch in batches]
 
 

@@ -345,6 +345,7 @@ def test_lognormal_sizes_have_their_median_and_bounds() -> None:
         LognormalSizes(5000, 1.0),
         LognormalSizes(5000, 2.0, 1000, 20_000),
         LognormalSizes(10, 0.0, 20),
+        LognormalSizes(4 * KIB, 10.0, 0, 2**30),
         UniformSizes(3, 9),
     ],
 )

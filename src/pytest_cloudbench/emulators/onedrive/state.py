@@ -23,7 +23,7 @@ _DOWNLOAD_S = 3600.0
 """The lifetime of an address for content. The description of driveItem says "short-lived", about an hour."""
 _APP_ROOT, _APP_FOLDER = "approot", ["Apps", "pytest-cloudbench"]
 _FIRST_ADDRESS = "emulated@example.com"
-_REAL_HOSTS = (b"graph.microsoft.com", b"api.onedrive.com")
+_REAL_HOSTS = ("graph.microsoft.com", "api.onedrive.com")
 
 
 @dataclass(slots=True)
@@ -240,10 +240,9 @@ class GraphRequest:
     def files_origin(self) -> str:
         """The scheme and host for content, uploads and monitors: another host if the client used a real name."""
         if not self._files_origin:
-            host = self.call.headers.get(b"host", b"graph.microsoft.com")
             is_personal = self.state.account.type == "personal"
             real_host = "my.microsoftpersonalcontent.com" if is_personal else "emulated-my.sharepoint.com"
-            self._files_origin = f"https://{real_host if host in _REAL_HOSTS else host.decode('latin-1')}"
+            self._files_origin = f"https://{real_host if self.host in _REAL_HOSTS else self.host}"
         return self._files_origin
 
     def find_base(self) -> Node:

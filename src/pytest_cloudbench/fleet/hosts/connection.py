@@ -131,7 +131,8 @@ class HostConnection:
     Args:
         host: the host to connect to.
         patience_s: how long the host may say nothing before it is given up.
-        lost: called once, from another thread, with the reason, when the host is given up.
+        lost: called once with this connection when the host is given up, by the thread that gives it up.
+            ``lost_because`` has the reason.
 
     Attributes:
         description: what the host said of itself. Empty before it answered.

@@ -147,11 +147,13 @@ class HostAgents:
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # around the end of the workers
     def pytest_sessionfinish(self) -> Generator[None, None, None]:
         """End everything on all hosts, after the workers have ended."""
-        yield
-        for connection in self._connections.values():
-            connection.end()
-        for connection in self._connections.values():
-            connection.close()
+        try:
+            yield
+        finally:
+            for connection in self._connections.values():
+                connection.end()
+            for connection in self._connections.values():
+                connection.close()
 
     def way_here(self, host: str) -> Callable[[tuple[str, int]], int]:
         """Return a function that finds the port of a host's loopback that leads to an address of this machine."""

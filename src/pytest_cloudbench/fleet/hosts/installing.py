@@ -55,8 +55,8 @@ def _install(host: Host, patience_s: float, distributions: Sequence[Distribution
             return Checked(host, *_send_packages(stream, distributions))
         except FleetError as error:
             return Checked(host, False, str(error).removeprefix(f"{host.name}: "))
-        except (EOFError, OSError) as error:
-            return Checked(host, False, f"the connection ended before all was there: {error}")
+        except (EOFError, OSError, ValueError) as error:
+            return Checked(host, False, f"the installation failed: {error}")
 
 
 def _remove(host: Host, patience_s: float) -> Checked:
@@ -90,9 +90,9 @@ def _send_packages(stream: HostStream, distributions: Sequence[Distribution]) ->
     if remote["abi"] != local["abi"]:
         stream.write(b'{"sends": false}\n')
         return False, (
-            f"has Python {remote['python']} ({remote['abi']}), for which the compiled packages of this machine's "
-            f"{local['python']} ({local['abi']}) are not: name such a Python there (python = ...), or install "
-            f"{_OURS} {__version__} there by pip"
+            f"has Python {remote['python']} ({remote['abi']}), but the compiled packages of this machine need "
+            f"{local['python']} ({local['abi']}): set python = ... to such an interpreter on the host, or install "
+            f"{_OURS} {__version__} there with pip"
         )
     stream.write(b'{"sends": true}\n')
     writer = _BlockWriter(stream)
@@ -110,8 +110,8 @@ def _send_packages(stream: HostStream, distributions: Sequence[Distribution]) ->
     except _RefusedError:
         return False, str(json.loads(read_line(stream))["problem"])
     read_line(stream)
-    names = f"{len(distributions)} packages, {writer.sent_bytes / 2**20:.0f} MiB sent"
-    return True, f"{_OURS} {__version__} is there ({names}), and sessions with this code use it"
+    sent = f"{len(distributions)} packages, {writer.sent_bytes / 2**20:.0f} MiB sent"
+    return True, f"{_OURS} {__version__} is installed ({sent}); sessions that run this code use it"
 
 
 class _RefusedError(Exception):

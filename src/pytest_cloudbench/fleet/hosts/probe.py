@@ -51,7 +51,7 @@ def check(version: str, code: str) -> None:
 
 
 def main() -> None:
-    """Write a line of facts. Then, for each byte that is read, write the time of day in nanoseconds (20 characters)."""
+    """Write a line of facts. Then, for each byte that is read, write the Unix time in nanoseconds, as 20 characters."""
     importlib.import_module("xdist")  # agents need it, too
     os.write(1, json.dumps({"version": __version__, "code": digest_code()}).encode() + b"\n")
     while os.read(0, 1):

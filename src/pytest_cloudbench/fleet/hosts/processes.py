@@ -108,7 +108,7 @@ class _WarmProcess:
             socket.send_fds(self.control, [json.dumps(agent.request).encode()], [agent.connection.fileno()])
 
     def receive(self) -> tuple[_NewAgent | None, dict[str, Any]]:
-        """Return an agent and the answer, or None if the process has ended."""
+        """Return the first waiting agent and the answer to its request. The agent is None if the process has ended."""
         try:
             answer = self.control.recv(_ANSWER_BYTES)
         except OSError:
@@ -259,7 +259,10 @@ def is_stopped(pid: int) -> bool:
 
 
 def wait_readable(descriptor: int, timeout_s: float | None = None) -> bool:
-    """Wait until a descriptor can be read, and return whether it can. ``select`` takes no number above 1023."""
+    """Wait until a descriptor can be read, and return whether it can.
+
+    Uses ``poll``, because ``select.select`` refuses descriptors above 1023.
+    """
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(None if timeout_s is None else timeout_s * 1000))

@@ -219,8 +219,10 @@ class Forking:
     def pytest_sessionfinish(self) -> Generator[None, None, None]:
         """End the warm worker, after all others."""
         self._warm.give_up()
-        yield
-        self._warm.close()
+        try:
+            yield
+        finally:
+            self._warm.close()
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Say why workers were not forked."""

@@ -368,10 +368,12 @@ class LabItem:
             raise ClientError(f"client {self.spec} did not start: {error}") from error
 
     def close(self) -> None:
-        """Store what this test has measured, and end what belongs to it alone. Called by the fixture."""
-        for bench in self._used_benches:
-            self._keep_results(bench)
-        self._end_bench(self._own_bench)
+        """Store what this test has measured, and close its own lab if it has one. Called by the fixture."""
+        try:
+            for bench in self._used_benches:
+                self._keep_results(bench)
+        finally:
+            self._end_bench(self._own_bench)
 
     # --- inside ---
 
@@ -415,9 +417,11 @@ class LabItem:
 
     def _end_bench(self, bench: _LabBench | None) -> None:
         if bench is not None:
-            if bench in self._used_benches:
-                self._keep_results(bench)
-            bench.close()
+            try:
+                if bench in self._used_benches:
+                    self._keep_results(bench)
+            finally:
+                bench.close()
 
     def _must_have_synced(self) -> None:
         """Fail the test if the client never brought a change to its server: that is a failure, not "unknown"."""

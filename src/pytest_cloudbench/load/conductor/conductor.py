@@ -399,7 +399,7 @@ class Conductor:
         if (late_s := self._records_late_s.pop(run.request.subject.run, 0.0)) > _RECORDS_ARE_LATE_S:
             run.notes.append(
                 f"records of other hosts came up to {late_s:.1f} s after they were sent, because this machine or the "
-                "network was busy: a host that dies loses as much"
+                "network was busy; a host that had died would have lost as much of its records"
             )
         provider = run.request.subject.provider
         died, servers = self._providers.died(provider), self._providers.own_servers(provider)

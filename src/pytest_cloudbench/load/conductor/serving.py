@@ -346,9 +346,9 @@ class Serving:
             self._say(f"cloudbench: {runs} left records; `cloudbench recover {_relative_path(root)}` merges them")
 
     def _open_past_capture(self) -> Callable[[str], None]:
-        """Return a writer of lines that works while a test runs in this process.
+        """Return a function that prints lines past pytest's capture while a test runs in this process.
 
-        It does not suspend pytest's capture, which another thread must not do.
+        Other threads call it, which must not suspend the capture. So that happens only here, to copy the descriptor.
         """
         capture: Any = self.config.pluginmanager.getplugin("capturemanager")
         with nullcontext() if capture is None else capture.global_and_fixture_disabled():

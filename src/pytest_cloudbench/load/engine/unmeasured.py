@@ -30,6 +30,7 @@ _TRANSIENT = frozenset({ErrorKind.THROTTLED, ErrorKind.NETWORK, ErrorKind.SERVER
 """Errors that may pass. This work is then retried."""
 
 _TRANSIENT_REMOVAL = frozenset({ErrorKind.THROTTLED, ErrorKind.SERVER})
+"""The same without NETWORK: the end of a run does not wait for a provider that cannot be reached."""
 
 
 class Unmeasured:

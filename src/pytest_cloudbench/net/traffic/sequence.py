@@ -228,19 +228,19 @@ def measure_handshakes_ns(group: Ints, time_ns: Ints, flags: Any, max_packets: i
 
     opening = flags & (SYN | ACK)
     syns = np.flatnonzero(opening == SYN)
-    answers = np.flatnonzero(opening == ACK)
-    if not len(syns) or not len(answers):
+    acks = np.flatnonzero(opening == ACK)
+    if not len(syns) or not len(acks):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     first = np.flatnonzero(mark_beginnings(group))
-    first_of = first[np.searchsorted(first, answers, "right") - 1]
-    index = np.searchsorted(syns, answers) - 1  # the SYN before each
+    first_of = first[np.searchsorted(first, acks, "right") - 1]
+    index = np.searchsorted(syns, acks) - 1  # the last SYN before each acknowledgement
     last_syn = syns[index]
-    answers, last_syn = (
-        part[(index >= 0) & (last_syn >= first_of) & (answers - first_of < max_packets)] for part in (answers, last_syn)
+    acks, last_syn = (
+        part[(index >= 0) & (last_syn >= first_of) & (acks - first_of < max_packets)] for part in (acks, last_syn)
     )
-    owner = group[answers]
+    owner = group[acks]
     chosen = mark_beginnings(owner)
-    return owner[chosen], time_ns[answers[chosen]] - time_ns[last_syn[chosen]]
+    return owner[chosen], time_ns[acks[chosen]] - time_ns[last_syn[chosen]]
 
 
 class Sent(NamedTuple):

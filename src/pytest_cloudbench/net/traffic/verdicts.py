@@ -192,17 +192,17 @@ def _spread_round_trips(connections: Connections) -> Ints:
     round_trips_ns = np.zeros(len(group), np.int64)
     opening = connections.flags & (SYN | ACK)
     syns = (opening == SYN).nonzero()[0]
-    answers = (opening == ACK).nonzero()[0]
-    if not len(syns) or not len(answers):
+    acks = (opening == ACK).nonzero()[0]
+    if not len(syns) or not len(acks):
         return round_trips_ns
-    index = np.searchsorted(syns, answers) - 1  # the last SYN before each
+    index = np.searchsorted(syns, acks) - 1  # the last SYN before each acknowledgement
     last_syn = syns[index]
-    waits_ns = time_ns[answers] - time_ns[last_syn]
-    chosen = (index >= 0) & (group[last_syn] == group[answers]) & (waits_ns != 0)
-    answers, waits_ns = answers[chosen], waits_ns[chosen]
-    earliest = sequence.mark_beginnings(group[answers])
-    answers, waits_ns = answers[earliest], waits_ns[earliest]
-    ends = np.searchsorted(group, group[answers], "right")
-    for answer, end, wait_ns in zip(answers.tolist(), ends.tolist(), waits_ns.tolist(), strict=True):
-        round_trips_ns[answer + 1 : end] = wait_ns
+    waits_ns = time_ns[acks] - time_ns[last_syn]
+    chosen = (index >= 0) & (group[last_syn] == group[acks]) & (waits_ns != 0)
+    acks, waits_ns = acks[chosen], waits_ns[chosen]
+    earliest = sequence.mark_beginnings(group[acks])
+    acks, waits_ns = acks[earliest], waits_ns[earliest]
+    ends = np.searchsorted(group, group[acks], "right")
+    for ack, end, wait_ns in zip(acks.tolist(), ends.tolist(), waits_ns.tolist(), strict=True):
+        round_trips_ns[ack + 1 : end] = wait_ns
     return round_trips_ns

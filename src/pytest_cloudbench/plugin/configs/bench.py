@@ -414,7 +414,7 @@ def _parse_payload(payload_table: Mapping[str, Any], load: Load, locator: Locato
         payload = BenchPayload(name, {key: value for key, value in table.items() if key != "generator"}, texts)
         if payload.make(_CHECK_SEED).size_bytes < 0:
             raise UsageError("sizes below 0")
-    except (UsageError, ArithmeticError, ValueError) as error:  # such as a mean size that no float can hold
+    except (UsageError, ArithmeticError, ValueError) as error:  # such as weights whose sum no float can hold
         raise locator.error("payload" if file is None else "payload.file", f"expected a payload: {error}") from None
     return payload
 

@@ -318,5 +318,7 @@ def param_schema(param: Param) -> dict[str, Any]:
         return {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
     if accepts(0.5):
         low = {"minimum": 0} if accepts(0) else {"exclusiveMinimum": 0}
-        return {"type": "number", **low} | ({} if accepts(2) else {"maximum": 1})
+        is_bounded, numbers = not accepts(2**20), range(1, 2**20)
+        largest = bisect_left(numbers, True, key=lambda number: not accepts(number))
+        return {"type": "number", **low} | ({"maximum": largest} if is_bounded else {})
     return {"type": "integer", "minimum": bisect_left(range(2**20), True, key=accepts)}

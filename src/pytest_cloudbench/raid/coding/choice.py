@@ -94,7 +94,8 @@ def choose(offers: Sequence[Offer], wish: Wish) -> Choice:
     choices = list(_enumerate_choices(offers, wish))
     if not choices:
         raise ValueError(
-            f"no set of these {len(offers)} children can lose any {wish.failures_at_least} and still be readable"
+            f"no set of these {len(offers)} children can lose any {wish.failures_at_least}"
+            f"{' or all of one operator' if any(offer.operator for offer in offers) else ''} and still be readable"
         )
     allowed = [choice for choice in choices if _is_within(choice, wish)]
     if not allowed:

@@ -213,15 +213,8 @@ class Change(NamedTuple):
     added_bytes: int
 
 
-def pushes(rules: BatchRules, changes: Iterable[Change], batcher: Batcher | None = None) -> Iterator[PushBatch]:
-    """Yield the batches of a load if pushing takes no time: the expectation for a real one.
-
-    Args:
-        rules: when to push.
-        changes: in the order of their times.
-        batcher: used instead of ``Batcher(rules)``, for other rules.
-    """
-    batcher = Batcher(rules) if batcher is None else batcher
+def pushes(batcher: Batcher, changes: Iterable[Change]) -> Iterator[PushBatch]:
+    """Yield the batches in which ``batcher`` pushes a load, if a push takes no time. ``changes`` are in time order."""
     added: dict[str, int] = {}
     for change in changes:
         while (due_ns := batcher.due_ns()) is not None and due_ns <= change.at_ns:
@@ -229,7 +222,7 @@ def pushes(rules: BatchRules, changes: Iterable[Change], batcher: Batcher | None
             added.clear()
         added[change.path] = added.get(change.path, 0) + change.added_bytes
         batcher.add_change(change.path, added[change.path], change.at_ns)
-        if batcher.unpushed_bytes >= batcher.rules.limit_bytes:
+        if batcher.is_full:
             yield batcher.take_batch(change.at_ns)
             added.clear()
     if (due_ns := batcher.due_ns()) is not None:

@@ -60,7 +60,7 @@ def forecast_batching(changes: Iterable[Change], rules: BatchRules, bound_s: flo
     count, waits_ns, longest_ns = 0, 0, 0
     remaining = iter(changes)
     change = next(remaining, None)
-    for batch in pushes(rules, changes, batcher):
+    for batch in pushes(batcher, changes):
         count += 1
         longest_ns = max(longest_ns, batch.waited_ns)
         last_ns = batch.taken_ns if batch.why == "bytes" else batch.taken_ns - 1

@@ -143,9 +143,9 @@ def _check_size(size_bytes: int) -> int:
     return size_bytes
 
 
-def _hash_stream(name: str) -> Callable[[Content], bytes]:
+def _make_hasher(algorithm: str) -> Callable[[Content], bytes]:
     def compute(content: Content) -> bytes:
-        state = hashlib.new(name)
+        state = hashlib.new(algorithm)
         for piece in chunks(content):
             state.update(piece)
         return state.digest()
@@ -168,9 +168,9 @@ def _hash_quickxor(content: Content) -> bytes:
 
 
 DIGESTS: dict[str, Callable[[Content], bytes]] = {
-    "sha256": _hash_stream("sha256"),
-    "sha1": _hash_stream("sha1"),
-    "md5": _hash_stream("md5"),
+    "sha256": _make_hasher("sha256"),
+    "sha1": _make_hasher("sha1"),
+    "md5": _make_hasher("md5"),
     "sha256-4mib-blocks": _hash_blocks,
     "quickxorhash": _hash_quickxor,
 }

@@ -51,8 +51,8 @@ def _positive_number(default: Any = _REQUIRED) -> Param:
     return Param("a number above 0", lambda value: _is_number(value) and value > 0, default)
 
 
-def _number_from_0(default: Any = _REQUIRED) -> Param:
-    return Param("a number, 0 or more", lambda value: _is_number(value) and value >= 0, default)
+def _spread_value() -> Param:
+    return Param("a number from 0 to 10", lambda value: _is_number(value) and 0 <= value <= 10, _REQUIRED)
 
 
 def _share_value(default: Any = _REQUIRED) -> Param:
@@ -101,7 +101,7 @@ SIZES: Mapping[str, tuple[Callable[..., Sizes], Mapping[str, Param]]] = {
     "fixed": (FixedSize, _SIZE),
     "uniform": (UniformSizes, {"min_bytes": _whole_number(0), "max_bytes": _whole_number(0)}),
     "lognormal": (LognormalSizes, {
-        "median_bytes": _whole_number(1), "sigma": _number_from_0(),
+        "median_bytes": _whole_number(1), "sigma": _spread_value(),
         "min_bytes": _whole_number(0, default=0), "max_bytes": _whole_number(0, default=2**40),
     }),
     "empirical": (EmpiricalSizes, {

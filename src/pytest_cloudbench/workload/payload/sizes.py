@@ -95,7 +95,7 @@ class LognormalSizes:
         low_z = (math.log(max(self.min_bytes, 1e-9)) - mu) / sigma
         high_z = (math.log(max(self.max_bytes, 1e-9)) - mu) / sigma
         mean_inside = math.exp(mu + sigma * sigma / 2) * (_normal_cdf(high_z - sigma) - _normal_cdf(low_z - sigma))
-        return round(self.min_bytes * _normal_cdf(low_z) + mean_inside + self.max_bytes * (1 - _normal_cdf(high_z)))
+        return round(self.min_bytes * _normal_cdf(low_z) + mean_inside + self.max_bytes * _normal_cdf(-high_z))
 
     @property
     def least_bytes(self) -> int:
@@ -111,7 +111,7 @@ class LognormalSizes:
 
 def _normal_cdf(z: float) -> float:
     """Return the cumulative standard normal distribution at ``z``."""
-    return (1 + math.erf(z / math.sqrt(2))) / 2
+    return math.erfc(-z / math.sqrt(2)) / 2  # 1 + erf would lose all digits far below zero
 
 
 @dataclass(frozen=True, slots=True)

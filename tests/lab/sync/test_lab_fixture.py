@@ -84,7 +84,6 @@ def test_captures_are_kept_on_request(lab: Lab) -> None:
 
 def test_a_lab_ends_although_its_results_cannot_be_stored(lab: Lab) -> None:
     lab.write("""
-        import shutil
         from pathlib import Path
 
         from pytest_cloudbench.lab.detect import Step
@@ -92,9 +91,7 @@ def test_a_lab_ends_although_its_results_cannot_be_stored(lab: Lab) -> None:
         def test_own_client(lab):
             lab.rebuild()
             lab.measure([Step("new", 5_000)])
-            for run in Path("results").iterdir():
-                shutil.rmtree(run)
-                run.touch()
+            Path("results").touch()
     """)
     run = lab.run("--client", "reference", "--basetemp=temporary")
     assert run.lines_with("choose another place with --cloudbench-results"), run.text

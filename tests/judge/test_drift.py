@@ -185,6 +185,31 @@ def test_a_run_that_the_gate_called_broken_opens_a_regression(spread: float, ris
         state = drift.preview(fmean(noise) + rise)
         assert state.is_open is (is_open and was_broken)
         assert state.since == ("0020" if state.is_open else "")
+        if state.is_open:
+            assert state.change == pytest.approx(rise, abs=3 * spread)
+            assert state.is_worse
+
+
+def test_good_runs_before_a_broken_one_do_not_hide_that_it_came_again() -> None:
+    noise = noise_of("normal", 0.01, "before a broken one", 30)
+    drift = SeriesDrift(log1p(MARGIN))
+    for value in noise:
+        drift.add(value)
+    drift.add(0.4, name="0030", was_broken=True)
+    for count in range(6):
+        state = drift.preview(0.4)
+        assert (state.is_open, state.is_worse, state.since) == (True, True, "0030"), count
+        assert state.change == pytest.approx(0.4, abs=0.03)
+        drift.add(0.4)
+
+
+def test_after_a_broken_run_one_that_is_hardly_worse_is_no_longer_worse() -> None:
+    drift = SeriesDrift(log1p(MARGIN))
+    for value in noise_of("normal", 0.03, "hardly worse", 30):
+        drift.add(value)
+    drift.add(0.25, was_broken=True)
+    state = drift.preview(0.04)
+    assert (state.is_open, state.is_worse) == (True, False)
 
 
 def test_a_broken_run_is_closed_by_good_ones() -> None:

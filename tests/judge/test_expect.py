@@ -225,6 +225,11 @@ def test_select_takes_claims_of_the_provider_with_all_conditions_met() -> None:
     assert select(claims, [], "test_it", {"sensors": 50}) == []
 
 
+def test_a_parameter_called_test_does_not_hide_the_name_of_the_function() -> None:
+    of_function, of_value = claim(test="test_it"), claim(test="value")
+    assert select([of_function, of_value], ["emulated:one"], "test_it", {"test": "value"}) == [of_function]
+
+
 @pytest.mark.parametrize(
     ("at_least", "at_most", "value", "status"),
     [

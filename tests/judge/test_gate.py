@@ -18,6 +18,7 @@ from pytest_cloudbench.judge.gate import (
     Kind,
     Reading,
     Ruling,
+    amount_text,
     answer_of,
     detectable,
     holm,
@@ -234,6 +235,13 @@ def test_runs_that_differ_far_more_than_operations_are_inconclusive() -> None:
     ruling = verdict(rate((70, 300), ((70, 300),) * 3, before))
     assert ruling.answer == "inconclusive"
     assert "times as much as independent operations would" in ruling.why
+
+
+@pytest.mark.parametrize(
+    ("share", "text"), [(0.0123, "1.2 %"), (0.994, "99 %"), (0.996, "100 %"), (1.0, "100 %"), (12.3456, "1,235 %")]
+)
+def test_an_amount_is_never_written_with_an_exponent(share: float, text: str) -> None:
+    assert amount_text(level(1.0), share) == text
 
 
 # --- exact numbers, capabilities ---

@@ -62,6 +62,25 @@ def test_a_rates_bound_is_the_end_of_its_interval(count: int, upper_bound: float
     assert bounds(entry(failed_rate=count / 300)) == {"failed_rate": (None, upper_bound)}
 
 
+def renew(metric: str, **changes: Any) -> tuple[float | None, str]:
+    """Return the new bound of an observed claim on one metric, and what its source says about the bound."""
+    (renewed,) = observe([entry(**changes)], [claim(metric, None, 9.0)], TODAY).renewed.values()
+    return renewed.at_most, renewed.source.partition("; ")[2]
+
+
+def test_a_rate_of_files_is_as_certain_as_its_number_of_files() -> None:
+    for_300_files = (0.029, "95 % interval of 300 files, 0 and 1 exact")
+    for metric in ("duplicate_rate", "silent_loss_rate", "loss_rate"):
+        assert renew(metric, ops=3000, files=300, **{metric: 0.01}) == for_300_files
+    assert renew("failed_rate", ops=3000, files=300, failed_rate=0.01) == (
+        0.0143, "95 % interval of 3000 operations, 0 and 1 exact"
+    )  # fmt: skip
+
+
+def test_a_share_of_time_has_a_margin_instead_of_an_interval() -> None:
+    assert renew("starved_share", starved_share=0.2) == (0.22, "margin 10%")
+
+
 def test_a_bound_is_rounded_away_from_the_number() -> None:
     assert bounds(entry(response_p99=0.100001)) == {"response_p99": (None, 0.126)}
     (renewed,) = observe([entry(throughput=123456.0)], [claim("throughput", 1.0)], TODAY).renewed.values()
@@ -99,6 +118,13 @@ def test_a_claim_on_several_entries_holds_for_all_of_them() -> None:
     assert [expectation.at_most for expectation in twice] == [3.3]
 
 
+def test_a_parameter_called_test_does_not_hide_the_name_of_the_function() -> None:
+    entries = [entry(params={"test": number, "n": 1}, response_p50=float(number)) for number in (1, 2)]
+    (added,) = observe(entries, [], TODAY).added
+    assert (list(added.where.items()), added.at_most) == ([("test", "test_x"), ("n", 1)], 2.2)
+    assert not observe([entry("test_y", {"test": "test_x"}, response_p50=9.0)], [added], TODAY).renewed
+
+
 UNFIT = [
     ({"doubts": ["late"]}, "had doubts"),
     ({"outcome": "failed"}, "did not pass"),
@@ -107,6 +133,7 @@ UNFIT = [
     ({"outcome": "unfinished"}, "ended in an interruption"),
     ({"missing_agents": {"gw1": "was lost"}}, "had doubts"),
     ({"time_scale": 5.0}, "had times that --time-scale distorts"),
+    ({"through_controller": ["gw1"]}, "had times that include the connection to other hosts"),
     ({"response_p50": float("inf")}, "held no number for response_p50"),
 ]
 

@@ -5,7 +5,7 @@ It is met if that is certainly not so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import inf, log, nan
 from random import Random
 
@@ -116,6 +116,38 @@ def test_the_lower_quartile_takes_the_margin_of_the_median(
 )
 def test_the_tail_has_a_wider_margin(metric: str, margin: float) -> None:
     assert margin_of(metric) == margin
+
+
+def compare_corrupt(a: Sequence[float], b: Sequence[float]) -> tuple[str, str]:
+    """Return the gate's answer on corrupt files, and that of the comparison, from the shares of each pair."""
+    pairs = [
+        (BlockValues({"corrupt_rate": share_a}, 400), BlockValues({"corrupt_rate": share_b}, 400))
+        for share_a, share_b in zip(a, b, strict=True)
+    ]
+    differences = compare(pairs, (), lambda name: paired_margin(name, {}) or 0.0)
+    ruling = judge_pairs(differences, (), {})
+    return ruling.answers["corrupt_rate"], differences["corrupt_rate"].answer
+
+
+CLEAN = (0.0,) * 12
+
+
+def test_facts_have_no_margin_between_two_sides_either() -> None:
+    assert [paired_margin(name, {}) for name in ("corrupt_rate", "silent_loss_rate")] == [0.0, 0.0]
+    assert paired_margin("corrupt_rate", {"corrupt_rate": 0.01}) == 0.01
+    assert compare_corrupt(CLEAN, (0.05,) * 12) == ("broken", "A better")
+    assert compare_corrupt((0.05,) * 12, CLEAN) == ("met", "B better")
+
+
+def test_two_sides_without_any_fact_are_met() -> None:
+    assert compare_corrupt(CLEAN, CLEAN) == ("met", "no difference")
+    assert compare_corrupt(CLEAN[:1], CLEAN[:1]) == ("inconclusive", "inconclusive"), "one pair shows nothing"
+
+
+def test_a_fact_that_is_too_rare_to_tell_the_sides_apart_delays_the_answer_if_b_has_more() -> None:
+    rare = (*CLEAN[1:], 0.0025)
+    assert compare_corrupt(CLEAN, rare) == ("inconclusive", "inconclusive")
+    assert compare_corrupt(rare, CLEAN) == ("met", "inconclusive")
 
 
 def session(random: Random, change: float, pairs: int = 60, sd: float = 0.1) -> str:

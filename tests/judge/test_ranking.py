@@ -117,6 +117,17 @@ def test_close_providers_are_told_from_equal_ones(values: list[float], why: str)
     assert (ranking.verdict, ranking.why) == ("close", why)
 
 
+def test_close_providers_differ_by_less_than_the_bound_of_the_farthest() -> None:
+    """The bound of the nearer one is that of several runs, which is lower."""
+    candidates = {
+        "a": Candidate(1.0, [1.0, 1.001, 0.999, 1.0, 1.0], is_of_runs=True),
+        "b": Candidate(1.05, [1.05, 1.051, 1.049, 1.05, 1.05], is_of_runs=True),
+        "c": Candidate(1.2, [1.2, 1.21, 1.19, 1.2, 1.2]),
+    }
+    ranking = rank("response_p50", candidates)
+    assert (ranking.verdict, ranking.why) == ("close", "differs by less than 25 %")
+
+
 def test_more_providers_need_more_evidence() -> None:
     five = {str(number): Candidate(1.0 + number, [1.0 + number] * 5) for number in range(6)}
     assert rank("response_p50", dict(list(five.items())[:2])).verdict == "best"

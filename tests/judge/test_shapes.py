@@ -180,6 +180,14 @@ def test_three_sizes_do_not_reveal_the_outlier() -> None:
     assert {point.off for point in straight.sizes.values()} == {False}
 
 
+@pytest.mark.parametrize("empty_s", [0.5, 1e-4])
+def test_an_empty_file_that_is_quicker_than_the_line_of_the_others_has_a_fitted_time(empty_s: float) -> None:
+    """The other sizes are on a line without latency, which predicts no time at all for an empty file."""
+    line = fit_line({0: [empty_s], 1000: [1.0], 2000: [2.0], 3000: [3.0]})
+    assert line.is_known
+    assert all(point.fitted_s > 0 for point in line.sizes.values())
+
+
 def test_noisy_repeats_raise_the_limit() -> None:
     calm, wild = ({size: [transfer_s(size) * factor for factor in spread] for size in THESIS_SIZES}
                   for spread in ((0.99, 1.0, 1.01), (0.7, 1.0, 1.4)))  # fmt: skip

@@ -419,6 +419,17 @@ def test_after_a_broken_run_one_that_is_still_worse_is_not_met() -> None:
     assert ruling.course.since == "0024"
 
 
+def test_after_a_broken_run_one_that_has_most_of_the_margin_left_is_broken() -> None:
+    """Among many tests it is not significant alone. Good runs before the broken one do not count for the regression."""
+    levels = [0.10 * exp(0.02 * (number % 5 - 2)) for number in range(24)]
+    (worse,) = runs_of(*levels, 0.125)[24:]
+    info = RUN | {"quiet_p50": 0.115}
+    former_runs = [*runs_of(*levels), worse | {FOLLOWED_ONLY: ONLY_AT_GATE}]
+    checks = [check for check in checks_of("t", info, (), former_runs, {}, [info] * 3) if check.metric == "quiet_p50"]
+    (ruling,) = judge(checks, tests=60)
+    assert (ruling.answer, ruling.is_significant) == ("broken", False)
+
+
 def test_only_the_last_runs_are_searched_for_a_change() -> None:
     """The gate searches the same runs as the commands that report what it can detect."""
     slow_runs = [RUN | {"quiet_p50": 0.15 + number % 4 / 1000} for number in range(20)]
@@ -429,6 +440,34 @@ def test_only_the_last_runs_are_searched_for_a_change() -> None:
         if candidate.metric == "quiet_p50"
     ]
     assert (len(check.baseline), check.since) == (20, "")
+
+
+@pytest.mark.parametrize(
+    ("metric", "former", "now"), [("consistency_max", 0.30, 0.0), ("tue", 0.05, 0.0), ("tue", 0.05, -0.01)]
+)
+def test_zero_or_less_is_met_where_lower_is_better(metric: str, former: float, now: float) -> None:
+    """A service that became consistent at once is no regression. A ratio may be below zero."""
+    former_runs = [{metric: former + number % 5 / 100} for number in range(20)]
+    info = {metric: now}
+    (ruling,) = judge(checks_of("t", info, (metric,), former_runs, {}, [info] * 3))
+    assert (ruling.answer, ruling.change) == ("met", -1.0)
+    assert ruling_text(ruling) == f"{metric}: better than 20 runs, -100 %"
+
+
+def test_zero_breaks_a_metric_of_which_more_is_better() -> None:
+    former_runs = [{"throughput": 5e6 + 1e4 * (number % 5)} for number in range(20)]
+    info = {"throughput": 0.0}
+    (ruling,) = judge(checks_of("t", info, ("throughput",), former_runs, {}, [info] * 3))
+    assert ruling.answer == "broken"
+
+
+def test_handshakes_of_more_bytes_than_were_sent_break_nothing() -> None:
+    """What is subtracted is the most that a handshake carries, so that less than nothing may be left."""
+    former_runs = [
+        RUN | {"wire_bytes_per_op": 1500.0 + number % 5 * 10, "wire_connections": 10} for number in range(20)
+    ]
+    info = {"wire_bytes_per_op": 2000.0, "wire_connections": 150}
+    assert answers(info, former_runs)["wire_bytes_per_op"] == "met"
 
 
 @pytest.mark.parametrize("count", [-1, 401])

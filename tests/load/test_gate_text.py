@@ -46,6 +46,22 @@ def test_text_of_a_capability_has_its_former_and_present_values(
     assert capability(now, before, again) == expected
 
 
+@pytest.mark.parametrize(("higher", "before", "now", "expected"), [
+    (True, YES, NO, "broken: m: +100 % worse than 20 runs: it was not measured again"),
+    (True, 2.0, 3.0, "met: m: better than 20 runs, -50 %"),
+    (True, NO, YES, "met: m: better than 20 runs, -inf %"),
+    (True, YES, YES, "met: m: +0.0 % worse than 20 runs"),
+    (False, NO, YES, "broken: m: +inf % worse than 20 runs: it was not measured again"),
+    (False, 2.0, 3.0, "broken: m: +50 % worse than 20 runs: it was not measured again"),
+    (False, 2.0, 1.0, "met: m: better than 20 runs, -50 %"),
+])  # fmt: skip
+def test_text_of_an_exact_number_says_worse_in_the_direction_that_is_worse(
+    higher: bool, before: float, now: float, expected: str
+) -> None:
+    check = Check("t", "m", "exact", 0.1, (Reading(before),) * 20, Reading(now), higher=higher)
+    assert text_of(check) == expected
+
+
 RUNS = tuple(1 + number % 5 / 20 for number in range(11))
 
 

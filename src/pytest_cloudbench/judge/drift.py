@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import sqrt
-from statistics import fmean, median
+from statistics import fmean, median, median_low
 from typing import NamedTuple
 
 from pytest_cloudbench.judge.noise import Noise, allowance
@@ -78,11 +78,14 @@ class _Position(NamedTuple):
         earliest: index of the first run that can open one. Neither the first runs, nor those of a regression that is
             gone, open another one.
         anchor: index of the first of the runs that the series is compared with.
+        first_bad: index of the first run of the open regression: the broken run that opened it alone, or the first of
+            the last runs that opened it together.
     """
 
     opening: int | None = None
     earliest: int = ANCHOR_RUNS
     anchor: int = 0
+    first_bad: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,13 +149,13 @@ class SeriesDrift:
     def preview(self, value: float, starved: float | None = None) -> DriftState:
         """Return the state that one more run would give, without adding it."""
         run = _Run(value, starved)
-        opening, _, start = self._position_after(run)
+        opening, _, start, first_bad = self._position_after(run)
         if opening is None:
             return DriftState(runs=len(self) + 1)
         anchor = self._anchor_at(start)
         runs = (*self._runs[start : len(self)], run)
         values = [_subtract_starvation(past_run, anchor.starved) for past_run in runs]
-        change, is_worse = self._change(values, opening - start, anchor)
+        change, is_worse = self._change(values, first_bad - start, anchor)
         trend = theil_sen([list(enumerate(values))], is_seasonal=False)
         since = self._runs[opening].name if opening < len(self) else ""
         return DriftState(True, is_worse, change, since, trend.slope, trend.low, trend.high, len(values))
@@ -170,43 +173,44 @@ class SeriesDrift:
     def _middle_of(self, values: Sequence[float]) -> float:
         return median(values) if self._is_rate else Noise(tuple(values)).middle
 
-    def _change(self, values: Sequence[float], opening: int, anchor: _Anchor) -> tuple[float, bool]:
-        """Return the rise of the runs since the opening, and whether the last ones are still worse."""
-        since = values[max(opening - _WINDOWS[0] + 1, len(values) - _WINDOWS[-1]) :]
-        is_worse = median(values[-_WINDOWS[0] :]) - anchor.middle >= _OPENS_SHARE * self._margin
-        return self._middle_of(since) - anchor.middle, is_worse
+    def _change(self, values: Sequence[float], first_bad: int, anchor: _Anchor) -> tuple[float, bool]:
+        """Return the rise of the runs of a regression, and whether most of the last ones are still worse."""
+        bad_values = values[max(first_bad, len(values) - _WINDOWS[-1]) :]
+        is_worse = median_low(bad_values[-_WINDOWS[0] :]) - anchor.middle >= _OPENS_SHARE * self._margin
+        return self._middle_of(bad_values) - anchor.middle, is_worse
 
     def _position_after(self, run: _Run, *, was_broken: bool = False) -> _Position:
         count = len(self)
         if count < ANCHOR_RUNS:
             return _Position()
-        opening, earliest, start = self._positions[count - 1]
+        position = self._positions[count - 1]
+        opening, earliest, start, _ = position
         anchor = self._anchor_at(start)
         last_runs = (*self._runs[max(0, count - _WINDOWS[-1] + 1) : count], run)
         values = [_subtract_starvation(last_run, anchor.starved) for last_run in last_runs]
         threshold, gain, middle = _OPENS_SHARE * self._margin, _GAIN_SHARE * self._margin, anchor.middle
         if opening is None and max(values) < middle + threshold and min(values) > middle - gain:
-            return _Position(None, earliest, start)  # the usual case, without the work below
+            return position  # the usual case, without the work below
         error = self._error(values, anchor.noise)
         if opening is None:
             is_far = values[-1] - middle >= max(threshold, _RED_ERRORS * anchor.noise.scale)
             if was_broken and is_far and count >= earliest:
-                return _Position(count, earliest, start)
+                return _Position(count, earliest, start, count)
             for window in (window for window in _WINDOWS if window <= count + 1 - earliest):
                 rise = self._middle_of(values[-window:]) - middle
                 if rise >= threshold and rise > _OPENS_ERRORS * error * _error_factor(window):
-                    return _Position(count, earliest, start)
+                    return _Position(count, earliest, start, count + 1 - _WINDOWS[0])
             if count + 1 - ANCHOR_RUNS >= earliest:
                 # The first of these runs must be better, too, because a mixture of old and new runs is no new state.
                 highest = middle - max(gain, _OPENS_ERRORS * error * _error_factor(ANCHOR_RUNS))
                 if max(map(self._middle_of, (values, values[: _WINDOWS[0]]))) <= highest:
                     return _Position(None, count + 1, count + 1 - ANCHOR_RUNS)
-            return _Position(None, earliest, start)
+            return position
         for window in range(1, min(len(values), count + 1 - opening) + 1):
             rise = self._middle_of_last(values, window) - middle
             if rise + _CLOSES_ERRORS * error * _error_factor(window) < threshold:
                 return _Position(None, count + 1 - window, start)
-        return _Position(opening, earliest, start)
+        return position
 
     def _middle_of_last(self, values: Sequence[float], window: int) -> float:
         return median(values[-window:]) if self._is_rate else fmean(values[-window:])

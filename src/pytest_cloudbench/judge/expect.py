@@ -140,7 +140,7 @@ def select(
     expectations: Iterable[Expectation], providers: Sequence[str], test: str, params: Mapping[str, Any]
 ) -> list[Expectation]:
     """Return the expectations for one experiment. ``providers`` are all names of its provider."""
-    values = {"test": test, **params}
+    values = {**params, "test": test}  # a parameter may be called test, too
     return [
         claim
         for claim in expectations

@@ -32,6 +32,8 @@ AGAIN = 3
 _YES_RUNS = 3
 _SUSPECT, _SUSPECT_RATE = 0.01, 0.10
 _CONFIDENCE = 0.05
+_MAX_OPS = 10_000_000
+"""The most operations in a run that make useful advice."""
 _MAX_DISPERSION = 3.0
 _NO_VALUE = "this run has no value"
 _POWER_Z = 1.2815515655446004  # 90 % of the normal distribution lies below
@@ -281,11 +283,9 @@ def operations_for(check: Check, tests: int, runs: int = 15) -> int | None:
     max_spread = log1p(check.margin) / (t_quantile(ALPHA / tests, imagined.freedom) + _POWER_Z) / sqrt(1 + 1 / runs)
     fixed_variance = max(0.0, level.noise.spread**2 - now.error**2)
     sampling_variance = max_spread**2 - fixed_variance
-    return (
-        ceil(now.ops * now.error**2 / sampling_variance)
-        if sampling_variance > 0 and max_spread > LEAST_SPREAD
-        else None
-    )
+    if sampling_variance <= 0 or max_spread <= LEAST_SPREAD:
+        return None
+    return ceil(now.ops * now.error**2 / sampling_variance)
 
 
 # --- rulings on one check ---
@@ -380,9 +380,8 @@ def _rate_ruling(check: Check, tests: int, is_significant: bool) -> Ruling:
         (check.baseline[index].run, rates.counts[index][0] / rates.counts[index][1] - rates.share)
         for index in sorted(rates.left_out)
     )
-    ruling = Ruling(
-        check, "inconclusive", change, low, high, _detected_rise(rates, check.now.of, tests), left_out=left_out
-    )
+    detects = _detected_rise(rates, check.now.of, tests)
+    ruling = Ruling(check, "inconclusive", change, low, high, detects, left_out=left_out)
     course = _course_of(check, check.now)
     if rates.dispersion > _MAX_DISPERSION * check.cluster_ops:
         why = f"runs differ {rates.dispersion:.0f} times as much as independent operations would"
@@ -421,15 +420,12 @@ def _exact_ruling(check: Check) -> Ruling:
     """Judge a number that never varied before. If it rose in few operations only, its repetitions count, too."""
     now, again = check.now, _with_values(check.again)
     values = [reading.value or 0.0 for reading in (now, *again)]
-    former = check.baseline[-1].value or 0.0
-    value = now.value or 0.0
-    change = value / former - 1 if former else (inf if value else 0.0)
+    value, change = values[0], _exact_change(check, values[0])
     ruling = Ruling(check, "met", change, change, change, check.tolerance, value=value)
     if not _exceeds(check, value):
-        if risen := [
-            reading for reading in again if _has_risen_for_most(check, reading) and _exceeds(check, reading.value or 0)
-        ]:
-            why = f"not in the run, but in {len(risen)} of {len(again)} {_repetitions(len(again))}: intermittent"
+        risen = sum(_has_risen_for_most(check, reading) and _exceeds(check, reading.value or 0) for reading in again)
+        if risen:
+            why = f"not in the run, but in {risen} of {len(again)} {_repetitions(len(again))}: intermittent"
             return replace(ruling, answer="broken", why=why)
         if course := _course_of(check, now):
             return _open_ruling(ruling, course)
@@ -437,7 +433,14 @@ def _exact_ruling(check: Check) -> Ruling:
     count = sum(_exceeds(check, reading.value or 0.0) for reading in again)
     if _has_risen_for_most(check, now) or count or _exceeds(check, fmean(values)):
         return replace(ruling, answer="broken", why=_describe_repeats(count, len(again)))
-    return replace(ruling, first=change, change=fmean(values) / former - 1 if former else None, is_quarantined=True)
+    return replace(ruling, first=change, change=_exact_change(check, fmean(values)), is_quarantined=True)
+
+
+def _exact_change(check: Check, value: float) -> float:
+    """Return how much worse an exact number is than in the baseline, as a share of the former number."""
+    former = check.baseline[-1].value or 0.0
+    rise = former - value if check.higher else value - former
+    return rise / former if former else (rise * inf if rise else 0.0)
 
 
 def _has_risen_for_most(check: Check, reading: Reading) -> bool:
@@ -477,13 +480,9 @@ def _why_not_seen(check: Check, detects: float | None, tests: int) -> str:
     return text
 
 
-_MAX_OPS = 10_000_000
-"""The most operations in a run that make useful advice."""
-
-
 def amount_text(check: Check, share: float) -> str:
     """Return a change as people read it: ``43 %``, ``1 point``, ``1.5 points``."""
-    number = f"{share * 100:.2g}" if share < 1 else f"{share * 100:,.0f}"
+    number = f"{share * 100:.2g}" if share < 0.995 else f"{share * 100:,.0f}"
     return f"{number} {'%' if check.kind != 'rate' else 'point' if number == '1' else 'points'}"
 
 
@@ -557,7 +556,8 @@ class _Level:
     starved: float | None
 
     def log(self, value: float | None) -> float:
-        return self.sign * log(value) if value and value > 0 else inf
+        # Zero, and what is below, is as low as it can be: the best, or the worst where higher is better.
+        return inf if value is None else self.sign * (log(value) if value > 0 else -inf)
 
     def log_without_waits(self, reading: Reading) -> float:
         """Return the logarithm of a value, less what waiting for a CPU explains if there was more than before."""

@@ -18,6 +18,7 @@ from pytest_cloudbench.judge.baseline import is_finite, unfit_reason
 from pytest_cloudbench.judge.expect import Expectation, select
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.judge.significance import wilson
+from pytest_cloudbench.model import Verb
 
 _SOURCE = "observed "
 """The beginning of the source of every observed claim. Only claims with it are renewed."""
@@ -29,6 +30,9 @@ _OMITTED_PERCENTILES = ("_p90", "_p95", "_p99.9", "_max")
 _MARGINS = {"p50": 0.10}
 _MARGIN = 0.25
 """The distance of a bound from the number: 10 % for a median and for all but times, 25 % for other times."""
+
+_SHARES_OF_TIME = ("starved_share",)
+"""Metrics of a run that are fractions, but not of a number of operations or files."""
 
 _EXACT = "1 is yes"
 _DIGITS = 3
@@ -88,15 +92,15 @@ def observe(measured: Sequence[SessionEntry], claims: Sequence[Expectation], dat
         if is_observed(claim):
             _renew(index, claim, measured, date, changes)
     for (provider, metric, *_), entries in _find_unclaimed(measured, claims).items():
-        test, params = entries[0].test, entries[0].params
+        where = _where_of(entries[0])
         reason = next(_find_objections(entries, metric), "")
-        if not reason and not all(_is_toml_value(value) for value in params.values()):
+        if not reason and not all(map(_is_toml_value, where.values())):
             reason = "has a parameter that TOML cannot hold"
         if reason:
             changes.left[reason] += 1
             continue
         at_least, at_most = (0.0, None) if METRICS[metric].better == "higher" else (None, 0.0)
-        claim = Expectation(provider, metric, at_least, at_most, "", date, {"test": test, **params})
+        claim = Expectation(provider, metric, at_least, at_most, "", date, where)
         changes.added.append(_make_claim(claim, entries, date))
     return changes
 
@@ -118,7 +122,7 @@ def _renew(
 def _find_unclaimed(
     measured: Sequence[SessionEntry], claims: Sequence[Expectation]
 ) -> dict[tuple[str, ...], list[SessionEntry]]:
-    """Return the entries that get new claims, by provider, metric, test and parameters.
+    """Return the entries that get new claims, by provider, metric, and what the claims apply to.
 
     An entry that already has an observed claim gets no others, because the user has chosen its metrics.
     """
@@ -129,9 +133,14 @@ def _find_unclaimed(
             continue
         for metric in _claimable_metrics(entry):
             if metric not in {claim.metric for claim in entry_claims}:
-                key = (entry.names[-1], metric, entry.test, repr(sorted(entry.params.items())))
+                key = (entry.names[-1], metric, repr(sorted(_where_of(entry).items())))
                 unclaimed.setdefault(key, []).append(entry)
     return unclaimed
+
+
+def _where_of(entry: SessionEntry) -> dict[str, Any]:
+    """Return what a new claim on an entry applies to: its test, and parameters of other names."""
+    return {"test": entry.test, **{name: value for name, value in entry.params.items() if name != "test"}}
 
 
 def _applies_to(claim: Expectation, entry: SessionEntry) -> bool:
@@ -151,6 +160,8 @@ def _find_objections(entries: Sequence[SessionEntry], metric: str) -> Iterator[s
             yield reason
         elif METRICS[metric].time_like and entry.info.get("time_scale", 1.0) != 1.0:
             yield "had times that --time-scale distorts"
+        elif METRICS[metric].time_like and entry.info.get("through_controller"):
+            yield "had times that include the connection to other hosts"
 
 
 def _make_claim(old: Expectation, entries: Sequence[SessionEntry], date: datetime.date) -> Expectation:
@@ -168,11 +179,16 @@ def _make_claim(old: Expectation, entries: Sequence[SessionEntry], date: datetim
 
 
 def _count_tries(entry: SessionEntry, metric: str) -> int | None:
-    """Return the number of operations or files behind a rate. None if it is not a rate of a run."""
-    if METRICS[metric].unit != "fraction" or METRICS[metric].of is None:
+    """Return the number of operations or files behind a rate. None if it is not a rate of a run, or a share of time."""
+    if METRICS[metric].unit != "fraction" or METRICS[metric].of is None or metric in _SHARES_OF_TIME:
         return None
-    count = entry.info.get("files" if metric.endswith("loss_rate") else "ops")
+    count = entry.info.get("files" if _counts_files(metric) else "ops")
     return count if isinstance(count, int) and count > 0 else None
+
+
+def _counts_files(metric: str) -> bool:
+    """Return whether a rate of a run is one of the files that it put, as the provider lists them at the end."""
+    return METRICS[metric].about == (Verb.PUT,)
 
 
 def _bound(entry: SessionEntry, metric: str, direction: int) -> float:
@@ -202,7 +218,7 @@ def _margin_text(entry: SessionEntry, metric: str) -> str:
     count = _count_tries(entry, metric)
     if count is None:
         return f"margin {_margin(metric):.0%}"
-    return f"95 % interval of {count} {'files' if metric.endswith('loss_rate') else 'operations'}, 0 and 1 exact"
+    return f"95 % interval of {count} {'files' if _counts_files(metric) else 'operations'}, 0 and 1 exact"
 
 
 def _round_outwards(value: float, outwards: Any) -> float:

@@ -11,7 +11,7 @@ from array import array
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import expm1, inf, log, sqrt
+from math import expm1, inf, isfinite, log, sqrt
 from statistics import fmean, median
 from typing import Literal
 
@@ -189,6 +189,8 @@ def _difference(name: str, pairs: Sequence[Pair], alpha: float, margin: float) -
     low_margin, high_margin = (-margin, margin) if is_points else (_log1p(-margin), _log1p(margin))
     a, b = (median(side) for side in zip(*levels, strict=True))
     answer = _answer(COMPARED[name].better == "lower", interval.low, interval.high, low_margin, high_margin)
+    if not margin and not any(changes) and isfinite(interval.low):  # no interval is within a margin of nothing
+        answer = "no difference"
     needed = None
     if answer == "inconclusive":
         count = anytime.values_needed(interval, changes, alpha, least_sd, min(-low_margin, high_margin))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 
 from pytest_cloudbench.judge.gate import Answer
 from pytest_cloudbench.judge.paired import COMPARED, Difference, metrics_to_await
@@ -57,12 +58,14 @@ def _answer(difference: Difference) -> Answer:
     """Return the answer about one metric.
 
     Broken: the whole interval is worse, and the measured change is beyond the margin. Met: the whole interval is below
-    the margin, so that B may also be better.
+    the margin, so that B may also be better. No interval ends below a margin of nothing, so there the measured change
+    counts: B has no more than A.
     """
     change, low, high = _worse(difference)
     if low > 0 and change > difference.margin:
         return "broken"
-    return "met" if high < difference.margin else "inconclusive"
+    is_no_worse = not difference.margin and change <= 0 and isfinite(high)
+    return "met" if high < difference.margin or is_no_worse else "inconclusive"
 
 
 def _worse(difference: Difference) -> tuple[float, float, float]:

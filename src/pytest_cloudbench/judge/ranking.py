@@ -236,7 +236,13 @@ def _bound_above(metric: str, best: Candidate, other: Candidate) -> str:
 
 
 def _explain_closeness(metric: str, best: Candidate, others: Sequence[Candidate]) -> str:
-    """Return what is known of providers close to the best, by the same intervals as the report shows."""
+    """Return what is known of providers close to the best, by the same intervals as the report shows.
+
+    Args:
+        metric: the metric in which they are close.
+        best: the best provider.
+        others: all others, the farthest last.
+    """
     ranges = [(other, distance(metric, other, best)) for other in others]
     different = [
         other for other, interval in ranges if interval is not None and (interval.low > 0 or interval.high < 0)
@@ -244,4 +250,4 @@ def _explain_closeness(metric: str, best: Candidate, others: Sequence[Candidate]
     if not different:
         return "no difference found"
     bounds = [_bound_above(metric, best, other) for other in different]
-    return f"differs by less than {max(bounds, key=len)}" if all(bounds) else "differs, but not certain enough to mark"
+    return f"differs by less than {bounds[-1]}" if all(bounds) else "differs, but not certain enough to mark"

@@ -262,8 +262,9 @@ def _candidate_lines(medians: Mapping[int, float]) -> Iterator[tuple[float, floa
     """
     for (size, time_s), (larger, later_s) in combinations(medians.items(), 2):
         slope = (later_s - time_s) / (larger - size)
-        if slope >= 0 and time_s - slope * size >= 0:
-            yield time_s - slope * size, slope
+        latency_s = time_s - slope * size
+        if slope >= 0 and (latency_s > 0 or (latency_s == 0 and min(medians) > 0)):  # nothing takes no time at all
+            yield latency_s, slope
     for size, time_s in medians.items():
         yield time_s, 0.0
         if min(medians) > 0:
@@ -288,7 +289,8 @@ def _refine_line(
         return line
     sizes = sorted(regular)
     fit = weighted_line(sizes, [regular[size] for size in sizes], [regular[size] ** -2 for size in sizes])
-    return (fit.level, fit.slope) if fit.level >= 0 and fit.slope >= 0 and fit.level + fit.slope > 0 else line
+    is_possible = fit.level >= 0 and fit.slope >= 0 and fit.level + fit.slope * min(medians) > 0
+    return (fit.level, fit.slope) if is_possible else line
 
 
 def _compare_sizes(

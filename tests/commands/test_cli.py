@@ -434,6 +434,9 @@ def test_ctrl_d_at_a_question_changes_nothing(
     [
         (["analyze", "none.pcap", "--changed-at", "nan"], "--changed-at nan: expected seconds"),
         (["line", "--provider", "folder:.", "--seconds", "inf"], "--seconds above 0"),
+        (["line", "none.toml", "--patience", "inf"], "--patience inf: expected seconds"),
+        (["hosts", "check", "none.toml", "--patience", "0"], "--patience 0: expected seconds"),
+        (["hosts", "install", "none.toml", "--patience", "nan"], "--patience nan: expected seconds"),
     ],
 )
 def test_numbers_that_are_none_are_refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -106,6 +106,13 @@ class DamagingDriver(FolderDriver):
         return entry
 
 
+class EmptyListingDriver(FolderDriver):
+    """A driver that lists files without their sizes and digests."""
+
+    def list(self, folder: str) -> Iterator[Entry]:
+        return (replace(entry, size_bytes=0, digest=None) for entry in super().list(folder))
+
+
 class RefusingDriver(FolderDriver):
     """A driver whose credentials do not permit writing."""
 
@@ -224,6 +231,8 @@ def test_each_fault_fails_its_step_with_advice(tmp_path: Path) -> None:
     assert results["write"][0] is True
     assert results["read back"] == (False, "5120 bytes came back, and they differ")
     assert "list" not in results
+    results = steps(make_provider(EmptyListingDriver, tmp_path / "empty"))
+    assert results["list"] == (False, "listed with 0 of 5,120 bytes")
     results = steps(make_provider(RefusingDriver, tmp_path / "refused"))
     assert results["write"][0] is False
     assert "scope missing" in results["write"][1]

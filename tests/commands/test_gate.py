@@ -57,6 +57,20 @@ def test_power_gives_no_figure_for_metrics_that_the_gate_refuses(folder: Path, r
     assert any(line.startswith("  quiet_p50: changes from ") for line in run("power"))
 
 
+@pytest.mark.parametrize("command", ["power", "backtest"])
+def test_runs_of_a_storage_that_the_gate_does_not_read_do_not_count(
+    folder: Path, capfd: pytest.CaptureFixture[str], command: str
+) -> None:
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    store_runs(folder / "results", 1, 12)
+    store_runs(folder / ".benchmarks", 13, 9, p50=0.3)
+    outputs = []
+    for options in ((), ("--storage", "results")):
+        assert cli.main(["gate", command, *options]) == 0
+        outputs.append(capfd.readouterr().out)
+    assert outputs[0] == outputs[1]
+
+
 def test_margins_of_the_project_count_in_its_subfolders_too(
     folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,7 @@ import pytest
 
 from pytest_cloudbench.commands import cli
 from pytest_cloudbench.load.gate.history import GateHistory
+from pytest_cloudbench.results.acceptance import Accepted, write_acceptance
 from pytest_cloudbench.results.index import INDEX_NAME, Index
 from pytest_cloudbench.results.oplog import read_parquet, write_parquet
 from pytest_cloudbench.support.extras import install_command
@@ -334,10 +335,13 @@ def test_runs_of_old_schemas_are_shown(storage: Path, run: Any, folder: str, los
 def test_runs_elsewhere_are_compared_and_shown_by_their_files(storage: Path, tmp_path: Path, run: Any) -> None:
     store(storage, 1, {TEST: info(response_p50=0.1)})
     here = str(storage / MACHINE / "0001_run.json")
-    other = str(store(tmp_path / "a", 1, {TEST: info(response_p50=0.2)}))
-    for names in (("last", other), (here, other), ("1", other, here)):
+    other = str(store(tmp_path / "a", 1, {TEST: info(response_p50=0.2, start_wall_ms=2 * START_MS)}))
+    for names, change in (
+        (("last", other), "+100.0 %"), ((here, other), "+100.0 %"), (("1", other, here), "+100.0 %"),
+        ((other, "last"), "-50.0 %"), ((other, "1"), "-50.0 %"),
+    ):  # fmt: skip
         out, _ = run("compare", *names)
-        assert "+100.0 %" in out, names
+        assert change in out, names
         assert f"{MACHINE}/0001_run.json" in out, "two of one name are told apart"
     assert other in run("show", other)[0]
     assert "200 ms" in run("show", other)[0]
@@ -403,6 +407,31 @@ def test_ops_have_the_metrics_of_their_entries_and_the_time_of_day(recorded_run:
             count(requests) AS known
         FROM ops o JOIN entries e USING (entry) GROUP BY ALL ORDER BY ALL""")  # fmt: skip
     assert out.splitlines()[1:] == [f"{TEST}[1],True,{START_MS},True,0", f"{TEST}[2],True,{START_MS},True,200"]
+
+
+def change_recorded_entries(path: Path, infos: list[dict[str, Any]], **fields: Any) -> None:
+    """Update the extra_info of each entry of a run, and the same other fields of all."""
+    document = json.loads(path.read_text())
+    for entry, values in zip(document["benchmarks"], infos, strict=True):
+        entry.update(fields)
+        entry["extra_info"].update(values)
+    path.write_text(json.dumps(document))
+
+
+def test_ops_have_no_number_where_an_entry_holds_a_text(recorded_run: Path, run: Any) -> None:
+    change_recorded_entries(recorded_run, [{"knee": 3}, {"knee": "none"}])
+    out, _ = run("ops", "1", "--csv", "--sql", "SELECT knee FROM entries ORDER BY entry")
+    assert out.splitlines()[1:] == ["3.0", '""']
+
+
+def test_ops_take_the_first_of_names_that_sql_cannot_tell_apart(recorded_run: Path, run: Any) -> None:
+    """A number never stands for a column that each entry has."""
+    names = {"Machine": 1, "test": 2, "": 3, "param_n": 4, "size": 5, "Size": 6}
+    change_recorded_entries(recorded_run, [names, names], params={"n": 10, "N": 20})
+    sql = "SELECT DISTINCT test, param_n, size, typeof(machine) FROM entries"
+    out, _ = run("ops", "1", "--csv", "--sql", sql)
+    assert out.splitlines()[1:] == [f"{TEST},10.0,5.0,VARCHAR"]
+    assert run("ops", "1", "--csv", "--sql", "SELECT DISTINCT param_n FROM ops")[0].splitlines()[1:] == ["10.0"]
 
 
 def test_operations_of_a_warm_up_are_told_apart(storage: Path, run: Any) -> None:
@@ -702,3 +731,71 @@ def test_tests_measured_in_one_run_cannot_be_renamed_into_each_other(storage: Pa
     store(storage, 1, {TEST: info(), "test_it.py::other[x]": info()})
     for words in ((TEST, "test_it.py::other"), ("test_it.py::other", TEST)):
         assert "so these are two tests" in run("baseline", "rename", *words, status=4)[1]
+
+
+def test_an_accepted_run_begins_the_baselines_of_all_its_tests(storage: Path, run: Any) -> None:
+    """The second test of the last run began a minute after the first."""
+    names = [f"{TEST}[a]", f"{TEST}[b]"]
+    for number in (1, 2):
+        fields = {"outcome": "failed", "gate": {"answer": "broken"}} if number == 2 else {}
+        starts = [START_MS + number * DAY_MS + minute * 60_000 for minute in (0, 1)]
+        store(storage, number, {
+            name: info(start_wall_ms=start_ms, **fields) for name, start_ms in zip(names, starts, strict=True)
+        })  # fmt: skip
+    run("baseline", "accept", "last")
+    index = Index.open(storage)
+    assert [index.series(name, "response_p50")[-1].unfit_reason for name in names] == ["", ""]
+
+
+@pytest.mark.parametrize("words", [("baseline", "accept", "last", "--yes"), ("baseline", "drop", "last", "--dry-run")])
+def test_a_run_of_another_storage_is_neither_accepted_nor_said_to_be_deleted(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    (storage.parent / "pytest.ini").write_text("[pytest]\n")
+    monkeypatch.chdir(storage.parent)
+    store_series(storage, [0.1] * 3)
+    store(storage.parent / ".benchmarks", 9, {TEST: info(start_wall_ms=START_MS + 9 * DAY_MS)})
+    assert cli.main([*words]) == 4
+    output = capfd.readouterr()
+    assert "name the folder that it is in by --storage" in output.err
+    assert output.out == ""
+    assert [point.unfit_reason for point in Index.open(storage).series(TEST, "response_p50")] == [""] * 3
+
+
+def test_no_run_is_dropped_if_another_of_them_cannot_be(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (storage.parent / "pytest.ini").write_text("[pytest]\n")
+    monkeypatch.chdir(storage.parent)
+    store_series(storage, [0.1])
+    store(storage.parent / ".benchmarks", 9, {TEST: info(start_wall_ms=START_MS + 9 * DAY_MS)})
+    assert cli.main(["baseline", "drop", "1", "9"]) == 4
+    assert "name the folder that it is in by --storage" in capfd.readouterr().err
+    assert len(Index.open(storage).runs()) == 1
+
+
+def test_an_acceptance_of_a_run_of_another_storage_can_be_undone(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A former version wrote such acceptances, under the path of the run."""
+    (storage.parent / "pytest.ini").write_text("[pytest]\n")
+    monkeypatch.chdir(storage.parent)
+    store_series(storage, [0.1] * 3)
+    path = store(storage.parent / ".benchmarks", 9, {TEST: info(start_wall_ms=START_MS + 9 * DAY_MS)}).as_posix()
+    write_acceptance(storage, Accepted(path, START_MS + 9 * DAY_MS))
+    assert cli.main(["baseline", "accept", path, "--undo"]) == 0, capfd.readouterr()
+    assert [point.unfit_reason for point in Index.open(storage).series(TEST, "response_p50")] == [""] * 3
+
+
+def test_baselines_are_counted_in_the_storage_that_the_gate_reads(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (storage.parent / "pytest.ini").write_text("[pytest]\n")
+    monkeypatch.chdir(storage.parent)
+    store_series(storage, [0.1] * 3)
+    store_series(storage.parent / ".benchmarks", [0.1] * 9, run_id="another")
+    outputs = []
+    for options in ((), ("--storage", str(storage))):
+        assert cli.main(["baseline", "show", *options]) == 0
+        outputs.append(capfd.readouterr().out)
+    assert outputs[0] == outputs[1]

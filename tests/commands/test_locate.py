@@ -440,6 +440,16 @@ def test_invalid_range_file_changes_nothing(
     assert not own_tables.exists()
 
 
+def test_invalid_address_of_ranges_is_reported_in_one_line(
+    capsys: pytest.CaptureFixture[str], own_tables: Path
+) -> None:
+    location = "http://127.0.0.1:9/a b"
+    assert cli.main(["locate", "--update", f"Amazon={location}"]) == 1
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"Amazon: kept as it was: {location}: ")
+    assert not own_tables.exists()
+
+
 def test_lists_of_registries_are_renewed(tmp_path: Path, capsys: pytest.CaptureFixture[str], own_tables: Path) -> None:
     (tmp_path / "v4.json").write_text(bootstrap("https://new.example/", "203.0.113.0/24"), "utf-8")
     assert cli.main(["locate", "--update", f"registries={tmp_path / 'v4.json'}"]) == 0

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -211,6 +213,18 @@ def test_unreadable_runs_are_reported_in_one_line_and_left_out(storage: Path, mo
     assert Index.open(storage).problems == index.problems, "they are told again without being read again"
 
 
+def test_a_file_that_cannot_be_read_for_a_moment_counts_later(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: Path) -> bytes:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", fail)
+        problems = Index.open(storage).problems
+    assert [line.rpartition(": ")[2] for line in problems] == ["Too many open files"] * 3
+    again = Index.open(storage)
+    assert (len(again.runs()), again.problems) == (3, [])
+
+
 def test_a_torn_file_counts_once_it_is_whole(storage: Path) -> None:
     path = store(storage, 4, {TEST: info(response_p50=0.4, start_wall_ms=START_MS * 2)})
     data = path.read_bytes()
@@ -220,7 +234,7 @@ def test_a_torn_file_counts_once_it_is_whole(storage: Path) -> None:
     assert [point.value for point in Index.open(storage).series(TEST, "response_p50")] == [0.1, 0.2, 0.3, 0.4]
 
 
-@pytest.mark.parametrize("harm", ["torn", "foreign", "other schema", "bad byte", "missing column"])
+@pytest.mark.parametrize("harm", ["torn", "foreign", "other schema", "missing column"])
 def test_a_harmed_index_is_made_again(storage: Path, harm: str) -> None:
     answers = read_all(Index.open(storage))
     path = storage / INDEX_NAME
@@ -232,16 +246,53 @@ def test_a_harmed_index_is_made_again(storage: Path, harm: str) -> None:
     elif harm == "other schema":
         path.write_bytes(data.replace(b"cloudbench_index\x18\x015", b"cloudbench_index\x18\x017"))
         assert path.read_bytes() != data
-    elif harm == "missing column":
+    else:
         with path.open("wb") as file:
             columns = [parquet.Column(name, parquet.TEXT) for name in ("place", "run")]
             parquet.write(file, columns, [[["x"], ["x"]]], {"cloudbench_index": "5", "files": "{}"})
-    else:  # damage in a column that is not read when the index is opened
-        broken = bytearray(data)
-        starts = [offset for offset in range(len(data) - 3) if data[offset : offset + 3] == b"\x1f\x8b\x08"]
-        broken[starts[7] + 15] ^= 0xFF
-        path.write_bytes(broken)
     assert read_all(Index.open(storage)) == answers
+
+
+FIRST_QUESTIONS: dict[str, Callable[[Index], Any]] = {
+    "all": read_all,
+    "brief entries": lambda index: index.brief_entries(f"{MACHINE}/0001_run.json"),
+    "numbers": lambda index: index.numbers(TEST, ["ops", "failed", "response_p50"]),
+    "write": lambda index: index.write(),
+}
+
+
+@pytest.mark.parametrize("has_new_run", [False, True])
+@pytest.mark.parametrize("question", FIRST_QUESTIONS)
+def test_an_index_with_a_bad_byte_in_any_column_is_made_again(storage: Path, question: str, has_new_run: bool) -> None:
+    store_series(storage, [0.1] * 20)
+    Index.open(storage).write()
+    path = storage / INDEX_NAME
+    data = path.read_bytes()
+    starts = [offset for offset in range(len(data) - 3) if data[offset : offset + 3] == b"\x1f\x8b\x08"]
+    assert len(starts) == len(parquet.column_names(data))
+    if has_new_run:
+        store(storage, 21, {TEST: info(start_wall_ms=START_MS * 2)})
+    expected = FIRST_QUESTIONS[question](Index.open(storage)), read_all(Index.open(storage))
+    for start in starts:
+        path.write_bytes(data[: start + 15] + bytes([data[start + 15] ^ 0xFF]) + data[start + 16 :])
+        index = Index.open(storage)
+        assert (FIRST_QUESTIONS[question](index), read_all(index)) == expected
+        assert read_all(Index.open(storage)) == expected[1]
+
+
+def test_runs_from_elsewhere_stay_in_an_index_that_is_made_again(storage: Path, tmp_path_factory: Any) -> None:
+    other = store(tmp_path_factory.mktemp("other"), 9, {TEST: info(response_p50=0.9, start_wall_ms=START_MS * 2)})
+    expected = [0.1, 0.2, 0.3, 0.9]
+    Index.open(storage)
+    path = storage / INDEX_NAME
+    data = path.read_bytes()
+    starts = [offset for offset in range(len(data) - 3) if data[offset : offset + 3] == b"\x1f\x8b\x08"]
+    for start in starts:
+        path.write_bytes(data[: start + 15] + bytes([data[start + 15] ^ 0xFF]) + data[start + 16 :])
+        index = Index.open(storage)
+        index.add_file(other)
+        assert [point.value for point in index.series(TEST, "response_p50")] == expected
+        assert len(index.brief_entries(other.as_posix())) == 1
 
 
 def test_writers_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
@@ -325,3 +376,11 @@ def test_lone_surrogates_in_names_are_escaped(tmp_path: Path) -> None:
     assert index.problems == []
     assert len(Index.open(tmp_path).runs()) == 1
     assert index.tests() == ["test_\\ud800[\x1b[31m]"]
+
+
+def test_a_run_that_is_named_by_its_place_in_the_working_folder_is_one(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(storage)
+    index = Index.open(Path())
+    assert index.find(f"{MACHINE}/0003_run.json") == index.runs()[2]

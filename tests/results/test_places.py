@@ -29,6 +29,7 @@ FILES = {
     "pyproject.toml": f'[tool.pytest.ini_options]\naddopts = "{OPTION}"\n',
     "pyproject.toml, native": f'[tool.pytest]\naddopts = ["{OPTION}"]\n',
     "tox.ini": f"[tox]\nenvlist = a\n[pytest]\naddopts =\n    -q\n    {OPTION}\n",
+    "pytest.ini, without file://": "[pytest]\naddopts = --benchmark-storage=stored\n",
     "setup.cfg": f"[tool:pytest]\naddopts = --benchmark-storage file://other {OPTION}\n",
 }
 TEST = """

@@ -67,6 +67,19 @@ def test_all_that_a_suite_declares_survives_a_file() -> None:
     assert read_declared(json.loads(json.dumps(declared.plain()))) == declared
 
 
+def test_empty_texts_of_a_suite_survive_a_file() -> None:
+    declared = Suite(
+        "photos",
+        figures=(
+            Curve("test_photo", "size", "cost", "", "", beside="", quotes=(Quote("", ""),)),
+            TimeCourse("test_photo", "y", "values", "", "", ""), Delays("test_photo", {}), Probes("test_photo", {}),
+            Answers("test_photo", title="", question=""),
+        ),
+        published=(PublishedTable("table", "test_photo", "cost", "", "", "", "", ()),),
+    ).about("test_photo")  # fmt: skip
+    assert read_declared(json.loads(json.dumps(declared.plain()))) == declared
+
+
 def test_captions_of_entries_from_before_the_first_release_are_read() -> None:
     declared = Suite("photos", (Curve("test_photo", "size", "cost", "Cost", "Flat is best."),)).about("test_photo")
     plain = declared.plain()
@@ -162,12 +175,15 @@ def test_broken_suites_do_not_change_the_number_of_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "broken_suite.py").write_text("1 / 0\n")
-    write_entry_points(tmp_path, "broken = broken_suite", "missing = missing_suite")
+    (tmp_path / "skipping_suite.py").write_text("import pytest\npytest.importorskip('no_such_module')\n")
+    (tmp_path / "leaving_suite.py").write_text("raise SystemExit(3)\n")
+    names = ("broken", "missing", "skipping", "leaving")
+    write_entry_points(tmp_path, *(f"{name} = {name}_suite" for name in names))
     monkeypatch.syspath_prepend(tmp_path)
     run = store(tmp_path / "0001_r.json", [entry(tmp_path, "test_it", "emulated:ideal", (), {"sensors": 3})])
     assert main(["report", str(run), "-o", str(tmp_path / "page.html")]) == 0
     output = capsys.readouterr().out
-    assert output.count("left out: suite") == 2
+    assert output.count("left out: suite") == 4
     assert "1 experiment of 1 run," in output
 
 

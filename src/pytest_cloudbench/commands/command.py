@@ -11,12 +11,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.support.printable import printable
 
 if TYPE_CHECKING:  # the class is generic for mypy alone
     Parsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 _PIPE_COLUMNS = 400
+_MOST_PATIENCE_S = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,12 @@ def discard_output() -> None:
 def output_width() -> int:
     """Return the terminal's width. Lines for a pipe are not broken, because programs read them."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPE_COLUMNS
+
+
+def check_patience(patience_s: float) -> None:
+    """Refuse a value of ``--patience`` for which no process can wait. Raises UsageError."""
+    if not 0 < patience_s < _MOST_PATIENCE_S:
+        raise UsageError(f"--patience {patience_s:g}: expected seconds above 0 and below {_MOST_PATIENCE_S:,.0f}")
 
 
 def why_left_alone(is_alive: bool | None) -> str:

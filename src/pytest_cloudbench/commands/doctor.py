@@ -144,6 +144,8 @@ class _FileSteps:
             if digest(Literal(self._data), name).hex() != entries[0].digest:
                 return f"the listed {name} is not the file's", ""
             return "", f"found, {name} correct,"
+        if entries[0].size_bytes != len(self._data):
+            return f"listed with {entries[0].size_bytes:,} of {len(self._data):,} bytes", ""
         return "", "found, size correct,"
 
 

@@ -56,7 +56,7 @@ def _read_histories(options: argparse.Namespace) -> dict[str, list[_Run]]:
     from pytest_cloudbench.judge.watched import needed_numbers
     from pytest_cloudbench.results.points import without_copies
 
-    index, histories = open_index(options), {}
+    index, histories = open_index(options, all_storages=False), {}
     for test in sorted(index.tests()):
         if options.k in test:
             entries = zip(index.series(test, "ops"), index.numbers(test, sorted(needed_numbers())), strict=True)

@@ -69,7 +69,7 @@ RUN_HELP = "its number or name in the storage, the beginning of that, its file, 
 STORAGE = argument(
     "--storage", metavar="DIR", type=Path, help="where pytest-benchmark has stored the runs "
     "(default: all of: the folder that pytest's configuration names with --benchmark-storage, the project's results, "
-    "and its .benchmarks)",
+    "and its .benchmarks; gate and baseline show: the first of these with runs)",
 )  # fmt: skip
 
 
@@ -195,8 +195,11 @@ def find_run_files(options: argparse.Namespace) -> Iterator[Path]:
             yield from index.files(index.find(name).place)
 
 
-def open_index(options: argparse.Namespace) -> Index:
-    """Return the index of the stored runs, and print what was left out. Raises UsageError if there is no run."""
+def open_index(options: argparse.Namespace, *, all_storages: bool = True) -> Index:
+    """Return the index of the stored runs, and print what was left out. Raises UsageError if there is no run.
+
+    Unless the user names a storage, the runs are those of all storages, or of the only one that the gate reads.
+    """
     from pytest_cloudbench.results.index import Index
     from pytest_cloudbench.results.installed import learn_installed
 
@@ -207,7 +210,7 @@ def open_index(options: argparse.Namespace) -> Index:
             f"there are no stored runs in {where}; {_describe_killed_sessions() or 'name their folder with --storage'}"
         )
     index = Index.open(storage)
-    if options.storage is None:
+    if options.storage is None and all_storages:
         for other in places.storage_folders():
             if other.resolve() != storage.resolve():
                 index.add_storage(other)
@@ -270,7 +273,9 @@ def _find_runs_and_files(options: argparse.Namespace, names: Sequence[str]) -> t
 
     files = {name: Path(name) for name in names if Path(name).is_file()}
     index = Index(Path.cwd()) if files.keys() == set(names) else open_index(options)
-    runs = [index.add_file(files[name]) if name in files else index.find(name) for name in names]
+    # Names first, because a file that is added could be the last run, or have the same number as another.
+    runs_by_name = {name: index.find(name) for name in names if name not in files}
+    runs = [runs_by_name.get(name) or index.add_file(files[name]) for name in names]
     return index, list(dict.fromkeys(runs))
 
 
@@ -379,18 +384,20 @@ def _recovered_runs(results: Path) -> list[str]:
 def _show_baselines(options: argparse.Namespace) -> int:
     from pytest_cloudbench.report.history import render_baselines
 
-    index = open_index(options)
+    index = open_index(options, all_storages=False)
     _check_metrics(index, [options.metric] if options.metric else [])
     _print_lines(render_baselines(index, _find_tests(index, options.test), options.metric, output_width()))
     return 0
 
 
 def _drop_runs(options: argparse.Namespace) -> int:
-    from pytest_cloudbench.results.bundle import delete_run
+    from pytest_cloudbench.results.bundle import delete_run, find_own_files
     from pytest_cloudbench.results.index import Index
 
     index = open_index(options)
-    for run in _find_runs(index, options.runs):
+    runs = _find_runs(index, options.runs)
+    find_own_files(index, [run.place for run in runs])  # so that nothing is deleted if one of them is elsewhere
+    for run in runs:
         if not options.dry_run:
             delete_run(index, run.place)
         _print_lines([f"{'would be deleted' if options.dry_run else 'deleted'}: {printable(run.place)}"])
@@ -460,9 +467,12 @@ def _runs_with(index: Index, name: str) -> set[str]:
 
 def _accept_run(options: argparse.Namespace) -> int:
     from pytest_cloudbench.results.acceptance import Accepted, withdraw_acceptances, write_acceptance
+    from pytest_cloudbench.results.bundle import find_own_files
 
     index = open_index(options)
     run = index.find(options.name)
+    if not options.undo:  # a run that is not in this storage would leave its baselines empty
+        find_own_files(index, [run.place])
     measured = {entry.fullname for entry in index.brief_entries(run.place)}
     # A run cannot begin baselines of tests that it did not measure.
     named = measured.intersection(_find_tests(index, options.test)) if options.test else set()
@@ -497,7 +507,7 @@ def _accept_run(options: argparse.Namespace) -> int:
             "not as a baseline"
         )
     # A run whose clock was ahead must not excuse what the gate fails from now on.
-    until_ms = max(stored.time_ms for stored in index.runs() if stored.time_ms <= now_ms + _CLOCKS_DIFFER_MS)
+    until_ms = index.last_start_ms(now_ms + _CLOCKS_DIFFER_MS)
     for test in tests or [""]:
         write_acceptance(index.storage, Accepted(run.place, run.time_ms, test, options.reason, until_ms))
     _print_lines([f"baselines of {tests_text} begin with {printable(run.place)}; to undo it: {command} --undo"])

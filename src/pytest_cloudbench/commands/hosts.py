@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_cloudbench.commands.command import Command, argument, print_line
+from pytest_cloudbench.commands.command import Command, argument, check_patience, print_line
 from pytest_cloudbench.support import redact
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ def check(options: argparse.Namespace) -> int:
     from pytest_cloudbench.fleet.hosts.checks import check_hosts
     from pytest_cloudbench.fleet.hosts.table import read_hosts
 
+    check_patience(options.patience)
     checked = check_hosts(read_hosts(Path(options.file)), options.patience)
     if options.provider:
         checked = _check_ways(checked, options.provider, options.patience)
@@ -59,6 +60,7 @@ def install(options: argparse.Namespace) -> int:
     from pytest_cloudbench.fleet.hosts.installing import install_hosts
     from pytest_cloudbench.fleet.hosts.table import read_hosts
 
+    check_patience(options.patience)
     extras = [extra for text in options.extra for extra in text.split(",")]
     done = install_hosts(read_hosts(Path(options.file)), options.patience, extras)
     for host_check in done:

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_cloudbench.commands.command import Command, argument, output_width, print_line
+from pytest_cloudbench.commands.command import Command, argument, check_patience, output_width, print_line
 from pytest_cloudbench.model import CloudError, ErrorKind, FleetError, UsageError
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def measure(options: argparse.Namespace) -> int:
     from pytest_cloudbench.providers.line import LineRequest
     from pytest_cloudbench.results.places import results_folder
 
+    check_patience(options.patience)
     hosts = read_hosts(Path(options.file)) if options.file else [None]
     if options.provider is None and not options.file:
         raise UsageError("line: name the other end of this machine's line with --provider, or a table of hosts")

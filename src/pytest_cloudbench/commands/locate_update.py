@@ -71,7 +71,7 @@ def _renew(sources: Sources, operator: str, locations: list[str]) -> str:
 
 
 def _fetch(location: str) -> str:
-    from urllib.error import URLError
+    from http.client import HTTPException
     from urllib.request import Request, urlopen
 
     try:
@@ -81,7 +81,7 @@ def _fetch(location: str) -> str:
             raise UsageError(f"{location}: expected a file, or an address that begins with https://")
         with urlopen(Request(location, headers={"User-Agent": "pytest-cloudbench"}), timeout=_TIMEOUT_S) as response:
             return bytes(response.read(_MOST_BYTES)).decode()
-    except (URLError, OSError, ValueError) as error:
+    except (HTTPException, OSError, ValueError) as error:
         raise UsageError(
             f"{location}: {getattr(error, 'strerror', None) or getattr(error, 'reason', error)}"
         ) from error

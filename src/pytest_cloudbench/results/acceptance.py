@@ -30,9 +30,9 @@ class Accepted:
         time_ms: when it started, Unix epoch, milliseconds. Earlier runs do not serve as a baseline.
         test: the full name of the test that this is about, or empty for all tests.
         reason: the user's words.
-        until_ms: the start of the last run that was stored when the user decided. The gate judged the runs up to it by
-            the former baseline, so if only the gate failed one of them, it counts as passed. The gate judges later runs
-            by the new baseline.
+        until_ms: the start of the last entry that was stored when the user decided. The gate judged the entries up to
+            it by the former baseline, so if only the gate failed one of them, it counts as passed. The gate judges
+            later ones by the new baseline.
     """
 
     run: str

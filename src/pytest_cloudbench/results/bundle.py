@@ -46,7 +46,7 @@ def export_runs(index: Index, runs: Sequence[str], target: Path) -> int:
 
     Raises ResultsError and UsageError.
     """
-    places = {file.place: file.path for file in _find_files(index, runs)}
+    places = {file.place: file.path for file in find_own_files(index, runs)}
     folder = index.storage / ACCEPTED_FOLDER
     places |= {f"{ACCEPTED_FOLDER}/{path.name}": path for path in folder.glob(f"*{ACCEPTED_SUFFIX}")}
 
@@ -62,7 +62,7 @@ def export_runs(index: Index, runs: Sequence[str], target: Path) -> int:
     return len(places)
 
 
-def _find_files(index: Index, runs: Collection[str]) -> list[stored.RunFile]:
+def find_own_files(index: Index, runs: Collection[str]) -> list[stored.RunFile]:
     """Return the files of runs. Raises UsageError for a run of another storage, which the index may have as well."""
     wanted = set(runs)
     files = [file for file in stored.find_run_files(index.storage) if file.run in wanted]
@@ -150,7 +150,7 @@ def _has_content(path: Path, content: bytes) -> bool:
 
 def delete_run(index: Index, run: str) -> None:
     """Delete the files of a run. The records of its operations stay. Raises ResultsError and UsageError."""
-    for file in _find_files(index, [run]):
+    for file in find_own_files(index, [run]):
         try:
             file.path.unlink(missing_ok=True)
         except OSError as error:

@@ -20,9 +20,7 @@ import contextlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from pytest_cloudbench.judge.baseline import (
@@ -30,7 +28,6 @@ from pytest_cloudbench.judge.baseline import (
     HAD_DOUBTFUL_TIMES,
     ONLY_AT_GATE,
     WAS_OUTLIER,
-    baseline_faults,
     conditions_of,
     is_finite,
     unfit_reason,
@@ -39,6 +36,16 @@ from pytest_cloudbench.judge.metrics import METRICS, is_higher_better
 from pytest_cloudbench.model import ResultsError, UsageError
 from pytest_cloudbench.results import parquet, stored
 from pytest_cloudbench.results.acceptance import Accepted, read_acceptances
+from pytest_cloudbench.results.cells import (
+    combine_outcomes,
+    decode_conditions,
+    decode_json,
+    describe_emulated,
+    encode_json,
+    escape_text,
+    find_faults,
+    gate_text,
+)
 from pytest_cloudbench.results.points import Point, run_name
 from pytest_cloudbench.support import opening
 
@@ -163,6 +170,7 @@ class Index:
         self._row_lists: dict[str, dict[str, list[int]]] = {}
         self._acceptances: list[Accepted] | None = None
         self._row_faults: list[tuple[str, ...]] = []
+        self._foreign_paths: list[Path] = []  # files of runs from elsewhere
 
     @classmethod
     def open(cls, storage: Path) -> Index:
@@ -172,23 +180,36 @@ class Index:
         """
         index = cls(storage)
         index._load_file()
-        files = {file.place: file for file in stored.find_run_files(storage)}
-        changed = [file for place, file in files.items() if index._stamps.get(place, [])[:2] != _make_stamp(file)]
-        removed = [place for place in index._stamps if place not in files]
+        index._read_changed_runs()
+        return index
+
+    def _read_changed_runs(self) -> None:
+        """Read the runs that are new or changed since the file was written, and leave out removed ones."""
+        files = {file.place: file for file in stored.find_run_files(self.storage)}
+        changed = [file for place, file in files.items() if self._stamps.get(place, [])[:2] != _make_stamp(file)]
+        removed = [place for place in self._stamps if place not in files]
         outdated = {file.place for file in changed}.union(removed)
         for place in removed:
-            del index._stamps[place]
-        if index._data and not outdated.isdisjoint(index._column("place")):
-            index._valid_rows = [row for row, place in enumerate(index._column("place")) if place not in outdated]
-            index._columns.clear()
+            del self._stamps[place]
+        if self._data and not outdated.isdisjoint(self._column("place")):
+            self._valid_rows = [row for row, place in enumerate(self._column("place")) if place not in outdated]
+            self._columns.clear()
         for file in changed:
-            index._add_run_file(file)
-        index.problems = sorted(f"{storage / place}: {stamp[2]}" for place, stamp in index._stamps.items() if stamp[2])
-        index._columns.clear()
-        index._sort_by_time()
+            self._add_run_file(file)
+        stamps = self._stamps.items()
+        self.problems = sorted(f"{self.storage / place}: {stamp[2]}" for place, stamp in stamps if stamp[2])
+        self._columns.clear()
+        self._sort_by_time()
         if outdated and len(outdated) * _REWRITE_SHARE >= len(files):
-            index.write()
-        return index
+            self.write()
+
+    def _make_again(self) -> None:
+        """Read all runs again, because the file is damaged where ``_load_file`` did not look."""
+        again = Index(self.storage)
+        again._read_changed_runs()
+        for path in self._foreign_paths:
+            again._add_foreign_file(path)
+        vars(self).update(vars(again))
 
     def add_file(self, path: Path) -> RunRow:
         """Add a run's file from elsewhere, for the life of this object, and return the run. Raises ResultsError."""
@@ -217,6 +238,7 @@ class Index:
             self._append([self._make_row(file, commit, stored_ms, entry) for entry in entries])
         except (TypeError, ValueError, RecursionError) as error:
             raise ResultsError(f"{path}: cannot be read: {error}") from error
+        self._foreign_paths.append(path)
         for lookup in (self._columns, self._row_lists, self._row_faults):
             lookup.clear()
         self._order = None
@@ -240,6 +262,13 @@ class Index:
         ]
         return sorted(rows, key=lambda run: (run.time_ms, run.place))
 
+    def last_start_ms(self, bound_ms: int) -> int:
+        """Return when the last entry started that did so until ``bound_ms``, or 0 without one.
+
+        Both are Unix epoch, milliseconds.
+        """
+        return max((time_ms for time_ms in self._column("time_ms") if time_ms <= bound_ms), default=0)
+
     def tests(self) -> list[str]:
         """Return the full names of all entries that measured one side, in the order of their last runs."""
         pairs = zip(reversed(self._column("fullname")), reversed(self._column("sides")), strict=True)
@@ -249,7 +278,7 @@ class Index:
         """Return all comparisons of two sides, the latest last."""
         names = ("run", "fullname", "time_ms", "commit", "branch")
         columns = {name: self._column(name) for name in names}
-        sides_of_rows = ((row, _decode_json(sides)) for row, sides in enumerate(self._column("sides")) if sides)
+        sides_of_rows = ((row, decode_json(sides)) for row, sides in enumerate(self._column("sides")) if sides)
         return [
             SidesRow(**{name: columns[name][row] for name in names}, comparison=decoded["versus"])
             for row, decoded in sides_of_rows if "versus" in decoded
@@ -273,7 +302,7 @@ class Index:
             newer = self._explain_superseded(row) if reason in COMPARABLE else ""
             if not (reason or newer) and (value is None or value <= 0):
                 reason = unfit_reason({metric: value}, metric, higher)
-            conditions = _decode_json(fingerprint[row])
+            conditions = decode_json(fingerprint[row])
             points.append(Point(run[row], time_ms[row], commit[row], branch[row], value, conditions, reason or newer,
                                 bool(newer), self._row_faults[row], self._is_accepted(row)))  # fmt: skip
         return points
@@ -307,7 +336,7 @@ class Index:
         for row in self._find_rows(run, "run"):
             numbers = {name: value for name in names if (value := self._column(name)[row]) is not None}
             column = {name: self._column(name)[row] for name in _TEXT_COLUMNS}
-            parts = [_decode_json(column[name]) for name in ("facts", "records", "fingerprint")]
+            parts = [decode_json(column[name]) for name in ("facts", "records", "fingerprint")]
             info = {
                 **numbers,
                 "run_id": column["run_id"],
@@ -316,7 +345,7 @@ class Index:
                 **parts[2],
                 **self._entry_conditions(row),
             }
-            rows.append(EntryRow(column["fullname"], column["name"], _decode_json(column["params"]), info))
+            rows.append(EntryRow(column["fullname"], column["name"], decode_json(column["params"]), info))
         return rows
 
     def find(self, text: str) -> RunRow:
@@ -335,7 +364,7 @@ class Index:
         by_beginning = [run for run in runs if text and run.name.startswith(text)]
         with contextlib.suppress(OSError, ValueError):
             by_name += [run for run in runs if Path(text).resolve() == (self.storage / run.place).resolve()]
-        for matches in (by_name, by_id, by_number, by_beginning):
+        for matches in ([*dict.fromkeys(by_name)], by_id, by_number, by_beginning):
             if len(matches) == 1:
                 return matches[0]
             if matches:
@@ -352,8 +381,8 @@ class Index:
         failed, sides = [], self._column("sides")
         for row in (row for row in self._find_rows(run, "run") if not sides[row]):
             test, conditions = self._column("fullname")[row], [self._column(name)[row] for name in _CONDITION_COLUMNS]
-            has_passed = {*_find_faults(*conditions)} - {HAD_DOUBTFUL_TIMES} == {ONLY_AT_GATE}
-            outcome = "passed" if has_passed else _combine_outcomes([self._column("outcome")[row]])
+            has_passed = {*find_faults(*conditions)} - {HAD_DOUBTFUL_TIMES} == {ONLY_AT_GATE}
+            outcome = "passed" if has_passed else combine_outcomes([self._column("outcome")[row]])
             if outcome != "passed" and (not tests or test in tests):
                 failed.append((test, outcome))
         return failed
@@ -364,7 +393,7 @@ class Index:
         """Return why an entry may not be a baseline, whatever the metric and its age, or an empty text."""
         if not self._row_faults:
             conditions = zip(*map(self._column, _CONDITION_COLUMNS), strict=True)
-            self._row_faults = [_find_faults(*row_conditions) for row_conditions in conditions]
+            self._row_faults = [find_faults(*row_conditions) for row_conditions in conditions]
         pardoned = (ONLY_AT_GATE, WAS_OUTLIER) if self._is_accepted(row) else ()
         return next((fault for fault in self._row_faults[row] if fault not in pardoned), "")
 
@@ -386,14 +415,14 @@ class Index:
         return [acceptance for acceptance in self._acceptances if acceptance.covers(self._column("fullname")[row])]
 
     def _entry_conditions(self, row: int) -> Mapping[str, Any]:
-        return _decode_conditions(*(self._column(name)[row] for name in _CONDITION_COLUMNS))
+        return decode_conditions(*(self._column(name)[row] for name in _CONDITION_COLUMNS))
 
     def _make_run_row(self, place: str, rows: Sequence[int]) -> RunRow:
         def values_of(name: str) -> list[Any]:
             column = self._column(name)
             return [column[row] for row in rows]
 
-        facts = [_decode_json(text) for text in values_of("facts")]
+        facts = [decode_json(text) for text in values_of("facts")]
         ops = [value for value in values_of("ops") if value is not None]
         return RunRow(
             place=place,
@@ -402,11 +431,11 @@ class Index:
             commit=values_of("commit")[0],
             branch=values_of("branch")[0],
             is_dirty=bool(values_of("is_dirty")[0]),
-            outcome=_combine_outcomes(values_of("outcome")),
+            outcome=combine_outcomes(values_of("outcome")),
             entries=len(rows),
             doubtful=sum(doubts != "[]" for doubts in values_of("doubts")),
             ops=round(sum(ops)) if ops else None,
-            emulated=_describe_emulated([fact.get("emulated") for fact in facts]),
+            emulated=describe_emulated([fact.get("emulated") for fact in facts]),
             providers=tuple(dict.fromkeys(str(fact["provider"]) for fact in facts if fact.get("provider"))),
             run_id=values_of("run_id")[0],
         )
@@ -419,9 +448,10 @@ class Index:
     def _find_rows(self, value: str, name: str = "fullname") -> list[int]:
         """Return the rows that have a value in a column of texts."""
         if name not in self._row_lists:
-            rows_by_value = self._row_lists[name] = {}
+            rows_by_value = dict[str, list[int]]()
             for row, row_value in enumerate(self._column(name)):
                 rows_by_value.setdefault(row_value, []).append(row)
+            self._row_lists[name] = rows_by_value
         return self._row_lists[name].get(value, [])
 
     def _number_names(self) -> list[str]:
@@ -436,17 +466,15 @@ class Index:
     def _column(self, name: str) -> list[Any]:
         """Return a column in the order of times, with the valid rows of the file and the new rows."""
         if name not in self._columns:
-            try:
-                self._read_columns([name])
-            except parquet.NotReadable:  # damaged where ``_load_file`` did not look
-                with contextlib.suppress(OSError):
-                    (self.storage / INDEX_NAME).unlink()
-                vars(self).update(vars(Index.open(self.storage)))
-                self._read_columns([name])
+            self._read_columns([name])
         return self._columns[name]
 
     def _read_columns(self, names: Sequence[str]) -> None:
-        stored_columns = parquet.read(self._data, {*names, "schema"})[0] if self._data else {}
+        try:
+            stored_columns = parquet.read(self._data, {*names, "schema"})[0] if self._data else {}
+        except parquet.NotReadable:
+            self._make_again()
+            stored_columns = {}
         count = len(stored_columns.get("schema", ()))
         for name in names:
             stored_values = stored_columns.get(name, [None] * count)
@@ -471,8 +499,8 @@ class Index:
         """Read the file, unless it is missing, damaged, or another version's. Then it is made again."""
         try:
             data = (self.storage / INDEX_NAME).read_bytes()
-            columns, metadata = parquet.read(data, {"place", "time_ms"})
-            if metadata.get("cloudbench_index") != _SCHEMA or len(columns) != 2:
+            columns, metadata = parquet.read(data, {"place", "time_ms", "schema"})
+            if metadata.get("cloudbench_index") != _SCHEMA or len(columns) != 3:
                 return
             stamps = json.loads(metadata["files"])
             if all(isinstance(stamp, list) and len(stamp) == 3 for stamp in stamps.values()):
@@ -485,7 +513,9 @@ class Index:
             commit, stored_ms, entries = stored.read_run(file.path)
             rows = [self._make_row(file, commit, stored_ms, entry) for entry in entries]
         except (ResultsError, TypeError, ValueError, RecursionError) as error:
-            self._stamps[file.place] = [*_make_stamp(file), str(error).removeprefix(f"{file.path}: ")]
+            # What the system refuses, such as one more open file, it may allow the next time: no file has this stamp.
+            stamp = [-1, -1] if isinstance(error.__cause__, OSError) else _make_stamp(file)
+            self._stamps[file.place] = [*stamp, str(error).removeprefix(f"{file.path}: ")]
             return
         self._stamps[file.place] = [*_make_stamp(file), ""]
         self._append(rows)
@@ -507,27 +537,27 @@ class Index:
             "run": file.run,
             "fullname": entry.fullname,
             "name": entry.name,
-            "params": _encode_json(entry.params),
+            "params": encode_json(entry.params),
             "time_ms": started_ms if is_known else stored_ms or file.mtime_ns // 1_000_000,
             "commit": commit.id,
             "branch": commit.branch,
             "is_dirty": int(commit.is_dirty),
             "outcome": str(info.get("outcome", "")),
-            "gate": _gate_text(info.get("gate")),
+            "gate": gate_text(info.get("gate")),
             "schema": entry.schema,
-            "doubts": _encode_json(info.get("doubts", [])),
-            "missing_agents": _encode_json(info.get("missing_agents", {})),
-            "fingerprint": _encode_json({"schema": entry.schema, **conditions_of(info)}),
-            "facts": _encode_json({key: info[key] for key in _FACT_KEYS if key in info}),
+            "doubts": encode_json(info.get("doubts", [])),
+            "missing_agents": encode_json(info.get("missing_agents", {})),
+            "fingerprint": encode_json({"schema": entry.schema, **conditions_of(info)}),
+            "facts": encode_json({key: info[key] for key in _FACT_KEYS if key in info}),
             "run_id": str(info.get("run_id", "")),
-            "records": _encode_json({key: info[key] for key in _RECORD_KEYS if key in info}),
-            "sides": _encode_json(sides) if (sides := stored.read_sides(info)) else "",
+            "records": encode_json({key: info[key] for key in _RECORD_KEYS if key in info}),
+            "sides": encode_json(sides) if (sides := stored.read_sides(info)) else "",
         }
         numbers = {
             name: float(value) for name, value in {**info, **stored.read_host_numbers(info)}.items()
             if is_finite(value) and len(name) <= _MAX_NAME_LENGTH and name not in fixed
         }  # fmt: skip
-        return {name: _escape_text(value) if name in _TEXT_COLUMNS else value for name, value in fixed.items()}, numbers
+        return {name: escape_text(value) if name in _TEXT_COLUMNS else value for name, value in fixed.items()}, numbers
 
     def _write_file(self, file: Any) -> None:
         names = sorted(self._number_names(), key=lambda name: name not in METRICS)[:_MAX_NUMBERS]
@@ -548,52 +578,3 @@ class Index:
 
 def _make_stamp(file: stored.RunFile) -> list[Any]:
     return [file.size_bytes, file.mtime_ns]
-
-
-def _escape_text(value: str) -> str:
-    """Return a text that UTF-8 can hold, because JSON can have half of a surrogate pair."""
-    return value.encode("utf-8", "backslashreplace").decode()
-
-
-def _encode_json(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"))
-
-
-@cache
-def _find_faults(schema: int, outcome: str, gate: str, doubts: str, missing: str, sides: str) -> tuple[str, ...]:
-    return tuple(baseline_faults(_decode_conditions(schema, outcome, gate, doubts, missing, sides)))
-
-
-def _decode_conditions(schema: int, outcome: str, gate: str, doubts: str, missing: str, sides: str) -> dict[str, Any]:
-    """Return the fields of an entry that decide whether it may be a baseline."""
-    gated = {"gate": {"answer": gate.partition(" ")[0], "quarantined": " " in gate}} if gate else {}
-    return {
-        "schema": schema, "outcome": outcome, **gated, "doubts": _decode_json(doubts),
-        "missing_agents": _decode_json(missing), **(_decode_json(sides) if sides else {}),
-    }  # fmt: skip
-
-
-def _gate_text(gate: Any) -> str:
-    answer = gate.get("answer") if isinstance(gate, dict) else None
-    return answer + " quarantined" * bool(gate.get("quarantined")) if isinstance(answer, str) else ""
-
-
-@cache
-def _decode_json(text: str) -> Any:
-    """Decode JSON of the index, once for each text, since many rows have the same."""
-    value = json.loads(text)
-    return MappingProxyType(value) if isinstance(value, dict) else value
-
-
-def _combine_outcomes(outcomes: Sequence[str]) -> str:
-    if any(outcome in ("interrupted", "unfinished") for outcome in outcomes):
-        return "interrupted"
-    if any(outcome in ("failed", "error") for outcome in outcomes):
-        return "failed"
-    return "passed" if all(outcomes) else "unknown"
-
-
-def _describe_emulated(flags: Sequence[Any]) -> str:
-    if all(flag is True for flag in flags):
-        return "all"
-    return "some" if any(flags) else "none"

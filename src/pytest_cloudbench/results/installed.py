@@ -32,7 +32,9 @@ def _load_suites() -> tuple[dict[str, Suite], list[str]]:
         try:
             loaded = load()
             suite = getattr(loaded, MARK, None) if isinstance(loaded, ModuleType) else loaded
-        except Exception as error:  # no report fails because of another distribution's code
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # no report fails because another distribution's code raises, exits or skips
             problems.append(f"suite {source}: cannot be imported: {type(error).__name__}: {error}")
             continue
         if isinstance(suite, Suite):

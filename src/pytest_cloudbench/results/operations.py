@@ -7,7 +7,7 @@ looked up below the results folder only.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,8 +103,11 @@ def _first_line(error: Exception) -> str:
 def _create_tables(
     database: duckdb.DuckDBPyConnection, entries: Sequence[tuple[str, EntryRow, Sequence[Path]]]
 ) -> None:
-    params = dict.fromkeys(name for _, entry, _ in entries for name in entry.params)
-    numbers = dict.fromkeys(name for _, entry, _ in entries for name, value in entry.info.items() if is_finite(value))
+    params = _drop_namesakes((name for _, entry, _ in entries for name in entry.params), ())
+    numbers = _drop_namesakes(
+        (name for _, entry, _ in entries for name, value in entry.info.items() if is_finite(value)),
+        {"", *_ENTRY_TEXTS, *(f"param_{name}".casefold() for name in params)},
+    )
     is_number = {name: all(_is_number(entry.params.get(name)) for _, entry, _ in entries) for name in params}
     common = [f"{name} VARCHAR" for name in _ENTRY_TEXTS]
     common += [f"{_quote_name(f'param_{name}')} {'DOUBLE' if is_number[name] else 'VARCHAR'}" for name in params]
@@ -115,7 +118,8 @@ def _create_tables(
     files = []
     for run, entry, paths in entries:
         texts = [*_entry_texts(run, entry), *(_param_value(entry.params.get(name), is_number[name]) for name in params)]
-        row = [*texts, *(entry.info.get(name) for name in numbers)]
+        values = (entry.info.get(name) for name in numbers)
+        row = [*texts, *(value if is_finite(value) else None for value in values)]
         database.execute(f"INSERT INTO entries VALUES ({', '.join('?' * len(row))})", row)
         for path in paths:
             files.append(str(path))
@@ -134,6 +138,17 @@ def _create_tables(
     )
     _create_walls(database, file_list)
     database.execute(_OPS.format(optional=optional))
+
+
+def _drop_namesakes(names: Iterable[str], taken: Collection[str]) -> list[str]:
+    """Return names, each once, without those that SQL takes for an earlier one, or for a column that is ``taken``.
+
+    SQL ignores case.
+    """
+    first_names: dict[str, str] = {}
+    for name in names:
+        first_names.setdefault(name.casefold(), name)
+    return [name for folded, name in first_names.items() if folded not in taken]
 
 
 def _create_walls(database: duckdb.DuckDBPyConnection, file_list: str) -> None:

@@ -150,7 +150,9 @@ def record_folders(named: Path | None = None) -> list[Path]:
 def configured_storage() -> Path | None:
     """Return the folder in which pytest's options say to store runs, or None if they name no folder."""
     value = _find_option(_OPTION)
-    return Path(value.removeprefix(_FOLDER)) if value is not None and value.startswith(_FOLDER) else None
+    if value is None or ("://" in value and not value.startswith(_FOLDER)):
+        return None
+    return Path(value.removeprefix(_FOLDER))
 
 
 def make_results_folder(folder: Path) -> None:

@@ -347,7 +347,11 @@ def _as_sequence(value: Any) -> Sequence[Any]:
 
 def _to_plain(value: Any) -> Any:
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return {name: _to_plain(item) for name, item in value._asdict().items() if item not in ("", (), {})}
+        defaults = getattr(value, "_field_defaults", {})
+        return {
+            name: _to_plain(item) for name, item in value._asdict().items()
+            if item not in ("", (), {}) or defaults.get(name) != item
+        }  # fmt: skip
     if isinstance(value, Mapping):
         return {name: _to_plain(item) for name, item in value.items()}
     return [_to_plain(item) for item in value] if isinstance(value, tuple) else value

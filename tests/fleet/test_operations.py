@@ -153,6 +153,95 @@ def test_kept_files_are_removed_when_a_test_says_so(lab: Lab, spread: Spread) ->
     assert not [path for path in (run.folder / "objects").rglob("*") if path.is_file()]
 
 
+@SPREAD
+def test_a_removal_that_failed_is_tried_again(lab: Lab, spread: Spread) -> None:
+    lab.write(f"""
+        from pytest_cloudbench.workload.arrival import Threads
+        from pytest_cloudbench.model import CloudError, ErrorKind
+
+        def down(self, path):
+            raise CloudError(ErrorKind.SERVER, "delete", path)
+
+        def test_it(experiment, payloads, provider, monkeypatch):
+            up = experiment.run(payloads.random(500), {POOL}, keep=True)
+            with monkeypatch.context() as patch:
+                patch.setattr(type(provider.driver), "delete", down)
+                assert not experiment.remove(up.files)
+            assert experiment.remove(up.files)
+            assert not [path for path in (HERE / "objects").glob("*/*/*") if path.is_file()]
+    """)
+    run = lab.run(*FOLDER, *spread)
+    assert run.counts() == {"passed": 1}, run.text
+
+
+@SPREAD
+def test_every_report_of_a_test_is_shown_and_its_file_written(lab: Lab, spread: Spread) -> None:
+    lab.write("""
+        def test_it(experiment, payloads):
+            experiment.run(payloads.random(9), arrival=ThinkTime(0), sensors=1)
+            experiment.report("the first text", "first.txt", "1")
+            experiment.report("the second text", "second.txt", "2")
+    """)
+    run = lab.run(*FOLDER, *spread)
+    assert run.counts() == {"passed": 1}, run.text
+    assert [len(run.lines_with(f"the {number} text")) for number in ("first", "second")] == [1, 1], run.text
+    assert [path.read_text() for name in ("first", "second") for path in run.folder.rglob(f"{name}.txt")] == ["1", "2"]
+
+
+@SPREAD
+@pytest.mark.parametrize("load", [POOL, "arrival=ThinkTime(0), sensors=4, ops_per_sensor=3"], ids=["pool", "sensors"])
+def test_files_that_a_budget_prevented_are_not_handed_on(lab: Lab, spread: Spread, load: str) -> None:
+    lab.write(f"""
+        from pytest_cloudbench.workload.arrival import Threads
+        from pytest_cloudbench.model import Verb
+
+        def test_it(experiment, payloads):
+            up = experiment.run(payloads.random(500), {load}, keep=True)
+            assert (up["ops"], len(up.files.members)) == (4, 4)
+            down = experiment.run(on=up.files, arrival=Threads(2), operation=Verb.GET)
+            assert (down["ops"], down["ok"]) == (4, 4)
+    """)
+    run = lab.run(*FOLDER, *spread, "--max-ops", "4")
+    assert run.counts() == {"passed": 1}, run.text
+
+
+def test_a_run_that_a_budget_prevented_as_a_whole_hands_on_no_file(lab: Lab) -> None:
+    lab.write(f"""
+        from pytest_cloudbench.workload.arrival import Threads
+
+        def test_it(experiment, payloads):
+            up = experiment.run(payloads.random(500), {POOL}, keep=True)
+            assert (up["ops"], list(up.files.members)) == (0, [])
+    """)
+    run = lab.run(*FOLDER, "--max-ops", "0")
+    assert run.counts() == {"passed": 1}, run.text
+
+
+def test_a_scratch_folder_that_cannot_be_prepared_is_removed(lab: Lab) -> None:
+    lab.write("""
+        import pytest
+        from pytest_cloudbench.drivers.folder import FolderDriver
+        from pytest_cloudbench.model import CloudError, ErrorKind, ProviderSpec
+        from pytest_cloudbench.providers import Provider
+
+        class Unprepared(FolderDriver):
+            def prepare(self, folder):
+                assert self.stat(folder).is_folder
+                raise CloudError(ErrorKind.AUTH, "prepare", folder)
+
+        @pytest.fixture
+        def provider(tmp_path):
+            return Provider("own:x", Unprepared.connect(ProviderSpec.parse(f"folder:{tmp_path}"), None, {}))
+
+        def test_it(experiment, payloads, tmp_path):
+            with pytest.raises(CloudError, match="prepare"), experiment.scratch(payloads.random(1)):
+                raise AssertionError
+            assert list(tmp_path.glob("*/*")) == []
+    """)
+    run = lab.run()
+    assert run.counts() == {"passed": 1}, run.text
+
+
 def test_an_outage_is_measured_and_not_waited_for(lab: Lab) -> None:
     (lab.folder / "down.toml").write_text(
         '[meta]\nname = "down"\napi = "dropbox"\ndescription = "down"\n[faults]\nerror_rate = 1.0\n'

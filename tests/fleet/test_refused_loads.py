@@ -9,9 +9,9 @@ import pytest
 from pytest_cloudbench.load.engine.limits import available_bytes
 from pytest_cloudbench.load.engine.memory import check_memory
 from pytest_cloudbench.load.engine.operations import Deal
-from pytest_cloudbench.model import UsageError
+from pytest_cloudbench.model import UsageError, Verb
 from pytest_cloudbench.workload.arrival import FixedInterval, ThinkTime, Threads
-from pytest_cloudbench.workload.trace import Replay, parse_trace
+from pytest_cloudbench.workload.trace import Mixture, Replay, parse_trace
 from tests.plugin.configs.test_benchcloud import changed
 from tests.runs import SPREAD, Spread
 
@@ -31,6 +31,10 @@ def test_available_memory_is_known() -> None:
     [
         (Deal(FixedInterval(1), 10**6, 10**6), "1,000,000,000,000 operations would take about 300 TB of memory"),
         (Deal(FixedInterval(1), 10**9, 10**9), "operations would take about 300,000 PB of memory"),
+        (
+            Deal(Mixture(FixedInterval(1), {Verb.PUT: 1.0}, 1), 10**6, 10**6),
+            "1,000,000,000,000 operations would take about 300 TB of memory",
+        ),
         (Deal(ThinkTime(1), 1, 10**9), "1,000,000,000 operations would take about 150 GB of memory"),
         (Deal(Threads(4), 10**7, 1), "10,000,000 operations would take about 9 GB of memory"),
         (Deal(Replay(parse_trace("time,sensor,operation,size\n0,1,put,1\n")), 10**9, 10**9), "1,000,000,000 sensors"),

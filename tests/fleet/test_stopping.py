@@ -33,7 +33,7 @@ def test_open(experiment, payloads):
     assert stat["planned_ops"] == stat["ok"] == up["ops"] + up["warm_up_ops"], "those that there are"
 
 def test_closed(experiment, payloads):
-    made = experiment.run(payloads.random(10), arrival=ThinkTime(0.001), sensors=4, ops_per_sensor=500, until=ANY)
+    made = experiment.run(payloads.random(10), arrival=ThinkTime(0.01), sensors=4, ops_per_sensor=500, until=ANY)
     assert made["ended"] == "steady"
 
 def test_budget(experiment, payloads):

@@ -240,6 +240,7 @@ def make_options(**overrides: Any) -> SimpleNamespace:
         ),
         ({"versus": A, "fail": ["loss_rate:0"]}, "leave one out"),
         ({"versus": A, "versus_setup": "'"}, "not a command"),
+        ({"versus": A, "versus_setup": "  "}, "cloudbench_versus_setup '  ': names no command"),
     ],
 )
 def test_contradicting_versus_options_are_refused(settings: dict[str, Any], message: str) -> None:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -344,6 +344,55 @@ def test_ended_service_keeps_its_wait_and_no_descriptor() -> None:
         series = sampler.stop()
     assert series.waited_ns[-1] > 0
     assert open_files() == before
+
+
+THREADS = """
+import sys, threading
+
+def start():
+    thread = threading.Thread(target=may_end.wait)
+    thread.start()
+    return thread
+
+may_end, threads = threading.Event(), []
+print("ready", flush=True)
+for line in sys.stdin:
+    kind, count = line.split()
+    if kind == "replace":
+        may_end.set()
+        for thread in threads:
+            thread.join()
+        may_end, threads = threading.Event(), []
+    threads += [start() for _ in range(int(count))]
+    print(*(thread.native_id for thread in threads), flush=True)
+may_end.set()
+"""
+
+
+def wait_for_open_files(pid: int, threads: Sequence[str], count: int) -> None:
+    """Wait until a sampler in this process has opened the files of ``count`` of a process's threads."""
+    paths = {f"/proc/{pid}/task/{thread}/schedstat" for thread in threads}
+    assert wait_for(lambda: len(paths & {*open_files_of(pid)}) == count, HANG_S, poll_s=0.01)
+
+
+@pytest.mark.parametrize(
+    ("kind", "batches", "why"),
+    [("replace", [1] * 20, ""), ("add", [20], "only 5 threads were read")],
+    ids=["one after another", "at once"],
+)
+def test_a_remark_says_that_threads_were_left_out_only_if_they_were(
+    monkeypatch: pytest.MonkeyPatch, kind: str, batches: list[int], why: str
+) -> None:
+    monkeypatch.setattr(cpu_wait, "_MOST_THREADS", 5)
+    with start_process(THREADS, max(os.sched_getaffinity(0))) as service:
+        assert service.stdin is not None
+        assert service.stdout is not None
+        sampler = WaitSampler([service.pid], [])
+        for count in batches:
+            print(kind, count, file=service.stdin, flush=True)
+            threads = service.stdout.readline().split()
+            wait_for_open_files(service.pid, threads, min(count, 4))  # one more is of the service's first thread
+        assert sampler.stop().why == why
 
 
 def state_of(pid: int) -> str:

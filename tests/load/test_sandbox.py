@@ -59,10 +59,10 @@ class ThrottledDriver:
         self._driver.delete(path)
 
 
-def sandbox_on(driver: Any, **limits: Any) -> Sandbox:
+def sandbox_on(driver: Any, spec: str = "mine:", **limits: Any) -> Sandbox:
     bounds = {"max_ops": None, "max_bytes": None} | limits
     facts = RunFacts("run", "seed", 1.0, max_lateness_s=1.0, results="", host="", **bounds)
-    return Sandbox(Provider("mine:", driver), Agent("main", lambda message: None), facts)
+    return Sandbox(Provider(spec, driver), Agent("main", lambda message: None), facts)
 
 
 @pytest.mark.parametrize("refusals", [0, 1, 59])
@@ -93,6 +93,42 @@ def test_driver_prepares_each_folder(tmp_path: Path, monkeypatch: pytest.MonkeyP
     sandbox = sandbox_on(driver)
     assert [sandbox.folder(), sandbox.folder()] == driver.prepared
     assert len(set(driver.prepared)) == 2
+
+
+class DisconnectedDriver(FlatDriver):
+    """A driver whose first upload fails."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.uploads = 0
+
+    def put(self, path: str, content: Content) -> Entry:
+        self.uploads += 1
+        if self.uploads == 1:
+            raise CloudError(ErrorKind.NETWORK, "put", path)
+        return super().put(path, content)
+
+
+def test_a_folder_is_claimed_again_after_a_claim_that_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOUDBENCH_JOURNAL", str(tmp_path / "journal.jsonl"))
+    driver = DisconnectedDriver(tmp_path / "objects")
+    sandbox = sandbox_on(driver, spec=f"folder:{tmp_path}/objects")
+    with pytest.raises(CloudError, match="put"):
+        sandbox.folder()
+    root = sandbox.folder().rpartition("/")[0]
+    assert [entry.path for entry in driver.list(root)] == [f"{root}/{journal.MARKER}"]
+    assert {pending.folder for pending in journal.pending_folders()[0]} == {root}
+    sandbox.folder()
+    assert driver.uploads == 2, "one claim is enough"
+
+
+def test_a_claim_that_failed_leaves_no_note_in_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOUDBENCH_JOURNAL", str(tmp_path / "journal.jsonl"))
+    sandbox = sandbox_on(DisconnectedDriver(tmp_path / "objects"), spec=f"folder:{tmp_path}/objects")
+    with pytest.raises(CloudError, match="put"):
+        sandbox.folder()
+    sandbox.close()
+    assert journal.pending_folders() == ([], [])
 
 
 def test_throttling_without_end_is_an_error(tmp_path: Path) -> None:

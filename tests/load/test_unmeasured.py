@@ -28,17 +28,18 @@ class Clock:
 
 
 class AbsentProvider:
-    """A provider at whose address nothing listens. Each try takes ``each_s``."""
+    """A provider at whose address nothing listens. Each try takes ``each_s``, and asks to wait ``retry_after_s``."""
 
     spec, is_kept, has_services, has_answered = "s3://mistyped", True, False, False
 
     def __init__(self, clock: Clock, kind: ErrorKind, each_s: float) -> None:
         self.clock, self.kind, self.each_s = clock, kind, each_s
+        self.retry_after_s: float | None = None
 
     def claim(self, folder: str, owner: str) -> None:
         self.clock.tries += 1
         self.clock.now_s += self.each_s
-        raise CloudError(self.kind, "put", folder, detail="connection refused")
+        raise CloudError(self.kind, "put", folder, retry_after_s=self.retry_after_s, detail="connection refused")
 
 
 def prepare(
@@ -69,3 +70,14 @@ def test_wait_is_short_for_a_provider_that_never_answered(
     with pytest.raises(CloudError, match="connection refused"):
         work.make_folder("/cloudbench-x/1", mkdir=True, is_fresh=True)
     assert (clock.tries, clock.now_s) == (tries, waited_s)
+
+
+@pytest.mark.parametrize("retry_after_s", [61.0, 86400.0, 1e14])
+def test_a_wait_that_a_provider_asks_for_ends_with_the_time_for_retries(
+    monkeypatch: pytest.MonkeyPatch, retry_after_s: float
+) -> None:
+    clock, provider, work = prepare(monkeypatch, ErrorKind.THROTTLED, 0.0)
+    provider.has_answered, provider.retry_after_s = True, retry_after_s
+    with pytest.raises(CloudError, match="connection refused"):
+        work.make_folder("/cloudbench-x/1", mkdir=True, is_fresh=True)
+    assert (clock.tries, clock.now_s) == (2, 60.0), "it is tried once more at the end"

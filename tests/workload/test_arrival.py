@@ -509,6 +509,12 @@ def test_a_missing_key_is_named(name: str, key: str) -> None:
         arrival(name, params, read_file)
 
 
+@pytest.mark.parametrize("count", [25.0, 2.5])
+def test_a_count_of_threads_that_is_no_integer_is_refused(count: float) -> None:
+    with pytest.raises(ConfigError, match=rf"arrival threads: count: {count}: expected a whole number of threads"):
+        arrival("threads", {"count": count})
+
+
 @pytest.mark.parametrize("bad", ["3", None, [3], True, nan, inf, -1, pytest.param(10**400, id="huge"), {}])
 @pytest.mark.parametrize(("name", "key"), [(name, key) for name in NAMES for key in GIVEN[name][0]])
 def test_a_wrong_value_is_named(name: str, key: str, bad: object) -> None:

@@ -121,7 +121,7 @@ class Result:
     notes: tuple[str, ...] = ()
     ops: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     files: Files | None = None
-    tried: bytes = field(default=b"", repr=False)
+    tried: bytes | None = field(default=None, repr=False)
 
     def __getitem__(self, metric: str) -> Any:
         """Return a metric or extra value, None if it is unknown. Raises UnknownMetric if the run has no such value."""
@@ -196,6 +196,7 @@ class Experiment:
     suite: Mapping[str, Any] = field(default_factory=dict)
     stored_name: str = ""
     _runs: int = 0
+    _meetings: int = 0
     _labels: Labels = field(default_factory=Labels)
     _kept_folders: list[str] = field(default_factory=list)
     _parts: list[Result] = field(default_factory=list)
@@ -294,8 +295,8 @@ class Experiment:
                 f"folder:{name}",
                 lambda: self._unmeasured.make_folder(folder, mkdir=True, is_fresh=not self._kept_folders),
             )
-            self._unmeasured.prepare_driver(name, folder)
             try:
+                self._unmeasured.prepare_driver(name, folder)
                 yield name, Files(folder, fresh(payload, self._runs) if self._runs > 1 else payload)
             finally:
                 if not self.agent.stop.is_set():
@@ -338,9 +339,9 @@ class Experiment:
             raise UsageError(
                 f"experiment.remove: {files.folder} was not kept by a run of this test, or has been removed"
             )
-        if is_removed := bool(
-            self.agent.once(f"remove:{files.folder}", partial(self._unmeasured.try_remove_folder, files.folder))
-        ):
+        remove = partial(self._unmeasured.try_remove_folder, files.folder)
+        is_removed = bool(self.agent.once(self._new_meeting(f"remove:{files.folder}"), remove))
+        if is_removed:
             self._kept_folders.remove(files.folder)
         return is_removed
 
@@ -357,7 +358,7 @@ class Experiment:
         if self.turn is not None:
             return  # one block does not speak for both sides
         message = TextReport(text, str(self.folder / file) if file else "", content)
-        self.agent.once(f"report:{self.nodeid}#{self._runs}", lambda: self.agent.ask("report", message))
+        self.agent.once(self._new_meeting(f"report:{self._run_name()}"), lambda: self.agent.ask("report", message))
 
     @property
     def folder(self) -> Path:
@@ -370,6 +371,11 @@ class Experiment:
         for folder in folders:
             if not self.agent.stop.is_set():
                 self.agent.once(f"clean:{folder}", partial(self._unmeasured.remove_folder, folder))
+
+    def _new_meeting(self, name: str) -> str:
+        """Return a name that no other meeting of this test has, because the answer to an old name is the old one."""
+        self._meetings += 1
+        return f"{name}, {self._meetings}"
 
     def _merge_margins(self, own_margins: Mapping[str, Any] | None) -> dict[str, float | None]:
         """Return the item's margins, with the entry's own ones in place of some of them. Raises UsageError."""
@@ -580,9 +586,9 @@ def _open_log(
     return OpLog(path, header, progress, moved=lambda path: agent.tell("moved", LogMoved(run, str(path))))
 
 
-def _written_files(files: Files, deal: Deal, tried: bytes) -> Files:
+def _written_files(files: Files, deal: Deal, tried: bytes | None) -> Files:
     """Return the files that a run has left. ``tried`` has the number of each sensor's files if the run ended early."""
-    if not tried:
+    if tried is None:
         members = deal.agent_files(0, 1) if deal.traced_work(0, 1) is None else ()
         return replace(files, members=members, limits=deal.limits)
     limits = array("I")

@@ -197,7 +197,7 @@ class Merged(Message, frozen=True):
     """The merged result of a run or of a conclusion. See ``experiment.Result``.
 
     ``tried`` has the number of operations of each sensor (unsigned, 4 bytes each) if a run that keeps its files ended
-    early. Otherwise it is empty.
+    early, for whatever reason. It is empty if nothing was tried, and None if the run did all.
     """
 
     info: Mapping[str, Any]
@@ -205,7 +205,7 @@ class Merged(Message, frozen=True):
     doubts: tuple[str, ...]
     notes: tuple[str, ...]
     ops: Mapping[str, Any] = field(default_factory=dict)
-    tried: bytes = b""
+    tried: bytes | None = None
 
 
 class Conclusion(Message, frozen=True):

@@ -101,7 +101,7 @@ class Load:
             unmeasured. A download is compared with the uploaded content.
         on: files that an earlier run kept. With ``Threads`` all of them are used, or a random ``sample``.
         in_turn: with ``on`` and sensors, use a sensor's files again from the first one, so that operations may
-            outnumber files.
+            outnumber files. A sensor that has no file does nothing, unless it uploads or lists.
         sample: with ``on`` and ``Threads``, the share of the files that is used, chosen anew by each run.
         keep: leave the files for another run of this test. They are removed at its end.
         verify: after uploads and deletions, compare the provider's listing.

@@ -42,7 +42,7 @@ class Sandbox:
         self.provider, self._agent, self._facts = provider, agent, facts
         # Not the run's common folder: the first process to leave would remove it.
         self._root = f"/cloudbench-{facts.run_id}-{agent.name}"
-        self._numbers, self._is_claimed = count(), False
+        self._numbers, self._is_claimed, self._is_noted = count(), False, False
         ops, size_bytes = (None if bound is None else bound // processes for bound in (facts.max_ops, facts.max_bytes))
         self.driver: Any = RetryingDriver(provider.driver, Budget(ops, size_bytes), self._wait_before_retry)
         self._cleaner: Any = RetryingDriver(provider.driver, Budget(), self._wait_before_retry)
@@ -51,11 +51,12 @@ class Sandbox:
         """Return the path of a new folder, created if the provider has folders. Raises CloudError and ResultsError."""
         path = f"{self._root}/{next(self._numbers)}"
         if not self._is_claimed:
-            self._is_claimed = True
             if self.provider.has_services:  # an emulator's faults are only for measured operations
                 self._agent.ask("faults", SwitchFaults(self.provider.spec, are_on=False))
             if self.provider.is_kept:
+                self._is_noted = True  # even if the claim fails, the journal may have a note of it
                 self.provider.claim(path, self._facts.owner)
+            self._is_claimed = True
         if self.driver.capabilities.folders:
             self.driver.mkdir(path)
         if isinstance(self.provider.driver, Preparing):
@@ -72,7 +73,7 @@ class Sandbox:
 
     def close(self) -> None:
         """Remove this process's own folder if it is empty. If that fails, its note stays in the journal."""
-        if not (self._is_claimed and self.provider.is_kept):
+        if not self._is_noted:
             return
         try:
             self.provider.release(f"{self._root}/0")

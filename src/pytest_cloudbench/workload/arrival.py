@@ -343,7 +343,7 @@ class Threads:
 
     def __post_init__(self) -> None:
         _check_number("threads", "count", self.count, "1 or more threads", 1)
-        if self.count % 1:
+        if not isinstance(self.count, int):
             raise ConfigError("arrival threads", "count", f"{self.count!r}: expected a whole number of threads")
         _check_seconds("threads", pause_s=self.pause_s, first_delay_min_s=self.first_delay_min_s)
         longest_s = self.first_delay_max_s

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from pytest_cloudbench.model import KIB, MIB, Content, UsageError, chunks
 from pytest_cloudbench.workload.payload import Generator, Payloads, fresh, generator
+from pytest_cloudbench.workload.payload.generators import JpegPayload
 from pytest_cloudbench.workload.payload.jpeg import MIN_BYTES
 from pytest_cloudbench.workload.payload.registry import EDITS, GENERATORS, UPDATES
 from pytest_cloudbench.workload.payload.sizes import EmpiricalSizes, LognormalSizes, UniformSizes
@@ -377,6 +378,14 @@ def test_mixed_files_come_from_the_other_generator() -> None:
     assert getattr(payload, "suffix", None) == ".jpg"
     content = payload.content(1, 2)
     assert read_all(content) == read_all(Payloads("s").jpeg(content.size_bytes).content(1, 2))
+
+
+@pytest.mark.parametrize("size_bytes", [0, 163, MIN_BYTES - 1])
+def test_an_image_too_small_for_its_format_is_refused(size_bytes: int) -> None:
+    """A trace or a mixture of operations gives the size of each file, after the payload was made."""
+    payload = JpegPayload("s", size_bytes)
+    with pytest.raises(UsageError, match=f"payload jpeg: size_bytes is {size_bytes}; expected {MIN_BYTES} or more"):
+        payload.content(0, 0)
 
 
 # --- errors that name the wrong key ---

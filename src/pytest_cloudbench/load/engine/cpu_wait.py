@@ -186,6 +186,7 @@ class WaitSampler:
         self._watched = set[int]()
         self._descriptors: dict[str, int] = {}
         self._last_ns: dict[str, int] = {}
+        self._left_out = set[str]()
         self._first_ns: dict[str, int] = {}
         self._time_ns, self._total_wait_ns = array("q"), array("q")
         self._ended = threading.Event()
@@ -211,8 +212,8 @@ class WaitSampler:
         """Return a remark on waits that the samples lack, or an empty text."""
         if not self._last_ns:
             return "this system does not count how long threads wait for a CPU"
-        if len(self._last_ns) >= _MOST_THREADS:
-            return f"only {_MOST_THREADS} threads were read"
+        if self._left_out - self._last_ns.keys():
+            return f"only {len(self._last_ns)} threads were read"
         if self._has_remote_agents:
             return "agents on other hosts are not read"
         return "" if self._services else "the server is not a process of this run, so only the client is known"
@@ -254,6 +255,8 @@ class WaitSampler:
             for thread in os.listdir(folder):
                 path = f"{folder}/{thread}/schedstat"
                 is_new = path not in self._last_ns and path not in self._descriptors
-                if is_new and len(self._descriptors) < _MOST_THREADS:
+                if is_new and len(self._descriptors) >= _MOST_THREADS:
+                    self._left_out.add(path)  # until another thread has ended
+                elif is_new:
                     with contextlib.suppress(OSError):
                         self._descriptors[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pytest_cloudbench.load.engine.operations import Deal
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.workload.arrival import ThinkTime, Threads
+from pytest_cloudbench.workload.trace import Replay
 
 _PLANNED_BYTES, _PREPARED_BYTES, _STREAMED_BYTES, _SENSOR_BYTES = 300, 800, 150, 100
 """Bytes of one operation in an open loop (a row of its plan), in a pool (prepared before the start) and in a closed
@@ -29,7 +30,7 @@ def check_memory(deal: Deal, find_available: Callable[[], int | None]) -> None:
         op_bytes = _STREAMED_BYTES
     else:
         op_bytes = _PLANNED_BYTES
-        if arrival.steps(0, 0) is not None:  # a trace is in memory already, and sensors may have fewer operations
+        if isinstance(arrival, Replay):  # a trace is in memory already, and sensors may have fewer operations
             ops = 0
     needed = ops * op_bytes + deal.sensors * _SENSOR_BYTES
     if needed <= _SMALL_BYTES:

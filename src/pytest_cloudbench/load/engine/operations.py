@@ -6,6 +6,7 @@ that a trace can be replayed.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,9 @@ OPERATIONS = (Verb.PUT, Verb.GET, Verb.STAT, Verb.LIST, Verb.DELETE, Verb.SHARE)
 """The operations that an experiment can do. All but the first work on existing files."""
 
 _REPLAYED = (Verb.PUT, Verb.GET, Verb.STAT, Verb.LIST)
+
+_WITHOUT_FILES = (Verb.PUT, Verb.LIST)
+"""Operations that succeed for a sensor that has no file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,20 @@ def find_traced_work(
     return TracedWork(counts, up_bytes, down_bytes, targets)
 
 
+def _count_allowed(load: Load) -> Sequence[int] | None:
+    """Return the most operations of each sensor on the files of a former run, or None for no limit."""
+    if load.on is None:
+        return None
+    if not load.in_turn:
+        return load.on.limits
+    if load.operation in _WITHOUT_FILES:
+        return None
+    with_files = {sensor for sensor, _ in load.on.members}
+    if with_files.issuperset(range(load.sensors)):
+        return None
+    return [sys.maxsize if sensor in with_files else 0 for sensor in range(load.sensors)]
+
+
 @dataclass(frozen=True, slots=True)
 class Deal:
     """The distribution of a run's operations to its agents. Every agent computes the same one.
@@ -95,8 +113,8 @@ class Deal:
         sensors: logical sensors, or with ``Threads`` the number of files.
         ops_per_sensor: operations of each sensor.
         members: with ``Threads``, the existing files that operations work on. None for new files.
-        limits: with sensors, the most operations of each sensor: files of a run that ended early, or operations that
-            are due in time. None for no limit.
+        limits: with sensors, the most operations of each sensor: files of a run that ended early, none for a sensor
+            without files, or operations that are due in time. None for no limit.
         for_s: seconds after which a closed loop ends. 0 if it ends with its last operation.
     """
 
@@ -122,7 +140,7 @@ class Deal:
             if files or sensors < 1 or count < 1:
                 stated = f"files={files}" if files else f"sensors={sensors}, ops_per_sensor={count}"
                 raise UsageError(f"experiment.run: {stated}: {arrival!r} expects 1 or more sensors and ops_per_sensor")
-            limits = load.on.limits if load.on is not None and not load.in_turn else None
+            limits = _count_allowed(load)
             if load.for_s and not isinstance(arrival, Closed):
                 due = [count_due(arrival, seed, sensor, load.for_s) for sensor in range(sensors)]
                 limits = (
@@ -366,7 +384,12 @@ def agent_budget(
         units, unit = ops, max(1, payload.size_bytes)
 
     def share_of(bound: int | None, demands: Sequence[int], unit: int) -> int | None:
-        return None if bound is None else _share_evenly(bound // unit, demands)[index] * unit
+        if bound is None:
+            return None
+        shares = _share_evenly(bound // unit, demands)
+        # Demands in bytes are estimates: if sizes differ, an agent's files may be larger than the mean.
+        rest = bound - sum(shares) * unit
+        return shares[index] * unit + rest // agents
 
     return Budget(share_of(max_ops, ops, 1), share_of(max_bytes, units, unit))
 

@@ -131,7 +131,9 @@ def describe_end(table: OpTable, until: Stable, ops: tuple[int, int], start_ns: 
     else:
         where = f"at its budget of {planned:,}" if tried >= planned else f"early, with {tried:,} of {planned:,}"
         required = f" (±{until.within:.1%} was asked for)" if steady is not None else ""
-        line = f"ended {where} operations: {until.metric} not steady, {precision}{required}"
+        is_steady_at_end = steady is not None and steady.is_within(until.within)  # a run ends if it is so twice
+        state = "not steady for long enough" if is_steady_at_end else "not steady"
+        line = f"ended {where} operations: {until.metric} {state}, {precision}{required}"
     info = {
         "until": make_plain(until),
         "ended": "steady" if end_ns is not None else "budget" if tried >= planned else "stopped",

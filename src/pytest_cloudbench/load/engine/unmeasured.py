@@ -153,6 +153,7 @@ class Unmeasured:
                 if error.kind not in transient or time.monotonic() >= end_s:
                     raise
                 wait_s = (error.retry_after_s or _RETRY_S) / self._facts.time_scale
+                wait_s = min(wait_s, max(0.0, end_s - time.monotonic()))  # a provider may ask for a day
             if self._agent.stop.wait(wait_s):
                 return
 

@@ -150,7 +150,8 @@ def merge_run(run: OpenRun, entries: Entries, doubts: Sequence[str], died: str, 
     # The logs are removed below, so all that needs them is computed here.
     ops = stats.columns(measurement.counted, run.start_ns) if run.request.load.detail else {}
     spread = _ranking_samples(run, measurement) if entry.store else {}
-    tried = _tried_by_sensor(table) if run.request.load.keeps and _may_end_early(run) else b""
+    load = run.request.load
+    tried = _tried_by_sensor(table) if load.keeps and (_may_end_early(run) or len(table) < load.ops) else None
     try:
         info["ops_file"] = _write_records(run, measurement, entries.facts.run_id, logs.values())
     except ResultsError as error:
@@ -285,7 +286,7 @@ def _block_info(subject: Subject) -> dict[str, str]:
 
 def make_answer(
     info: Mapping[str, Any], judgements: Sequence[expect.Judgement], doubts: Sequence[str], notes: Sequence[str],
-    ops: Mapping[str, Any] | None = None, tried: bytes = b"",
+    ops: Mapping[str, Any] | None = None, tried: bytes | None = None,
 ) -> Merged:  # fmt: skip
     """Return the answer that all agents get for a run or a conclusion."""
     statuses = tuple((judgement.status, judgement.line) for judgement in judgements)

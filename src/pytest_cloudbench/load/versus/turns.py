@@ -58,9 +58,11 @@ def check_options(option: Any) -> None:
             hint = did_you_mean(metric, COMPARED)
             raise UsageError(f"cloudbench_versus_metric {metric}: no such metric{hint}")
     try:
-        shlex.split(option.cloudbench_versus_setup or "")
+        words = shlex.split(option.cloudbench_versus_setup or "")
     except ValueError as error:
         raise UsageError(f"cloudbench_versus_setup: not a command ({error})") from error
+    if option.cloudbench_versus_setup and not words:
+        raise UsageError(f"cloudbench_versus_setup {option.cloudbench_versus_setup!r}: names no command")
 
 
 # --- two providers behind one fixture ---------------------------------------------------------------

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import ClassVar
 
-from pytest_cloudbench.model import KIB, Content
+from pytest_cloudbench.model import KIB, Content, UsageError
 from pytest_cloudbench.workload.payload.base import Generator, RandomContent
 from pytest_cloudbench.workload.payload.contents import (
     Compressible,
@@ -144,9 +144,11 @@ class JpegPayload:
     size_bytes: int
 
     def content(self, sensor: int, seq: int) -> Content:
-        """Return an image as close to a square as its bytes allow."""
-        from pytest_cloudbench.workload.payload.jpeg import image
+        """Return an image as close to a square as its bytes allow. Raises UsageError if they are too few for one."""
+        from pytest_cloudbench.workload.payload.jpeg import MIN_BYTES, image
 
+        if self.size_bytes < MIN_BYTES:
+            raise UsageError(f"payload jpeg: size_bytes is {self.size_bytes}; expected {MIN_BYTES} or more")
         return image(RandomContent(f"{self.seed}/{sensor}/{seq}", self.size_bytes))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -183,6 +184,48 @@ def test_failed_put_leaves_the_old_file_and_no_other(driver: Any, tmp_path: Path
     assert isinstance(caught.value.__cause__, OSError)
     assert [path.name for path in (tmp_path / "root").iterdir()] == ["a"]
     assert b"".join(driver.get("/a")) == CONTENT.read(0, 3000)
+
+
+def test_a_file_that_vanishes_meanwhile_does_not_end_the_removal_of_its_folder(
+    driver: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        driver.put(f"/run/deep/{number}", CONTENT)
+    unlink, calls = os.unlink, list[Any]()
+
+    def unlink_twice(path: Any, **options: Any) -> None:
+        calls.append(path)
+        unlink(path, **options)
+        if len(calls) == 2:
+            unlink(path, **options)  # as if another program had been quicker
+
+    monkeypatch.setattr(os, "unlink", unlink_twice)
+    driver.delete("/run")
+    assert len(calls) == 5
+    assert list((tmp_path / "root").iterdir()) == []
+    with pytest.raises(CloudError, match="not_found"):
+        driver.delete("/run")
+
+
+def test_failed_copy_leaves_no_part_of_the_file(driver: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver.put("/a", CONTENT)
+    copy = shutil.copyfileobj
+
+    def fill_disk(reader: Any, writer: Any, *_: Any) -> None:
+        writer.write(reader.read(10))
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(shutil, "copyfileobj", fill_disk)
+    with pytest.raises(CloudError) as caught:
+        driver.copy("/a", "/b")
+    assert caught.value.kind is ErrorKind.QUOTA
+    assert [path.name for path in (tmp_path / "root").iterdir()] == ["a"]
+    monkeypatch.setattr(shutil, "copyfileobj", copy)
+    assert driver.copy("/a", "/b").size_bytes == 3000
+    with pytest.raises(CloudError) as caught:
+        driver.copy("/a", "/b")
+    assert caught.value.kind is ErrorKind.CONFLICT
+    assert b"".join(driver.get("/b")) == CONTENT.read(0, 3000)
 
 
 def test_two_drivers_write_into_one_folder_at_once(tmp_path: Path) -> None:

@@ -173,6 +173,15 @@ def test_sixteen_threads_make_one_folder(emulator: EmulatorService, driver: Any)
     assert len(list(driver.list("/new/deep"))) == 16
 
 
+def test_connections_of_a_thread_end_with_it(driver: Any) -> None:
+    driver.put("/a", SMALL)
+    for _ in range(20):
+        thread = threading.Thread(target=driver.stat, args=("/a",))
+        thread.start()
+        thread.join()
+    assert len(driver._transport._all) == 1
+
+
 def test_a_remembered_folder_that_is_gone_is_looked_up_again(
     emulator: EmulatorService, driver: Any, connect: Connect
 ) -> None:

@@ -143,6 +143,7 @@ def test_memory_service_needs_no_settings() -> None:
         ("opendal:webdav?endpiont=http://x", "unknown parameter 'endpiont'"),
         ("opendal:s3?bucket=b", "region is missing"),
         ("opendal:memory?timeout_s=never", "timeout_s is a number"),
+        ("opendal:webdav?endpoint=http://[::1", "Invalid IPv6 URL"),
     ],
 )
 def test_unusable_specs_are_refused(spec: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,7 @@ import pytest
 from pytest_cloudbench import drivers
 from pytest_cloudbench.drivers import _rclone_daemon, rclone
 from pytest_cloudbench.drivers._rclone_daemon import settings
-from pytest_cloudbench.model import CloudError, Endpoint, ErrorKind, ProviderSpec, SpecError
+from pytest_cloudbench.model import CloudError, Endpoint, ErrorKind, ProviderSpec, ServiceError, SpecError
 from pytest_cloudbench.workload.payload import RandomContent
 from pytest_cloudbench.workload.payload.contents import Literal
 from tests.limits import HANG_S
@@ -46,6 +47,33 @@ def server() -> Iterator[Any]:
 def driver(server: Any) -> Iterator[Any]:
     with connected(server.endpoint, "rclone") as new_driver:
         yield new_driver
+
+
+@pytest.mark.parametrize("verb", ["copy", "move"])
+def test_a_file_of_the_same_size_is_replaced(driver: Any, verb: str) -> None:
+    if verb not in {offered.value for offered in driver.capabilities.verbs}:
+        pytest.skip(f"the server has no {verb}")
+    driver.put(f"/{verb}/a", Literal(b"AAAA"))
+    driver.put(f"/{verb}/b", Literal(b"BBBB"))
+    getattr(driver, verb)(f"/{verb}/a", f"/{verb}/b")
+    assert b"".join(driver.get(f"/{verb}/b")) == b"AAAA"
+
+
+@pytest.mark.parametrize("problem", [OSError("no rclone"), KeyError("id"), ValueError("no JSON")])
+def test_failed_start_leaves_no_folder(
+    problem: Exception, server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_endpoint: Endpoint) -> dict[str, str]:
+        raise problem
+
+    monkeypatch.setattr(_rclone_daemon, "settings", fail)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    daemon = _rclone_daemon.Daemon(server.endpoint, {}, 5.0)
+    for _ in range(2):
+        with pytest.raises(ServiceError, match="rclone did not start"):
+            daemon.url()
+        assert list(tmp_path.iterdir()) == []
+    daemon.stop()
 
 
 @pytest.fixture

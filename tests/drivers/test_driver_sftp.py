@@ -167,6 +167,14 @@ def test_address_gives_host_port_and_folder(url: str, address: tuple[str, int, s
     assert sftp._parse_address(ProviderSpec.parse(url), url) == address
 
 
+@pytest.mark.parametrize("spec", ["sftp://host?host_key=SHA256:x", "sftp://host/?host_key=SHA256:x"])
+def test_the_root_of_a_server_has_a_path(spec: str) -> None:
+    driver: Any = drivers.connect(ProviderSpec.parse(spec), None, KEYS)
+    assert driver._remote_path("list", "/") == "/"  # OpenSSH finds nothing at an empty path
+    assert driver._remote_path("put", "/a/b") == "/a/b"
+    driver.close()
+
+
 @pytest.mark.parametrize(
     "spec",
     ["sftp", "sftp://alice:pw@host/", "sftp://host:port/", "sftp://host?host_key=MD5:11:22",

@@ -179,7 +179,7 @@ def test_specs(spec: str, url: str) -> None:
 @pytest.mark.parametrize(
     "spec",
     ["webdav", "webdav:", "webdav:///dav", "webdav://alice:pw@cloud.example/", "webdav://cloud.example?tls=maybe",
-     "webdav:https://cloud.example/?tls=1", "webdav://cloud.example:port/"],
+     "webdav:https://cloud.example/?tls=1", "webdav://cloud.example:port/", "webdav://cloud\u2013server.example/"],
 )  # fmt: skip
 def test_unusable_specs_are_refused(spec: str) -> None:
     with pytest.raises(SpecError) as caught:

@@ -17,6 +17,7 @@ from pytest_cloudbench.emulators import EmulatorService, start_emulator
 from pytest_cloudbench.model import CloudError, CredentialsError, Endpoint, ErrorKind, ProviderSpec
 from pytest_cloudbench.providers import credentials
 from pytest_cloudbench.services.command import load_recipe
+from pytest_cloudbench.support import redact
 from pytest_cloudbench.workload.payload.contents import Literal
 
 from .real import served
@@ -130,6 +131,9 @@ def test_tokens_come_from_the_token_route(
             driver: Any = drivers.connect(ProviderSpec.parse(spec), endpoint)
             assert driver.put("/a", Literal(b"123")).size_bytes == 3
             assert driver.stat("/a").size_bytes == 3
+            if spec == "gcs://bench":
+                token = driver._session.credentials.token
+                assert redact.clean(f"Bearer {token}") == "Bearer ***"
             driver.close()
             assert token_requests(emulator) == before + 1
 

@@ -189,6 +189,38 @@ def test_unreadable_listing_is_a_server_error(store: Store, driver: Any, server:
     assert len(server.requests) == 1
 
 
+def test_swifts_connections_end_with_their_threads(server: Scripted) -> None:
+    store = STORES["swift"]
+    if missing := drivers.missing_library("swift"):
+        pytest.skip(missing)
+    driver = connect(store, server)
+    for _ in range(5):
+        server.say(404, b"", store.headers)
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(refusal, actions(driver)["stat"]).result().kind is ErrorKind.NOT_FOUND
+    assert len(driver._connections) == 0
+    driver.close()
+
+
+ROW_WITHOUT_SIZE = {
+    "azure": (
+        b"<EnumerationResults><Blobs><Blob><Name>run/a</Name><Properties></Properties></Blob></Blobs>"
+        b"<NextMarker/></EnumerationResults>"
+    ),
+    "gcs": b'{"items": [{"name": "run/a"}]}',
+    "s3": b"<ListBucketResult><Contents><Key>run/a</Key></Contents><IsTruncated>false</IsTruncated></ListBucketResult>",
+    "swift": b'[{"name": "run/a", "hash": "00"}]',
+}
+
+
+def test_listing_without_a_size_is_a_server_error(store: Store, driver: Any, server: Scripted) -> None:
+    scheme = ProviderSpec.parse(store.spec).scheme
+    if scheme not in ROW_WITHOUT_SIZE:
+        pytest.skip("its library reads listings itself")
+    server.say(200, ROW_WITHOUT_SIZE[scheme], store.headers)
+    assert refusal(actions(driver)["list"]).kind is ErrorKind.SERVER
+
+
 @pytest.mark.parametrize("verb", ["put", "get", "stat"])
 def test_a_redirect_is_not_followed(
     store: Store, driver: Any, server: Scripted, other_server: Scripted, verb: str

@@ -176,6 +176,18 @@ def test_a_private_key_may_have_any_form_that_ssh_reads(key_type: str, name: str
         assert private_key("key", data, "not needed").get_base64() == key.get_base64()
 
 
+def test_a_certificate_of_another_key_is_refused_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    data = serialize_key(PRIVATE["ssh-ed25519"], "openssh", "")
+    path.write_bytes(data)
+    certificate = tmp_path / "key-cert.pub"
+    for text in ("", "noise", f"{public_of(PRIVATE['ssh-rsa'])}\n"):
+        certificate.write_text(text)
+        with pytest.raises(CredentialsError, match="cannot be used with this key") as caught:
+            private_key(str(path), data, None)
+        assert "\n" not in str(caught.value)
+
+
 def test_file_that_is_no_private_key_is_refused() -> None:
     public = public_of(STRANGER).encode()
     begin, end = (f"-----{word} OPENSSH PRIVATE KEY-----".encode() for word in ("BEGIN", "END"))

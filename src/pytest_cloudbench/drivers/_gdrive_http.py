@@ -27,6 +27,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 from urllib.parse import unquote, urlsplit
+from weakref import WeakSet
 
 from pytest_cloudbench.drivers.base import RequestCount
 from pytest_cloudbench.drivers.egress import Egress
@@ -75,7 +76,7 @@ class Transport:
             )
         self.timeout_s, self.trusts_folder = timeout_s, os.path.isdir(egress.trusted)
         self.sent = _PerThread()
-        self._all: list[Any] = []
+        self._all = WeakSet[Any]()  # a client ends with its thread
         self._lock = Lock()
 
     @property
@@ -84,13 +85,13 @@ class Transport:
         if self.sent.http is None:
             self.sent.http = self._http(self, self.timeout_s, self.egress.trusted or None)
             with self._lock:
-                self._all.append(self.sent.http)
+                self._all.add(self.sent.http)
         return self.sent.http
 
     def close(self) -> None:
         """Close all connections."""
         with self._lock:
-            for http in self._all:
+            for http in [*self._all]:
                 http.close()
 
     @contextmanager
@@ -160,6 +161,9 @@ def _http_class() -> type[Any]:
         def __init__(self, transport: Transport, timeout_s: float, ca_file: str | None) -> None:
             super().__init__(timeout=timeout_s, ca_certs=ca_file, proxy_info=None)
             self.transport, self.follow_redirects = transport, False
+
+        def __del__(self) -> None:
+            self.close()
 
         def add_token(self, uri: str, headers: Mapping[str, str]) -> dict[str, str]:
             """Return the headers with a valid token. Raises Misled for an address on another host."""

@@ -26,7 +26,11 @@ from pytest_cloudbench.support import redact
 REMOTE = "cloudbench"
 """The name of the remote that leads to a service."""
 
-_FLAGS = ("--retries", "1", "--low-level-retries", "1", "--no-unicode-normalization", "--use-server-modtime")
+# Without --ignore-times, a move onto a file of the same size may only remove the source.
+_FLAGS = (
+    "--retries", "1", "--low-level-retries", "1", "--no-unicode-normalization", "--use-server-modtime",
+    "--ignore-times",
+)  # fmt: skip
 
 # A mistyped bucket is an error: rclone would create it, after a request to look for it.
 _NO_NEW_BUCKETS = {
@@ -149,8 +153,11 @@ class Daemon:
             if not self._url:
                 try:
                     self._start()
-                except (OSError, subprocess.SubprocessError) as error:
+                except (OSError, ValueError, KeyError, subprocess.SubprocessError) as error:
                     raise ServiceError(f"rclone did not start: {error}") from error
+                finally:
+                    if not self._url:
+                        self._end()
             return self._url
 
     def _start(self) -> None:
@@ -182,6 +189,10 @@ class Daemon:
     def stop(self) -> None:
         """End the daemon. Safe to call again."""
         with self._lock:
-            if self._child is not None:
-                self._child.stop()
-                shutil.rmtree(self._folder, ignore_errors=True)  # still there only if the guard was killed
+            self._end()
+
+    def _end(self) -> None:
+        if self._child is not None:
+            self._child.stop()
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)  # still there if nothing started or the guard was killed

@@ -247,12 +247,17 @@ class S3Bucket(SdkDriver):
                     return
                 for row in page.get("Uploads", ()):
                     if row["Key"].startswith(prefix):
-                        self._client.abort_multipart_upload(
-                            Bucket=self._bucket, Key=row["Key"], UploadId=row["UploadId"]
-                        )
+                        self._abort_unfinished(row["Key"], row["UploadId"])
                 if not page.get("IsTruncated"):
                     return
                 marks = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+
+    def _abort_unfinished(self, key: str, upload_id: str) -> None:
+        try:
+            self._client.abort_multipart_upload(Bucket=self._bucket, Key=key, UploadId=upload_id)
+        except self._errors.ClientError as error:
+            if error.response["Error"]["Code"] != "NoSuchUpload":  # it has ended meanwhile
+                raise
 
 
 def bucket_egress(spec: ProviderSpec, endpoint: Endpoint | None) -> Egress:

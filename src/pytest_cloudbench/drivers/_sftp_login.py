@@ -110,7 +110,11 @@ def private_key(name: str, data: bytes, passphrase: str | None) -> Any:
     text = private.private_bytes(form.Encoding.PEM, form.PrivateFormat.OpenSSH, form.NoEncryption()).decode()
     key = kind.from_private_key(io.StringIO(text))
     if (certificate := Path(f"{Path(name).expanduser()}-cert.pub")).exists():
-        key.load_certificate(str(certificate))
+        try:
+            key.load_certificate(str(certificate))
+        except (OSError, ValueError) as error:
+            problem = f"{certificate} cannot be used with this key ({error}): remove or replace it"
+            raise CredentialsError(f"sftp: {problem}") from error
     return key
 
 

@@ -91,6 +91,19 @@ def _cloud_errors(operation: str, path: str) -> Iterator[None]:
         raise CloudError(kind, operation, path, detail=error.strerror or str(error)) from error
 
 
+def _remove_tree(folder: Path) -> None:
+    """Remove a folder with all its contents. A file that another program removes meanwhile is no error."""
+    if sys.version_info >= (3, 12):
+        shutil.rmtree(folder, onexc=_ignore_missing)
+    else:
+        shutil.rmtree(folder, onerror=lambda function, path, info: _ignore_missing(function, path, info[1]))
+
+
+def _ignore_missing(_function: object, _path: object, error: BaseException) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
+
+
 def _is_listed(item: os.DirEntry[str]) -> bool:
     if item.name.startswith(_TEMPORARY_PREFIX):
         return False
@@ -319,7 +332,7 @@ class FolderDriver:
             raise CloudError(ErrorKind.INVALID, "delete", path, detail="the root cannot be deleted")
         with _cloud_errors("delete", path):
             if local.is_dir() and not local.is_symlink():
-                shutil.rmtree(local)
+                _remove_tree(local)
             else:
                 local.unlink()
 
@@ -337,8 +350,14 @@ class FolderDriver:
         with _cloud_errors("copy", source):
             with opening.open_regular_file(source_local, None) as reader:
                 target_local.parent.mkdir(parents=True, exist_ok=True)
-                with target_local.open("xb") as writer:
-                    shutil.copyfileobj(reader, writer, _PIECE_BYTES)
+                writer = target_local.open("xb")
+                try:
+                    with writer:
+                        shutil.copyfileobj(reader, writer, _PIECE_BYTES)
+                except BaseException:
+                    with suppress(OSError):
+                        target_local.unlink()  # a reader must not see a part of it
+                    raise
             return self._entry_of_file(target_local)
 
     def move(self, source: str, target: str) -> Entry:

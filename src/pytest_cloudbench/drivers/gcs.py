@@ -22,7 +22,7 @@ import base64
 import binascii
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
@@ -232,7 +232,9 @@ class GcsDriver(SdkDriver):
         """Yield all objects whose names begin with the folder's path, page by page."""
         for blob in self._list_blobs("list", folder):
             if not blob.name.endswith("/"):  # consoles use an empty object to show a folder
-                yield self._entry_of_blob(path_of(blob.name), blob)
+                with self._cloud_errors("list", folder):
+                    entry = self._entry_of_blob(path_of(blob.name), blob)
+                yield entry
 
     def _list_blobs(self, verb: str, path: str, *, versions: bool | None = None) -> Iterator[Any]:
         prefix = prefix_of(verb, path)
@@ -255,7 +257,8 @@ class GcsDriver(SdkDriver):
                     return
         # Former versions first, because no listing shows them: an interrupted removal can be noticed and repeated.
         for blob in sorted(self._list_blobs("delete", path, versions=True), key=lambda blob: blob.time_deleted is None):
-            with self._cloud_errors("delete", path):
+            # Somebody else may have removed it meanwhile.
+            with self._cloud_errors("delete", path), suppress(self._errors.NotFound):
                 self._bucket.delete_blob(blob.name, generation=blob.generation, retry=None, timeout=self._timeout_s)
 
     def mkdir(self, path: str) -> None:
@@ -286,7 +289,8 @@ def _sdk_credentials(spec: ProviderSpec, secrets: Mapping[str, str], token_url: 
     if "access_token" in secrets:
         return users.Credentials(secrets["access_token"])
     if "refresh_token" in secrets:
-        return users.Credentials(None, token_uri=token_url, **{name: secrets[name] for name in OAUTH_FIELDS})
+        fields = {name: secrets[name] for name in OAUTH_FIELDS}
+        return _hide_tokens(users.Credentials(None, token_uri=token_url, **fields))
     if "service_account_file" not in secrets:
         return import_module("google.auth.credentials").AnonymousCredentials()
     account = import_module("google.oauth2.service_account")
@@ -307,6 +311,18 @@ def _sdk_credentials(spec: ProviderSpec, secrets: Mapping[str, str], token_url: 
         credentials.apply(headers)
 
     credentials.before_request = before_request  # the library's own also looks up where the account may be used
+    return _hide_tokens(credentials)
+
+
+def _hide_tokens(credentials: Any) -> Any:
+    """Make credentials hide every token that they are issued, and return them."""
+    refresh = credentials.refresh
+
+    def refresh_and_hide(request: Any) -> None:
+        refresh(request)
+        redact.learn([str(credentials.token)])
+
+    credentials.refresh = refresh_and_hide
     return credentials
 
 

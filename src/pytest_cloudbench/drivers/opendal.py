@@ -37,6 +37,7 @@ from pytest_cloudbench.model import (
     ErrorKind,
     ProviderSpec,
     SpecError,
+    UsageError,
     Verb,
     did_you_mean,
 )
@@ -158,10 +159,12 @@ class OpendalDriver:
             params = {name: value for name, value in spec.params.items() if name not in driver_params}
             settings = {**usable_credentials(spec.scheme, cls.credential_sets, credentials), **params}
         redact.learn(_secret_values(service, settings))
-        egress = egress_of(endpoint, settings.get("endpoint", ""))
         try:
+            egress = egress_of(endpoint, settings.get("endpoint", ""))
             with egress_of(None).as_environment():
                 return cls(service, settings, timeout_s, egress.remarks)
+        except UsageError:
+            raise
         except Exception as error:  # the library's errors have no common class
             problem = redact.clean(str(error).partition("\n")[0])
             raise SpecError(f"provider {redact.clean(spec.text)!r}: {problem}") from error

@@ -231,7 +231,7 @@ class SftpDriver(SdkDriver):
 
     def _remote_path(self, verb: str, path: str) -> str:
         names = names_in(verb, path)
-        return "/".join([self._base, *names])
+        return "/".join([self._base, *names]) or "/"  # OpenSSH knows no empty path
 
     @contextmanager
     def _connected(self, verb: str, path: str) -> Iterator[_Connection]:
@@ -477,10 +477,11 @@ def _remove_tree(sftp: Any, remote: str) -> None:
     """Remove a folder with all its contents."""
     for child in sftp.listdir_attr(remote):
         path = f"{remote}/{child.filename}"
-        if S_ISDIR(child.st_mode or 0):
-            _remove_tree(sftp, path)
-        else:
-            sftp.remove(path)
+        with suppress(FileNotFoundError):  # somebody else may have removed it meanwhile
+            if S_ISDIR(child.st_mode or 0):
+                _remove_tree(sftp, path)
+            else:
+                sftp.remove(path)
     sftp.rmdir(remote)
 
 

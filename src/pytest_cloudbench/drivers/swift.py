@@ -20,6 +20,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, ClassVar
+from weakref import WeakSet
 
 from pytest_cloudbench.drivers.base import (
     CredentialSet,
@@ -102,10 +103,23 @@ class _Login:
     token: str
 
 
+class _OpenConnection:
+    """A connection that is closed when its thread ends."""
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+
+    def close(self) -> None:
+        with suppress(Exception):  # it is no longer used, whatever the library says
+            self.connection.close()
+
+    __del__ = close
+
+
 class _PerThread(LastResponse):
     """A thread's last response, its connection, and the login that the connection was made with."""
 
-    connection: Any = None
+    opened: _OpenConnection | None = None
     login: _Login | None = None
 
 
@@ -138,6 +152,7 @@ class SwiftDriver(SdkDriver):
         self._egress = egress_of(endpoint, self.clock_url)
         self._own, self._lock = _PerThread(), Lock()
         super().__init__(self._own, self._egress.remarks)
+        self._connections = WeakSet[_OpenConnection]()
         self._login: _Login | None = None
         self._session = requests.Session()
         self._adopt_session(self._session)
@@ -158,9 +173,8 @@ class SwiftDriver(SdkDriver):
     def close(self) -> None:
         """Close all connections."""
         self._session.close()
-        for connection in self._opened:
-            with suppress(Exception):  # it is no longer used, whatever the library says
-                connection.close()
+        for opened in [*self._connections]:
+            opened.close()
 
     def prepare(self, folder: str) -> None:
         """Log in."""
@@ -192,14 +206,15 @@ class SwiftDriver(SdkDriver):
         own = self._own
         if own.login is not login:
             options = {"cacert": self._egress.trusted} if self._egress.trusted else {}
-            own.connection = self._library.Connection(
+            connection = self._library.Connection(
                 preauthurl=login.url, preauthtoken=login.token, retries=0, timeout=self._timeout_s, **options
             )
-            own.connection.http_conn = own.connection.http_connection()
-            self._adopt_session(own.connection.http_conn[1].request_session)
-            own.login = login
-            self._opened.append(own.connection)
-        return own.connection
+            connection.http_conn = connection.http_connection()
+            self._adopt_session(connection.http_conn[1].request_session)
+            own.login, own.opened = login, _OpenConnection(connection)
+            self._connections.add(own.opened)
+        assert own.opened is not None
+        return own.opened.connection
 
     def _log_in(self) -> _Login:
         """Log in with one request in Swift's own form (TempAuth, v1) or Keystone's (v3), without Keystone's library."""
@@ -258,7 +273,9 @@ class SwiftDriver(SdkDriver):
     def list(self, folder: str) -> Iterator[Entry]:
         """Yield all objects whose names begin with the folder's path, page by page."""
         for row in self._list_objects("list", folder):
-            yield Entry(path_of(row["name"]), size_bytes=int(row["bytes"]), digest=md5_of(row["hash"]))
+            with self._cloud_errors("list", folder):
+                entry = Entry(path_of(row["name"]), size_bytes=int(row["bytes"]), digest=md5_of(row["hash"]))
+            yield entry
 
     def _list_objects(self, verb: str, path: str) -> Iterator[Mapping[str, Any]]:
         prefix, marker = prefix_of(verb, path), ""

@@ -205,7 +205,12 @@ class WebdavDriver(SdkDriver):
         fields = endpoint.credentials if endpoint else credentials
         is_anonymous = not fields and is_on_this_machine(url)  # the user's own server may want no credentials
         secrets = {} if is_anonymous else usable_credentials(spec.scheme, cls.credential_sets, fields)
-        driver = cls(url, endpoint, secrets, timeout_of(spec))
+        import httpx
+
+        try:
+            driver = cls(url, endpoint, secrets, timeout_of(spec))
+        except httpx.InvalidURL as error:
+            raise SpecError(f"provider {spec.text!r}: {error}") from error
         driver.capabilities = capabilities
         return driver
 

@@ -106,6 +106,14 @@ def test_a_bench_file_is_estimated(tmp_path: Path) -> None:
     assert "in this machine's memory" in text
 
 
+def test_an_unknown_provider_in_a_mark_is_the_reason_that_its_test_is_not_estimated(tmp_path: Path) -> None:
+    mark = '@pytest.mark.cloudbench_provider("foldr:x")\ndef test_open('
+    (tmp_path / "test_it.py").write_text(TESTS.replace("def test_open(", mark))
+    estimates = estimate(tmp_path, "test_it.py", COLUMNS="400")
+    assert estimates["test_open"]["not estimated"].startswith("provider 'foldr': no driver has this name"), estimates
+    assert estimates["test_closed"]["operations"] == "31 (10 put, 1 list, 20 get)"
+
+
 def test_unknown_provider_is_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TESTS)
     command = [sys.executable, "-m", "pytest_cloudbench.commands.cli", "estimate", "test_it.py", "--provider", "no:x"]

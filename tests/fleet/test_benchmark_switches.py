@@ -79,6 +79,23 @@ def test_experiments_are_grouped_by_their_provider(lab: Lab, group: str) -> None
     assert "provider=folder:other" in comparison.stdout or group == "param"
 
 
+def test_stock_benchmarks_beside_a_fleet_take_and_note_values_of_any_type(lab: Lab) -> None:
+    body = f"""{TESTS}
+from pathlib import Path
+
+@pytest.mark.parametrize("function", [sum, max])
+def test_functions(benchmark, function):
+    benchmark.extra_info["path"] = Path("x")
+    benchmark(function, [1, 2])
+"""
+    run = lab.write(body).run("--provider", "folder:store", "-n", "2")
+    assert (run.status, run.counts()["passed"]) == (0, 6), run.text
+    alone = lab.run("-k", "test_functions")
+    for name in ("test_functions[sum]", "test_functions[max]"):
+        assert run.entries[name]["params"] == alone.entries[name]["params"]
+        assert run.info(name) == alone.info(name)
+
+
 def test_our_own_readers_do_not_take_the_provider_for_a_parameter(lab: Lab) -> None:
     run = lab.write(TESTS).run("--provider", "folder:store", "-k", "put", "--benchmark-autosave")
     assert run.status == 0, run.text

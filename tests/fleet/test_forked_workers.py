@@ -200,6 +200,22 @@ def test_a_lost_worker_is_replaced_by_another_fork(lab: Lab) -> None:
     assert is_forked(lab.folder), run.text
 
 
+@pytest.mark.parametrize("hook", ["pytest_xdist_setupnodes(config, specs)", "pytest_configure_node(node)"])
+def test_nothing_is_left_of_a_session_that_fails_while_it_starts(lab: Lab, hook: str) -> None:
+    """The first hook fails before the warm worker has its input, the other one when the first worker has been asked."""
+    lab.write(f"""
+        import pytest
+
+        @pytest.hookimpl(trylast=True)
+        def {hook}:
+            raise pytest.UsageError("not this time")
+    """, "conftest.py")  # fmt: skip
+    run = lab.write(WHO).run(*FOLDER, "-n2", store=False)
+    assert (run.status, run.leftovers) == (4, []), run.text
+    assert run.lines_with("ERROR: not this time")
+    assert "Traceback" not in run.text
+
+
 def test_no_process_is_left_although_another_plugin_raises_at_the_end(lab: Lab) -> None:
     lab.write(WHO)
     lab.write(

@@ -310,6 +310,46 @@ def test_repetitions_with_doubts_are_excluded_and_named(lab: Lab) -> None:
     assert "; 3 repetitions do not count: engine saturated (lateness p99 " in line
 
 
+@pytest.mark.quick_cases(1)
+@pytest.mark.parametrize("value", ["Path('x')", "2**70", "{Path('x'): [Path('y')]}"])
+def test_a_broken_test_with_a_property_of_any_type_fails(lab: Lab, value: str) -> None:
+    (lab.folder / "pyproject.toml").write_text(SETTINGS)
+    body = f"""
+        from pathlib import Path
+
+        def test_broken(experiment, payloads, record_property):
+            record_property("log", {value})
+            experiment.run(payloads.random(100), arrival=FixedInterval(0.01), sensors=2, ops_per_sensor=3)
+    """
+    options = (*FOLDER, "--cloudbench-gate", "--junit-xml=junit.xml")
+    lab.write(body).run(*options)
+    write_history(lab, {"test_broken": HISTORY["test_broken"]})
+    run = lab.run(*options)
+    assert (run.status, run.counts()["failed"]) == (1, 1), run.text
+    assert run.lines_with("gate broken: response_p50: ")
+    assert '<property name="log"' in (lab.folder / "junit.xml").read_text()
+
+
+@pytest.mark.parametrize("scope", ["module", "session"])
+def test_errors_of_shared_fixtures_at_the_end_of_a_fleet_are_reported(lab: Lab, scope: str) -> None:
+    lab.write(f"""
+        import pytest
+
+        @pytest.fixture(scope={scope!r})
+        def shared():
+            yield
+            raise RuntimeError("the shared fixture did not end")
+    """, "conftest.py")  # fmt: skip
+    lab.write("""
+        def test_it(experiment, payloads, shared):
+            experiment.run(payloads.random(100), arrival=FixedInterval(0.01), sensors=2, ops_per_sensor=3)
+    """)
+    run = lab.run(*FOLDER, "-n", "2", "--cloudbench-gate", "-rs")
+    assert run.status == 1, run.text
+    assert run.lines_with("the shared fixture did not end"), run.text
+    assert run.counts()["skipped"] == 1, "the test itself is judged as ever"
+
+
 HURRIES = """
     import functools
     from pathlib import Path

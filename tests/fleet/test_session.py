@@ -24,6 +24,18 @@ def test_an_agent_without_a_process_of_its_own_is_not_killed(pytestconfig: pytes
     session.close()
 
 
+def test_bad_input_that_shows_only_when_the_first_test_begins_is_a_usage_error(lab: Lab) -> None:
+    (lab.folder / "claims.toml").write_text("no = table")
+    lab.write("""
+        def pytest_collection_finish(session):
+            session.config.option.cloudbench_expectations = "claims.toml"
+    """, "conftest.py")  # fmt: skip
+    run = lab.write("def test_it(experiment): pass").run("--time-scale", "2", store=False)
+    assert run.status == 4, run.text
+    assert run.lines_with("ERROR: claims.toml")
+    assert "INTERNALERROR" not in run.text
+
+
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("name", ["experiment", "provider", "lab"])
 def test_fixture_requested_at_run_time_fails_with_advice(lab: Lab, name: str) -> None:

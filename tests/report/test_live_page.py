@@ -331,6 +331,18 @@ def test_bad_port_is_a_usage_error(tmp_path: Path) -> None:
         assert run.lines_with("--cloudbench-live 70000: expected a port from 0 to 65535")
 
 
+@SPREAD
+def test_a_taken_port_is_a_usage_error(spread: Spread, tmp_path: Path) -> None:
+    with lab_in(tmp_path) as lab, socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        run = lab.write(_BODY).run(*spread, "--cloudbench-live", str(port))
+        assert run.status == 4, run.text
+        assert len(run.lines_with(f"ERROR: --cloudbench-live {port}: ")) == 1, run.text
+        assert "INTERNALERROR" not in run.text
+        assert "Traceback" not in run.text
+        assert run.leftovers == []
+
+
 def test_the_usual_port_may_be_missing_from_the_host_header() -> None:
     assert list_host_headers(80) == {"127.0.0.1:80", "localhost:80", "127.0.0.1", "localhost"}
     assert list_host_headers(8080) == {"127.0.0.1:8080", "localhost:8080"}

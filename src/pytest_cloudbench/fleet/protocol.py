@@ -14,7 +14,7 @@ import pytest
 from _pytest.runner import pytest_runtest_teardown, runtestprotocol
 
 from pytest_cloudbench.fleet.agent import Agent
-from pytest_cloudbench.fleet.messages import ItemEnded, Left, StockEntry, WhatToLog, missing_lines
+from pytest_cloudbench.fleet.messages import ItemEnded, Left, StockEntry, WhatToLog, make_plain, missing_lines
 from pytest_cloudbench.model import FleetError
 from pytest_cloudbench.support.clock import wait_for
 
@@ -73,7 +73,8 @@ def _begin_item(item: pytest.Item, nextitem: pytest.Item | None, agent: Agent) -
     if _enter_or_stop(item, agent):
         return False
     if agent.again is None:
-        tear_down(item, nextitem)
+        for report in tear_down(item, nextitem):  # nobody meets again, so each agent logs its own
+            item.ihook.pytest_runtest_logreport(report=report)
         return False
     if agent.again:
         item.user_properties.clear()
@@ -141,13 +142,26 @@ def _log(item: pytest.Item, reports: list[pytest.TestReport], ending: Left, agen
 def _apply_ruling(item: pytest.Item, reports: list[pytest.TestReport], agent: Agent) -> bool:
     """Let the controller decide how an item is logged. Return whether to log it now."""
     hook = item.config.hook
-    plain = tuple(hook.pytest_report_to_serializable(config=item.config, report=report) for report in reports)
+    plain = [hook.pytest_report_to_serializable(config=item.config, report=report) for report in reports]
+    ended = ItemEnded(item.nodeid, worst_outcome(reports), tuple(map(_make_sendable, plain)))
     try:
-        decision = WhatToLog.from_plain(agent.ask("ruled", ItemEnded(item.nodeid, worst_outcome(reports), plain)))
+        decision = WhatToLog.from_plain(agent.ask("ruled", ended))
     except FleetError:  # the controller is gone: nobody else will log it
         return True
     change_outcome(reports, decision)
     return not decision.is_held
+
+
+def _make_sendable(value: Any) -> Any:
+    """Return a value with the text of each part that cannot be sent: a property of a test may be any object."""
+    if isinstance(value, dict):
+        return {str(key): _make_sendable(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_make_sendable(part) for part in value]
+    try:
+        return make_plain(value)
+    except FleetError:
+        return str(value)
 
 
 def worst_outcome(reports: Sequence[pytest.TestReport]) -> str:

@@ -8,7 +8,7 @@ from pytest_cloudbench import __version__
 from pytest_cloudbench.fleet.messages import Message
 
 _NAME_LENGTH = 150
-"""The most characters of a file name."""
+"""The most bytes of a file name: file systems limit bytes, of which a character may have four."""
 
 
 class RunFacts(Message, frozen=True):
@@ -50,7 +50,8 @@ def slug(text: str) -> str:
     It ends with a digest of the text if that was changed, since ``a/b_c`` and ``a_b/c`` would be the same otherwise.
     """
     name = "".join(character if character.isalnum() or character in "-._" else "_" for character in text)
-    if name == text and len(name) <= _NAME_LENGTH:
+    if name == text and len(name.encode()) <= _NAME_LENGTH:
         return name
     digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
-    return f"{name[-(_NAME_LENGTH - len(digest) - 1) :]}-{digest}"
+    end = name.encode()[-(_NAME_LENGTH - len(digest) - 1) :].decode(errors="ignore")  # without half a character
+    return f"{end}-{digest}"

@@ -50,6 +50,7 @@ class FleetScheduling(EachScheduling):
     ) -> None:  # fmt: skip
         super().__init__(config, log)
         self._again, self._curtain = again, curtain
+        self._has_curtain = False  # whether the last item is queued twice
         self.collection_is_completed: bool = False
         self._coordinator = coordinator
         self._shared: deque[int] = deque()
@@ -80,7 +81,7 @@ class FleetScheduling(EachScheduling):
             self.collection_is_completed = True
 
     def schedule(self) -> None:
-        """Send the first items to nodes that have none yet."""
+        """Send the first items to nodes that have none yet, unless it is too late for them."""
         if not self._collection:
             if not LoadScheduling._check_nodes_have_same_collection(self):  # says what differs
                 return
@@ -90,11 +91,9 @@ class FleetScheduling(EachScheduling):
                 (self._for_all if nodeid in self.fleet_items else self._shared).append(index)
             if self._again is not None and self._for_all:
                 self._for_all.append(self._for_all[-1])
+                self._has_curtain = True
                 self._curtain(self._collection[self._for_all[-1]])
-        new = [node for node in self.node2pending if node in self.node2collection and node not in self._cursor]
-        self._cursor.update(dict.fromkeys(new, self._handed))  # a replacement joins at the next item nobody has yet
-        for node in new:
-            self._feed(node)
+        self._admit_nodes()
 
     def mark_test_complete(self, node: WorkerController, item_index: int, duration: float = 0) -> None:
         """Send another item to a node that has finished one."""
@@ -112,6 +111,7 @@ class FleetScheduling(EachScheduling):
         if crashed is not None:
             self._over.add(crashed)
         self._take_back(pending[1:])
+        self._admit_nodes()
         self._ask_again()
         for other in self._cursor:
             self._feed(other)
@@ -151,6 +151,23 @@ class FleetScheduling(EachScheduling):
         return False
 
     # ----------------------------------------------------------------------------------------------
+
+    def _admit_nodes(self) -> None:
+        """Let new nodes take part from the next item on that nobody has yet.
+
+        From the second turn of the last item on, one item comes several times in a row, and the others may be in its
+        former turn, in which a new node would be awaited without ever coming. So it takes no part if there are others.
+        """
+        if not self._collection or (self._cursor and self._only_turns_are_left()):
+            return
+        new = [node for node in self.node2pending if node in self.node2collection and node not in self._cursor]
+        self._cursor.update(dict.fromkeys(new, self._handed))
+        for node in new:
+            self._feed(node)
+
+    def _only_turns_are_left(self) -> bool:
+        """Return whether nobody has yet only the last item's second turn, or repetitions after it."""
+        return self._has_curtain and (self._again is None or self._handed >= len(self._for_all) - 1)
 
     def _ask_again(self) -> None:
         """Once every node has finished all but the last item's second turn, ask what is to be run again.

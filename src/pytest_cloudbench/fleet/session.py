@@ -19,6 +19,7 @@ from pytest_cloudbench.fleet.agent import host_id
 from pytest_cloudbench.fleet.interrupts import Interrupts
 from pytest_cloudbench.fleet.messages import ToAgent, decode_from_agent, encode
 from pytest_cloudbench.fleet.run import RunFacts
+from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.results.owner import owner_text
 from pytest_cloudbench.results.places import session_results_folder
 
@@ -96,11 +97,17 @@ class ControllerSession:
         return self._serving is not None
 
     def serve(self) -> Answering:
-        """Return the object that serves the agents, created at the first call. Raises UsageError for bad input."""
+        """Return the object that serves the agents, created at the first call.
+
+        Raises pytest.UsageError (one line, exit status 4) for bad input.
+        """
         self._interrupts.install()  # in the main thread only: a receiver's call may come first
         with self._lock:
             if self._serving is None:
-                self._serving = self._make_answering(self)
+                try:
+                    self._serving = self._make_answering(self)
+                except UsageError as error:
+                    raise pytest.UsageError(str(error)) from None
                 for name, channel in self._channels.items():
                     self._serving.coordinator.join(name, _sender(channel))
             return self._serving

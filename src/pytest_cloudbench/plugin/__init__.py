@@ -380,7 +380,8 @@ def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
     from pytest_cloudbench.load import policy
 
     policy.lean_workers(config, specs)
-    if policy.is_adopted(config) or is_any_option_given(config, config._parser):
+    # A table of hosts may stand in pytest's configuration: without its plugin, its agents would run on this machine.
+    if config.option.cloudbench_hosts or policy.is_adopted(config) or is_any_option_given(config, config._parser):
         from pytest_cloudbench.fleet.start import forking
 
         program = f"{__name__}.warm_entry"
@@ -389,7 +390,7 @@ def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
             from pytest_cloudbench.fleet.hosts import gateways
 
             gateways.connect_hosts(config, program)
-        _start_serving(config)  # watch the workers from the start, because all may be stopped before any one collects
+        _fleet_session(config).serve()  # watch the workers from the start: all may be stopped before any one collects
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -545,21 +546,12 @@ def _has_plugin_option(config: pytest.Config) -> bool:
         option.cloudbench_provider, option.cloudbench_fail, option.cloudbench_expectations, option.cloudbench_summary,
         option.cloudbench_update_expectations, option.cloudbench_cassette, _is_gate_requested(option),
     )  # fmt: skip
-    return any(values) or is_versus_given(option)
+    return any(values) or is_versus_given(option) or option.cloudbench_live is not None  # 0 is any port
 
 
 def _is_gate_requested(option: Any) -> bool:
     """Return whether the regression gate was asked for."""
     return bool(option.cloudbench_gate or option.cloudbench_gate_strict)
-
-
-def _start_serving(config: pytest.Config) -> None:
-    from pytest_cloudbench.model import UsageError
-
-    try:
-        _fleet_session(config).serve()
-    except UsageError as error:
-        raise pytest.UsageError(str(error)) from None
 
 
 def _make_serving(session: ControllerSession) -> Serving:

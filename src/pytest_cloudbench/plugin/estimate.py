@@ -64,7 +64,12 @@ class EstimateSession:
     def summarize(self, reporter: Any) -> None:
         """Write the estimates."""
         reporter.ensure_newline()
-        leaves = {estimate.provider: self.leaves_of(estimate.provider) for estimate in self.estimates}
+        leaves: dict[str, list[Leaf]] = {}
+        for estimate in self.estimates:
+            try:
+                leaves[estimate.provider] = self.leaves_of(estimate.provider)
+            except UsageError as error:  # a test names it, in a mark
+                leaves[estimate.provider], estimate.reason = [], str(error)
         lines = [*describe_all(self.estimates, leaves, self.results), *filter(None, [self.remark])]
         for line in lines if lines[-1:] != [""] else lines[:-1]:
             for part in textwrap.wrap(line, reporter._tw.fullwidth, subsequent_indent=" " * INDENT) or [""]:

@@ -373,14 +373,20 @@ def enabled_here(config: pytest.Config) -> Iterator[None]:
 
 
 def take_entries(config: pytest.Config) -> list[dict[str, Any]]:
-    """Take the entries that stock benchmarks made in this worker, as arguments for ``add_entry``."""
+    """Take the entries that stock benchmarks made in this worker, as arguments for ``add_entry``.
+
+    Their parameters and notes may be any objects, which cannot be sent. pytest-benchmark stores them as text.
+    """
     session = _benchmark_session(config)
     if session is None:
         return []
+    from pytest_benchmark.utils import safe_dumps
+
     entries = [
-        {"name": entry.name, "fullname": entry.fullname, "group": entry.group, "params": entry.params or {},
-         "extra_info": entry.extra_info, "iterations": entry.iterations, "data_s": list(entry.stats.data),
-         "options": entry.as_dict(stats=False)["options"]}
+        {"name": entry.name, "fullname": entry.fullname, "group": entry.group,
+         "params": json.loads(safe_dumps(entry.params or {})),
+         "extra_info": json.loads(safe_dumps(entry.extra_info)), "iterations": entry.iterations,
+         "data_s": list(entry.stats.data), "options": entry.as_dict(stats=False)["options"]}
         for entry in session.benchmarks if entry and not entry.has_error
     ]  # fmt: skip
     session.benchmarks.clear()

@@ -29,6 +29,7 @@ from tests.fleet.hosts.command_hosts import (
     temporary,
     write_tests,
 )
+from tests.runs import QUIET
 
 INTERVAL_S = 0.1
 SENSORS, COUNT = 6, 40
@@ -80,6 +81,28 @@ def test_hosts_do_the_same_work_beside_local_agents_and_keep_nothing(lab: Lab, o
     assert [line.split()[0] for line in run.text.partition("hosts compared")[2].splitlines()[4:8]] == [
         "test_first", "this", "host1", "host2"
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("place", ["addopts", "PYTEST_ADDOPTS"])
+def test_a_table_of_hosts_that_nobody_types_is_used(lab: Lab, options: tuple[str, ...], place: str) -> None:
+    lab.write(describe_hosts(f'command = ["sh", "-c", "touch {lab.folder}/reached; exec {sys.executable} $*", "sh"]'),
+              "hosts.toml")  # fmt: skip
+    lab.write(f"""
+        from pytest_cloudbench import FixedInterval
+
+        @pytest.mark.cloudbench_provider({options[1]!r})
+        def test_it(experiment, payloads):
+            experiment.run(payloads.random(50), arrival=FixedInterval(0.01), sensors=2, ops_per_sensor=2).check()
+    """)
+    typed, settings, environment = "--cloudbench-hosts=hosts.toml", lab.folder / "pytest.ini", temporary(lab)
+    if place == "addopts":
+        settings.write_text(f"{settings.read_text()}addopts = {typed}\n")
+    else:
+        environment["PYTEST_ADDOPTS"] = f"{QUIET} {typed}"
+    run = lab.run(env=environment)
+    assert run.status == 0, run.text
+    assert (lab.folder / "reached").exists(), "the agents run through the host's command"
+    assert run.leftovers == []
 
 
 def test_a_table_that_cannot_be_read_ends_the_session_in_one_line(lab: Lab, options: tuple[str, ...]) -> None:

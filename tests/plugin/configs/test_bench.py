@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import math
 import re
 import tomllib
 from pathlib import Path
@@ -520,6 +521,19 @@ def test_schema_accepts_exactly_the_valid_generator_parameters(value: Any) -> No
         for name, param in params.items():
             assert matches_schema(value, param_schema(param)) == param.accepts(value), (name, value)
             assert name in ABOUT
+
+
+@pytest.mark.parametrize("value", [1e16, 2.0**53, 2**70])
+def test_schema_accepts_numbers_of_any_size(value: float) -> None:
+    assert matches_schema(value, {"type": "number", "minimum": 0})
+    assert matches_schema(value, {"type": "number", "exclusiveMinimum": 0})
+    assert not matches_schema(value, {"type": "number", "maximum": 1e9})
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_schema_accepts_only_finite_numbers(value: float) -> None:
+    assert not matches_schema(value, {"type": "number"})
+    assert not matches_schema(value, {"type": "number", "exclusiveMinimum": 0})
 
 
 def test_think_time_makes_a_closed_loop_of_sensors() -> None:

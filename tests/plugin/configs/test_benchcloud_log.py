@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from datetime import UTC, timedelta, timezone
 
 import pytest
@@ -50,6 +51,20 @@ def messages(text: str) -> list[str]:
 def test_a_line_has_a_timestamp_and_a_local_time() -> None:
     assert log_line(START_MS, "x", ZONE) == "[1396001000123] 28 Mar 2014 12:03:20 | x"
     assert log_line(999, "x", UTC) == "[999] 01 Jan 1970 00:00:00 | x"
+
+
+def test_local_times_are_those_of_this_machine_before_and_after_its_clocks_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+    time.tzset()
+    try:
+        change_ms = 1_396_141_200_000  # 30 March 2014, 02:00 in Berlin, when it became 03:00
+        text = log_text(LoggedRun("d", "upload", change_ms - 1000, change_ms, []))
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert re.findall(r"30 Mar 2014 \S+", text) == ["30 Mar 2014 01:59:59", *["30 Mar 2014 03:00:00"] * 2]
 
 
 def test_the_tables_are_drawn_as_the_library_of_that_time_drew_them() -> None:

@@ -193,6 +193,7 @@ class Forking:
         self._group: Any = dsession.nodemanager.group
         self._make_gateway = self._group.makegateway
         self._group.makegateway = self._connect
+        config.add_cleanup(self._end)
 
     # -- hooks ----------------------------------------------------------------------------------------
 
@@ -234,6 +235,12 @@ class Forking:
     def is_awaited(self, worker: str) -> bool:
         """Return whether a worker's process has yet to be started, and the warm worker works."""
         return self._warm.is_awaited(worker)
+
+    def _end(self) -> None:
+        """End the warm worker if the session failed while it started: pytest then calls no ``pytest_sessionfinish``."""
+        self._warm.give_up()
+        self._warm.kill()
+        self._warm.close()
 
     def _connect(self, spec: Any = None) -> Any:
         """Return a gateway, in place of ``execnet.Group.makegateway``. Its process is asked for later."""
@@ -325,10 +332,13 @@ class _WarmWorker:
         self._process.kill()
 
     def close(self) -> None:
-        """End the process, and wait for it."""
+        """End the process, and wait for it. Does nothing at further calls."""
         if self._thread.is_alive():
             self._thread.join()
         self._control.close()
+        with contextlib.suppress(OSError):  # it has ended before it was given its input
+            assert self._process.stdin is not None
+            self._process.stdin.close()
         try:
             self._process.wait(_END_S)
         except subprocess.TimeoutExpired:

@@ -10,7 +10,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, tzinfo
 from importlib import resources
 from pathlib import Path
 from random import Random
@@ -151,7 +150,7 @@ class _TestRun:
         finally:
             capture_summary = capture.stop() if capture else ""
         log = self._build_log(result, arrival, names)
-        content = log_text(log, _local_zone()) if test.log_name else ""
+        content = log_text(log) if test.log_name else ""
         tables = _format_tables(test, experiment.provider.spec, log, has_log=bool(content))
         failures = f"failed: {_count_failure_kinds(result)}" if result["ok"] < result["ops"] else ""
         text = "\n".join(filter(None, [tables, failures, capture_summary, quiet_text]))
@@ -213,12 +212,6 @@ class _TestRun:
         if test.random_start_sleep_s is not None:
             sleeps_s = [int(arrival.first_s(seed, thread)) for thread in range(test.threads)]
         return LoggedRun(test.description, test.kind, run_start_ms, run_end_ms, operations, test.sleep_s, sleeps_s)
-
-
-def _local_zone() -> tzinfo:
-    zone = datetime.now().astimezone().tzinfo
-    assert zone is not None  # astimezone() returns an aware time
-    return zone
 
 
 def _format_tables(test: BenchCloudTest, spec: str, run: LoggedRun, *, has_log: bool) -> str:

@@ -6,6 +6,7 @@ writes ``bench.schema.json`` from them, so the two cannot disagree.
 
 from __future__ import annotations
 
+import math
 import re
 from bisect import bisect_left
 from collections.abc import Mapping
@@ -62,8 +63,8 @@ def matches_schema(value: Any, schema: Mapping[str, Any]) -> bool:
     if kind == "string":
         return len(value) >= schema.get("minLength", 0) and bool(re.fullmatch(schema.get("pattern", "(?s:.*)"), value))
     if kind in {"integer", "number"}:
-        is_in_range = value >= schema.get("minimum", value) and value > schema.get("exclusiveMinimum", value - 1)
-        return bool(is_in_range and value <= schema.get("maximum", value))
+        is_in_range = schema.get("minimum", value) <= value <= schema.get("maximum", value)
+        return bool(is_in_range and abs(value) < math.inf and value > schema.get("exclusiveMinimum", -math.inf))
     return True
 
 

@@ -71,17 +71,17 @@ class LoggedRun:
     start_sleeps_s: Sequence[int] = ()
 
 
-def log_line(at_ms: int, message: str, zone: tzinfo) -> str:
+def log_line(at_ms: int, message: str, zone: tzinfo | None) -> str:
     """Return one line without its end: ``[1396001000123] 28 Mar 2014 10:03:20 | message``.
 
-    ``zone`` is the zone of the local time. BenchCloud used that of its machine.
+    ``zone`` is the zone of the local time, None for that of this machine, which BenchCloud used.
     """
     local = datetime.fromtimestamp(at_ms // 1000, zone)
     return f"[{at_ms}] {local.day:02d} {_MONTHS[local.month - 1]} {local.year:04d} {local:%H:%M:%S} | {message}"
 
 
-def log_text(run: LoggedRun, zone: tzinfo) -> str:
-    """Return the whole log file: events in the order of time, then the statistics."""
+def log_text(run: LoggedRun, zone: tzinfo | None = None) -> str:
+    """Return the whole log file: events in the order of time, then the statistics. ``zone`` is as in ``log_line``."""
     events = [(run.start_ms, f"Start testing: {_escape_text(run.description)}")]
     for worker, sleep_s in enumerate(run.start_sleeps_s):
         events.append((run.start_ms, f"Worker #{worker}: Sleep before start: {sleep_s}s"))

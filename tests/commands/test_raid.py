@@ -115,6 +115,14 @@ def test_status_shows_the_cost_of_an_uneven_fill(arrays: Arrays, capsys: pytest.
     assert " bytes stored per byte (equal shares: 1.50)" in text
 
 
+def test_status_shows_no_overhead_while_a_child_is_silent(arrays: Arrays, capsys: pytest.CaptureFixture[str]) -> None:
+    (arrays.folder / "1").rename(arrays.folder / "gone")
+    assert arrays.run("status") == 3
+    text = capsys.readouterr().out
+    assert ": no answer: " in text
+    assert "stored per byte" not in text
+
+
 def test_status_changes_nothing_that_children_hold(arrays: Arrays) -> None:
     arrays.lose(1)
     arrays.run("status")

@@ -26,6 +26,7 @@ from pytest_cloudbench.raid.maintenance import export_objects, note_all_missing,
 from pytest_cloudbench.raid.reading import read_object
 from pytest_cloudbench.raid.recovery import list_children
 from pytest_cloudbench.raid.survey import survey_array
+from pytest_cloudbench.raid.upkeep import delete_leftovers
 from pytest_cloudbench.raid.writing import write_object
 from pytest_cloudbench.workload.payload.contents import Literal
 from tests.limits import HANG_S
@@ -206,7 +207,7 @@ def test_objects_that_move_during_a_survey_are_not_examined(
 
 def test_strange_packages_are_counted_and_kept(make_array: MakeArray) -> None:
     array_folder = write_files(make_array(2, 1))
-    stranger = array_folder.folder / "0" / "cloudraid" / "d00"
+    stranger = array_folder.folder / "0" / "cloudraid" / f"d{'0' * 32}"
     stranger.write_bytes(b"another array's")
     with opened_array(array_folder) as array:
         state = survey_array(array)
@@ -214,6 +215,22 @@ def test_strange_packages_are_counted_and_kept(make_array: MakeArray) -> None:
         assert state.is_healthy
         repair_array(array)
     assert stranger.exists()
+
+
+def test_files_of_the_user_beside_packages_do_not_matter(make_array: MakeArray) -> None:
+    array_folder = make_array(2, 1)
+    array_folder.file.write_text(f'{array_folder.file.read_text("utf-8")}folder = "/"\n', "utf-8")
+    for number in range(3):
+        for name in ("music.txt", "photo", "data.bin"):
+            (array_folder.folder / str(number) / name).write_bytes(b"the user's")
+    write_small_files(array_folder)
+    with opened_array(array_folder) as array:
+        state = survey_array(array)
+        packages = [child.packages.values() for child in array_folder.children]
+        assert [child.held_bytes for child in state.children] == [
+            sum(path.stat().st_size for path in paths) for paths in packages
+        ]
+        assert [child.strange for child in state.children] == [0, 0, 0]
 
 
 # --- repairs ---
@@ -244,6 +261,7 @@ def test_a_repair_skips_a_refusing_child_and_reports_it(make_array: MakeArray) -
         array_folder.children[1].fails = {"put": ErrorKind.QUOTA}
         repair = repair_array(array)
         assert repair.mended == 5
+        assert repair.mended_bytes == sum(path.stat().st_size for path in array_folder.children[2].packages.values())
         assert list(repair.left.values()) == [5]
         assert "quota" in next(iter(repair.reasons.values()))
         assert array_folder.children[1].called_verbs.count("put") == 1, "it is left alone after the first refusal"
@@ -489,6 +507,35 @@ def test_an_unreadable_object_is_reported_and_leaves_no_file(make_array: MakeArr
         assert list(export_objects(array, tmp_path / "out.tar").failed) == ["/folder/c"]
     with tarfile.open(tmp_path / "out.tar") as archive:
         assert archive.getnames() == ["a", "folder/b"]
+
+
+@pytest.mark.parametrize("name", ["out", "out.tar"])
+def test_an_export_follows_objects_that_are_replaced_or_deleted_meanwhile(
+    make_array: MakeArray, tmp_path: Path, name: str
+) -> None:
+    array_folder = make_array(2, 1)
+    with array_folder.opened() as driver:
+        for path in ("/a", "/b", "/c", "/d"):
+            driver.put(path, Literal(path.encode()))
+    with opened_array(array_folder) as array:
+
+        def change_objects(step: str, done: int, total: int) -> None:
+            if done == 1:
+                write_object(array, "/b", Literal(b"newer"), Costs())
+                deleted = array.metadata.find("/c")
+                assert deleted is not None
+                array.metadata.remove_object(deleted, 3)
+                assert not delete_leftovers(array, array.metadata.garbage(), Costs())
+
+        export = export_objects(array, tmp_path / name, change_objects)
+    assert (export.objects, export.content_bytes, export.failed) == (3, 9, {})
+    if name == "out.tar":
+        with tarfile.open(tmp_path / name) as archive:
+            members = {member.name: archive.extractfile(member) for member in archive}
+            exported = {path: file.read() for path, file in members.items() if file}
+    else:
+        exported = {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
+    assert exported == {"a": b"/a", "b": b"newer", "d": b"/d"}
 
 
 def test_a_file_and_a_folder_of_one_name_need_an_archive(make_array: MakeArray, tmp_path: Path) -> None:

@@ -15,11 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from pytest_cloudbench.model import CloudError, CredentialsError, ErrorKind, UsageError
+from pytest_cloudbench.model import MIB, CloudError, CredentialsError, ErrorKind, UsageError
 from pytest_cloudbench.raid import database
+from pytest_cloudbench.raid.coding.manifest import CodedSegment, Manifest
+from pytest_cloudbench.raid.coding.policies import Split
 from pytest_cloudbench.raid.driver import RaidDriver
 from pytest_cloudbench.raid.maintenance import discard_incomplete_versions, repair_array
 from pytest_cloudbench.raid.metadata import EndedWrite, Metadata
+from pytest_cloudbench.raid.recovery import find_versions
 from pytest_cloudbench.raid.survey import survey_array
 from pytest_cloudbench.workload.payload.contents import Literal
 from tests.limits import HANG_S
@@ -196,6 +199,36 @@ def test_objects_unreadable_after_metadata_loss_are_reported(make_array: MakeArr
         assert not state.is_healthy
         assert discard_incomplete_versions(driver.array) == 1
         assert_healthy(driver)
+
+
+def test_new_metadata_reports_children_that_list_packages_and_do_not_return_them(make_array: MakeArray) -> None:
+    array_folder = make_array()
+    with array_folder.opened() as driver:
+        write_all(driver, a="1")
+    array_folder.lose_metadata()
+    with array_folder.opened() as driver:
+        for child in array_folder.children:
+            child.fails = {"get": ErrorKind.THROTTLED}
+        with pytest.raises(CloudError, match=r"3 of 3 children do not return their packages: .*throttled") as caught:
+            contents_of(driver)
+        assert caught.value.kind is ErrorKind.THROTTLED
+        for child in array_folder.children:
+            child.fails.clear()
+        assert contents_of(driver) == {"a": "1"}
+
+
+def test_a_manifest_of_a_large_object_is_taken_in(make_array: MakeArray) -> None:
+    array_folder = make_array()
+    with array_folder.opened() as driver:
+        array = driver.array
+        coded = CodedSegment(MIB, Split(170, (85, 85, 85)), (bytes(32),) * 255)
+        manifest = Manifest(b"v" * 16, 1, "/large", 2100 * MIB, bytes(32), bytes(7), (coded,) * 2100)
+        name = array.package_name(manifest, 0, 2099)
+        head = array.make_head(manifest, name)
+        assert len(head) > 16 * MIB
+        array_folder.children[0].put(array.children.path_of(name), Literal(head))
+        (version,), _ = find_versions(array, {0: {name: len(head)}}, {})
+        assert version.manifest == manifest
 
 
 def test_a_version_that_silent_children_may_complete_is_not_discarded(make_array: MakeArray) -> None:
@@ -429,11 +462,12 @@ def test_damaged_metadata_error_names_the_command_to_rebuild_it(
     assert "5 objects" in capsys.readouterr().out
 
 
-def test_a_layout_that_is_no_number_is_damage(make_array: MakeArray) -> None:
+@pytest.mark.parametrize(("name", "value"), [("layout", "490003f7ada153d5"), ("unverified", "12x")])
+def test_a_setting_that_is_no_number_is_damage(make_array: MakeArray, name: str, value: str) -> None:
     array_folder = make_array()
     with array_folder.opened() as driver:
         write_all(driver, a="1")
-        driver.array.metadata.put_setting("layout", "490003f7ada153d5")
+        driver.array.metadata.put_setting(name, value)
     with pytest.raises(UsageError, match="rebuild it with: cloudbench raid recover"), array_folder.opened() as driver:
         contents_of(driver)
     assert recover_and_read(array_folder) == {"a": "1"}

@@ -18,6 +18,7 @@ import pytest
 
 from pytest_cloudbench.commands.cli import main
 from pytest_cloudbench.model import UsageError
+from pytest_cloudbench.savingbox import side
 from pytest_cloudbench.savingbox.batching.batcher import Batcher, BatchRules, Change, pushes
 from pytest_cloudbench.savingbox.box import Event, SavingBox, read_status, state_path
 from pytest_cloudbench.savingbox.engine import Trouble
@@ -135,6 +136,31 @@ def test_a_sync_folder_made_anew_is_filled_again(running: Running, home: Path) -
     running.wait(lambda: running.box.status().state == "waiting")
     (home / "sync").mkdir()
     assert running.wait_equal() == {"a": "1"}
+
+
+def test_folders_with_long_names_are_kept_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(side, "_MOST_PATCHED_PAGES", 0)  # files are replaced, which takes a name beside the folder
+    box, sync = tmp_path / ("名" * 80), tmp_path / ("同" * 80)
+    for folder in (box, sync):
+        folder.mkdir()
+    for text in ("1", "2"):
+        write(box / "a", text)
+        assert SavingBox(box, sync, state=tmp_path / "state").once()
+        assert texts(sync) == {"a": text}
+    status = read_status(state_path(box, sync, tmp_path / "state"))
+    assert status is not None
+    assert status.pushes == 1
+
+
+def test_a_state_file_with_a_longer_name_is_still_used(tmp_path: Path) -> None:
+    box, sync, state = tmp_path / ("b" * 150), tmp_path / "sync", tmp_path / "state"
+    for folder in (box, sync, state):
+        folder.mkdir()
+    path = state_path(box, sync, state)
+    longer = path.with_name(path.name.replace("b" * 100, "b" * 150))
+    assert longer != path
+    longer.touch()
+    assert state_path(box, sync, state) == longer
 
 
 @pytest.mark.parametrize("method", ["__init__", "add"])
@@ -265,6 +291,29 @@ def test_once_says_that_it_left_a_folder_alone(
             assert texts(home / "sync") == {"b": "2"}
     assert main(words) == 0
     assert are_equal(home)
+
+
+def test_command_fails_if_it_ends_while_a_folder_is_gone(home: Path) -> None:
+    process = start_command(home, "--json")
+    events = read_events(process)
+    assert next(events)["event"] == "ready"
+    (home / "sync").rename(home / "elsewhere")
+    write(home / "box/a", "1")
+    process.send_signal(signal.SIGTERM)
+    assert "what has changed meanwhile is pushed at the next start" in [*events][-2]["text"]
+    assert finish(process)[0] == 1
+
+
+def test_run_returns_false_if_the_folders_cannot_be_read_at_the_end(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    running = Running(home)
+    running.box.stop()
+    monkeypatch.setattr(FolderSide, "find_all_entries", fail)
+    assert running.box.run() is False
 
 
 @pytest.mark.parametrize("name", ["/dev/full", "/dev/null"])

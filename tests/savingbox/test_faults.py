@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_cloudbench.savingbox.side import STAGED, FolderSide, FoundAll, VanishedError
+from pytest_cloudbench.savingbox.side import FolderSide, FoundAll, VanishedError
 from pytest_cloudbench.savingbox.watcher import EventWatcher
 from tests.savingbox.pairs import Pair, make_marks_certain, save, stamp, tree, write
 
@@ -172,12 +172,26 @@ def test_a_system_without_nameless_files(pair: Pair, monkeypatch: pytest.MonkeyP
 
 def test_unfinished_files_of_a_killed_process_are_removed(pair: Pair) -> None:
     (pair.sync / "d").mkdir()
-    unfinished = [pair.sync / f"d/{STAGED}sync-1", pair.home / f"{STAGED}box-2", pair.box / f"{STAGED}box-3"]
+    box, sync = pair.mirror.box._staged_prefix, pair.mirror.sync._staged_prefix
+    unfinished = [pair.sync / f"d/{sync}1", pair.home / f"{box}2", pair.box / f"{box}3"]
     for path in unfinished:
         path.write_text("half")
     pair.restart()
     assert not any(path.exists() for path in unfinished)
     assert pair.engine.unpushed_files == 0
+
+
+def test_unfinished_files_of_a_folder_with_a_longer_name_are_kept(tmp_path: Path) -> None:
+    shorter, longer = (FolderSide(str(tmp_path / name), "savingbox") for name in ("Work", "Work-old"))
+    for folder_side in (shorter, longer):
+        Path(folder_side.root).mkdir()
+        folder_side.open()
+    unfinished = tmp_path / f"{longer._staged_prefix}1"
+    unfinished.write_text("half")
+    shorter.clean()
+    assert unfinished.exists()
+    longer.clean()
+    assert not unfinished.exists()
 
 
 @pytest.mark.parametrize(("side", "other"), [("box", "sync"), ("sync", "box")])

@@ -117,6 +117,27 @@ def test_a_half_patched_file_of_another_size_is_ours(pair: Pair, new: bytes) -> 
     assert pair.equal_texts() == {"a": PAGES[::-1].decode()}
 
 
+@SMALL_AND_LARGE
+@pytest.mark.parametrize(
+    ("old", "new", "step"),
+    [(b"x" * 20_000, b"x" * 5_000, "patch"), (b"x" * 5_000, b"x" * 20_000, "write")],
+    ids=["cut", "grown"],
+)
+def test_client_bytes_where_a_killed_patch_cuts_or_grows_the_file_are_kept(
+    pair: Pair, old: bytes, new: bytes, step: str, summed_bytes: None
+) -> None:
+    change_file(pair, old, new)
+    kill_at(pair, step)
+    with (pair.sync / "a").open("r+b") as file:
+        file.seek(15_000)
+        file.write(b"client")
+    stamp(pair.sync / "a")
+    pair.restart()
+    pair.settle()
+    assert pair.troubles("conflict")
+    assert any("client" in text for text in pair.equal_texts().values())
+
+
 def test_a_half_patched_file_that_is_deleted_meanwhile_is_gone(pair: Pair) -> None:
     kill_half_patched(pair)
     (pair.box / "a").unlink()

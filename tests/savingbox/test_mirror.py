@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_cloudbench.savingbox import content
+from pytest_cloudbench.savingbox import content, side
 from pytest_cloudbench.support.watching import FileMark
 from tests.savingbox.pairs import Pair, make_marks_certain, save, stamp, tree, write
 
@@ -57,6 +57,18 @@ def test_a_changed_file_is_patched_in_place(pair: Pair) -> None:
     assert (pair.sync / "big").stat().st_ino == inode
     assert [push.files for push in pair.pushes()] == [1]
     assert pair.pushes()[0].written_bytes <= 4 * 4096
+
+
+def test_many_changed_pages_are_pushed_though_size_and_time_are_as_before(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(side, "_MOST_PATCHED_PAGES", 2)
+    settle_files(pair, a="x" * 4 * 4096)
+    status = (pair.box / "a").stat()
+    (pair.box / "a").write_bytes(b"y" * 4 * 4096)
+    os.utime(pair.box / "a", ns=(status.st_atime_ns, status.st_mtime_ns))
+    pair.settle()
+    assert pair.equal_texts() == {"a": "y" * 4 * 4096}
 
 
 def test_a_shorter_file_is_cut(pair: Pair) -> None:

@@ -153,7 +153,7 @@ def _survey_lines(file: str, array: Array, result: Survey) -> list[str]:
 
     held_bytes = sum(child.held_bytes for child in result.children)
     overhead, equal_overhead = "", least_overhead(array.file.k + array.file.m, array.file.m)
-    if result.content_bytes:
+    if result.content_bytes and not any(child.unreachable for child in result.children):
         overhead = (
             f", {held_bytes / result.content_bytes:.2f} bytes stored per byte (equal shares: {equal_overhead:.2f})"
         )

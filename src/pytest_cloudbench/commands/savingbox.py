@@ -110,9 +110,9 @@ def _run_until_signal(box: SavingBox, say: Callable[[dict[str, Any]], None]) -> 
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop_box)
-    box.run(lambda: say({"event": "ready", "state_file": str(box.state_path), **asdict(box.status())}))
+    is_done = box.run(lambda: say({"event": "ready", "state_file": str(box.state_path), **asdict(box.status())}))
     say({"event": "stopped", **_status_fields(box)})
-    return 1 if box.engine.unpushed_files or box.engine.unread_folders else 0
+    return 0 if is_done else 1
 
 
 def _create_batcher(options: argparse.Namespace) -> Batcher:

@@ -16,8 +16,9 @@ from __future__ import annotations
 import errno
 import os
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -95,7 +96,7 @@ def repair_array(array: Array, progress: Progress = _ignore_progress) -> RepairR
             progress("packages", count, len(missing))
     errors = delete_leftovers(array, array.metadata.garbage(), costs)
     result.garbage = len(array.metadata.garbage()) if errors else 0
-    result.mended, result.mended_bytes = costs.mended, costs.sent_bytes
+    result.mended = costs.mended
     array.ledger.add("repair", costs)
     return result
 
@@ -103,7 +104,7 @@ def repair_array(array: Array, progress: Progress = _ignore_progress) -> RepairR
 def _try_rebuild(array: Array, package: MissingPackage, costs: Costs, result: RepairResult, refusing: set[int]) -> str:
     """Rebuild one package. Returns the reason if that failed, otherwise an empty text."""
     try:
-        rebuild_package(array, package, costs)
+        result.mended_bytes += rebuild_package(array, package, costs)
     except CloudError as error:
         reason = f"{error.kind.value}{f' ({error.detail})' if error.detail else ''}"
         row = array.metadata.find_version(package.version)
@@ -257,6 +258,10 @@ class ExportResult:
     content_bytes: int = 0
     failed: dict[str, str] = field(default_factory=dict)
 
+    def count_object(self, row: ObjectRow) -> None:
+        """Count an object that was exported."""
+        self.objects, self.content_bytes = self.objects + 1, self.content_bytes + row.size_bytes
+
 
 def export_objects(array: Array, target: Path, progress: Progress = _ignore_progress) -> ExportResult:
     """Write every object as a plain file below a folder, or into one archive if the name ends in ``.tar``.
@@ -279,17 +284,13 @@ def _export_files(array: Array, target: Path, progress: Progress) -> ExportResul
             result.failed[row.path] = "this system does not allow such a file name; export to a .tar"
         else:
             try:
-                _export_file(array, row, target.joinpath(*parts))
-            except CloudError as error:
-                result.failed[row.path] = str(error)
+                _export_newest(array, row, partial(_export_file, array, target.joinpath(*parts)), result)
             except (NotADirectoryError, FileExistsError, IsADirectoryError):
                 result.failed[row.path] = "a file and a folder have the same name; export to a .tar"
             except OSError as error:
                 if error.errno != errno.ENAMETOOLONG:
                     raise
                 result.failed[row.path] = "this system does not allow such a long name; export to a .tar"
-            else:
-                result.objects, result.content_bytes = result.objects + 1, result.content_bytes + row.size_bytes
         progress("objects", number, max(total, number))
     return result
 
@@ -298,7 +299,23 @@ def _is_forbidden_name(part: str) -> bool:
     return "\0" in part or (os.name == "nt" and bool(set(part) & set('\\:<>"|?*')))
 
 
-def _export_file(array: Array, row: ObjectRow, path: Path) -> None:
+def _export_newest(array: Array, row: ObjectRow, export: Callable[[ObjectRow], None], result: ExportResult) -> None:
+    """Export an object in its newest version, or not at all if it is deleted meanwhile."""
+    newest: ObjectRow | None = row
+    while newest is not None:
+        try:
+            export(newest)
+        except CloudError as error:
+            failed, newest = newest, array.metadata.find(row.path)
+            if newest is not None and newest.version == failed.version:
+                result.failed[row.path] = str(error)
+                return
+        else:
+            result.count_object(newest)
+            return
+
+
+def _export_file(array: Array, path: Path, row: ObjectRow) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, lambda file: _copy_content(array, row, file), is_durable=True)
 
@@ -325,7 +342,7 @@ def _export_archive(array: Array, target: Path, progress: Progress) -> ExportRes
                 if "\0" in row.path:
                     result.failed[row.path] = "its name has a NUL, where an archive would cut it off"
                 else:
-                    add_object(archive, file, row)
+                    _export_newest(array, row, partial(add_object, archive, file), result)
                 progress("objects", number, max(total, number))
 
     def add_object(archive: tarfile.TarFile, file: BinaryIO, row: ObjectRow) -> None:
@@ -335,14 +352,12 @@ def _export_archive(array: Array, target: Path, progress: Progress) -> ExportRes
         try:
             file.write(header.tobuf(tarfile.PAX_FORMAT))
             _copy_content(array, row, file)
-        except CloudError as error:
+        except CloudError:
             file.seek(begin)
             file.truncate()
-            result.failed[row.path] = str(error)
-        else:
-            file.write(bytes(-row.size_bytes % tarfile.BLOCKSIZE))
-            archive.offset = file.tell()
-            result.objects, result.content_bytes = result.objects + 1, result.content_bytes + row.size_bytes
+            raise
+        file.write(bytes(-row.size_bytes % tarfile.BLOCKSIZE))
+        archive.offset = file.tell()
 
     write_whole(target, write)
     return result

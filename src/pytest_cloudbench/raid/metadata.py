@@ -39,6 +39,8 @@ _LAYOUT = 3
 _COLUMNS = "path, version, generation, size_bytes, segments, manifest"
 _MOST_SEGMENTS = 1 << 24
 _MOST_CHILDREN = 1 << 10
+UNVERIFIED = "unverified"
+"""The setting with the generation up to which the metadata was last compared with enough children."""
 _TABLES = """
 CREATE TABLE IF NOT EXISTS objects (path BLOB PRIMARY KEY, version BLOB NOT NULL, generation INTEGER NOT NULL,
     size_bytes INTEGER NOT NULL, segments INTEGER NOT NULL, checksum INTEGER NOT NULL, manifest BLOB NOT NULL);
@@ -222,7 +224,8 @@ class Metadata(Database):
                 where = f"typeof(child) = 'integer' AND child BETWEEN 0 AND {_MOST_CHILDREN}"
                 if db.execute(f"SELECT 1 FROM {table} WHERE NOT ({where})").fetchone():
                     raise Damaged(f"impossible {table}")
-            self.number_setting("generation")
+            for name in ("generation", UNVERIFIED):
+                self.number_setting(name)
 
     # --- the array itself ---------------------------------------------------------------------------
 

@@ -23,16 +23,13 @@ from pytest_cloudbench.raid.array import LENGTH_BYTES, Array, UnknownVersion
 from pytest_cloudbench.raid.coding.manifest import Manifest
 from pytest_cloudbench.raid.coding.reed_solomon import Buffer
 from pytest_cloudbench.raid.coding.sealing import NotGenuine
-from pytest_cloudbench.raid.metadata import MissingPackage, ObjectRow, Snapshot
+from pytest_cloudbench.raid.metadata import UNVERIFIED, MissingPackage, ObjectRow, Snapshot
 from pytest_cloudbench.raid.transfers import TransferResult, shortage_error
 from pytest_cloudbench.results.owner import is_alive
 from pytest_cloudbench.support import clock
 
-_MOST_MANIFEST_BYTES = 1 << 24
 _FIRST_BYTES = 4096
 """The number of bytes of a package that are read to find its manifest, enough for most objects."""
-_UNVERIFIED = "unverified"
-"""The setting with the generation up to which the metadata was last compared with enough children."""
 _MOST_ATTEMPTS = 8
 
 
@@ -194,10 +191,13 @@ def _compare(array: Array, verb: str, path: str, *, everything: bool) -> _Compar
     versions, strange = find_versions(array, unexplained, silent)
     has_packages = any(name.startswith("m") for listing in names.values() for name in listing)
     if is_new and not versions and has_packages and not metadata.is_prepared:  # another process may write
+        if silent:
+            reason = f"{len(silent)} of {count} children do not return their packages"
+            if len(silent) < count:
+                reason += ", and the others have none that was sealed with this key"
+            raise shortage_error(verb, path, reason, silent, array.children.names) from next(iter(silent.values()))
         raise CloudError(ErrorKind.AUTH, verb, path, detail="the children's packages were not sealed with this key")
-    compared = (
-        metadata.number_setting(_UNVERIFIED) if metadata.setting(_UNVERIFIED) is not None else snapshot.generation
-    )
+    compared = metadata.number_setting(UNVERIFIED) if metadata.setting(UNVERIFIED) is not None else snapshot.generation
     newer = [
         version for version in versions
         if everything or is_new or version.manifest.generation > compared or version.manifest.version in unfinished
@@ -280,7 +280,7 @@ def _write_comparison(array: Array, comparison: _Comparison, deleted: Sequence[b
         or metadata.is_copy
         or before != specs
     )
-    if is_done and is_certain == (metadata.setting(_UNVERIFIED) is None):
+    if is_done and is_certain == (metadata.setting(UNVERIFIED) is None):
         metadata.expect_children(json.dumps(specs))
         return
     with metadata.transaction():
@@ -302,9 +302,9 @@ def _write_comparison(array: Array, comparison: _Comparison, deleted: Sequence[b
         metadata.put_setting("key", array.master.fingerprint)
         # Only when all children answer can the objects that were deleted after an old copy be recognised.
         if is_certain and not (comparison.is_old and comparison.silent):
-            metadata.remove_setting(_UNVERIFIED)
+            metadata.remove_setting(UNVERIFIED)
         else:
-            metadata.put_setting(_UNVERIFIED, str(comparison.compared))
+            metadata.put_setting(UNVERIFIED, str(comparison.compared))
         metadata.note_prepared()
 
 
@@ -434,7 +434,7 @@ def find_versions(
             if name not in names:
                 continue  # it belongs to a version that another child's copy of the manifest has described
             try:
-                manifest = _read_manifest(array, child, name)
+                manifest = _read_manifest(array, child, name, names[name])
             except CloudError as error:
                 silent[child] = error
                 break
@@ -452,11 +452,14 @@ def _check_child_count(array: Array, manifest: Manifest) -> None:
         raise CloudError(ErrorKind.INVALID, "recover", "/", detail=detail)
 
 
-def _read_manifest(array: Array, child: int, name: str) -> Manifest | None:
-    """Return the manifest in a package, or None if there is none or it belongs elsewhere. Raises CloudError."""
+def _read_manifest(array: Array, child: int, name: str, package_bytes: int) -> Manifest | None:
+    """Return the manifest in a package, or None if there is none or it belongs elsewhere. Raises CloudError.
+
+    ``package_bytes``: the package's listed size. A manifest that claims to be larger is damaged.
+    """
     data = _read_beginning(array, child, name, _FIRST_BYTES)
     size_bytes = int.from_bytes(data[:LENGTH_BYTES], "big")
-    if not 0 < size_bytes <= _MOST_MANIFEST_BYTES:
+    if not 0 < size_bytes <= package_bytes - LENGTH_BYTES:
         return None
     if len(data) < LENGTH_BYTES + size_bytes:
         data = _read_beginning(array, child, name, LENGTH_BYTES + size_bytes)

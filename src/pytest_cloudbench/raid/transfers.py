@@ -102,6 +102,10 @@ class Buffers:
                 del self._free[0]
 
 
+_STORED_NAME = re.compile("[mde][0-9a-f]{32}")
+"""The names that an array gives to files on its children: of packages, and of the marker."""
+
+
 def is_package(path: str) -> bool:
     """Return whether a file on a child has a package's name, whatever its key is."""
     return re.fullmatch("[md][0-9a-f]{32}", path.rpartition("/")[2]) is not None
@@ -277,14 +281,14 @@ class Children:
         self._start(child, call, done)
 
     def list_packages(self, child: int, done: Callable[[TransferResult, Mapping[str, int]], object]) -> None:
-        """List packages: name to size."""
+        """List packages and the marker: name to size. Files with other names are the user's."""
         sizes: dict[str, int] = {}
 
         def call(driver: Driver) -> bytes:
             try:
                 for entry in driver.list(self.folder):
                     folder, _, name = entry.path.rpartition("/")
-                    if not entry.is_folder and (folder or "/") == self.folder:
+                    if not entry.is_folder and (folder or "/") == self.folder and _STORED_NAME.fullmatch(name):
                         sizes[name] = entry.size_bytes
             except CloudError as error:
                 if error.kind is not ErrorKind.NOT_FOUND:

@@ -25,14 +25,14 @@ from pytest_cloudbench.support import clock
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 
 
-def rebuild_package(array: Array, package: MissingPackage, costs: Costs) -> bool:
-    """Rebuild a package from those of other children. Returns False if its version is no longer current.
+def rebuild_package(array: Array, package: MissingPackage, costs: Costs) -> int:
+    """Rebuild a package from those of other children. Returns its size, or 0 if its version is no longer current.
 
     Raises CloudError if too few of the others answer, or the child refuses the package.
     """
     row = array.metadata.find_version(package.version)
     if row is None:
-        return False
+        return 0
     manifest = array.manifest_of("mend", row)
     segment = manifest.segments[package.segment]
     fetch = SegmentFetch(array, "mend", manifest, package.segment, costs, without={package.child})
@@ -44,9 +44,11 @@ def rebuild_package(array: Array, package: MissingPackage, costs: Costs) -> bool
         find_codec(segment.split.data, segment.split.parity).rebuild(shares, into)
     fetch.release_buffers()
     answers: SimpleQueue[TransferResult] = SimpleQueue()
+    size_bytes = 0
     for child, name, content in make_packages(array, manifest, package.segment, rebuilt, [package.child], row.segments):
-        costs.sent_bytes += content.size_bytes
+        size_bytes += content.size_bytes
         array.children.put_package(child, name, content, answers.put, waits=True)
+    costs.sent_bytes += size_bytes
     with costs.timed("transfer_ns"):
         answer = answers.get()
     costs.requests += answer.requests or 0
@@ -57,7 +59,7 @@ def rebuild_package(array: Array, package: MissingPackage, costs: Costs) -> bool
         finally:
             del answer  # otherwise this frame and the error keep each other, and the package, in memory
     costs.mended += 1
-    return True
+    return size_bytes
 
 
 def delete_leftovers(

@@ -25,6 +25,7 @@ from pytest_cloudbench.model import ResultsError, UsageError
 from pytest_cloudbench.results.owner import is_alive, owner_text
 from pytest_cloudbench.savingbox.batching.batcher import Batcher, BatchRules
 from pytest_cloudbench.savingbox.batching.deferral import AdaptiveBatcher
+from pytest_cloudbench.savingbox.conflicts import cut_name
 from pytest_cloudbench.savingbox.engine import BoxEngine, MirrorProgress, Pull, Push, Trouble
 from pytest_cloudbench.savingbox.mirror import Mirror
 from pytest_cloudbench.savingbox.side import FolderSide, VanishedError
@@ -44,6 +45,8 @@ _BACK_NS = _S
 """Time between two checks whether a vanished folder is back."""
 _STATUS_NS = _S // 2
 _PUSHES_KEPT = 10_000
+_MOST_BASE_BYTES = 100
+"""The most bytes of the folder's name in the name of its state file."""
 _TOO_MANY = "{}: more folders than fs.inotify.max_user_watches allows; it is scanned from time to time instead"
 
 Event = Push | Pull | MirrorProgress | Trouble
@@ -111,14 +114,19 @@ class SavingBoxStatus:
 
 
 def state_path(savingbox: AnyPath, sync_folder: AnyPath, folder: Path | None = None) -> Path:
-    """Return the state file of a pair of folders, in the user's state folder unless another one is given."""
+    """Return the state file of a pair of folders, in the user's state folder unless another one is given.
+
+    A long name of the folder is cut, except in the name of a state file that exists, whose agreements would be lost.
+    """
     if folder is None:
         import platformdirs
 
         folder = Path(platformdirs.user_state_dir("pytest-cloudbench")) / "savingbox"
     pair = _pair_key(savingbox, sync_folder)
     name = hashlib.sha256(pair.encode("utf-8", "surrogateescape")).hexdigest()[:16]
-    return folder / f"{os.path.basename(os.path.realpath(savingbox))}-{name}.sqlite"
+    base = os.path.basename(os.path.realpath(savingbox))
+    uncut_path = folder / f"{base}-{name}.sqlite"
+    return uncut_path if os.path.exists(uncut_path) else folder / f"{cut_name(base, _MOST_BASE_BYTES)}-{name}.sqlite"
 
 
 def status_path(state: Path) -> Path:
@@ -287,8 +295,11 @@ class SavingBox:
         finally:
             self._write_end_status()
 
-    def run(self, ready: Callable[[], None] = lambda: None) -> None:
-        """Run until ``stop``, then push what waits. ``ready`` is called once both folders are watched."""
+    def run(self, ready: Callable[[], None] = lambda: None) -> bool:
+        """Run until ``stop``, then push what waits. Returns whether everything could be read and pushed at the end.
+
+        ``ready`` is called once both folders are watched.
+        """
         try:
             self._watchers = [self._watch(side) for side in (self._box, self._sync)]
             is_there = self._run_step(self._scan)
@@ -298,7 +309,7 @@ class SavingBox:
                 self._write_status()
                 self._wait(is_there)
                 is_there = self._run_step(self._handle_changes if is_there else self._check_return)
-            self._run_step(self._push_and_pull_all)
+            return self._push_and_pull_all()
         finally:
             self._write_end_status()
 
@@ -314,15 +325,23 @@ class SavingBox:
                 self._scan()
         self.engine.work(now_ns())
 
-    def _push_and_pull_all(self) -> None:
-        """Push and pull all known changes at the end."""
-        self._scan()
-        self.engine.push_all(now_ns())
-        self.engine.pull_all(now_ns())
+    def _push_and_pull_all(self) -> bool:
+        """Push and pull all known changes at the end. Returns whether everything could be read and pushed."""
+        try:
+            self._scan()
+            self.engine.push_all(now_ns())
+            self.engine.pull_all(now_ns())
+        except VanishedError as error:
+            self._report_event(Trouble("vanished", f"{error}; what has changed meanwhile is pushed at the next start"))
+            return False
+        except OSError as error:
+            self._report_event(Trouble("failed", f"{error.strerror or error}; the next start tries again"))
+            return False
         if self.engine.unpushed_files:
             self._report_event(
                 Trouble("failed", f"{self.engine.unpushed_files} entries could not be pushed; the next start does it")
             )
+        return not (self.engine.unpushed_files or self.engine.unread_folders)
 
     def _check_return(self) -> None:
         """Check whether vanished folders are back. A new folder on the same file system replaces the old one."""

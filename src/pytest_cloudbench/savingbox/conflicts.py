@@ -23,15 +23,15 @@ def conflict_paths(path: str, stamp: str) -> Iterator[str]:
     stem, dot, extension = name.rpartition(".")
     if not stem:  # a name without an ending, or with only a leading dot
         stem, dot, extension = name, "", ""
-    ending = _cut_name(f"{dot}{extension}", _MOST_ENDING_BYTES)
+    ending = cut_name(f"{dot}{extension}", _MOST_ENDING_BYTES)
     for count in range(1, _MOST_IN_A_SECOND + 1):
         number = "" if count == 1 else f" {count}"
         mark = f" (conflict {stamp}{number}){ending}"
-        stem = _cut_name(stem[:_MOST_STEM_CHARS], _MOST_NAME_BYTES - len(encode_name(mark)))
+        stem = cut_name(stem[:_MOST_STEM_CHARS], _MOST_NAME_BYTES - len(encode_name(mark)))
         yield f"{folder}{slash}{stem}{mark}"
 
 
-def _cut_name(name: str, most_bytes: int) -> str:
+def cut_name(name: str, most_bytes: int) -> str:
     """Return the beginning of a name, in whole characters, that is no longer than this."""
     while len(encode_name(name)) > most_bytes:
         name = name[:-1]

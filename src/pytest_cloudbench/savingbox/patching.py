@@ -64,10 +64,12 @@ class Patching(NamedTuple):
         size_bytes = os.fstat(fd).st_size
         if not min(self.was_bytes, self.to_bytes) <= size_bytes <= max(self.was_bytes, self.to_bytes):
             return False
+        if size_bytes > self.to_bytes and not self.covers_old_file:
+            return False  # not cut yet, and nothing is known of the part to be cut off
         for piece in self.pieces:
             data = os.pread(fd, max(piece.new_bytes, piece.old_bytes), piece.offset)
-            sums = {zlib.crc32(data[: piece.new_bytes]), zlib.crc32(data[: piece.old_bytes])}
-            if not sums & {piece.old_crc, piece.new_crc}:
+            known = {(piece.old_bytes, piece.old_crc), (piece.new_bytes, piece.new_crc)}
+            if (len(data), zlib.crc32(data)) not in known:
                 return False
         return True
 

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
+import hashlib
 import os
 import stat
 import struct
@@ -368,7 +370,7 @@ class FolderSide:
                 link_name(fd, name, self.path(relative))
                 close_new_file(self.path(relative))
             else:
-                staged = name or f"{staging}/{self._staged_prefix()}{os.fstat(fd).st_ino}"
+                staged = name or f"{staging}/{self._staged_prefix}{os.fstat(fd).st_ino}"
                 if not name:
                     link_name(fd, name, staged)
                 try:
@@ -443,7 +445,7 @@ class FolderSide:
         with contextlib.suppress(PermissionError), self.hold_entry(relative, seen), self.reading(relative) as old:
             pages = _take_at_most(content.changed_pages(source, old, ranges()), _MOST_PATCHED_PAGES)
         was_bytes = seen.mark.size_bytes
-        is_as_before = not pages and was_bytes == source_mark.size_bytes
+        is_as_before = pages == [] and was_bytes == source_mark.size_bytes
         if is_as_before and (seen.mode, seen.mark.modified_ns) == (mode, source_mark.modified_ns):
             return seen, source_mark, 0
         is_writable = is_as_before or os.access(self.path(relative), os.W_OK)
@@ -458,6 +460,8 @@ class FolderSide:
         try:
             if mark_file(os.fstat(fd)) != seen.mark:
                 raise OvertakenError(f"{relative!r} has changed")
+            if source_mark.size_bytes < was_bytes:  # first, so that a killed patch that has written has also cut
+                os.ftruncate(fd, source_mark.size_bytes)
             for page in pages:
                 self._begin_step("write", relative)
                 content.write_at(fd, page.new, page.offset)
@@ -486,12 +490,15 @@ class FolderSide:
 
     def _remove_staged(self, path: str, folder: int | None = None) -> None:
         """Remove the entry if it is an unfinished file of this folder. Call it only while no file is being created."""
-        if os.path.basename(path).startswith(self._staged_prefix()):
+        if os.path.basename(path).startswith(self._staged_prefix):
             with contextlib.suppress(OSError):
                 os.unlink(path, dir_fd=folder)
 
+    @functools.cached_property
     def _staged_prefix(self) -> str:
-        return f"{STAGED}{os.path.basename(os.path.abspath(self.root))}-"
+        """The beginning of unfinished files' names, which no other folder has."""
+        digest = hashlib.sha256(os.fsencode(os.path.realpath(self.root))).hexdigest()
+        return f"{STAGED}{digest[:16]}-"
 
     @contextlib.contextmanager
     def _unnamed_file(self, staging: str) -> Iterator[tuple[int, str]]:
@@ -501,7 +508,7 @@ class FolderSide:
             with contextlib.suppress(OSError):  # many file systems in user space cannot
                 fd = os.open(staging, _UNNAMED_FLAGS, 0o600)
         if fd < 0:
-            name = f"{staging}/{self._staged_prefix()}{os.getpid()}"
+            name = f"{staging}/{self._staged_prefix}{os.getpid()}"
             fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             yield fd, name

@@ -103,3 +103,9 @@ def test_every_change_waits_for_its_own_push() -> None:
     large = forecast_batching(every(1, 4, 150_000), RULES)
     assert (large.pushes, large.mean_wait_s) == (2, (1 + 0 + 1 + 0) / 4)
     assert large.traffic_bytes == pytest.approx(2 * SESSION_BYTES + 1.13 * 600_000)
+
+
+def test_changes_at_one_time_wait_for_different_pushes() -> None:
+    changes = [Change(0, "a", 300 * 1024), Change(0, "b", 10)]
+    forecast = forecast_batching(changes, RULES)
+    assert (forecast.pushes, forecast.mean_wait_s, forecast.longest_wait_s) == (2, 2.5, 5.0)

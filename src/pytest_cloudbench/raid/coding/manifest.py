@@ -155,8 +155,9 @@ def _parse_manifest(fields: Any, digest_bytes: bytes) -> Manifest:
         total = sum(split.counts)
         if not split.data <= total <= MOST_SHARES:
             raise ValueError("shares")
-        digests = [digest_bytes[at + number * DIGEST_BYTES :][:DIGEST_BYTES] for number in range(total)]
-        at += total * DIGEST_BYTES
+        end = at + total * DIGEST_BYTES
+        digests = [digest_bytes[begin : begin + DIGEST_BYTES] for begin in range(at, end, DIGEST_BYTES)]
+        at = end
         segments.append(CodedSegment(_check_int(size_bytes, 0), split, tuple(digests)))
     size_bytes, path = _check_int(fields["size"], 0), fields["path"]
     key, prefix = bytes.fromhex(fields["key"]), bytes.fromhex(fields["prefix"])

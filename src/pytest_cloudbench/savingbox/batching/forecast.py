@@ -5,7 +5,8 @@ Traffic is an estimate by the paper's own numbers. A client's real traffic is me
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_cloudbench.savingbox.batching.batcher import Batcher, BatchRules, Change, pushes
@@ -58,15 +59,19 @@ def forecast_batching(changes: Iterable[Change], rules: BatchRules, bound_s: flo
     changes = list(changes)
     batcher = Batcher(rules) if bound_s is None else AdaptiveBatcher(rules, round(bound_s * _S))
     count, waits_ns, longest_ns = 0, 0, 0
-    remaining = iter(changes)
-    change = next(remaining, None)
-    for batch in pushes(batcher, changes):
+    waiting = deque[Change]()
+
+    def note_waiting() -> Iterator[Change]:
+        for change in changes:
+            waiting.append(change)
+            yield change
+
+    for batch in pushes(batcher, note_waiting()):
         count += 1
         longest_ns = max(longest_ns, batch.waited_ns)
-        last_ns = batch.taken_ns if batch.why == "bytes" else batch.taken_ns - 1
-        while change is not None and change.at_ns <= last_ns:
-            waits_ns += batch.taken_ns - change.at_ns
-            change = next(remaining, None)
+        # The last change has filled the batch, or it came when the batch was due, and belongs to the next one.
+        while waiting and (batch.why == "bytes" or waiting[0].at_ns < batch.taken_ns):
+            waits_ns += batch.taken_ns - waiting.popleft().at_ns
     content_bytes = sum(change.added_bytes for change in changes)
     return Forecast(bound_s, count, content_bytes, waits_ns / max(1, len(changes)) / _S, longest_ns / _S)
 

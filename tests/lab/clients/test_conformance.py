@@ -9,14 +9,16 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
 from pytest_cloudbench.lab.clients.base import CAPABILITIES, Proof
-from pytest_cloudbench.lab.clients.processes import find_binary
+from pytest_cloudbench.lab.clients.processes import End, Loopback, find_binary
 from pytest_cloudbench.lab.clients.watchdog import read_stat
 from pytest_cloudbench.model import ClientError
 from tests.lab.clients.conftest import Prepare, is_gone, leftovers
@@ -169,6 +171,20 @@ def test_idle_lasts_and_ends_early_with_an_error(prepare: Prepare) -> None:
     with pytest.raises(ClientError, match=r"lsyncd \(client\): killed by signal 9"):
         pair.idle(600)
     killer.join()
+
+
+class BelowLeader(Loopback):
+    """Starts each process below one that only waits for it, as sudo does."""
+
+    def popen(self, side: End, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen[bytes]:
+        return super().popen(side, ["sh", "-c", '"$@" & wait', "sh", *argv], **kwargs)
+
+
+def test_a_client_below_another_process_settles(prepare: Prepare) -> None:
+    pair = prepare("lsyncd", runner=BelowLeader())
+    pair.start()
+    (pair.folder / "a.txt").write_text("a")
+    assert pair.wait_synced(60) is Proof.CONTENT
 
 
 def test_sync_timeout_error_shows_differences_and_log(prepare: Prepare) -> None:

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from pytest_cloudbench.lab import clients
-from pytest_cloudbench.lab.clients import external
+from pytest_cloudbench.lab.clients import external, watchdog
 from pytest_cloudbench.lab.clients.base import ClientUnavailable, Outside, Proof
 from pytest_cloudbench.lab.clients.external import PRODUCTS, ExternalClient
 from pytest_cloudbench.model import ClientError, UsageError
+from tests.limits import HANG_S
 
 
 def start_client(folder: Path, **options: str) -> ExternalClient:
@@ -74,6 +75,29 @@ def test_a_command_verifies(tmp_path: Path) -> None:
 def test_missing_command_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ClientError, match="cannot be run"):
         start_client(tmp_path, verify="no-such-command").wait_synced(10)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="waits for a process by its descriptor")
+def test_a_verify_command_that_takes_too_long_ends_with_its_children(tmp_path: Path) -> None:
+    pipe, script = tmp_path / "pipe", tmp_path / "verify.sh"
+    os.mkfifo(pipe)
+    script.write_text(f"sleep 600 > {pipe} & wait\n")
+    client = start_client(tmp_path, verify=f"sh {script}")
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        with pytest.raises(ClientError, match="not verified within 1 s"):
+            client.wait_synced(1)
+        watchdog.wait_any([reader], HANG_S)
+        assert os.read(reader, 1) == b"", "the child holds the pipe no longer"
+    finally:
+        os.close(reader)
+
+
+def test_secrets_in_the_errors_of_a_verify_command_are_not_shown(tmp_path: Path) -> None:
+    script = tmp_path / "verify.sh"
+    script.write_text("echo 'login password=hunter22 refused' >&2; exit 1\n")
+    with pytest.raises(ClientError, match=r"not verified within 0.1 s: login password=\*\*\* refused"):
+        start_client(tmp_path, verify=f"sh {script}").wait_synced(0.1)
 
 
 class Interface:
@@ -171,6 +195,32 @@ def test_a_process_by_its_name(tmp_path: Path, ending: str) -> None:
     assert client.cpu_s("client") is None
     client.stop()
     assert start_client(tmp_path).cpu_s("client") is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
+def test_cpu_time_is_unknown_when_one_of_several_processes_has_ended(tmp_path: Path) -> None:
+    program = tmp_path / f"client{os.getpid():08}"
+    program.symlink_to(sys.executable)
+    busy = "import time\nwhile time.process_time() < 0.1: pass\nprint(flush=True)\ninput()"
+    client = start_client(tmp_path, process=program.name)
+    with ExitStack() as stack:
+        started = []
+        for _ in range(2):
+            argv = [str(program), "-I", "-S", "-c", busy]
+            started.append(stack.enter_context(subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)))
+            stack.callback(started[-1].kill)
+        for process in started:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"\n"
+        both_s = client.cpu_s("client")
+        assert both_s is not None
+        started[0].kill()
+        started[0].wait()
+        assert client.cpu_s("client") is None, "a part of the time would look like less than none"
+        assert client.cpu_s("server") is None
+        one_s = client.cpu_s("client")
+        assert one_s is not None
+        assert 0 < one_s < both_s
 
 
 def test_names_of_a_product_or_ones_own(tmp_path: Path) -> None:

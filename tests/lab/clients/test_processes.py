@@ -90,6 +90,50 @@ def test_listening_is_seen_without_a_packet(processes: Processes) -> None:
         processes.wait_listening(process, 1, 0.1)
 
 
+class Elsewhere(Loopback):
+    """Starts a process in a network namespace of its own, below a leader that stays outside, as sudo does."""
+
+    def popen(self, side: End, argv: Sequence[str], **kwargs: Any) -> subprocess.Popen[bytes]:
+        inside = ["unshare", "--user", "--map-root-user", "--net", *argv]
+        return super().popen(side, ["sh", "-c", '"$@" & wait', "sh", *inside], **kwargs)
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Iterator[Processes]:
+    probe = ["unshare", "--user", "--map-root-user", "--net", "true"]
+    if subprocess.run(probe, capture_output=True, check=False).returncode:
+        pytest.skip("no network namespaces: allow user namespaces, or run as root")
+    running = Processes(tmp_path, Elsewhere())
+    yield running
+    running.stop()
+    assert leftovers(tmp_path) == []
+
+
+def test_listening_is_seen_in_the_namespace_of_a_child(elsewhere: Processes) -> None:
+    port = free_port("0.0.0.0")
+    code = f"import signal, socket\ns = socket.create_server(('0.0.0.0', {port}))\nsignal.pause()"
+    process = elsewhere.start("server", "listener", py(code))
+    elsewhere.wait_listening(process, port, 60)
+    assert process.exit_status() is None
+
+
+def test_a_leader_that_belongs_to_root_ends_with_its_children(
+    processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = processes.start("client", "sudo", ["sh", "-c", "sleep 600 & wait"])
+    processes.wait_until(lambda: len(processes.pids("client")) == 2, 60, "no two processes")
+    pids, send_signal = processes.pids("client"), signal.pidfd_send_signal
+
+    def refuse_for_leader(pidfd: int, number: int) -> None:
+        if pidfd == process.fileno():
+            raise PermissionError
+        send_signal(pidfd, number)
+
+    monkeypatch.setattr(signal, "pidfd_send_signal", refuse_for_leader)  # sudo is not installed everywhere
+    processes.stop()
+    assert [pid for pid in pids if not is_gone(pid)] == []
+
+
 def test_a_free_port_of_an_address_that_is_elsewhere() -> None:
     port = free_port("198.51.100.7")
     with socket.socket() as server:
@@ -215,6 +259,13 @@ def test_error_quotes_command_output_without_secrets(tmp_path: Path) -> None:
     finally:
         processes.stop()
     assert str(raised.value) == "sync (client): exit status 7\n  key *** refused"
+
+
+def test_a_failed_run_is_not_explained_by_an_earlier_one(processes: Processes) -> None:
+    processes.run("client", "sync", ["sh", "-c", "echo all is well >&2"], timeout_s=60)
+    with pytest.raises(ClientError) as raised:
+        processes.run("client", "sync", ["sh", "-c", "echo disk full; exit 7"], timeout_s=60)
+    assert str(raised.value) == "sync (client): exit status 7\n  disk full"
 
 
 _KILLED = """

@@ -136,6 +136,16 @@ def test_a_step_can_be_taken_back(changes: Changes, tmp_path: Path, kind: str) -
     assert sorted(map(len, read_files(tmp_path).values())) == [SIZE, SIZE + 64]
 
 
+def test_a_step_that_does_not_fit_the_folder_is_explained(changes: Changes) -> None:
+    changes.apply(Step("new", SIZE))
+    changes.apply(Step("delete"))
+    assert changes.explain_conflict(Step("append", 64)) == "the file that it changes was deleted and not put back"
+    assert changes.explain_conflict(Step("restore")) == ""
+    changes.undo()
+    assert changes.explain_conflict(Step("restore")) == "the file that it puts back was not deleted"
+    assert changes.explain_conflict(Step("append", 64)) == ""
+
+
 def test_steps_that_cannot_be(changes: Changes) -> None:
     with pytest.raises(UsageError, match="must come before its edits"):
         changes.apply(Step("append", 64))

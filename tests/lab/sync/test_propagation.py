@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -83,6 +84,25 @@ def test_a_client_that_ends_is_noticed_at_once(lab: Lab) -> None:
     assert "ended while it was needed" in propagation.error
 
 
+def test_nothing_is_measured_after_a_set_that_did_not_come(lab: Lab) -> None:
+    lab.link.interrupt("black_hole", at_byte=100_000, duration_s=600)
+    measure_propagation(lab, Workload(1, 1_000_000), timeout_s=0.5)
+    later = propagate(lab, Workload(1, 1000), name="later", seed="")
+    assert later.high_s is None
+    assert "out of sync since an earlier set of files: not there" in later.error
+    assert not (lab.client.folder / "later").exists()
+
+
+def test_looking_ends_when_a_set_cannot_be_written(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any) -> int:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("pytest_cloudbench.lab.sync.propagation.put", fail)
+    with pytest.raises(OSError, match="disk full"):
+        measure_propagation(lab, Workload(1, 1000))
+    assert "watch-receiver" not in [thread.name for thread in threading.enumerate()]
+
+
 def test_right_sizes_with_other_bytes_are_not_intact(tmp_path: Path) -> None:
     content = b"x" * 1000
     watch = _ReceiverWatch(tmp_path, {"a": (1000, hashlib.sha256(content).hexdigest())})
@@ -156,6 +176,7 @@ def test_file_missing_on_the_second_device_has_not_arrived(
     propagation = measure_propagation(lab, Workload(1, 1000), timeout_s=1.5)
     assert (propagation.high_s, propagation.error) == (None, "not there, or not intact, after 1.5 s")
     pair.wait_synced(60)
+    lab.out_of_sync = ""  # nothing of that set is left to send
     assert (pair.stored / "new").exists()
     os.kill(pid, signal.SIGKILL)
     propagation = propagate(lab, Workload(1, 1000), name="more", seed="", timeout_s=60)

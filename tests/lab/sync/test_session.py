@@ -14,10 +14,13 @@ import pytest
 from pytest_cloudbench.lab import clients
 from pytest_cloudbench.lab.clients.base import MissingProgramError
 from pytest_cloudbench.lab.detect import Observation, Step
+from pytest_cloudbench.lab.sync.changes import Workload
 from pytest_cloudbench.lab.sync.lab import Lab
+from pytest_cloudbench.lab.sync.overheard import overhear
 from pytest_cloudbench.lab.sync.session import SyncSession
+from pytest_cloudbench.lab.sync.transfers import Transfers
 from pytest_cloudbench.model import ClientError, UsageError
-from pytest_cloudbench.net.link import LinkUnavailable
+from pytest_cloudbench.net.link import LinkUnavailable, Way
 from tests.lab.sync.links import skipping
 
 IDLE = Step("idle", duration_s=0.5)
@@ -113,6 +116,48 @@ def test_a_step_that_is_not_carried_out_is_invalid_and_taken_back(start: Start, 
     assert observations[3].up_bytes > 110_000
 
 
+# It never removes anything from the server's folder.
+KEEPING = """
+name = "keeping"
+needs = ["tar"]
+[server]
+command = ["socat", "TCP-LISTEN:{port},bind={server},reuseaddr,fork", "SYSTEM:tar x -C {stored}; echo done"]
+[sync]
+command = ["sh", "-c", "tar c . | socat -t 30 - TCP:{server}:{port}"]
+[verify]
+folder = "{stored}"
+"""
+
+
+def test_a_file_whose_deletion_is_not_carried_out_is_not_put_back(start: Start, tmp_path: Path) -> None:
+    if shutil.which("socat") is None:
+        pytest.skip("socat is not installed")
+    (tmp_path / "keeping.toml").write_text(KEEPING)
+    session = start(str(tmp_path / "keeping.toml"))
+    steps = [Step("new", 100_000), Step("copy"), Step("delete"), Step("restore"), Step("append", 64)]
+    observations = session.measure(steps)
+    assert [observation.is_valid for observation in observations] == [True, True, False, False, True], observations
+    assert "did not carry it out" in observations[2].reasons[0]
+    assert observations[3].reasons == ("the file that it puts back was not deleted",)
+
+
+def test_nothing_counts_after_a_transfer_that_failed(start: Start, tmp_path: Path) -> None:
+    if shutil.which("socat") is None:
+        pytest.skip("socat is not installed")
+    (tmp_path / "forgetful.toml").write_text(FORGETFUL)
+    session = start(str(tmp_path / "forgetful.toml"))
+    transfers = Transfers(session.lab)
+    (failed,) = transfers.run(Workload(1, 400_000), 2)
+    assert not failed.is_synced
+    (idle,) = session.measure([IDLE])
+    assert "out of sync since an earlier transfer" in idle.reasons[0]
+    (later,) = transfers.run(Workload(1, 1_000))
+    assert (later.is_synced, later.wire_bytes, later.reasons) == (False, None, (later.error,))
+    assert "out of sync since an earlier transfer" in later.error
+    overheard = overhear(session, [])
+    assert "out of sync since an earlier transfer" in overheard.reasons[0]
+
+
 FAILING = r"""
 echo . >> "$1"
 if [ "$(wc -l < "$1")" -le {times} ]; then
@@ -194,6 +239,12 @@ def test_a_client_that_does_not_start_is_an_error_and_leaves_nothing(start: Star
 def test_impossible_link_is_refused_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         Lab(clients.make_client("reference"), tmp_path, seed="s", rights="king")
+
+
+def test_a_way_back_alone_makes_a_link(tmp_path: Path) -> None:
+    lab = Lab(clients.make_client("reference"), tmp_path, seed="s", down=Way(delay_ms=50))
+    assert (lab.link.up.delay_ms, lab.link.down.delay_ms) == (10, 50)
+    assert Lab(clients.make_client("reference"), tmp_path, seed="s").link.down.delay_ms == 10
 
 
 def test_missing_programs_are_named_with_their_install_command(tmp_path: Path) -> None:

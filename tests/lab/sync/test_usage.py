@@ -12,8 +12,9 @@ import pytest
 from pytest_cloudbench.lab.sync.usage import energy_j, read_energy_uj, rss_bytes
 
 
-def write_package(root: Path, name: str, energy_uj: str) -> None:
+def write_package(root: Path, name: str, energy_uj: str, title: str = "package-0") -> None:
     (root / name).mkdir(parents=True, exist_ok=True)
+    (root / name / "name").write_text(f"{title}\n")
     (root / name / "energy_uj").write_text(f"{energy_uj}\n")
     (root / name / "max_energy_range_uj").write_text("1000000\n")
 
@@ -27,6 +28,15 @@ def test_packages_are_summed_and_their_parts_are_not(tmp_path: Path) -> None:
     write_package(tmp_path, "intel-rapl:0", "300000")
     write_package(tmp_path, "intel-rapl:1", "100000")  # the counter has begun again at zero
     assert energy_j(before, read_energy_uj(tmp_path)) == pytest.approx(0.2 + 0.2)
+
+
+def test_the_zone_of_the_whole_machine_is_not_added_to_its_packages(tmp_path: Path) -> None:
+    energies_uj = []
+    for package_uj, whole_uj in ((0, 0), (50_000, 80_000)):
+        write_package(tmp_path, "intel-rapl:0", str(package_uj))
+        write_package(tmp_path, "intel-rapl:1", str(whole_uj), "psys")
+        energies_uj.append(read_energy_uj(tmp_path))
+    assert energy_j(*energies_uj) == pytest.approx(0.08)
 
 
 def test_energy_is_unknown_if_a_counter_is_unreadable(tmp_path: Path) -> None:

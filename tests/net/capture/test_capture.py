@@ -125,9 +125,10 @@ def test_first_and_last_datagram_are_always_captured(tmp_path: Path, port: int) 
 
 
 @pytest.mark.usefixtures("can_capture")
-def test_a_snaplen_cuts_packets_and_reports_it(tmp_path: Path, port: int) -> None:
+@pytest.mark.parametrize("snaplen", [64, 100])
+def test_a_snaplen_cuts_packets_and_reports_it(tmp_path: Path, port: int, snaplen: int) -> None:
     path = tmp_path / "cut.pcapng"
-    with Capture(LOOPBACK, path, filter=f"udp port {port}", snaplen=100) as capture:
+    with Capture(LOOPBACK, path, filter=f"udp port {port}", snaplen=snaplen) as capture:
         send(port, [b"x" * 1000, b"y"])
     assert capture.result is not None
     assert capture.result.is_valid

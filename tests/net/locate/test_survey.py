@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import json
 import os
@@ -39,6 +40,19 @@ def test_open_and_closed_ports_both_give_round_trips() -> None:
 def test_a_clock_that_stands_still_is_seen(tick_ns: int) -> None:
     reads = iter(range(0, 100 * tick_ns, max(1, tick_ns // 7)))
     assert rtt.measure_tick_ms(lambda: next(reads) // tick_ns * tick_ns) == tick_ns / 1e6
+
+
+def test_an_address_of_a_family_that_the_kernel_lacks_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    class SocketWithoutIpv6(socket.socket):
+        def __init__(self, family: int, kind: int) -> None:
+            if family == socket.AF_INET6:
+                raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+            super().__init__(family, kind)
+
+    monkeypatch.setattr(socket, "socket", SocketWithoutIpv6)
+    answer = rtt.measure({**REQUEST, "addresses": ["::1", "127.0.0.1"], "port": closed_port(), "controls": ["::1"]})
+    assert {address: len(rtts) for address, rtts in answer["rtts"].items()} == {"::1": 0, "127.0.0.1": 3}
+    assert answer["has_proxy"] is False
 
 
 def test_an_answer_for_an_address_of_nobody_is_a_proxy() -> None:

@@ -37,6 +37,8 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
     "wait": ("start_s", "setup_s", "synced_s"),
 }
 _TOP = ("name", "watches", "needs", "path", "testbed", "version", "environment", "files", *_KEYS)
+_FOLDERS = ("folder", "home", "logs", "restored", "stored", "tmp")
+"""The folders below ``{workdir}`` that are made for every tool."""
 _DEFAULT_TIMEOUT_S, _DEFAULT_START_S = 600.0, 60.0
 _MAX_TIMEOUT_S = 86_400.0
 
@@ -144,7 +146,10 @@ def parse_command_file(text: str, source: str) -> CommandFile:
         path=read.folders("path", data["path"]) if "path" in data else (),
         testbed=read.text("testbed", data["testbed"]) if "testbed" in data else "",
         version=read.command("version", data["version"]) if "version" in data else (),
-        environment={name: read.text(f"environment.{name}", value) for name, value in tables["environment"].items()},
+        environment={
+            read.variable_name(name): read.text(f"environment.{name}", value)
+            for name, value in tables["environment"].items()
+        },
         files={read.file_name(name): read.text(f"files.{name}", value) for name, value in tables["files"].items()},
         setup=tuple(read.command(f"setup.commands[{index}]", command) for index, command in enumerate(setup)),
         server=read.command("server.command", tables["server"].get("command")) if "server" in data else (),
@@ -227,4 +232,11 @@ class _Reader:
     def file_name(self, name: str) -> str:
         if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", name):
             raise ConfigError(self._source, f"files.{name!r}", "expected a plain file name")
+        if name in _FOLDERS:
+            raise ConfigError(self._source, f"files.{name}", "there is a folder of this name; expected another name")
+        return name
+
+    def variable_name(self, name: str) -> str:
+        if not name or "=" in name or "\0" in name:
+            raise ConfigError(self._source, f"environment.{name!r}", "expected the name of a variable, without =")
         return name

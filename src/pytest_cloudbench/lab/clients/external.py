@@ -10,6 +10,7 @@ import os
 import secrets
 import shlex
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 from pytest_cloudbench.lab.clients.base import ClientFacts, ClientUnavailable, Outside, Proof, client_option
-from pytest_cloudbench.lab.clients.processes import Runner, Side
+from pytest_cloudbench.lab.clients.processes import Runner, Side, last_lines
 from pytest_cloudbench.lab.clients.watchdog import read_stat
 from pytest_cloudbench.model import ClientError, UsageError
 from pytest_cloudbench.net.quiet import QUIET_BYTES, QuietWatch
@@ -86,6 +87,7 @@ class ExternalClient:
         self._run_folder = self._mirrored / f"cloudbench-{secrets.token_hex(4)}"
         self._marker = self._mirrored / marker_beside(f"/{self._run_folder.name}")[1:]
         self._changed_bytes = 0
+        self._counted: set[tuple[int, int]] = set()  # processes of the last reading of CPU time: pid, start
         self._lock: int | None = None
 
     @property
@@ -168,9 +170,15 @@ class ExternalClient:
         return tuple(int(pid) for pid in os.listdir("/proc") if pid.isdecimal() and _read_process_name(pid) == kept)
 
     def cpu_s(self, side: Side) -> float | None:
-        """Return the CPU seconds of these processes since they began, or None if unknown."""
+        """Return the CPU seconds of these processes since they began, or None if unknown.
+
+        Unknown as well if one of them has ended since the last call, as its time is missing from the difference.
+        """
+        if side != "client":
+            return None
         stats = [stat for pid in self.pids(side) if (stat := read_stat(pid))]
-        return sum(stat.cpu_s for stat in stats) if stats else None
+        former, self._counted = self._counted, {(stat.pid, stat.start) for stat in stats}
+        return sum(stat.cpu_s for stat in stats) if stats and former <= self._counted else None
 
     def receiver(self) -> None:
         """Return None: the account's other devices are elsewhere."""
@@ -203,13 +211,13 @@ class ExternalClient:
             if left_s <= 0:
                 return False
             try:
-                verify = subprocess.run(argv, capture_output=True, timeout=left_s, check=False)
+                status, errors = _run_in_session(argv, left_s)
             except subprocess.TimeoutExpired as error:
                 raise ClientError(f"external: not verified within {timeout_s:g} s") from error
             except OSError as error:
                 raise ClientError(f"external: the verify command cannot be run: {error}") from error
-            complaint = verify.stderr.decode(errors="replace").strip() or str(verify.returncode)
-            return verify.returncode == 0
+            complaint = last_lines(errors.decode(errors="replace")).strip() or str(status)
+            return status == 0
 
         if not wait_for(is_verified, timeout_s, poll_s=_VERIFY_POLL_S):
             raise ClientError(f"external: not verified within {timeout_s:g} s: {complaint}")
@@ -259,6 +267,18 @@ def _split_command(option: str) -> list[str]:
         return shlex.split(option)
     except ValueError as error:
         raise UsageError(f"client 'external': verify: {error}: {option}") from error
+
+
+def _run_in_session(argv: list[str], timeout_s: float) -> tuple[int, bytes]:
+    """Run a command in a session of its own. Returns its status and its errors, or ends it with its children."""
+    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True) as process:
+        try:
+            _, errors = process.communicate(timeout=timeout_s)
+        except BaseException:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return process.returncode, errors
 
 
 def _read_process_name(pid: str) -> bytes:

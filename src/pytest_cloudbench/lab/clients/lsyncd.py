@@ -107,10 +107,11 @@ class LsyncdClient(LocalClient):
         process = self.processes.start("client", "lsyncd", argv)
         # It begins to watch before the first pass, and logs the end of that pass.
         self.processes.wait_logged(process, "Startup of", self.start_s)
+        self._resting_processes = len(self.pids("client"))  # more than one if sudo started it
 
     def _is_settled(self) -> bool:
         """Return whether the last rsync has ended, since it still sends after the file is in place."""
-        return len(self.pids("client")) == 1
+        return len(self.pids("client")) == self._resting_processes
 
 
 def _quote_lua(text: str) -> str:

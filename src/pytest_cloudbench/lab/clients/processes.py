@@ -104,9 +104,14 @@ class Process:
         return watchdog.find_tree(self.pid, self._start)
 
     def signal(self, number: int) -> None:
-        """Send a signal, unless it has ended."""
-        if self.exit_status() is None:
+        """Send a signal, unless it has ended. One that belongs to root, such as sudo, ends with its descendants."""
+        if self.exit_status() is not None:
+            return
+        try:
             signal.pidfd_send_signal(self._pidfd, number)
+        except PermissionError:
+            # sudo runs as root, but its command runs as this user.
+            watchdog.signal_processes(tuple(stat for stat in self.tree() if stat.pid != self.pid), number)
 
     def close(self) -> None:
         """Close the descriptor. Afterwards only ``cpu_s`` and ``exit_status`` of an ended process work."""
@@ -195,7 +200,8 @@ class Processes:
         work, whose CPU time counts, and not this package's.
         """
         log_path, out_path = (self._workdir / "logs" / f"{name}.{kind}" for kind in ("log", "out"))
-        with log_path.open("ab") as log, out_path.open("w+b") as out:
+        # Not appended: an error shows the end of this run's log, and nothing of an earlier one's.
+        with log_path.open("wb") as log, out_path.open("w+b") as out:
             process = self._popen(side, name, argv, log_path, env or {}, cwd, out, log)
             self._running.append(process)
             try:
@@ -241,9 +247,17 @@ class Processes:
             self._wait_any(min(poll_s, left_s))
 
     def wait_listening(self, process: Process, port: int, timeout_s: float, *, udp: bool = False) -> None:
-        """Return when something in the process's network namespace listens on the TCP port, or has the UDP port."""
+        """Return when something in the process's network namespace listens on the TCP port, or has the UDP port.
+
+        The namespaces of its descendants count, too: under sudo, only they are in the one that is meant.
+        """
         failure = f"{process.name} did not listen on {'UDP ' if udp else ''}port {port}"
-        self.wait_until(lambda: port in _listening_ports(process.pid, udp=udp), timeout_s, failure)
+
+        def is_listening() -> bool:
+            pids = {process.pid, *(stat.pid for stat in process.tree())}
+            return any(port in _listening_ports(pid, udp=udp) for pid in pids)
+
+        self.wait_until(is_listening, timeout_s, failure)
 
     def wait_logged(self, process: Process, words: str, timeout_s: float) -> None:
         """Return when the words occur in the process's log."""
@@ -443,6 +457,11 @@ def tail(path: Path, lines: int = _TAIL_LINES, *, secrets: Collection[str] = ())
         text = path.read_bytes()[-16_384:].decode(errors="replace")
     except OSError:
         return ""
+    return last_lines(text, lines, secrets=secrets)
+
+
+def last_lines(text: str, lines: int = _TAIL_LINES, *, secrets: Collection[str] = ()) -> str:
+    """Return the last lines of what a program printed, as ``tail`` returns those of a log."""
     text = redact.clean(text)
     for secret in secrets:
         text = text.replace(secret, redact.MASK)

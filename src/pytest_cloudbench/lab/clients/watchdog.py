@@ -101,19 +101,32 @@ def _is_proc_ours() -> bool:
 
 def kill_processes(processes: tuple[ProcessStat, ...]) -> None:
     """Send SIGKILL to those that are still the same processes. Returns when they have ended."""
-    killed = []
+    for pidfd in _signal_and_open(processes, signal.SIGKILL):
+        wait_any([pidfd], _KILL_S)
+        os.close(pidfd)
+
+
+def signal_processes(processes: tuple[ProcessStat, ...], number: int) -> None:
+    """Send a signal to those that are still the same processes, and that this user may signal."""
+    for pidfd in _signal_and_open(processes, number):
+        os.close(pidfd)
+
+
+def _signal_and_open(processes: tuple[ProcessStat, ...], number: int) -> list[int]:
+    """Send a signal, and return a descriptor of each process that got it."""
+    signalled = []
     for process in processes:
         with suppress(OSError):  # gone already
             pidfd = os.pidfd_open(process.pid)
-            now = read_stat(process.pid)
-            if now is not None and now.start == process.start:
-                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-                killed.append(pidfd)
-            else:
-                os.close(pidfd)
-    for pidfd in killed:
-        wait_any([pidfd], _KILL_S)
-        os.close(pidfd)
+            try:
+                now = read_stat(process.pid)
+                if now is not None and now.start == process.start:
+                    signal.pidfd_send_signal(pidfd, number)
+                    signalled.append(pidfd)
+            finally:
+                if pidfd not in signalled:
+                    os.close(pidfd)
+    return signalled
 
 
 def wait_any(fds: Iterable[int], timeout_s: float | None) -> list[int]:

@@ -63,6 +63,17 @@ class Changes:
         """Return whether there is a file for a step that changes or repeats one."""
         return self._base is not None or step.kind not in _OF_BASE
 
+    def explain_conflict(self, step: Step) -> str:
+        """Return why the step does not fit what is in the folder, as after an undone ``delete``, or an empty text."""
+        if self._base is None:
+            return ""
+        is_there = self._base[0] in self._related
+        if step.kind == "restore" and is_there:
+            return "the file that it puts back was not deleted"
+        if step.kind in _EDITS and not is_there:
+            return "the file that it changes was deleted and not put back"
+        return ""
+
     def apply(self, step: Step) -> Observation:
         """Apply the step. Returns an observation without any counts. Raises UsageError for an impossible step."""
         self._number += 1

@@ -38,10 +38,9 @@ class Lab:
         client: one that is not prepared yet.
         workdir: a folder for everything that is written. Captures are in ``captures`` below it.
         seed: contents are derived from it. It is new for each run. Otherwise a server might already know them.
-        up: the link towards the server. If it is given, a client on the user's own network is refused. If omitted, the
-            link has a delay of 10 ms, so that waiting for an answer is visible, and the user's own network is accepted
-            too.
-        down: the way back, the same as ``up`` if omitted.
+        up: the link towards the server. If omitted, it has a delay of 10 ms, so that waiting for an answer is visible.
+        down: the way back, the same as ``up`` if omitted. If one of the two is given, a client on the user's own
+            network is refused.
         stream_s: the time that one TCP stream runs in each direction to measure the link's rate. With 0, only delay and
             loss are measured. With None, nothing is.
         interruptible: whether the link will be interrupted, which needs our forwarder.
@@ -53,8 +52,8 @@ class Lab:
         metrics: the findings of each capture, as plain data, by file name.
         versions: of the client's programs.
         proofs: the ways in which the server was known to have each change.
-        out_of_sync: the reason why nothing counts any more: the client did not carry out a change, and the change could
-            not be undone. Empty while the lab is usable.
+        out_of_sync: the reason why nothing counts any more: the client did not carry out a change, and the change was
+            not undone, so its traffic may come later. Empty while the lab is usable.
     """
 
     def __init__(
@@ -65,7 +64,7 @@ class Lab:
         network_seed = zlib.crc32(seed.encode())
         self.network: Network = (
             network_of(client, _WAY, stream_s=stream_s, seed=network_seed, rights=rights)
-            if up is None and not interruptible
+            if up is None and down is None and not interruptible
             else OwnLink(
                 up or _WAY, down, stream_s=stream_s, interruptible=interruptible, seed=network_seed, rights=rights
             )

@@ -80,12 +80,13 @@ def overhear(session: SyncSession, acts: Sequence[Act]) -> Overheard:
 def _overhear_link(lab: Lab, acts: Sequence[Act]) -> Overheard:
     with lab.capture(acts=[act.label for act in acts]):
         lab.start()
-        errors = []
+        errors = [lab.out_of_sync]
         for act in acts:
             lab.client.before_change()
             act.work()
-            if act.is_synced:
-                errors.append(lab.bring_change())
+            if act.is_synced and (error := lab.bring_change()):
+                errors.append(error)
+                lab.out_of_sync = f"the client has been out of sync since an earlier act: {error}"
         lab.wait_quiet()
     flows, reasons = lab.read_capture(read_flows)
     return Overheard(flows or (), [*reasons, *filter(None, errors)])

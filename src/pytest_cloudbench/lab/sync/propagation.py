@@ -111,11 +111,18 @@ def propagate(lab: Lab, workload: Workload, *, name: str, seed: str, timeout_s: 
         seed: the contents are made from it.
         timeout_s: the time to wait for the set, by default the lab's timeout.
 
+    If the client was out of sync before, nothing is written, and the result's error says so.
     Raises UsageError if the client has no link, or no other side on this machine.
     """
     client, link, receiver = lab.client, lab.link, lab.client.receiver()
     if receiver is None:
         raise UsageError(f"client {client.facts.name} has no other side on this machine to look at")
+    if lab.out_of_sync:
+        return Propagation(
+            workload.files, workload.total_bytes, high_s=None, low_s=0.0, up_bytes=0, down_bytes=0,
+            other_down_bytes=None, other_up_bytes=None, cpu_s=dict.fromkeys(_SIDES), memory_bytes=dict.fromkeys(_SIDES),
+            error=lab.out_of_sync,
+        )  # fmt: skip
     lab.start()
     expected = {file: (content.size_bytes, _hash_content(content)) for file, content in workload.contents(seed)}
     client.before_change()
@@ -123,10 +130,12 @@ def propagate(lab: Lab, workload: Workload, *, name: str, seed: str, timeout_s: 
     cpu_before = {side: client.cpu_s(side) for side in _SIDES}
     watch = _ReceiverWatch(receiver.folder / name, expected)
     watch.start()
-    appeared_ns = put(workload, client.folder / name, lab.workdir / "stage", seed)
-    error = _wait_for_arrival(lab, watch, lab.timeout_s if timeout_s is None else timeout_s)
-    watch.stop.set()
-    watch.join()
+    try:
+        appeared_ns = put(workload, client.folder / name, lab.workdir / "stage", seed)
+        error = _wait_for_arrival(lab, watch, lab.timeout_s if timeout_s is None else timeout_s)
+    finally:
+        watch.stop.set()
+        watch.join()
     after, other_after = _wait_for_quiet_link(link), _count_receiver_bytes(link, receiver)
     cpu_after = {side: client.cpu_s(side) for side in _SIDES}
     return Propagation(
@@ -154,7 +163,9 @@ def _wait_for_arrival(lab: Lab, watch: _ReceiverWatch, timeout_s: float) -> str:
             if time.monotonic() >= until_s:
                 raise ClientError(f"not there, or not intact, after {timeout_s:g} s")
     except ClientError as error:
-        return lab.note_failed(error)
+        why = lab.note_failed(error)
+        lab.out_of_sync = f"the client has been out of sync since an earlier set of files: {why}"
+        return why
     lab.note_synced(Proof.CONTENT)
     return ""
 

@@ -98,6 +98,8 @@ class SyncSession:
         if self._lost_base and not self._changes.can_apply(step):
             missing = f"the file that it changes is missing: {self._lost_base}"
             return Observation(step.kind, reasons=(missing,)), now_ns, now_ns
+        if conflict := self._changes.explain_conflict(step):
+            return Observation(step.kind, reasons=(conflict,)), now_ns, now_ns
         before_s = lab.client.cpu_s("client")
         lab.client.before_change()
         observation = self._changes.apply(step)

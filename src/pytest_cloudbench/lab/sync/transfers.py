@@ -127,9 +127,12 @@ class Transfers:
     ) -> list[Transfer]:
         """Transfer a set ``times`` times in one capture, each time with new content.
 
-        After a transfer that fails there are no further ones, so the list may be shorter. Raises
-        CaptureUnavailable, and ClientError when the client does not start.
+        After a transfer that fails there are no further ones, so the list may be shorter. If the client was out of sync
+        before, nothing is transferred. Raises CaptureUnavailable, and ClientError when the client does not start.
         """
+        if reason := self.lab.out_of_sync:
+            about = Transfer(workload.files, workload.total_bytes, is_synced=False, error=reason, reasons=(reason,))
+            return [about]
         windows: list[_TransferWindow] = []
         with self.lab.capture(files=workload.files, size_bytes=workload.size_bytes):
             self.lab.start()
@@ -156,6 +159,8 @@ class Transfers:
         error, is_run_again = lab.bring_change(), False
         if error and interruption is not None and not client.facts.watches_folder:
             error, is_run_again = lab.bring_change(), True
+        if error:
+            lab.out_of_sync = f"the client has been out of sync since an earlier transfer: {error}"
         synced_ns = time.time_ns()
         after = (client.cpu_s("client"), client.cpu_s("server"), read_energy_uj())
         peak_bytes = rss_bytes(client.pids("client"), peak=True)

@@ -30,21 +30,29 @@ def rss_bytes(pids: Iterable[int], *, peak: bool = False) -> int | None:
 
 
 def read_energy_uj(root: Path = _POWERCAP) -> dict[str, tuple[int, int]]:
-    """Return RAPL's counters by package, or nothing if they are not readable.
+    """Return RAPL's counters by zone, or nothing if they are not readable.
 
-    Each counter is its microjoules, and the value at which they wrap to zero. Only whole packages (``intel-rapl:0``)
-    are read, which include their parts. The energy is that of the whole machine.
+    Each counter is its microjoules, and the value at which they wrap to zero. The energy is that of the whole machine:
+    of the zone ``psys`` where there is one, as it includes all others, and otherwise of all packages
+    (``intel-rapl:0``), which include their parts.
     """
+    zones = [zone for zone in sorted(root.glob("intel-rapl:*")) if zone.name.count(":") == 1]
+    zones = [zone for zone in zones if _read_zone_name(zone) == "psys"] or zones
     counters_uj = {}
-    for package in sorted(root.glob("intel-rapl:*")):
-        if package.name.count(":") != 1:
-            continue
+    for zone in zones:
         try:
-            value, wrap = (int((package / name).read_text("ascii")) for name in ("energy_uj", "max_energy_range_uj"))
+            value, wrap = (int((zone / name).read_text("ascii")) for name in ("energy_uj", "max_energy_range_uj"))
         except (OSError, ValueError):
             return {}  # since Linux 5.10 only root may read them, and a sum over part of the machine would be wrong
-        counters_uj[package.name] = (value, wrap)
+        counters_uj[zone.name] = (value, wrap)
     return counters_uj
+
+
+def _read_zone_name(zone: Path) -> str:
+    try:
+        return (zone / "name").read_text("ascii", "replace").strip()
+    except OSError:
+        return ""
 
 
 def energy_j(before: Mapping[str, tuple[int, int]], after: Mapping[str, tuple[int, int]]) -> float | None:

@@ -45,6 +45,8 @@ __all__ = [
 
 _GUARD = str(Path(__file__).with_name("guard.py"))
 _RESEND_S = 0.1
+_LEAST_SNAPLEN = 96
+"""A whole sentinel: at most 20 bytes of the link's header, 28 of IP and UDP, and 42 of payload."""
 _CHECK_BUFFERS_MIB = (2, 16, 64)
 """Buffer sizes that ``check`` tries in turn as long as packets are dropped."""
 _STATISTICS = re.compile(r"Packets received/dropped on interface .*?: (\d+)/(\d+) \(([^)]*)\)")
@@ -103,8 +105,8 @@ class Capture:
             (``link.enter("client", as_root=True)``).
         comment: metadata for the file, such as ``{"run": ..., "experiment": ...}``. No secrets.
         filter: a capture filter (pcap-filter). Sentinels always pass.
-        snaplen: bytes to keep of each packet, or 0 for all. Truncation keeps packet lengths, but loses the contents of
-            TLS hellos.
+        snaplen: bytes to keep of each packet, or 0 for all. Below 96, it is 96, because sentinels have to be whole.
+            Truncation keeps packet lengths, but loses the contents of TLS hellos.
         buffer_mib: size of the kernel's ring buffer. A small one drops packets.
         patience_s: seconds to wait for dumpcap and for each sentinel.
 
@@ -128,12 +130,13 @@ class Capture:
         self.token = secrets.token_hex(8)
         self.result: CaptureResult | None = None
         self._prefix = ["ip", "netns", "exec", netns] if isinstance(netns, str) else list(netns or ())
-        self._filter, self._snaplen, self._buffer_mib, self._patience_s = filter, snaplen, buffer_mib, patience_s
+        self._filter, self._buffer_mib, self._patience_s = filter, buffer_mib, patience_s
+        self._snaplen = max(snaplen, _LEAST_SNAPLEN) if snaplen else 0
         self._comment = {
             "cloudbench_capture": 1,
             **(comment or {}),
             "interface": interface,
-            "snaplen": snaplen,
+            "snaplen": self._snaplen,
             "sentinel": {"address": SENTINEL_ADDRESS, "port": SENTINEL_PORT, "token": self.token},
         }
         self._process: subprocess.Popen[bytes] | None = None

@@ -24,7 +24,13 @@ also answers in place of servers."""
 def connect_ms(address: str, port: int, timeout_s: float) -> float | None:
     """Return the milliseconds until a server accepts or refuses a connection, or None if neither happens in time."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as connection, selectors.DefaultSelector() as selector:
+    try:
+        endpoint = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:
+        if error.errno != errno.EAFNOSUPPORT:
+            raise
+        return None  # a kernel without IPv6 reaches none of its addresses
+    with endpoint as connection, selectors.DefaultSelector() as selector:
         connection.setblocking(False)
         selector.register(connection, selectors.EVENT_WRITE)
         begin_ns = time.perf_counter_ns()

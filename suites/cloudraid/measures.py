@@ -33,9 +33,36 @@ LEARNING_BYTES = 512 * KIB
 LEARNING, MEASURED = 2, {"quick": 3, "paper": 10}
 
 
-def median_times(up: Result, down: Result) -> tuple[float, float]:
-    """Return the median times of successful operations, or 0 if none succeeded."""
-    return median(up.ok_s or [0.0]), median(down.ok_s or [0.0])
+def median_time_s(result: Result) -> float | None:
+    """Return the median time of the operations that succeeded, or None if none did."""
+    return median(result.ok_s) if result.ok_s else None
+
+
+def list_durations(result: Result, name: str) -> tuple[list[float], str]:
+    """Return durations for an entry's statistics, and what they are of: operations, or the run if none succeeded."""
+    if result.ok_s:
+        return result.ok_s, f"time of {name}"
+    return [result["elapsed"] or 0.0], "elapsed time: no operation succeeded"
+
+
+def note_failures(runs: Mapping[str, Result]) -> list[str]:
+    """Return a note for each run, by name, of which no operation succeeded, so that its time is not known."""
+    return [
+        f"{name}: not known, since all {run['ops']} operations failed" for name, run in runs.items() if not run.ok_s
+    ]
+
+
+def compare_with_children(together: Result, alone: Mapping[str, Result]) -> dict[str, Any]:
+    """Return the time of an array beside those of its children by name. None is unknown: no operation succeeded."""
+    array_s, size_bytes = median_time_s(together), together.info["size_bytes"]
+    children_s = {name: median_time_s(result) for name, result in alone.items()}
+    known_s = [(taken_s, name) for name, taken_s in children_s.items() if taken_s is not None]
+    best_s, best = min(known_s, default=(None, None))
+    return {
+        "array_s": array_s, "best_s": best_s, "best_child": best, "children_s": children_s,
+        "times_the_best": array_s / best_s if array_s is not None and best_s else None,
+        "mb_per_s": size_bytes / 1e6 / array_s if array_s else None,
+    }  # fmt: skip
 
 
 def open_child(provider: Provider, array: RaidDriver, number: int) -> Provider:
@@ -144,9 +171,7 @@ def measure_placement(experiment: Experiment, payloads: Payloads, array: RaidDri
     original = array.array
     k, children = original.file.k, len(original.children)
     try:
-        equal_times_s = _times_s(
-            _upload_objects(experiment, payloads, array, EqualPlacement(k, children), LEARNING_BYTES, 1)
-        )
+        equal = _upload_objects(experiment, payloads, array, EqualPlacement(k, children), LEARNING_BYTES, 1)
         learned_rates = [rate or 0.0 for rate in _find_observer(array).write_rates()]
         equal_bound_s = placement_cost(
             Split(k, (1,) * children), LEARNING_BYTES, _nominal_rates(array, learned_rates)
@@ -161,15 +186,29 @@ def measure_placement(experiment: Experiment, payloads: Payloads, array: RaidDri
         array.array = original
     rates = [rate or 0.0 for rate in _find_observer(array).write_rates()]
     nominal = _nominal_rates(array, rates)
-    least_s, rounds_s = least_placement_time_s(PLACED_BYTES, nominal, children - k), _times_s(result)
-    throughput_s = median(rounds_s)
     return {
-        "throughput_s": throughput_s, "least_s": least_s, "over_the_bound": throughput_s / least_s - 1,
-        "equal_s": median(equal_times_s), "equal_least_s": equal_bound_s, "equal_bytes": LEARNING_BYTES,
+        **compare_with_bound(result, least_time_s(nominal, children - k)),
+        "equal_s": median_time_s(equal), "equal_least_s": equal_bound_s, "equal_bytes": LEARNING_BYTES,
         "overhead": sum(split.counts) / split.data, "counts": f"{split.data} of {'+'.join(map(str, split.counts))}",
-        "rates_bytes_per_s": rates, "nominal_bytes_per_s": nominal, "failures": children - k, "rounds_s": rounds_s,
-        "object_bytes": PLACED_BYTES,
+        "rates_bytes_per_s": rates, "nominal_bytes_per_s": nominal, "failures": children - k,
+        "object_bytes": PLACED_BYTES, "durations": list_durations(result, "an upload by throughput"),
         "is_busy": any(note.startswith("this machine was busy") for note in result.notes),
+    }  # fmt: skip
+
+
+def least_time_s(rates: Sequence[float], failures: int) -> float | None:
+    """Return the least time of an upload in which so many children may fail. None if too few have a known rate."""
+    is_known = sum(rate > 0 for rate in rates) > failures
+    return least_placement_time_s(PLACED_BYTES, rates, failures) if is_known else None
+
+
+def compare_with_bound(result: Result, least_s: float | None) -> dict[str, Any]:
+    """Return the times of uploads beside the least time. The excess is unknown, None, unless all uploads succeeded."""
+    throughput_s = median_time_s(result)
+    has_all = result["ok"] == result["ops"]
+    return {
+        "throughput_s": throughput_s, "least_s": least_s, "rounds_s": result.ok_s,
+        "over_the_bound": throughput_s / least_s - 1 if has_all and throughput_s and least_s else None,
     }  # fmt: skip
 
 
@@ -200,15 +239,13 @@ def _upload_objects(
     )  # fmt: skip
 
 
-def _times_s(result: Result) -> list[float]:
-    return list(result.ok_s) or [0.0]
-
-
-def judge_excess(excess: float, at_most: float, *, is_busy: bool) -> tuple[float | None, list[str]]:
-    """Return the share by which the least time was exceeded, or None and a note if the machine was too busy to judge.
+def judge_excess(excess: float | None, at_most: float, *, is_busy: bool) -> tuple[float | None, list[str]]:
+    """Return the share by which the least time was exceeded, or None and a note if it cannot be judged.
 
     Any disturbance adds to the least time, so a share below ``at_most`` is certain even on a busy machine.
     """
+    if excess is None:
+        return None, ["the time over the bound is not known, since not all uploads succeeded"]
     if excess > at_most and is_busy:
         return None, [f"too busy to tell: {excess:.1%} over the bound, and at most {at_most:.0%} is wanted"]
     return excess, []

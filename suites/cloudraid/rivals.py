@@ -67,14 +67,11 @@ def _measure_provider(
         stored = sum(path.stat().st_size for path in folder.glob("[0-9]/**/*") if path.is_file())
         down = experiment.run(arrival=Threads(1), on=up.files, operation=Verb.GET, store=False, detail=True)
         read_s = client_cpu_s(is_client)
-    moved_mb = up["ok"] * size_bytes / 1e6
-
-    def rate(from_s: float | None, to_s: float | None) -> float | None:
-        return None if from_s is None or to_s is None or to_s <= from_s else moved_mb / (to_s - from_s)
-
     extra = {
-        "put_mb_per_cpu": rate(began_s, wrote_s), "get_mb_per_cpu": rate(wrote_s, read_s),
-        "overhead": stored / (objects * size_bytes) if stored else None, "survives": survives, "system": provider.spec,
+        "put_mb_per_cpu": rate_per_cpu(up["ok"] * size_bytes, began_s, wrote_s),
+        "get_mb_per_cpu": rate_per_cpu(down["ok"] * size_bytes, wrote_s, read_s),
+        "overhead": stored / (up["ok"] * size_bytes) if stored and up["ok"] else None,
+        "survives": survives, "system": provider.spec,
     }  # fmt: skip
     return (up, down), extra, "payloads are also generated and compared in this process, which counts"
 
@@ -141,6 +138,13 @@ _OPENERS = dict(zip(RIVALS, (_open_raid, _open_rclone, _open_tahoe), strict=True
 
 
 # --- CPU time -----------------------------------------------------------------------------------------
+
+
+def rate_per_cpu(moved_bytes: int, from_s: float | None, to_s: float | None) -> float | None:
+    """Return the megabytes for each CPU second between two readings, or None if nothing was moved or it is unknown."""
+    if not moved_bytes or from_s is None or to_s is None or to_s <= from_s:
+        return None
+    return moved_bytes / 1e6 / (to_s - from_s)
 
 
 def client_cpu_s(is_client: Callable[[str], bool]) -> float | None:

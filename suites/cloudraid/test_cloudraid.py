@@ -31,11 +31,14 @@ from pytest_cloudbench import (
 from .measures import (
     PHASES,
     compare_losses,
+    compare_with_children,
     judge_excess,
     judge_slowdown,
+    list_durations,
     measure_placement,
     measure_stored_bytes,
-    median_times,
+    median_time_s,
+    note_failures,
     open_child,
     phases_per_operation,
     subtract_costs,
@@ -118,25 +121,21 @@ def _conclude_direction(
     experiment: Experiment, verb: str, together: Result, alone: Mapping[str, Result], array_costs: Mapping[str, Any]
 ) -> None:
     """Store one entry: the time of the array and its phases, compared with the times of its children."""
-    size_bytes = together.info["size_bytes"]
-    medians_s = {name: median(result.ok_s or [0.0]) for name, result in alone.items()}
-    best_s, best = min((taken_s, name) for name, taken_s in medians_s.items())
-    array_s = median(together.ok_s or [0.0])
     phases_s = {name: array_costs[f"{verb}_phases_s"][name] for name in PHASES if f"{verb}_phases_s" in array_costs}
+    compared = compare_with_children(together, alone)
+    durations_s, stats_of = list_durations(together, f"a {verb} of the array")
     experiment.conclude(
-        {"p50": array_s}, together.ok_s or [0.0], of=[together, *alone.values()], label=verb,
-        stats_of=f"time of a {verb} of the array",
+        {"p50": compared["array_s"]}, durations_s, of=[together, *alone.values()], label=verb, stats_of=stats_of,
         columns=(
             "direction", "array_s", "best_s", "best_child", "times_the_best", "mb_per_s",
             *(f"{name}_s" for name in phases_s), "overhead",
         ),
         extra={
-            "direction": verb, "array_s": array_s, "best_s": best_s, "best_child": best,
-            "times_the_best": array_s / best_s if best_s else None,
-            "children_s": medians_s, "mb_per_s": size_bytes / 1e6 / array_s if array_s else None, "loop": "closed",
-            "object_bytes": size_bytes, **{f"{name}_s": value for name, value in phases_s.items()},
+            "direction": verb, **compared, "loop": "closed", "object_bytes": together.info["size_bytes"],
+            **{f"{name}_s": value for name, value in phases_s.items()},
             **{name: array_costs[name] for name in ("overhead", "stored_bytes", "content_bytes")},
         },
+        notes=note_failures({"the array": together, **alone}),
     ).check()  # fmt: skip
 
 
@@ -245,7 +244,7 @@ def test_trouble(
         stats_of="time of a read with trouble",
         columns=("usual_s", "troubled_s", "slower", "worst_s", "reads_failed", "hedged", "failed", "damaged"),
         extra={
-            "usual_s": median(usual_s), "troubled_s": median(troubled_s) if troubled_s else None,
+            "usual_s": median(usual_s) if usual_s else None, "troubled_s": median(troubled_s) if troubled_s else None,
             "slower": median(troubled_s) / median(usual_s) if troubled_s and usual_s else None,
             "worst_s": max(troubled_s, default=None),
             "reads_failed": failed, "slow_s": SLOW_S if kind == "slow" else None, "loop": "closed", **ledger_counts,
@@ -321,12 +320,11 @@ def test_placement(
     at_most, is_known = pytestconfig.option.cloudbench_cloudraid_over, experiment.provider.emulated == "all"
     placement = measure_placement(experiment, payloads, array, grid)
     excess, note = judge_excess(placement.pop("over_the_bound"), at_most, is_busy=placement["is_busy"])
-    rounds_s = placement.pop("rounds_s")
+    durations_s, stats_of = placement.pop("durations")
     experiment.conclude(
-        {"p50": placement["throughput_s"], "over_the_bound": excess}, rounds_s,
-        stats_of="time of an upload by throughput",
+        {"p50": placement["throughput_s"], "over_the_bound": excess}, durations_s, stats_of=stats_of,
         columns=("throughput_s", "least_s", "over_the_bound", "equal_s", "equal_least_s", "overhead", "counts"),
-        extra={**placement, "rounds_s": rounds_s, "computed_from_table_2_s": PUBLISHED_S, "loop": "closed"},
+        extra={**placement, "computed_from_table_2_s": PUBLISHED_S, "loop": "closed"},
         published={"source": "Cloud-RAID, Table II, 10 MB; times of the splits are computed from it"},
         notes=[*(["children are emulated, with the paper's rates"] if is_known else []), *note],
         expect=[
@@ -356,11 +354,14 @@ def test_side_by_side(experiment: Experiment, payloads: Payloads, objects: int, 
             unmeasured.append(f"{name}: not measured: {measurement}")
             continue
         runs, extra, note = measurement
-        up_s, down_s = median_times(*runs)
+        up_s, down_s = map(median_time_s, runs)
+        durations_s, stats_of = list_durations(runs[0], f"an upload to {name}")
+        failures = note_failures(dict(zip(("uploads", "downloads"), runs, strict=True)))
         experiment.conclude(
-            {"p50": up_s}, runs[0].ok_s or [0.0], of=runs, label=name, stats_of=f"time of an upload to {name}",
+            {"p50": up_s}, durations_s, of=runs, label=name, stats_of=stats_of,
             columns=("system", "put_p50_s", "get_p50_s", "put_mb_per_cpu", "get_mb_per_cpu", "overhead", "survives"),
-            extra={"put_p50_s": up_s, "get_p50_s": down_s, "loop": "closed", **extra}, notes=[note, *unmeasured],
+            extra={"put_p50_s": up_s, "get_p50_s": down_s, "loop": "closed", **extra},
+            notes=[note, *failures, *unmeasured],
         )  # fmt: skip
     if unmeasured:
         experiment.report("\n".join(unmeasured))

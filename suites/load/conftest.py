@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import shlex
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import isfinite
 from pathlib import Path
@@ -48,10 +49,14 @@ def show_test(request: pytest.FixtureRequest, experiment: Experiment) -> ShowTes
     def show(source: str) -> None:
         if specs and spec != specs[0]:
             return
-        options = " ".join(f"--provider {name}" for name in specs or [spec])
-        experiment.report(f"The same as a test of your own, run by: pytest test_own.py {options}\n\n{source}")
+        experiment.report(f"The same as a test of your own, run by: {write_command(specs or [spec])}\n\n{source}")
 
     return show
+
+
+def write_command(specs: Sequence[str]) -> str:
+    """Return the command of a shell that runs a user's own test on these providers."""
+    return shlex.join(["pytest", "test_own.py", *(word for spec in specs for word in ("--provider", spec))])
 
 
 def _make_option(name: str, row: Mapping[str, str], parse: Callable[[str], Any]) -> Option:

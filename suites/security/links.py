@@ -138,7 +138,7 @@ def judge_links(urls: Sequence[str], paths: Sequence[str], again: str = "") -> R
     """Judge links in the order in which they were made. ``again`` is the link to a new file in place of the first."""
     tokens = _cut_tokens(urls)
     bits = sum(_bits_at(characters) for characters in zip(*tokens, strict=True)) if tokens else 0.0
-    evidence = [f"{len(urls)} links differ in at most {bits:.0f} bits"]
+    evidence = [f"{len(urls)} links differ in at most {bits:.0f} bits"] if tokens else []
     if len({*urls}) < len(urls):
         return no("different files have the same link", evidence)
     if not tokens:

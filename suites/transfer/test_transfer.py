@@ -126,9 +126,10 @@ def _conclude_direction(
     notes = list(wire_notes)
     columns: tuple[str, ...] = GET_COLUMNS if verb is Verb.GET else PUT_COLUMNS
     if wire_seen is not None:
-        metrics |= _compute_overhead(wire_seen, repeated["ok"], size_bytes, repeated["requests_per_op"])
+        overhead, why_unknown = compute_overhead(wire_seen, repeated, size_bytes)
+        metrics |= overhead
         columns += WIRE_COLUMNS
-        notes += [f"bytes on the wire are not known: {wire_seen.why}"] if wire_seen.why else []
+        notes += [f"bytes on the wire are not known: {why_unknown}"] if why_unknown else []
     if first["ok"] < files:
         notes.append(f"{files - first['ok']} of {files} transfers ({verb.value}) failed and are not counted")
     return experiment.conclude(
@@ -160,17 +161,19 @@ def _count_carried(first: Result, repeated: Result, wire_seen: WireSeen | None) 
     }
 
 
-def _compute_overhead(
-    wire_seen: WireSeen, transfers: int, size_bytes: int, requests_per_op: float | None
-) -> dict[str, float | None]:
-    """Compare bytes on the wire, in both directions, with those of the payload."""
+def compute_overhead(wire_seen: WireSeen, result: Result, size_bytes: int) -> tuple[dict[str, float | None], str]:
+    """Compare bytes on the wire, in both directions, with those of the payload. Return also why that is unknown."""
+    transfers, requests_per_op = result["ok"], result["requests_per_op"]
     if wire_seen.bytes is None or not transfers:
-        return dict.fromkeys(WIRE_COLUMNS)
+        return dict.fromkeys(WIRE_COLUMNS), wire_seen.why or "no captured transfer succeeded"
+    if failed := result["ops"] - transfers:
+        why = f"{failed} of {result['ops']} captured transfers failed, and their bytes cannot be told from the others"
+        return dict.fromkeys(WIRE_COLUMNS), why
     extra_bytes = wire_seen.bytes - transfers * size_bytes
     return {
         "wire_ratio": wire_seen.bytes / (transfers * size_bytes), "extra_bytes_per_op": round(extra_bytes / transfers),
         "extra_bytes_per_request": round(extra_bytes / (transfers * requests_per_op)) if requests_per_op else None,
-    }  # fmt: skip
+    }, wire_seen.why  # fmt: skip
 
 
 def test_parts(experiment: Experiment, payloads: Payloads, part_mib: int, grid: str) -> None:
@@ -197,7 +200,8 @@ def test_parts(experiment: Experiment, payloads: Payloads, part_mib: int, grid: 
     experiment.conclude(
         metrics, ok_s or [result["elapsed"] or 0.0], columns=PUT_COLUMNS,
         stats_of="time of an upload in parts" if ok_s else "elapsed time: no upload succeeded",
-        extra={"files": result["ok"], "size_bytes": size_bytes, "part_bytes": part_bytes},
+        extra={"files": result["ok"], "size_bytes": size_bytes, "part_bytes": part_bytes,
+               "parts": -(-size_bytes // part_bytes)},
         notes=[f"parts have {part_bytes:,} bytes, a multiple of {step_bytes:,}"] if part_bytes < part_mib * MIB else [],
         spread={"service_p50": ok_s, "throughput": rates},
     ).check()  # fmt: skip

@@ -54,6 +54,16 @@ def test_each_host_has_a_line_to_this_machine(folder: Path, capsys: pytest.Captu
     assert line["up"]["bytes_per_s"] > 0 < line["down"]["bytes_per_s"]
 
 
+def test_host_whose_python_prints_at_its_start_is_not_measured(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    noisy = folder / "noisy"
+    noisy.write_text(f'#!/bin/sh\necho welcome to this host\nexec {sys.executable} "$@"\n', "utf-8")
+    noisy.chmod(0o755)
+    assert main(["line", write_hosts(folder, near=f'{HERE}\npython = "{noisy}"'), *FEW]) == 1
+    assert capsys.readouterr().out.startswith("near: not measured: its Python prints something else at its start\n")
+
+
 def test_a_service_that_is_reached_through_the_connection_has_no_round_trip(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

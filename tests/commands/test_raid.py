@@ -172,6 +172,16 @@ def test_replace_writes_the_file_and_fills_the_new_child(arrays: Arrays, capsys:
     capsys.readouterr()
 
 
+def test_replace_writes_to_the_file_that_a_symbolic_link_leads_to(arrays: Arrays) -> None:
+    real = arrays.file.rename(arrays.folder / "real.toml")
+    arrays.file.symlink_to(real)
+    new = f"folder:{arrays.folder}/new"
+    make_folders(arrays.folder, [new])
+    assert arrays.run("replace", "2", new) == 0
+    assert arrays.file.is_symlink()
+    assert new in real.read_text("utf-8")
+
+
 def test_replace_keeps_the_line_endings_of_the_file(arrays: Arrays) -> None:
     arrays.file.write_bytes(arrays.file.read_bytes().replace(b"\n", b"\r\n"))
     before, new = arrays.file.read_bytes(), f"folder:{arrays.folder}/new"

@@ -19,7 +19,8 @@ FOLDERS = ("", "/x", "/x/y")
 
 
 @pytest.mark.parametrize("rounds", [60, pytest.param(625, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", ["s3", "webdav"])
+# rclone's S3 server loses puts if the system keeps it waiting in the middle of one: see the comment in its recipe.
+@pytest.mark.parametrize("name", [pytest.param("s3", marks=pytest.mark.truth), "webdav"])
 def test_simultaneous_first_puts_all_succeed(name: str, rounds: int) -> None:
     """In each round all threads put into one new folder at the same moment. The long run has 10,000 puts."""
     target = load_recipe(name).target

@@ -261,6 +261,19 @@ def test_nothing_heavy_is_imported_for_the_environment() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
+def test_symbolic_link_to_the_file_stays_one(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "dotfiles" / "mine.toml"
+    elsewhere.parent.mkdir()
+    elsewhere.write_text('[box]\nrefresh_token = "former"\n')
+    elsewhere.chmod(0o600)
+    path = credentials.credentials_path()
+    path.symlink_to(elsewhere)
+    credentials.store(ProviderAccount.named("dropbox"), {"access_token": "new"})
+    assert path.is_symlink()
+    assert "former" in elsewhere.read_text()
+    assert load(ProviderAccount.named("dropbox")) == {"access_token": "new"}
+
+
 def test_reader_during_store_sees_former_or_new_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     """This includes the moment before the file is replaced."""
     credentials.store(ProviderAccount.named("dropbox"), {"access_token": "former"})

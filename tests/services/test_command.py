@@ -103,6 +103,17 @@ def test_a_missing_program_is_reported_in_one_line(tmp_path: Path) -> None:
     )
 
 
+def test_a_folder_that_cannot_be_made_is_reported_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    service = CommandService(tiny_recipe(folders=("bench", "x" * 300)))
+    with pytest.raises(ServiceError, match=r"^the server tiny did not start: .*x: File name too long$"):
+        service.start()
+    service.stop()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_killed_server_is_reported(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with CommandService(tiny_recipe(), log_path=log) as service:
@@ -168,23 +179,43 @@ def test_the_server_ends_when_its_owner_or_guard_is_killed(tmp_path: Path, kille
     assert not Path(match[2]).exists()
 
 
+DAEMON = program("""
+    import os, socket, subprocess, sys
+    stray = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True)
+    print("daemon", os.getpid(), "stray", stray.pid, flush=True)
+    listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+    while True:
+        listener.accept()[0].close()
+""")
+"""A server with a process in a session of its own."""
+
+
+def read_daemon_pids(log: Path) -> tuple[int, int]:
+    match = re.search(r"daemon (\d+) stray (\d+)", log.read_text())
+    assert match is not None
+    return int(match[1]), int(match[2])
+
+
 @LINUX
 def test_orphans_of_a_server_end_with_it(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    daemon = program("""
-        import os, socket, subprocess, sys
-        stray = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True)
-        print("stray", stray.pid, flush=True)
-        listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
-        while True:
-            listener.accept()[0].close()
-    """)
-    with CommandService(tiny_recipe(command=daemon), log_path=log) as service:
+    with CommandService(tiny_recipe(command=DAEMON), log_path=tmp_path / "log") as service:
         service.start()
-        match = re.search(r"stray (\d+)", log.read_text())
-        assert match is not None
-        assert psutil.pid_exists(int(match[1]))
-    assert has_ended(int(match[1]))
+        _, stray = read_daemon_pids(tmp_path / "log")
+        assert psutil.pid_exists(stray)
+    assert has_ended(stray)
+
+
+@LINUX
+def test_orphans_of_a_stopped_server_end_with_it(tmp_path: Path) -> None:
+    with CommandService(tiny_recipe(command=DAEMON), log_path=tmp_path / "log") as service:
+        service.start()
+        server, stray = read_daemon_pids(tmp_path / "log")
+        os.kill(server, signal.SIGSTOP)
+        service.watch(0.5)
+        service.child.wait(HANG_S)
+        assert service.exit_reason() == "it did not answer for 0.5 s and was ended"
+        assert has_ended(server)
+        assert has_ended(stray)
 
 
 def test_the_environment_of_a_server_hides_the_user_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

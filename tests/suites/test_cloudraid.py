@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pytest_cloudbench import Result
 from pytest_cloudbench.emulators.profile import find_profile
 from pytest_cloudbench.raid import config
 from pytest_cloudbench.raid.coding.availability import chance_of_at_least
@@ -19,10 +20,16 @@ from suites.cloudraid.measures import (
     LEARNING_BYTES,
     PLACED_BYTES,
     compare_losses,
+    compare_with_bound,
+    compare_with_children,
     judge_excess,
     judge_slowdown,
+    least_time_s,
+    list_durations,
     median_interval,
+    note_failures,
 )
+from suites.cloudraid.rivals import rate_per_cpu
 from tests.fleet.harness import FOLDER, FinishedRun, Lab, lab_in
 from tests.provider_folders import make_folders
 from tests.truths import Truths
@@ -199,6 +206,56 @@ def test_only_a_busy_machine_leaves_open_whether_the_bound_was_kept() -> None:
     assert judge_excess(0.11, 0.1, is_busy=False) == (0.11, [])
     over, (note,) = judge_excess(0.11, 0.1, is_busy=True)
     assert (over, note) == (None, "too busy to tell: 11.0% over the bound, and at most 10% is wanted")
+
+
+def make_result(*times_s: float, failed: int = 0) -> Result:
+    """Return the result of operations that took so long, and of some that failed at once."""
+    outcomes = ["ok"] * len(times_s) + ["failed"] * failed
+    info = {"ops": len(outcomes), "ok": len(times_s), "elapsed": 0.5, "size_bytes": 4_000_000}
+    return Result(info, ops={"service_s": [*times_s, *[0.001] * failed], "outcome": outcomes})
+
+
+def test_child_of_which_all_operations_failed_is_not_the_best() -> None:
+    compared = compare_with_children(make_result(2.0), {"a": make_result(failed=3), "b": make_result(4.0)})
+    assert compared == {
+        "array_s": 2.0, "best_s": 4.0, "best_child": "b", "children_s": {"a": None, "b": 4.0},
+        "times_the_best": 0.5, "mb_per_s": 2.0,
+    }  # fmt: skip
+
+
+def test_time_is_unknown_where_no_operation_succeeded() -> None:
+    failed = make_result(failed=3)
+    compared = compare_with_children(failed, {"a": failed})
+    assert compared["children_s"] == {"a": None}
+    assert {value for name, value in compared.items() if name != "children_s"} == {None}
+    assert note_failures({"a": failed, "b": make_result(1.0, failed=1)}) == [
+        "a: not known, since all 3 operations failed"
+    ]
+    assert list_durations(failed, "a put") == ([0.5], "elapsed time: no operation succeeded")
+    assert list_durations(make_result(1.0, failed=1), "a put") == ([1.0], "time of a put")
+
+
+def test_the_time_over_the_bound_is_that_of_uploads_which_all_succeeded() -> None:
+    assert compare_with_bound(make_result(1.0, 2.0, 3.0), 1.6)["over_the_bound"] == pytest.approx(0.25)
+    partly = compare_with_bound(make_result(2.0, failed=1), 1.6)
+    assert (partly["throughput_s"], partly["over_the_bound"]) == (2.0, None)
+    none = compare_with_bound(make_result(failed=3), 1.6)
+    assert (none["throughput_s"], none["over_the_bound"]) == (None, None)
+    assert judge_excess(None, 0.1, is_busy=True) == (
+        None, ["the time over the bound is not known, since not all uploads succeeded"]
+    )  # fmt: skip
+
+
+def test_least_time_is_unknown_with_too_few_known_rates() -> None:
+    assert least_time_s([1e6, 1e6, 0.0], 1) == pytest.approx(PLACED_BYTES / 1e6)
+    assert least_time_s([1e6, 0.0, 0.0], 1) is None
+    assert compare_with_bound(make_result(1.0), None)["over_the_bound"] is None
+
+
+def test_cpu_time_in_which_nothing_was_moved_gives_no_rate() -> None:
+    assert rate_per_cpu(3_000_000, 1.0, 2.5) == 2.0
+    assert rate_per_cpu(0, 1.0, 2.5) is None
+    assert rate_per_cpu(3_000_000, None, 2.5) is None
 
 
 def test_the_children_are_those_of_tables_2_and_3() -> None:

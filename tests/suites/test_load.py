@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench import Verb
-from suites.load.conftest import parse_mix, parse_rate, parse_size
+from suites.load.conftest import parse_mix, parse_rate, parse_size, write_command
 from tests.limits import HANG_S
 
 FACTS = ("ops", "size_bytes", "arrival", "sensors", "for_s", "operation", "loop", "payload")
@@ -195,3 +196,10 @@ def test_mixes() -> None:
             parse_mix(text)
     with pytest.raises(ValueError, match="get is given twice"):
         parse_mix("put=25,get=50,get=25")
+
+
+def test_command_of_the_same_test_gives_each_spec_as_one_word() -> None:
+    specs = ["s3:bench?a=1&b=2", "folder:/tmp/my (old) files"]
+    assert shlex.split(write_command(specs)) == [
+        "pytest", "test_own.py", "--provider", specs[0], "--provider", specs[1]
+    ]  # fmt: skip

@@ -137,6 +137,11 @@ def test_a_link_that_follows_from_the_path_is_found() -> None:
     assert links.judge_links(urls, PATHS, urls[0]).answer == "no"
 
 
+def test_links_of_different_lengths_are_no_evidence() -> None:
+    ruling = links.judge_links(["https://x/a1", "https://x/a12"], ["/a", "/b"])
+    assert (ruling.answer, ruling.evidence) == ("unknown", ())
+
+
 def test_links_of_an_emulator_are_not_guessable(dropbox: Inquiry) -> None:
     assert links.ask_guessable(dropbox).answer == "yes"
 

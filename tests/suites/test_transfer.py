@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_cloudbench import Curve, Result, WireSeen
 from pytest_cloudbench.net.capture import CaptureUnavailable, check
+from suites.transfer import CLOUDBENCH_SUITE
+from suites.transfer.test_transfer import WIRE_COLUMNS, compute_overhead
 from tests.fleet.harness import FOLDER, Lab
 from tests.truths import Truths
 
@@ -54,6 +57,11 @@ def test_parts_are_counted(lab: Lab, spec: str, expected: dict[int, int]) -> Non
         entry["params"]["part_mib"]: entry["extra_info"]["requests_per_op"] for entry in run.document["benchmarks"]
     }
     assert counts == expected
+    parts = {8: 4 if "onedrive" in spec else 3, 16: 2}
+    curves = [figure for figure in CLOUDBENCH_SUITE.figures if isinstance(figure, Curve)]
+    [curve] = [figure for figure in curves if figure.test == "test_parts"]
+    drawn = {entry["params"]["part_mib"]: entry["extra_info"].get(curve.x) for entry in run.document["benchmarks"]}
+    assert drawn == parts
     notes = run.lines_with("note: parts have 8,192,000 bytes, a multiple of 327,680")
     assert bool(notes) == ("onedrive" in spec)
 
@@ -92,3 +100,14 @@ def test_bytes_on_the_wire_are_those_of_the_file_and_a_little_more(lab: Lab) -> 
         assert info["size_bytes"] < info["wire_bytes_per_op"] < info["wire_bytes"] / info["files"]
         assert 200 < info["extra_bytes_per_request"] < 0.3 * info["size_bytes"]
     assert not list(lab.folder.rglob("*.pcapng")), "they are not kept"
+
+
+def test_bytes_of_failed_transfers_leave_the_overhead_unknown() -> None:
+    seen = WireSeen(bytes=3300, packets=9, unique_bytes=None, why="")
+    info = {"ops": 3, "ok": 3, "requests_per_op": 1}
+    assert compute_overhead(seen, Result(info), 1000) == (
+        {"wire_ratio": 1.1, "extra_bytes_per_op": 100, "extra_bytes_per_request": 100}, ""
+    )  # fmt: skip
+    assert compute_overhead(seen, Result({**info, "ok": 2}), 1000) == (
+        dict.fromkeys(WIRE_COLUMNS), "1 of 3 captured transfers failed, and their bytes cannot be told from the others"
+    )  # fmt: skip

@@ -281,8 +281,10 @@ def _write_array_file(path: Path, text: str) -> None:
     from pytest_cloudbench import providers
     from pytest_cloudbench.support.opening import write_whole
 
+    target = path.resolve()  # a user's symbolic link stays one
+
     def write(content: str) -> None:
-        write_whole(path, lambda file: file.write(content.encode()), is_durable=True, keeps_mode=True)
+        write_whole(target, lambda file: file.write(content.encode()), is_durable=True, keeps_mode=True)
 
     old = _read_array_file(path)
     write(text)

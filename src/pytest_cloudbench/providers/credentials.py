@@ -340,8 +340,9 @@ def _write(path: Path, tables: Mapping[str, Any]) -> None:
             raise CredentialsError(f"{path}: [{name}]: expected a table of texts; correct it first")
         lines += [f"[{_quoted(name)}]", *(f"{_quoted(key)} = {_quoted(value)}" for key, value in table.items()), ""]
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        opening.write_whole(path, lambda file: file.write("\n".join(lines).encode()), mode=0o600)
+        target = path.resolve()  # a user's symbolic link stays one
+        target.parent.mkdir(parents=True, exist_ok=True)
+        opening.write_whole(target, lambda file: file.write("\n".join(lines).encode()), mode=0o600)
     except OSError as error:
         raise CredentialsError(f"{path}: cannot be written: {error.strerror}") from error
 

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from msgspec import field
 
 from pytest_cloudbench.drivers.egress import egress_of
+from pytest_cloudbench.fleet.hosts.connection import PRINTS_AT_START
 from pytest_cloudbench.fleet.messages import Message, decode_plain, encode
 from pytest_cloudbench.model import CloudbenchError, FleetError
 from pytest_cloudbench.net.access_line import measure_round_trips, measure_transfer
@@ -38,7 +39,7 @@ _PROGRAM = "from pytest_cloudbench.providers import line; line.main()"
 _LENGTH = struct.Struct(">Q")
 _PORTS = {"http": 80, "sftp": 22}
 _PIECE_BYTES = 1 << 16
-_UP, _DOWN, _PING = b"U", b"D", b"?"
+_UP, _DOWN, _PING, _DONE = b"U", b"D", b"?", b"!"
 
 
 class LineRequest(Message, frozen=True):
@@ -169,7 +170,7 @@ def main() -> None:
                 _write_all(sink, size_bytes)
                 continue
             _read_exactly(size_bytes)
-        os.write(sink, b"!")
+        os.write(sink, _DONE)
 
 
 def _read_exactly(size_bytes: int) -> bytes:
@@ -213,10 +214,14 @@ def measure_host(connection: HostConnection, request: LineRequest) -> AccessLine
 def _over_connection(stream: HostStream, request: LineRequest) -> AccessLine:
     """Measure the connection to a host itself. Up is from the host to this machine."""
 
+    def expect_done() -> None:
+        if stream.read(1) != _DONE:
+            raise FleetError(PRINTS_AT_START)
+
     def ping() -> float:
         begun_ns = now_ns()
         stream.write(_PING)
-        stream.read(1)
+        expect_done()
         return (now_ns() - begun_ns) / 1e9
 
     def move_up(size_bytes: int) -> int:
@@ -225,7 +230,7 @@ def _over_connection(stream: HostStream, request: LineRequest) -> AccessLine:
 
     def move_down(size_bytes: int) -> int:
         stream.write(_DOWN + _LENGTH.pack(size_bytes) + os.urandom(size_bytes))
-        stream.read(1)
+        expect_done()
         return size_bytes
 
     ping()  # the program may still be starting

@@ -33,6 +33,7 @@ class Child:
         log_path: the file to append its error output to, by default an unnamed temporary file.
         env: its whole environment, or None for that of this process.
         cwd: its current folder.
+        ends_others: whether it ends what it has started on SIGTERM, for which it gets a moment before it is killed.
 
     Raises OSError if it cannot be started or the log cannot be written.
     """
@@ -44,7 +45,9 @@ class Child:
         log_path: Path | None = None,
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
+        ends_others: bool = False,
     ) -> None:
+        self._ends_others = ends_others
         self._log = _ErrorLog(log_path)
         try:
             self._process = subprocess.Popen(
@@ -123,6 +126,10 @@ class Child:
         """Kill the process, so that ``exit_reason`` returns ``reason``."""
         if self.alive():
             self._reason = self._reason or reason
+            if self._ends_others:
+                self._process.terminate()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(_STOP_S)
             self._process.kill()
 
     def stop(self) -> None:

@@ -223,8 +223,6 @@ class CommandService(ChildService):
             "{folder}": folder, "{secret}": secrets.token_hex(24),
             "{python}": sys.executable, "{here}": recipe.here,
         }  # fmt: skip
-        for name in recipe.folders:
-            Path(folder, name).mkdir(parents=True, exist_ok=True)
         request = {
             "argv": [_fill_placeholders(argument, values) for argument in recipe.command],
             "folder": folder,
@@ -236,7 +234,15 @@ class CommandService(ChildService):
             "PATH": search_path(), "HOME": folder, "TMPDIR": folder, "LANG": "C.UTF-8",
             **{name: _fill_placeholders(value, values) for name, value in recipe.environment.items()},
         }  # fmt: skip
-        child = Child([sys.executable, "-I", "-S", _GUARD], log_path=self._log_path, env=environment)
+        guard = [sys.executable, "-I", "-S", _GUARD]
+        try:
+            for name in recipe.folders:
+                Path(folder, name).mkdir(parents=True, exist_ok=True)
+            child = Child(guard, log_path=self._log_path, env=environment, ends_others=True)
+        except OSError as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            reason = f"{error.filename or folder}: {error.strerror or error}"
+            raise ServiceError(f"{self.display_name} did not start: {reason}") from error
         endpoint = Endpoint(
             {role: _fill_placeholders(url, values) for role, url in recipe.urls.items()},
             {name: _fill_placeholders(value, values) for name, value in recipe.credentials.items()},

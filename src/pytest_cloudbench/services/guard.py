@@ -4,7 +4,8 @@ This file is run by its path and cannot import the package. The first line on st
 because other users can read arguments. Its keys are ``argv``, ``folder`` (the server's current folder, removed at the
 end), ``port``, ``ready`` (part of the line that the server prints when it accepts requests, or empty: it is ready once
 it listens) and ``setup`` (a command to run then). One line on stdout says that the server is ready. When stdin ends,
-because the owner has died or closed it, the server is ended. The exit status is the server's.
+because the owner has died or closed it, the server is ended; on SIGTERM it is killed, because it no longer answers. In
+both cases all that it has started ends as well. The exit status is the server's.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ def main() -> int:
         shutil.rmtree(request["folder"], ignore_errors=True)
         return 127
     ended = threading.Event()
+    signal.signal(signal.SIGTERM, lambda number, frame: _kill_server(process, ended))
     threading.Thread(target=_end_with_stdin, args=(process, ended), daemon=True).start()
     follow = threading.Thread(
         target=_follow_output if request["ready"] else _wait_for_port, args=(process, request, ended), daemon=True
@@ -120,6 +122,13 @@ def _end_with_stdin(process: subprocess.Popen[bytes], ended: threading.Event) ->
             with contextlib.suppress(OSError):
                 os.kill(process.pid, number)
         ended.wait(_STOP_S)
+
+
+def _kill_server(process: subprocess.Popen[bytes], ended: threading.Event) -> None:
+    """Kill the server, also one that is stopped and would not act on another signal. ``main`` then ends the others."""
+    if not ended.is_set():
+        with contextlib.suppress(OSError):
+            os.kill(process.pid, signal.SIGKILL)
 
 
 def _adopt_orphans() -> Callable[[], Any] | None:

@@ -111,6 +111,15 @@ def test_a_table_that_cannot_be_read_ends_the_session_in_one_line(lab: Lab, opti
     assert run.lines_with("ERROR: hosts.toml: No such file or directory")
 
 
+def test_a_project_that_is_too_large_for_hosts_ends_the_session_in_one_line(lab: Lab, options: tuple[str, ...]) -> None:
+    lab.write(TESTS).write(describe_hosts(HERE), "hosts.toml")
+    lab.write("from pytest_cloudbench.fleet.hosts import travel\ntravel._MOST_BYTES = 10", "conftest.py")
+    run = lab.run(*options)
+    assert run.status == pytest.ExitCode.USAGE_ERROR
+    assert run.lines_with(f"ERROR: the tests below {lab.folder} are larger than 0 MiB, too large to be sent to other")
+    assert "INTERNALERROR" not in run.text
+
+
 @pytest.mark.slow
 def test_a_killed_host_loses_at_most_its_last_second(lab: Lab, options: tuple[str, ...]) -> None:
     lab.write(TESTS).write(describe_hosts(HERE, HERE), "hosts.toml")
@@ -226,6 +235,31 @@ def test_paths_of_the_controller_become_those_of_a_host(lab: Lab, options: tuple
     run = lab.run(*options, f"{path}", "-k", "second", f"--rootdir={lab.folder}", env=temporary(lab))
     assert run.status == 0, run.text
     assert "warnings" not in run.counts(), run.text
+    assert run.counts()["passed"] == 1
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("second/tests/test_it.py::test_second",),
+        ("second/tests", "-k", "second", "-c", "second/own.ini"),
+        ("second/tests", "-k", "second", "--config-file=second/own.ini"),
+        ("./second/../second", "-k", "second", "--rootdir=second"),
+        ("second", "-k", "second"),
+    ],
+)
+def test_relative_paths_from_above_the_project_lead_to_the_same_files_on_a_host(
+    lab: Lab, options: tuple[str, ...], args: tuple[str, ...]
+) -> None:
+    tests = lab.folder / "second" / "tests"  # a name that is an expression, too
+    tests.mkdir(parents=True)
+    for name in ("pytest.ini", "own.ini"):
+        (tests.parent / name).write_text("[pytest]\n")
+    lab.write(textwrap.dedent(TESTS), "second/tests/test_it.py").write(describe_hosts(HERE), "hosts.toml")
+    # In one word, because pytest takes a file in a word of its own for an argument, and looks for the root above both.
+    run = lab.run(*options[:2], "--cloudbench-hosts=hosts.toml", *args, env=temporary(lab))
+    assert run.status == 0, run.text
+    assert run.lines_with(f"rootdir: {lab.folder}/second")
     assert run.counts()["passed"] == 1
 
 

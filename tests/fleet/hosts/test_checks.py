@@ -86,6 +86,20 @@ def test_a_host_with_other_code_is_not_ready(tmp_path: Path, capsys: pytest.Capt
     assert other.endswith("install the same")
 
 
+@pytest.mark.parametrize("greeting", ["welcome", "5"])
+def test_a_host_whose_python_prints_at_its_start_is_not_ready(
+    greeting: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    noisy = tmp_path / "noisy"
+    noisy.write_text(f'#!/bin/sh\necho {greeting}\nexec {sys.executable} "$@"\n', "utf-8")
+    noisy.chmod(0o755)
+    status, text = check(tmp_path, capsys, f'{HERE}\npython = "{noisy}"', HERE)
+    not_ready, ready = text.splitlines()
+    assert status == 1
+    assert not_ready == ("host1: not ready: its Python prints something else at its start: let it print nothing there")
+    assert ready.startswith("host2: ready: ")
+
+
 def test_a_host_without_the_package_is_not_ready(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bare = tmp_path / "bare"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -I "$@"\n', "utf-8")

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import io
+import os
 import tarfile
 from pathlib import Path
 
+import pytest
+
 from pytest_cloudbench.fleet.hosts.travel import pack_files
+from pytest_cloudbench.model import UsageError
 
 
 def test_links_are_sent_as_the_files_that_they_lead_to(tmp_path: Path) -> None:
@@ -28,3 +32,12 @@ def test_links_are_sent_as_the_files_that_they_lead_to(tmp_path: Path) -> None:
         assert {name: file and file.read() for name, file in files.items()} == {
             "test_it.py": b"test", "same.py": b"test", "near.py": b"test", "far.csv": b"shared", "up.csv": b"shared",
         }  # fmt: skip
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="needs a user without rights: root reads all files")
+def test_unreadable_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "test_it.py"
+    path.touch(mode=0)
+    with pytest.raises(UsageError) as caught:
+        pack_files(tmp_path)
+    assert str(caught.value) == f"{path}: Permission denied"

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from pytest_cloudbench import __version__
-from pytest_cloudbench.fleet.hosts.connection import HostConnection, HostStream, read_line
+from pytest_cloudbench.fleet.hosts.connection import PRINTS_AT_START, HostConnection, HostStream, read_line
 from pytest_cloudbench.fleet.hosts.probe import digest_code
 from pytest_cloudbench.fleet.hosts.table import Host
 from pytest_cloudbench.fleet.offsets import measure_offset
@@ -58,11 +59,13 @@ def _ask(connection: HostConnection, host: Host) -> Checked:
     stream = connection.add_stream(1, None)
     connection.start(stream, _PROBE)
     try:
-        answer = json.loads(read_line(stream))
+        answer = _read_answer(stream)
         offset = measure_offset(lambda: _read_clock(stream), time.time_ns)
-    except EOFError:
+    except ValueError:
+        return Checked(host, False, f"{PRINTS_AT_START}: let it print nothing there")
+    except (EOFError, OSError):
         connection.close()  # so that all that the host has written is here
-        reason = connection.lost_because or connection.last_line()
+        reason = connection.lost_because or connection.last_line() or "ended without an answer"
         return Checked(
             host, False, f"{reason}: run cloudbench hosts install, or install pytest-cloudbench {__version__} there"
         )
@@ -84,6 +87,14 @@ def _ask(connection: HostConnection, host: Host) -> Checked:
     return Checked(
         host, True, f"Python {about['python']}, {about['cores']} cores{memory}, {clock}, {host.agents} agents"
     )
+
+
+def _read_answer(stream: HostStream) -> dict[str, Any]:
+    """Return what the probe says. Raises ValueError if it is something else."""
+    answer = json.loads(read_line(stream))
+    if not isinstance(answer, dict):
+        raise ValueError(f"expected a table, not {answer!r}")
+    return answer
 
 
 def _read_clock(stream: HostStream) -> int:

@@ -19,6 +19,9 @@ from pytest_cloudbench.fleet.hosts.carrier import Carrier
 from pytest_cloudbench.fleet.hosts.table import Host
 from pytest_cloudbench.model import FleetError
 
+PRINTS_AT_START = "its Python prints something else at its start"
+"""The reason why a program on a host cannot be understood."""
+
 _READ_BYTES = 1 << 16
 _MOST_NOISE_BYTES = 1 << 16
 """What a login shell may write before the relay begins."""

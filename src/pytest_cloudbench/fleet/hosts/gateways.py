@@ -10,7 +10,7 @@ import base64
 import inspect
 import os
 from collections.abc import Callable, Generator, Sequence
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,36 +31,38 @@ if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
 _HOSTS = pytest.StashKey[list[Host]]()
+_ARCHIVE = pytest.StashKey[bytes]()
 _LOST_EVENT = "cloudbench_host_lost"
-_PATHS_KEY = "cloudbench_paths"
+_ARGS_KEY = "cloudbench_args"
 
 _WORKER = """
 receive = channel.receive
 
 def receive_here():
     del channel.receive
-    workerinput, args, options, _sys_path = receive()
+    workerinput, _args, options, _sys_path = receive()
     options.pop("basetemp", None)
-    paths = workerinput.pop({paths_key!r})
-    return workerinput, [paths.get(arg, arg) for arg in args], options, None
+    return workerinput, workerinput.pop({args_key!r}), options, None
 
 channel.receive = receive_here
 """
-"""The code that precedes xdist's own in a worker on another host. It replaces the controller's paths by the host's."""
+"""The code that precedes xdist's own in a worker on another host. It replaces the arguments by those for the host."""
 
 
 def plan_agents(config: pytest.Config, table: str) -> None:
     """Have xdist start the agents of a table's hosts, beside those of ``-n`` and ``--tx``.
 
-    Raises pytest.UsageError (one line, exit status 4) for a table that cannot be read.
+    Raises pytest.UsageError (one line, exit status 4) for a table that cannot be read, or tests that cannot be sent.
     """
     option = config.option
     try:
         hosts = read_hosts(Path(table))
+        if option.collectonly:
+            return
+        # Now, because pytest reports a usage error as one only before it has started anything.
+        config.stash[_ARCHIVE] = travel.pack_files(config.rootpath, [config.inipath] if config.inipath else [])
     except UsageError as error:
         raise pytest.UsageError(str(error)) from None
-    if option.collectonly:
-        return
     config.stash[_HOSTS] = hosts
     option.tx = [*option.tx, *(f"{host.agents}*{_tx_spec(host)}" for host in hosts)]
     option.dist = "load" if option.dist == "no" else option.dist
@@ -113,11 +115,9 @@ class HostAgents:
         self._open()
 
     def _open(self) -> None:
-        config = self._config
-        archive = travel.pack_files(config.rootpath, [config.inipath] if config.inipath else [])
         for connection in self._connections.values():
             connection.open()
-            connection.send(streams.FILES, archive)
+            connection.send(streams.FILES, self._config.stash[_ARCHIVE])
             connection.send(streams.FILES, b"")
 
     def list_hosts(self) -> list[tuple[Host, str]]:
@@ -133,7 +133,7 @@ class HostAgents:
         if self._is_on_host:
             node.workerinput[FACTS_KEY]["host"] = ""
             self._start(node)
-            node.workerinput[_PATHS_KEY] = self._map_paths()
+            node.workerinput[_ARGS_KEY] = self._map_arguments()
 
     def pytest_xdist_getremotemodule(self) -> Any:
         """Return the code for a worker on another host."""
@@ -142,7 +142,7 @@ class HostAgents:
         from xdist import remote
 
         own = WORKER.format(source=inspect.getsource(remote), path=remote.__file__)
-        return _WORKER.format(paths_key=_PATHS_KEY) + own
+        return _WORKER.format(args_key=_ARGS_KEY) + own
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # around the end of the workers
     def pytest_sessionfinish(self) -> Generator[None, None, None]:
@@ -195,9 +195,7 @@ class HostAgents:
         is_first = shared.is_empty
         request = [worker, shared.add(node.workerinput)]
         if is_first and connection.host.agents > 1 and self._config.option.cloudbench_start != "spawn":
-            paths = self._map_paths()
-            args = [paths.get(str(arg), str(arg)) for arg in self._config.invocation_params.args]
-            content = base64.b64encode(shared.pack(args, None)).decode()
+            content = base64.b64encode(shared.pack(self._map_arguments(), None)).decode()
             warm = self._describe_start(connection, RUN_MODULE, self._program)
             connection.command(warm={"content": content, **warm})
         agent = self._describe_start(connection, INTERPRETER.format(worker))
@@ -216,23 +214,30 @@ class HostAgents:
         folder = os.path.relpath(Path(self._config.invocation_params.dir), self._config.rootpath)
         return "." if folder.startswith("..") else folder
 
-    def _map_paths(self) -> dict[str, str]:
-        """Return the path on a host for each absolute path: of arguments, root directory and configuration file.
+    def _map_arguments(self) -> list[str]:
+        """Return the arguments for pytest on a host: those of this one, with each path replaced by the host's."""
+        paths = self._map_paths()
+        args = [str(arg) for arg in self._config.invocation_params.args]
+        # An expression after -k or -m may read like a path.
+        return [arg if before in ("-k", "-m") else paths.get(arg, arg) for before, arg in pairwise(["", *args])]
 
-        The paths on a host are relative to the folder that agents run in.
+    def _map_paths(self) -> dict[str, str]:
+        """Return a host's path for each argument that leads below the root directory, also as part of an option.
+
+        Paths on a host are relative to the folder that agents run in.
         """
-        config = self._config
-        root = config.rootpath
+        config, option = self._config, self._config.option
+        called_in, root = Path(config.invocation_params.dir), config.rootpath
         start = root / self._find_folder()
-        paths = [*config.args, str(root), *([str(config.inipath)] if config.inipath else [])]
-        relative_paths = {
-            path: os.path.relpath(path, start)
-            for path in paths
-            if os.path.isabs(path) and Path(path).is_relative_to(root)
-        }
-        return relative_paths | {
-            f"--rootdir={path}": f"--rootdir={relative_path}" for path, relative_path in relative_paths.items()
-        }
+        paths = {}
+        for arg in (*config.args, str(root), str(config.inipath or root), option.rootdir, option.inifilename):
+            name, colons, test = (arg or "").partition("::")
+            path = os.path.normpath(called_in / name)
+            is_module = option.pyargs and os.sep not in name
+            if name and not is_module and Path(path).is_relative_to(root):
+                paths[arg] = f"{os.path.relpath(path, start)}{colons}{test}"
+        options = ("--rootdir=", "--config-file=", "-c")
+        return paths | {f"{name}{arg}": f"{name}{path}" for arg, path in paths.items() for name in options}
 
     def _end_worker(self, node: WorkerController, error: object | None) -> None:
         """Do what xdist does when a worker has crashed. On a host that is gone, none replaces it."""

@@ -20,12 +20,21 @@ _SUFFIXES = frozenset({".py", ".toml", ".ini", ".cfg", ".json", ".csv", ".yaml",
 
 
 def pack_files(root: Path, more: Iterable[Path] = ()) -> bytes:
-    """Return an archive of a project's tests. Raises UsageError if they are too large to be tests.
+    """Return an archive of a project's tests.
 
     Args:
         root: pytest's root directory.
         more: files that are sent in addition, if they are below it.
+
+    Raises UsageError if they are too large to be tests, or one of them cannot be read.
     """
+    try:
+        return _pack_files(root, more)
+    except OSError as error:
+        raise UsageError(f"{error.filename or root}: {error.strerror or error}") from error
+
+
+def _pack_files(root: Path, more: Iterable[Path]) -> bytes:
     paths = {path for path in [*_list_tracked(root), *root.rglob("conftest.py"), *more] if path.is_relative_to(root)}
     content, total_bytes = io.BytesIO(), 0
     with tarfile.open(fileobj=content, mode="w:gz", compresslevel=1, dereference=True) as archive:

@@ -383,7 +383,30 @@ def test_upload_session_refuses_wrong_sizes_digests_and_targets(box: BoxWire, em
     assert refusal(box("GET", "/files/upload_sessions/no-session")) == (400, "invalid_upload_session_id")
 
 
+def test_upload_session_needs_space_only_for_what_is_more_than_before(box: BoxWire, emulator: EmulatorService) -> None:
+    file_id = box.file("a", bytes(20 * MB))["id"]
+    emulator.control(set={"quota.bytes": 30 * MB})
+    try:
+        path = f"/files/{file_id}/upload_sessions"
+        assert box("POST", path, {"file_size": 30 * MB}).status == 201
+        assert refusal(box("POST", path, {"file_size": 30 * MB + 1})) == (403, "storage_limit_exceeded")
+        new_file = {"folder_id": "0", "file_name": "b", "file_size": 20 * MB}
+        assert refusal(box("POST", "/files/upload_sessions", new_file)) == (403, "storage_limit_exceeded")
+    finally:
+        emulator.control(set={"quota.bytes": 0})
+
+
 # --- trash ---
+
+
+def test_a_download_address_ends_with_its_file(box: BoxWire) -> None:
+    file_id = box.file("a", b"content")["id"]
+    address = urlsplit(box("GET", f"/files/{file_id}/content").headers["location"]).path
+    box("DELETE", f"/files/{file_id}")
+    assert box("GET", address, token="").value == b"content", "it is in the trash"
+    assert box("DELETE", f"/files/{file_id}/trash").status == 204
+    reply = box("GET", address, token="")
+    assert (reply.status, reply.value) == (404, b"")
 
 
 def test_the_trash_keeps_and_gives_back(box: BoxWire) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import weakref
 from collections.abc import Callable
 from itertools import count
 
@@ -216,6 +217,15 @@ def test_changes_that_appear_together_keep_their_order() -> None:
     assert (log.end(1.0), log.keys) == (3, ["z", "y", "x"])
 
 
+def test_a_read_that_leads_does_not_show_its_changes_to_others() -> None:
+    log: ChangeLog[str] = ChangeLog()
+    log.add("a", 0.0, 5.0)
+    assert (log.end(6.0), log.end(1.0), log.end(5.0)) == (1, 0, 1)
+    assert (log.next_change_s(1.0), log.next_change_s(5.0)) == (5.0, float("inf"))
+    log.add("b", 2.0)
+    assert (log.end(2.0), log.end(5.0), log.keys) == (0, 2, ["a", "b"]), "nobody passes over a change before it"
+
+
 def test_the_root_stays() -> None:
     store = store_of()
     with pytest.raises(StoreError, match="into_itself"):
@@ -286,3 +296,87 @@ def test_without_a_delay_nothing_fades() -> None:
     file = store.add_file(store.root, "a", blob_of(b"1"), 0.0)
     store.remove(file, 1.0)
     assert ([*store.fading(store.root, 1.0)], store.fading_until_s(file)) == ([], 0.0)
+
+
+def test_fading_ends_when_the_name_is_used_again() -> None:
+    store = store_of(str.lower)
+    store.delete_delay_s = 5.0
+    first = store.add_file(store.root, "a", blob_of(b"1"), 0.0)
+    store.remove(first, 1.0)
+    second = store.add_file(store.root, "A", blob_of(b"2"), 2.0)
+    store.remove(second, 3.0)
+    assert [*store.fading(store.root, 4.0)] == [second]
+    assert (store.fading_until_s(first), store.fading_until_s(second)) == (0.0, 8.0)
+
+
+def add_watched_file(store: NodeStore, name: str) -> tuple[File, weakref.ref[memoryview]]:
+    """Add a file, and return it with a reference that tells whether its content is still in memory."""
+    piece = memoryview(b"content of " + name.encode())
+    return store.add_file(store.root, name, Blob([piece], f"hash of {name}"), 0.0), weakref.ref(piece)
+
+
+def test_removal_releases_content_but_keeps_hash_and_size() -> None:
+    store = store_of()
+    file, content = add_watched_file(store, "a")
+    store.add_version(file, blob_of(b"newer"), 0.5)
+    download = file.versions[0].blob
+    store.remove(file, 1.0)
+    assert content() is not None, "a download that has begun goes on"
+    assert download.data == b"content of a"
+    del download
+    assert content() is None
+    assert [version.blob.size_bytes for version in file.versions] == [len(b"content of a"), len(b"newer")]
+    assert [version.rev for version in file.versions] == ["1", "2"]
+    assert file.versions[0].blob.hash_hex == "hash of a"
+
+
+def test_removed_folder_releases_the_content_below_it_but_copies_keep_theirs() -> None:
+    store = store_of()
+    folder = store.add_folder(store.root, "f", 0.0)
+    (moved, first), (copied, second) = (add_watched_file(store, name) for name in "ab")
+    for file in (moved, copied):
+        store.move(file, folder, file.name, 0.0)
+    twin = store.copy(copied, store.root, "twin", 0.0)
+    store.remove(folder, 1.0)
+    assert (first() is None, second() is None) == (True, False)
+    assert isinstance(twin, File)
+    assert twin.versions[-1].blob.data == b"content of b"
+
+
+def test_content_is_released_once_its_file_has_faded() -> None:
+    store = store_of()
+    store.delete_delay_s = 5.0
+    (faded, first), (reused, second), (later, third) = (add_watched_file(store, name) for name in "abc")
+    store.remove(faded, 1.0)
+    store.remove(reused, 2.0)
+    assert (first() is None, second() is None) == (False, False)
+    store.add_file(store.root, "b", blob_of(b""), 3.0)
+    assert (first() is None, second() is None) == (False, True), "its name is used again"
+    store.remove(later, 6.0)
+    assert (first() is None, third() is None) == (True, False)
+
+
+def test_trashed_content_is_released_with_its_final_removal() -> None:
+    store = store_of()
+    store.delete_delay_s = 5.0
+    trash = store.add_folder(store.root, "trash", 0.0)
+    (early, first), (late, second) = (add_watched_file(store, name) for name in "ab")
+    for file in (early, late):
+        store.move(file, trash, file.name, 1.0, fades=True)
+    store.remove(early, 2.0, fades=False)
+    assert first() is not None, "reads still see it"
+    store.remove(late, 20.0, fades=False)
+    assert second() is None
+
+
+def test_store_that_can_restore_keeps_content_until_it_is_released() -> None:
+    store = store_of()
+    store.keeps_removed = True
+    file, content = add_watched_file(store, "a")
+    store.release(file)
+    assert content() is not None, "it was not removed"
+    store.remove(file, 1.0)
+    assert content() is not None
+    assert [blob.data for _, blob in store.kept()] == [b"content of a"]
+    store.release(file)
+    assert (content(), [*store.kept()]) == (None, [])

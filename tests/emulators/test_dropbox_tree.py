@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -180,3 +181,15 @@ def test_names_are_stored_composed() -> None:
     with pytest.raises(StoreError, match="conflict/file"):
         tree.put("/e\u0301/o\u0308", BlockBlob.from_content(b"2"), 0.0)
     assert tree.move("/\u00e9/\u00f6", "/u\u0308", 0.0).path == "/\u00fc"
+
+
+def test_deleted_content_stays_until_it_is_deleted_permanently() -> None:
+    tree, pieces = Tree(), [memoryview(b"older"), memoryview(b"newer")]
+    contents = [weakref.ref(piece) for piece in pieces]
+    for piece in pieces:
+        tree.put("/a", BlockBlob([piece], b""), 0.0)
+        tree.delete("/a", 0.0)
+    del piece, pieces
+    assert [content() is None for content in contents] == [False, False]
+    tree.purge("/a", 1.0)
+    assert [content() is None for content in contents] == [True, True]

@@ -66,6 +66,38 @@ def test_pieces_that_do_not_fit(drive: DriveWire) -> None:
     assert send_piece(drive, f"{UPLOAD}?uploadType=resumable&upload_id=none", "0-0/1", b"x").status == 404
 
 
+def test_a_repeated_piece_is_accepted_and_stored_once(drive: DriveWire) -> None:
+    data = bytes(range(256)) * 2048  # two units
+    path = open_session(drive, size=len(data))
+    for _ in range(2):  # a client that has lost the answer sends the piece again
+        reply = send_piece(drive, path, f"0-{UNIT - 1}/{len(data)}", data[:UNIT])
+        assert (reply.status, reply.headers["range"]) == (308, f"bytes=0-{UNIT - 1}")
+    reply = send_piece(drive, path, f"{UNIT}-{len(data) - 1}/{len(data)}", data[UNIT:])
+    assert drive.ok("GET", f"files/{reply.value['id']}?alt=media") == data
+
+
+def test_a_piece_is_repeated_after_a_server_error(drive: DriveWire, gdrive: EmulatorService) -> None:
+    data = bytes(range(256)) * 2048
+    path = open_session(drive, size=len(data))
+    gdrive.control(set={"faults.error_rate": 1.0})
+    assert send_piece(drive, path, f"0-{UNIT - 1}/{len(data)}", data[:UNIT]).status == 500
+    gdrive.control(set={"faults.error_rate": 0.0})
+    assert send_piece(drive, path, f"0-{UNIT - 1}/{len(data)}", data[:UNIT]).status == 308
+    reply = send_piece(drive, path, f"{UNIT}-{len(data) - 1}/{len(data)}", data[UNIT:])
+    assert drive.ok("GET", f"files/{reply.value['id']}?alt=media") == data
+
+
+def test_a_session_needs_space_only_for_what_is_more_than_before(drive: DriveWire, gdrive: EmulatorService) -> None:
+    gdrive.control(set={"quota.bytes": 1000})
+    file_id = drive.upload("a", b"x" * 900)
+    path = open_session(drive, size=1000, file_id=file_id)
+    assert send_piece(drive, path, "0-999/1000", b"y" * 1000).status == 200
+    assert drive.ok("GET", f"files/{file_id}?alt=media") == b"y" * 1000
+    headers = {"X-Upload-Content-Length": "1001"}
+    reply = drive("PATCH", f"{UPLOAD}/{file_id}?uploadType=resumable", {}, headers=headers)
+    assert (reply.status, reply.reason) == (403, "storageQuotaExceeded")
+
+
 def test_a_session_can_be_ended(drive: DriveWire) -> None:
     path = open_session(drive)
     assert drive("DELETE", path).status == 499

@@ -8,7 +8,8 @@ however often it is sent.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Protocol, TypeAlias
+from copy import copy
+from typing import Protocol, Self, TypeAlias
 
 from pytest_cloudbench.emulators.spool import SPOOL, DiskPiece
 
@@ -122,6 +123,17 @@ class Blob(BytePieces):
     def __init__(self, pieces: Iterable[Piece], hash_hex: str) -> None:
         super().__init__(pieces)
         self.hash_hex = hash_hex
+
+    @property
+    def has_content(self) -> bool:
+        """Whether all its bytes are here."""
+        return bool(self.pieces) or not self.size_bytes
+
+    def without_content(self) -> Self:
+        """Return a blob that still has the hash and the size, but no bytes."""
+        emptied = copy(self)
+        emptied.pieces = ()
+        return emptied
 
 
 class PieceWriter:

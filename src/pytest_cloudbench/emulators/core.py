@@ -11,6 +11,7 @@ state           rule
 visible         reads see a version from ``visible_s`` on, listings from ``listed_s`` on; writes see it immediately
 removed         a removed node can still be found by its id, and has ``deleted_s``; writes see that immediately
 fading          reads and listings still see a removed file for ``delete_delay_s``, until its name is used again
+released        once nobody can read or restore a removed file, its content is dropped; hash and size stay
 change log      the id of each node that changed, from when reads see it
 ==============  =====================================================================
 """
@@ -42,10 +43,11 @@ class Tokens:
 
 
 class _Fading(NamedTuple):
-    """A removed file that reads still see until ``until_s``, and the folder in which listings show it."""
+    """A removed file that reads still see until ``until_s``, and the folder and folded name that listings show."""
 
     file: File
     folder: Folder | None
+    name: str
     until_s: float
 
 
@@ -64,7 +66,7 @@ class NodeStore:
         readiness_s: delay until reads see a written version, seconds.
         list_delay_s: delay until listings see it, if that is longer (``File.listed``).
         delete_delay_s: how long reads and listings still see a removed file.
-        keeps_removed: whether the API can restore removed files, so that their content is kept.
+        keeps_removed: whether the API can restore removed files, so that their content is kept until ``release``.
         log: the ids of changed nodes. Removing or moving a folder logs the folder alone.
     """
 
@@ -79,6 +81,7 @@ class NodeStore:
         self.root = Folder(new_id(), "", None)
         self._nodes: dict[str, Node] = {self.root.id: self.root}
         self._fading: dict[str, _Fading] = {}
+        self._fading_by_name: dict[tuple[Folder | None, str], list[File]] = {}
         self._settled_s = 0.0
         self.keeps_removed = False
 
@@ -109,11 +112,11 @@ class NodeStore:
 
         ``name`` limits them to the files of that name.
         """
-        for file, shown_in, until_s in self._fading.values():
+        folded_name = None if name is None else self.fold(name)
+        for file, shown_in, shown_name, until_s in self._fading.values():
             if now_s >= until_s or shown_in is None or folder not in (None, shown_in):
                 continue
-            has_name = name is None or self.fold(name) == self.fold(file.name)
-            if has_name and not self.named(shown_in, file.name):
+            if folded_name in (None, shown_name) and shown_name not in shown_in.children:
                 yield file
 
     def is_settled(self, now_s: float) -> bool:
@@ -132,7 +135,7 @@ class NodeStore:
     def kept(self) -> Iterator[tuple[str, Blob]]:
         """Yield what is kept of each version of a file: the names on its path with the skin's data, and the content.
 
-        Removed files are kept if ``keeps_removed``, because the API can restore them.
+        Removed files are kept if ``keeps_removed``, because the API can restore them until they are released.
         """
         for node in self._nodes.values():
             if isinstance(node, File) and (node.deleted_s is None or self.keeps_removed):
@@ -141,7 +144,8 @@ class NodeStore:
                     names.append(f"{ancestor.name} {ancestor.extra!r}" if ancestor.extra else ancestor.name)
                     ancestor = ancestor.parent
                 for version in node.versions:
-                    yield "/".join(reversed(names)), version.blob
+                    if version.blob.has_content:
+                        yield "/".join(reversed(names)), version.blob
 
     # ---------------------------------------------------------------- writes
 
@@ -202,7 +206,7 @@ class NodeStore:
         if fades:
             self._fade(node, now_s)
         else:
-            self._fading.pop(node.id, None)
+            self._end_fading(node.id)
         self._detach(node)
         node.name, node.parent = name, parent
         self._attach(node, parent)
@@ -241,15 +245,30 @@ class NodeStore:
             entry.deleted_s = now_s
             if isinstance(entry, File):
                 self.used_bytes -= entry.versions[-1].blob.size_bytes
+                if now_s >= self.fading_until_s(entry):
+                    self._release_unless_kept(entry)
             elif isinstance(entry, Folder):
                 entry.clear()
         self.log.add(node.id, now_s, self.fading_until_s(node))
 
+    def release(self, file: File) -> None:
+        """Drop the content of a removed file that nobody can restore any more. Copies of the file keep theirs."""
+        if file.deleted_s is not None:
+            file.drop_content()
+
     # ---------------------------------------------------------------- inside
+
+    def _release_unless_kept(self, file: File) -> None:
+        if not self.keeps_removed:
+            self.release(file)
 
     def _attach(self, node: Node, parent: Folder) -> None:
         self._nodes[node.id] = node
-        parent.attach(self.fold(node.name), node)
+        name = self.fold(node.name)
+        if self._fading:
+            for namesake in [*self._fading_by_name.get((parent, name), ())]:
+                self._end_fading(namesake.id)
+        parent.attach(name, node)
 
     def _detach(self, node: Node) -> None:
         if node.parent is None:
@@ -258,13 +277,27 @@ class NodeStore:
 
     def _fade(self, node: Node, now_s: float) -> None:
         """Record the files that reads still see, and forget those that they no longer see."""
+        while self._fading and (first := next(iter(self._fading.values()))).until_s <= now_s:
+            self._end_fading(first.file.id)
         if not self.delete_delay_s:
             return
-        while self._fading and (first := next(iter(self._fading.values()))).until_s <= now_s:
-            del self._fading[first.file.id]
         for entry in [node, *(node.below() if isinstance(node, Folder) else ())]:
             if isinstance(entry, File):
-                self._fading[entry.id] = _Fading(entry, entry.parent, now_s + self.delete_delay_s)
+                self._end_fading(entry.id)
+                fading = _Fading(entry, entry.parent, self.fold(entry.name), now_s + self.delete_delay_s)
+                self._fading[entry.id] = fading
+                self._fading_by_name.setdefault((fading.folder, fading.name), []).append(entry)
+
+    def _end_fading(self, file_id: str) -> None:
+        """Let reads no longer see a removed file, and drop its content unless it can be restored."""
+        fading = self._fading.pop(file_id, None)
+        if fading is None:
+            return
+        namesakes = self._fading_by_name[fading.folder, fading.name]
+        namesakes.remove(fading.file)
+        if not namesakes:
+            del self._fading_by_name[fading.folder, fading.name]
+        self._release_unless_kept(fading.file)
 
     def _make_version(self, blob: Blob, now_s: float, client_s: float | None, extra: object) -> Version:
         modified_s = now_s if client_s is None else client_s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from math import inf
@@ -143,6 +144,10 @@ class File(Node):
         self.deleted_s = self.extra = None
         self.versions, self.born = versions, born
 
+    def drop_content(self) -> None:
+        """Keep only the name, hash, size and times of each version."""
+        self.versions = [version._replace(blob=version.blob.without_content()) for version in self.versions]
+
     def seen(self, now_s: float) -> Version | None:
         """Return the newest version that reads see, or None."""
         for index in range(len(self.versions) - 1, self.born - 1, -1):
@@ -171,6 +176,7 @@ class ChangeLog(Generic[_Key]):
 
     def __init__(self) -> None:
         self.keys: list[_Key] = []
+        self._shown_s: list[float] = []
         self.listeners: list[Callable[[], None]] = []
         self._hidden: list[tuple[float, int, _Key]] = []
         self._count = 0
@@ -181,7 +187,7 @@ class ChangeLog(Generic[_Key]):
             self._count += 1
             heappush(self._hidden, (visible_s, self._count, key))
         if at_once or visible_s <= now_s:
-            self.keys.append(key)
+            self._append(key, now_s)
         if self.listeners:
             self.wake()
 
@@ -191,13 +197,29 @@ class ChangeLog(Generic[_Key]):
             listener()
 
     def end(self, now_s: float) -> int:
-        """Add the changes that have become visible by ``now_s``, and return the log's length for a read at that
-        time.
+        """Add the changes that have become visible by ``now_s``, and return the log's length for a read at that time.
+
+        The length is less than that of ``keys`` if a replica that leads has already read further.
         """
         while self._hidden and self._hidden[0][0] <= now_s:
-            self.keys.append(heappop(self._hidden)[2])
-        return len(self.keys)
+            visible_s, _, key = heappop(self._hidden)
+            self._append(key, visible_s)
+        return bisect_right(self._shown_s, now_s)
 
-    def next_change_s(self) -> float:
-        """Return when the next pending change becomes visible, or infinity if there is none."""
+    def next_change_s(self, now_s: float = inf) -> float:
+        """Return when the next pending change becomes visible, or infinity if there is none.
+
+        Pass the time of the read if replicas may lead, because a change that one of them has read is still pending.
+        """
+        end = bisect_right(self._shown_s, now_s)
+        if end < len(self._shown_s):
+            return self._shown_s[end]
         return self._hidden[0][0] if self._hidden else inf
+
+    def _append(self, key: _Key, visible_s: float) -> None:
+        """Add a change that reads see from ``visible_s`` on, but not before they see the one in front of it.
+
+        A cursor that passed over a hidden change would never come back to it.
+        """
+        self.keys.append(key)
+        self._shown_s.append(max(visible_s, self._shown_s[-1]) if self._shown_s else visible_s)

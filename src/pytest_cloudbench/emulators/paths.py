@@ -73,6 +73,7 @@ class PathView:
 
     def __init__(self, store: NodeStore) -> None:
         self.store = store
+        store.keeps_removed = True  # a later file at the path of a removed one has its versions as its history
         self.log: ChangeLog[str] = ChangeLog()
         self._gone: dict[str, Gone] = {}
         self._gone_in_order: SortedItems[Gone] = SortedItems(self._fold_gone_path)

@@ -73,7 +73,7 @@ def _send_content(state: BoxState, call: Call) -> Answer:
     if call.now_s > int(parts[2]):
         return empty_answer(403)
     file = state.store.by_id(parts[0])
-    if not isinstance(file, File):
+    if not isinstance(file, File) or state.is_purged(file, call.now_s):
         return empty_answer(404)
     return answer_content(file, find_any_version(file, parts[1]), call)
 

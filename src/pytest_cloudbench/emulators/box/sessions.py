@@ -25,7 +25,13 @@ from pytest_cloudbench.emulators.box.answers import (
 )
 from pytest_cloudbench.emulators.box.items import file_item, name_conflict, read_number, read_query
 from pytest_cloudbench.emulators.box.state import BoxFunction, BoxState, PartsSession
-from pytest_cloudbench.emulators.box.uploads import check_precondition, check_size, flip_damaged_bit, new_sha1
+from pytest_cloudbench.emulators.box.uploads import (
+    check_precondition,
+    check_size,
+    check_space,
+    flip_damaged_bit,
+    new_sha1,
+)
 from pytest_cloudbench.emulators.skin import Answer, Call, Kind
 
 MIN_SESSION_BYTES = 20_000_000
@@ -37,7 +43,8 @@ _LIFE_S = 7 * 86_400
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 
 
-def _read_size(state: BoxState, body: dict[str, Any]) -> int:
+def _read_size(state: BoxState, body: dict[str, Any], former_bytes: int = 0) -> int:
+    """Return the size of the file that a session is for, which replaces ``former_bytes``. Raises BoxError."""
     size = body.get("file_size")
     if size is None:
         raise bad_parameter("file_size", "'file_size' is required", code="missing_file_size")
@@ -46,8 +53,7 @@ def _read_size(state: BoxState, body: dict[str, Any]) -> int:
     if size < MIN_SESSION_BYTES:
         raise BoxError(400, "file_size_too_small")
     check_size(state, size)
-    if state.store.quota_bytes and state.store.used_bytes + size > state.store.quota_bytes:
-        raise BoxError(403, "storage_limit_exceeded")
+    check_space(state, size - former_bytes)
     return size
 
 
@@ -86,7 +92,8 @@ def _create_version_session(state: BoxState, call: Call) -> Answer:
     existing = state.find_by_name(file.parent, name)
     if existing is not None and existing is not file:
         raise name_conflict(state, existing, as_list=False)
-    return _start_session(state, call, file.parent.id, name, file.id, _read_size(state, body))
+    size_bytes = _read_size(state, body, file.versions[-1].blob.size_bytes)
+    return _start_session(state, call, file.parent.id, name, file.id, size_bytes)
 
 
 def _find_session(state: BoxState, call: Call) -> PartsSession:

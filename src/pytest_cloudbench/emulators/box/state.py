@@ -238,6 +238,10 @@ class BoxState:
             return file, version
         return self.find_visible_file(file_id, now_s)
 
+    def is_purged(self, file: File, now_s: float) -> bool:
+        """Return whether a file was permanently removed, and reads no longer see it."""
+        return file.deleted_s is not None and now_s >= self.store.fading_until_s(file)
+
     def visible_parent(self, node: Node) -> tuple[Folder | None, float | None]:
         """Return the folder in which reads see an item, and since when it is in the trash."""
         meta = self.meta(node)

@@ -144,6 +144,12 @@ def check_size(state: BoxState, size_bytes: int) -> None:
         raise BoxError(403, "file_size_limit_exceeded")
 
 
+def check_space(state: BoxState, more_bytes: int) -> None:
+    """Raise BoxError if the account has no space for this many additional bytes."""
+    if state.store.quota_bytes and state.store.used_bytes + more_bytes > state.store.quota_bytes:
+        raise BoxError(403, "storage_limit_exceeded")
+
+
 def check_precondition(state: BoxState, call: Call, node: File | Folder) -> None:
     """Raise BoxError if the item has changed since the client last saw it."""
     expected_etag = call.headers.get(b"if-match", b"").decode("latin-1").strip('" ')
@@ -230,7 +236,7 @@ def _check_new_file(state: BoxState, call: Call) -> Answer:
     existing = state.find_by_name(folder, name) or next(state.store.fading(folder, call.now_s, name), None)
     if existing is not None:
         raise name_conflict(state, existing, as_list=False)
-    _check_space(state, body, 0)
+    _check_size_and_space(state, body, 0)
     return _answer_preflight(state, call, "content")
 
 
@@ -242,19 +248,18 @@ def _check_new_version(state: BoxState, call: Call) -> Answer:
     existing = state.find_by_name(folder, state.check_name(body["name"])) if body.get("name") else None
     if existing is not None and existing is not file:
         raise name_conflict(state, existing, as_list=False)
-    _check_space(state, body, file.versions[-1].blob.size_bytes)
+    _check_size_and_space(state, body, file.versions[-1].blob.size_bytes)
     return _answer_preflight(state, call, f"{file.id}/content")
 
 
-def _check_space(state: BoxState, body: dict[str, Any], former_bytes: int) -> None:
+def _check_size_and_space(state: BoxState, body: dict[str, Any], former_bytes: int) -> None:
     size = body.get("size")
     if size is None:
         return
     if isinstance(size, bool) or not isinstance(size, int) or size < 0:
         raise bad_parameter("size", f"Invalid value '{size}'.")
     check_size(state, size)
-    if state.store.quota_bytes and state.store.used_bytes + size - former_bytes > state.store.quota_bytes:
-        raise BoxError(403, "storage_limit_exceeded")
+    check_space(state, size - former_bytes)
 
 
 FUNCTIONS = (

@@ -186,7 +186,7 @@ async def _run_longpoll(state: State, arg: dict[str, Any], call: Call) -> dict[s
                 return {"changes": True}
             if now_s >= end_s:
                 return {"changes": False}
-            next_s = min(end_s, log.next_change_s(), state.jobs.next_s())
+            next_s = min(end_s, log.next_change_s(now_s), state.jobs.next_s())
             wake_up.clear()
             try:
                 await asyncio.wait_for(wake_up.wait(), clock.real_s(max(0.0, next_s - now_s)))

@@ -43,7 +43,7 @@ _WRITES = {"files/upload": "write", "files/delete_v2": "delete"}
 _BY_NAMESPACE = frozenset({"files/download", "files/get_metadata", *_WRITES})
 
 
-def lead_to_owner(state: State, function: str, arg: dict[str, Any], now_s: float) -> tuple[State, dict[str, Any]]:
+def lead_to_owner(state: State, function: str, arg: dict[str, Any]) -> tuple[State, dict[str, Any]]:
     """Return the account whose tree a call is for, and the argument with the path in that tree.
 
     A member names a folder of another account by ``ns:ID``. Raises ApiError if the member may not do this there.
@@ -58,7 +58,7 @@ def lead_to_owner(state: State, function: str, arg: dict[str, Any], now_s: float
     member = owner.shared_folders[folder_id].members.get(state.address) if owner is not None else None
     if owner is None or member is None or not member.is_mounted:
         raise _refuse_writing(state, subject) if action else ApiError("path", "not_found")
-    owner.jobs.advance(now_s)
+    owner.jobs.advance(owner.clock.now_s())
     if state.address not in owner.shared_folders[folder_id].members:
         raise _refuse_writing(state, subject) if action else ApiError("path", "not_found")
     if action and not owner.account.lets_member(action, by_role=member.level == "editor"):

@@ -43,7 +43,6 @@ class Tree:
         self.namespace = str(_FIRST_NAMESPACE + Random(seed).randrange(_FIRST_NAMESPACE))
         self.token = tokens.next
         self.store = NodeStore(lambda: tokens.next("id:", 22), lambda: f"{next(revs):x}", str.lower)
-        self.store.keeps_removed = True  # ``files/restore`` brings them back
         self.paths = PathView(self.store)
         self._revs: dict[str, File] = {}
 
@@ -173,7 +172,8 @@ class Tree:
         if self.paths.find(path) is not None:
             self.delete(path, now_s, parent_rev=parent_rev)
         for version in self.paths.forget(path):
-            self._revs.pop(version.rev, None)
+            if (file := self._revs.pop(version.rev, None)) is not None:
+                self.store.release(file)
 
     def move(self, source: str, target: str, now_s: float, *, autorename: bool = False) -> PathEntry:
         """Give a file or folder another path. Ids do not change. Raises StoreError."""

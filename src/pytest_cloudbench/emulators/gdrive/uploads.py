@@ -97,15 +97,11 @@ class _Piece:
 
     def __init__(self, session: DriveSession, skipped_bytes: int) -> None:
         self._session, self._skipped_bytes = session, skipped_bytes
-        self._start_bytes = session.counted_bytes
+        self.received_bytes = 0
         session.piece = self
 
-    @property
-    def new_bytes(self) -> int:
-        """The number of bytes in the piece that are new."""
-        return self._session.size_bytes - self._start_bytes
-
     def feed(self, data: bytes) -> None:
+        self.received_bytes += len(data)
         if self._skipped_bytes >= len(data):
             self._skipped_bytes -= len(data)
         elif self._session.stored_node is None and self._session.piece is self:
@@ -254,8 +250,9 @@ def _begin_session(state: DriveState, call: Call, params: Mapping[str, str], nod
     if node is None:
         parents = metadata.get("parents") or ["root"]
         state.find_folder(str(parents[0]) if isinstance(parents, list) else "", call.now_s)
+    former_bytes = node.versions[-1].blob.size_bytes if isinstance(node, File) else 0
     try:
-        state.store.require_space(int(size) if size.isdigit() else 0)
+        state.store.require_space((int(size) if size.isdigit() else 0) - former_bytes)
     except StoreError as error:
         raise store_refusal(error) from None
     upload_id = state.tokens.next("AE", 62)
@@ -288,9 +285,10 @@ def _receive_piece(state: DriveState, call: Call, upload_id: str) -> Answer:
             f"Invalid request.  More bytes were uploaded than the {size} that the Content-Range names."
         )
     elif b"content-range" in call.headers and (size is None or session.size_bytes < size):
-        new_bytes = piece.new_bytes
         session.drop_unfinished()
-        return _answer_incomplete(session, call) if new_bytes >= UNIT_BYTES else _answer_too_short(new_bytes)
+        if piece.received_bytes < UNIT_BYTES:
+            return _answer_too_short(piece.received_bytes)
+        return _answer_incomplete(session, call)
     if session.node is not None and session.node.deleted_s is not None:
         del state.sessions[upload_id]
         raise file_not_found(session.node.id)
@@ -308,11 +306,11 @@ def _answer_incomplete(session: DriveSession, call: Call) -> Answer:
     return Answer(308, headers, b"")
 
 
-def _answer_too_short(new_bytes: int) -> Answer:
+def _answer_too_short(received_bytes: int) -> Answer:
     return _plain_refusal(
         "Invalid request.  The number of bytes uploaded is required to be equal or greater than 262144, except "
         "for the final request (it's recommended to be the exact multiple of 262144).  The received request "
-        f"contained {new_bytes} bytes, which does not meet this requirement."
+        f"contained {received_bytes} bytes, which does not meet this requirement."
     )
 
 

@@ -91,11 +91,13 @@ class GraphReply:
 class GraphWire:
     """A client with one persistent connection. It neither retries nor follows redirects."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
-        context = ssl.create_default_context(cafile=endpoint.ca_file)
+    def __init__(self, endpoint: Endpoint, connection: http.client.HTTPSConnection | None = None) -> None:
         self.origin = endpoint.url
-        port = urlsplit(endpoint.url).port
-        self.connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=HANG_S, context=context)
+        if connection is None:
+            context = ssl.create_default_context(cafile=endpoint.ca_file)
+            port = urlsplit(endpoint.url).port
+            connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=HANG_S, context=context)
+        self.connection = connection
         self.token = endpoint.credentials["access_token"]
         self.drive_id = str(self("GET", "/v1.0/me/drive").value["id"])
 

@@ -171,11 +171,12 @@ class Reply:
 class MegaWire:
     """A client with one persistent connection and no retries."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
-        context = ssl.create_default_context(cafile=endpoint.ca_file)
-        self.connection = http.client.HTTPSConnection(
-            "127.0.0.1", urlsplit(endpoint.url).port, timeout=HANG_S, context=context
-        )
+    def __init__(self, endpoint: Endpoint, connection: http.client.HTTPSConnection | None = None) -> None:
+        if connection is None:
+            context = ssl.create_default_context(cafile=endpoint.ca_file)
+            port = urlsplit(endpoint.url).port
+            connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=HANG_S, context=context)
+        self.connection = connection
         self.email, self.password = endpoint.credentials["email"], endpoint.credentials["password"]
         self.session, self.master_key, self.tops = "", b"", dict[int, str]()
 
@@ -248,7 +249,7 @@ class MegaWire:
         node: dict[str, Any] = self("p", t=parent or self.tops[2], n=[entry], **more)["f"][0]
         return node
 
-    def upload(self, name: str, data: bytes, parent: str = "", **more: Any) -> Any:
+    def upload(self, name: str, data: bytes, parent: str = "", *, replaces: str = "", **more: Any) -> Any:
         key, nonce = hashlib.md5(name.encode(), usedforsecurity=False).digest(), b"12345678"
         url, handle = self("u", s=len(data))["p"], b""
         for begin, end in chunks(len(data)) or [(0, 0)]:
@@ -257,6 +258,7 @@ class MegaWire:
             handle = reply.body
         full = xor(key, nonce + mac_of(key, nonce, data)) + nonce + mac_of(key, nonce, data)
         entry = {"h": handle.decode(), "t": 0, "a": attributes(key, name), "k": encode(ecb(self.master_key, full))}
+        entry |= {"ov": replaces} if replaces else {}
         answer = self("p", t=parent or self.tops[2], n=[entry], **more)
         return answer["f"][0] if isinstance(answer, dict) else answer
 

@@ -14,6 +14,7 @@ from pytest_cloudbench.emulators import EmulatorService, start_emulator
 from tests.limits import HANG_S
 
 from .mega_wire import MegaWire, attributes, chunks, ctr, decode, ecb, encode, hash_v1, key_v1, mac_of, solve, xor
+from .skin_connection import SetClock, connect_mega
 
 EARGS, ETOOMANY, ERANGE, EEXPIRED, ENOENT, ECIRCULAR, EACCESS, ESID, EOVERQUOTA = -2, -6, -7, -8, -9, -10, -11, -15, -17
 
@@ -409,8 +410,83 @@ def test_upload_not_ready_is_neither_listed_nor_reported(emulator: EmulatorServi
     emulator.control(set={"readiness.delay_s": 3600})
     node = wire.upload("a", b"abc")
     assert wire.nodes() == {}
-    assert wire("g", g=1, n=node["h"]) == wire("d", n=node["h"]) == ENOENT
+    assert wire("g", g=1, n=node["h"]) == ENOENT
     assert "w" in wire.events(sequence_number)
+    assert wire("d", n=node["h"]) == 0, "a write sees it"
+
+
+READY_LATER = "[readiness]\ndelay_s = 10"
+
+
+def node_events(wire: MegaWire, sequence_number: str) -> list[tuple[str, str]]:
+    """Return the kind of each event after a position in the log, and the node that it is about."""
+    events = wire.events(sequence_number).get("a", [])
+    return [
+        (event["a"], event["t"]["f"][0]["h"] if event["a"] == "t" else event.get("n") or event["h"]) for event in events
+    ]
+
+
+def test_file_that_was_removed_before_it_was_ready_does_not_come_back() -> None:
+    clock = SetClock()
+    wire = connect_mega(clock, READY_LATER)
+    sequence_number = wire("f", c=1)["sn"]
+    node = wire.upload("a", b"abc")
+    clock.at_s += 2
+    assert wire("d", n=node["h"]) == 0
+    assert "w" in wire.events(sequence_number), "clients do not know it yet"
+    clock.at_s += 10
+    assert wire.nodes() == {}
+    assert wire("g", g=1, n=node["h"]) == wire("d", n=node["h"]) == ENOENT
+    assert node_events(wire, sequence_number) == [("t", node["h"]), ("d", node["h"])]
+
+
+def test_file_that_was_replaced_before_it_was_ready_does_not_come_back() -> None:
+    clock = SetClock()
+    wire = connect_mega(clock, READY_LATER)
+    sequence_number = wire("f", c=1)["sn"]
+    old = wire.upload("a", b"old")
+    clock.at_s += 2
+    new = wire.upload("a", b"newer", replaces=old["h"])
+    clock.at_s += 20
+    assert [node["h"] for node in wire("f", c=1)["f"] if node["t"] == 0] == [new["h"]]
+    assert wire.download(new) == b"newer"
+    assert node_events(wire, sequence_number) == [("t", old["h"]), ("d", old["h"]), ("t", new["h"])]
+
+
+def test_folder_that_was_removed_before_its_file_was_ready_takes_the_file_along() -> None:
+    clock = SetClock()
+    wire = connect_mega(clock, READY_LATER)
+    sequence_number = wire("f", c=1)["sn"]
+    folder = wire.mkdir("folder")
+    file = wire.upload("a", b"abc", folder["h"])
+    assert wire("d", n=folder["h"]) == 0
+    clock.at_s += 20
+    assert wire.nodes() == {}
+    assert node_events(wire, sequence_number) == [("t", folder["h"]), ("t", file["h"]), ("d", folder["h"])]
+
+
+def test_removed_file_that_was_never_ready_is_not_listed() -> None:
+    wire = connect_mega(SetClock(), f"{READY_LATER}\ndelete_delay_s = 100")
+    node = wire.upload("a", b"abc")
+    assert wire("d", n=node["h"]) == 0
+    assert wire.nodes() == {}
+    assert wire("g", g=1, n=node["h"]) == ENOENT
+
+
+def test_clients_hear_of_changes_to_a_file_after_they_hear_of_the_file() -> None:
+    clock = SetClock()
+    wire = connect_mega(clock, READY_LATER)
+    folder = wire.mkdir("folder")
+    sequence_number = wire("f", c=1)["sn"]
+    file = wire.upload("a", b"abc")
+    clock.at_s += 2
+    assert wire("m", n=file["h"], t=folder["h"]) == 0
+    assert wire("a", n=file["h"], at=file["a"]) == 0
+    assert wire("l", n=file["h"])
+    assert "w" in wire.events(sequence_number)
+    clock.at_s += 10
+    assert node_events(wire, sequence_number) == [(kind, file["h"]) for kind in ("t", "d", "t", "u", "ph")]
+    assert wire.events(sequence_number)["a"][2]["t"]["f"][0]["p"] == folder["h"]
 
 
 # --- throttling and faults ---
@@ -444,6 +520,23 @@ def test_corrupted_download_breaks_the_mac(emulator: EmulatorService, wire: Mega
     node = wire.upload("a", os.urandom(1000))
     with pytest.raises(AssertionError, match="the MAC is wrong"):
         wire.download(node)
+
+
+def test_one_request_decides_whether_an_upload_is_corrupted(emulator: EmulatorService, wire: MegaWire) -> None:
+    """So a large file of many requests is corrupted no more often than a small one."""
+    data, key = os.urandom(400 * 1024), bytes(16)
+    encrypted, bounds = ctr(key, bytes(8), data), chunks(len(data))
+    url = wire("u", s=len(data))["p"]
+    emulator.control(set={"faults.corrupt_rate": 1.0})
+    for begin, end in bounds[:-1]:
+        assert wire.request("POST", f"{url}/{begin}", encrypted[begin:end]).body == b""
+    emulator.control(set={"faults.corrupt_rate": 0.0})
+    begin, end = bounds[-1]
+    handle = wire.request("POST", f"{url}/{begin}", encrypted[begin:end]).body.decode()
+    mac = mac_of(key, bytes(8), data)
+    full = xor(key, bytes(8) + mac) + bytes(8) + mac
+    entry = {"h": handle, "t": 0, "a": attributes(key, "a"), "k": encode(ecb(wire.master_key, full))}
+    assert wire.download(wire("p", t=wire.tops[2], n=[entry])["f"][0]) == data
 
 
 def test_broken_and_unknown(emulator: EmulatorService, wire: MegaWire) -> None:

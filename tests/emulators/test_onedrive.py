@@ -376,6 +376,22 @@ def test_upload_sessions_onto_existing_files_follow_conflict_behaviour(graph: Gr
     assert send(graph, url, b"abc", 0, 3).code == "nameAlreadyExists"
 
 
+def test_upload_session_that_replaces_a_file_needs_space_for_the_difference(
+    graph: GraphWire, onedrive: EmulatorService
+) -> None:
+    graph.put("a.txt", bytes(80))
+    onedrive.control(set={"quota.bytes": 100})
+
+    def answer(path: str, size_bytes: int, behavior: str) -> int:
+        item = {"fileSize": size_bytes, "@microsoft.graph.conflictBehavior": behavior}
+        return graph("POST", f"{ROOT}:/{path}:/createUploadSession", {"item": item}).status
+
+    assert answer("a.txt", 100, "replace") == 200
+    assert answer("a.txt", 101, "replace") == 507
+    assert answer("a.txt", 21, "rename") == answer("b.txt", 21, "replace") == 507
+    assert answer("a.txt", 20, "rename") == answer("b.txt", 20, "replace") == 200
+
+
 # --- links ---
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from .graph_wire import GraphReply, GraphWire
+from .skin_connection import SetClock, connect_graph
 
 ROOT = "/v1.0/me/drive/root"
 
@@ -122,3 +123,20 @@ def test_long_results_come_in_pages(graph: GraphWire, function: str) -> None:
     assert [len(found) for found in pages] == [2, 2, 1]
     assert {name for found in pages for name in found} == hits
     assert "@odata.nextLink" not in graph("GET", f"/v1.0/me/drive/{function}?$top=5").value
+
+
+@pytest.mark.parametrize("function", ["recycle", "permanentDelete"])
+def test_delta_tells_when_the_files_of_a_removed_folder_are_gone(function: str) -> None:
+    clock = SetClock()
+    graph = connect_graph(clock, "[readiness]\ndelete_delay_s = 10")
+    graph.put("folder/below/deep")
+    link = graph("GET", f"{ROOT}/delta?token=latest").value["@odata.deltaLink"]
+    if function == "recycle":
+        graph("DELETE", f"{ROOT}:/folder")
+    else:
+        graph("POST", f"{ROOT}:/folder:/permanentDelete")
+    page = graph("GET", link).value
+    assert {entry["name"]: "deleted" in entry for entry in page["value"]} == {"folder": True, "below": True}
+    clock.at_s += 20
+    page = graph("GET", page["@odata.deltaLink"]).value
+    assert {entry["name"]: "deleted" in entry for entry in page["value"]} == {"deep": True}

@@ -112,7 +112,8 @@ def _list_nodes(context: CommandContext, command: _Command) -> Any:
     if command.get("part"):
         tops = [state.find_folder(command.get("n"), now_s)]
     visible = [node for top in tops for node in state.walk_visible(top, now_s)]
-    visible += state.store.fading(tops[0] if command.get("part") else None, now_s)
+    fading = state.store.fading(tops[0] if command.get("part") else None, now_s)
+    visible += [file for file in fading if is_visible(file, now_s)]
     shares = {handle: share for handle, share in state.shares.items() if _is_live(context, handle)}
     return {
         "f": [state.describe_node(node) for node in visible],
@@ -197,10 +198,13 @@ def _add_nodes(context: CommandContext, command: _Command) -> Any:
     by_handle = {str(entry.get("h")): node for entry, node in zip(entries, nodes, strict=True)}
     _store_share_keys(context, command.get("cr"), by_handle)
     for entry in entries:
-        if "ov" in entry and _is_live(context, str(entry["ov"])):
-            _remove_node(context, state.find_own_node(entry["ov"], now_s), command)
+        replaced = state.store.by_id(str(entry["ov"])) if "ov" in entry else None
+        if replaced is not None and replaced.deleted_s is None:
+            _remove_node(context, state.find_own_node(replaced.id), command)
     descriptions = [state.describe_node(node) for node in nodes]
     visible_s = max((node.versions[-1].visible_s for node in nodes if isinstance(node, File)), default=0.0)
+    for node in nodes:
+        client_fields(node).announced_s = visible_s
     state.log_event(now_s, command.get("i"), {"a": "t", "t": {"f": descriptions}, "ou": state.user}, visible_s)
     return {"f": descriptions}
 
@@ -219,7 +223,7 @@ def _resolve_source(context: CommandContext, entry: _Command) -> Any:
     if isinstance(handle, str) and handle in context.state.finished:
         return context.state.finished[handle]
     state, now_s = context.state, context.now_s
-    node = state.find_linked_node(entry["ph"], now_s) if "ph" in entry else state.find_node(handle, now_s)
+    node = state.find_linked_node(entry["ph"], now_s) if "ph" in entry else state.find_existing_node(handle)
     if not isinstance(node, File):
         raise Failure(Code.ENOENT)
     return node.versions[-1].blob
@@ -230,39 +234,43 @@ def _set_attributes(context: CommandContext, command: _Command) -> Any:
 
     Some clients send the key of the node too. It cannot have changed, and is ignored.
     """
-    node = context.state.find_own_node(command.get("n"), context.now_s)
+    node = context.state.find_own_node(command.get("n"))
     attributes = command.get("at", command.get("attr"))
     decode(attributes)
     client_data = client_fields(node)
     client_data.attributes = str(attributes)
     event = {"a": "u", "n": node.id, "u": context.state.user, "at": attributes, "ts": int(client_data.made_s)}
-    context.state.log_event(context.now_s, command.get("i"), event)
+    context.state.log_event(context.now_s, command.get("i"), event, client_data.announced_s)
     return 0
 
 
 def _move_node(context: CommandContext, command: _Command) -> Any:
     state, now_s = context.state, context.now_s
-    node, target = state.find_own_node(command.get("n"), now_s), state.find_folder(command.get("t"), now_s)
+    node, target = state.find_own_node(command.get("n")), state.find_folder(command.get("t"), now_s)
+    announced_s = client_fields(node).announced_s
     if state.store.holds(node, target):
         raise Failure(Code.ECIRCULAR)
     state.store.move(node, target, node.name, now_s)
     _store_share_keys(context, command.get("cr"), {})
     origin = command.get("i")
-    state.log_event(now_s, origin, {"a": "d", "n": node.id, "m": 1})
+    state.log_event(now_s, origin, {"a": "d", "n": node.id, "m": 1}, announced_s)
     descriptions = [state.describe_node(entry) for entry in state.walk_visible(node, now_s)]
-    state.log_event(now_s, origin, {"a": "t", "t": {"f": descriptions}, "ou": state.user})
+    state.log_event(now_s, origin, {"a": "t", "t": {"f": descriptions}, "ou": state.user}, announced_s)
     return 0
 
 
 def _delete_node(context: CommandContext, command: _Command) -> Any:
-    _remove_node(context, context.state.find_own_node(command.get("n"), context.now_s), command)
+    _remove_node(context, context.state.find_own_node(command.get("n")), command)
     return 0
 
 
 def _remove_node(context: CommandContext, node: Node, command: _Command) -> None:
     store = context.state.store
+    entries = [node, *(node.below() if isinstance(node, Folder) else ())]
+    announced_s = max(client_fields(entry).announced_s for entry in entries)  # or the files below would come back
     store.remove(node, context.now_s)
-    context.state.log_event(context.now_s, command.get("i"), {"a": "d", "n": node.id}, store.fading_until_s(node))
+    visible_s = max(announced_s, store.fading_until_s(node))
+    context.state.log_event(context.now_s, command.get("i"), {"a": "d", "n": node.id}, visible_s)
 
 
 # ---------------------------------------------------------------- sharing
@@ -271,27 +279,30 @@ def _remove_node(context: CommandContext, node: Node, command: _Command) -> None
 def _change_link(context: CommandContext, command: _Command) -> Any:
     """Answer with the public link of a node, after making one if there is none. Or remove the link."""
     state = context.state
-    node = state.find_own_node(command.get("n"), context.now_s)
+    node = state.find_own_node(command.get("n"))
     link = next((candidate for candidate, handle in state.links.items() if handle == node.id), None)
+    announced_s = client_fields(node).announced_s
     if command.get("d"):
         if link is None:
             raise Failure(Code.ENOENT)
         del state.links[link]
-        state.log_event(context.now_s, command.get("i"), {"a": "ph", "h": node.id, "ph": link, "d": 1})
+        event = {"a": "ph", "h": node.id, "ph": link, "d": 1}
+        state.log_event(context.now_s, command.get("i"), event, announced_s)
         return 0
     if isinstance(node, Folder) and node.id not in state.shares:
         raise Failure(Code.EACCESS)
     if link is None:
         link = state.tokens.next("", 8)
         state.links[link] = node.id
-        state.log_event(context.now_s, command.get("i"), {"a": "ph", "h": node.id, "ph": link})
+        event = {"a": "ph", "h": node.id, "ph": link}
+        state.log_event(context.now_s, command.get("i"), event, announced_s)
     return link
 
 
 def _change_share(context: CommandContext, command: _Command) -> Any:
     """Share a folder with the holders of its link, or stop that. The account has nobody else to share with."""
     state = context.state
-    node = state.find_own_node(command.get("n"), context.now_s)
+    node = state.find_own_node(command.get("n"))
     targets = command.get("s")
     if not isinstance(node, Folder) or not isinstance(targets, list) or not targets:
         raise Failure(Code.EARGS)
@@ -322,7 +333,7 @@ def _store_share_keys(context: CommandContext, request: object, new_nodes: Mappi
         for offset in range(0, len(triples), 3):
             share, handle, key = shares[triples[offset]], handles[triples[offset + 1]], triples[offset + 2]
             decode(key)
-            node = new_nodes.get(handle) or context.state.find_node(handle, context.now_s)
+            node = new_nodes.get(handle) or context.state.find_existing_node(handle)
             client_fields(node).share_keys[share] = key
     except (TypeError, ValueError, IndexError, KeyError):
         raise Failure(Code.EARGS) from None

@@ -132,13 +132,14 @@ class Mega:
         try:
             if not (offset.isascii() and offset.isdigit()):
                 raise Failure(Code.ERANGE)
-            data = call.body if call.damage is None else call.body.flipped(call.damage)
-            upload.add(int(offset), data)
+            upload.add(int(offset), call.body)
         except Failure as failure:
             return _content_error(failure.code)
         content = upload.content() if upload.size_bytes else BytePieces()
         if content is None:
             return Answer(200, _BYTES, b"")
+        if call.damage is not None:  # drawn once for a file, however many requests brought its content
+            content = content.flipped(call.damage)
         del self.state.uploads[upload_id]
         handle = self.state.tokens.next("", 48)
         self.state.finished[handle] = Blob(content.pieces, "")

@@ -23,7 +23,10 @@ _FIRST_CHUNK_BYTES, _LARGEST_CHUNK_BYTES = 128 * 1024, 1024 * 1024
 
 @dataclass(slots=True)
 class ClientFields:
-    """The fields of a node that the client supplies. It encrypts the attributes and the key."""
+    """The fields of a node that the client supplies. It encrypts the attributes and the key.
+
+    ``announced_s`` is when the log tells clients of the node. Later events about it must not come earlier.
+    """
 
     type: int
     attributes: str
@@ -31,6 +34,7 @@ class ClientFields:
     made_s: float
     file_attributes: str = ""
     share_keys: dict[str, str] = field(default_factory=dict)
+    announced_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -101,10 +105,17 @@ class AccountState:
 
     # ---------------------------------------------------------------- nodes
 
+    def find_existing_node(self, handle: object) -> Node:
+        """Return the node with this handle for a write, which sees it before reads do. Raises Failure."""
+        node = self.store.by_id(handle) if isinstance(handle, str) else None
+        if node is None or node.deleted_s is not None or node is self.store.root:
+            raise Failure(Code.ENOENT)
+        return node
+
     def find_node(self, handle: object, now_s: float) -> Node:
         """Return the node with this handle. Raises Failure unless reads see it."""
-        node = self.store.by_id(handle) if isinstance(handle, str) else None
-        if node is None or node.deleted_s is not None or node is self.store.root or not is_visible(node, now_s):
+        node = self.find_existing_node(handle)
+        if not is_visible(node, now_s):
             raise Failure(Code.ENOENT)
         return node
 
@@ -118,9 +129,9 @@ class AccountState:
         is_fading = isinstance(node, File) and now_s < self.store.fading_until_s(node) and is_visible(node, now_s)
         return node if node is not None and is_fading else self.find_node(handle, now_s)
 
-    def find_own_node(self, handle: object, now_s: float) -> Node:
+    def find_own_node(self, handle: object) -> Node:
         """Return a file or folder that clients may change. Raises Failure for the three top folders."""
-        node = self.find_node(handle, now_s)
+        node = self.find_existing_node(handle)
         if node.parent is self.store.root:
             raise Failure(Code.EACCESS)
         return node

@@ -28,9 +28,10 @@ from pytest_cloudbench.emulators.onedrive.items import (
     guess_content_type,
     odata_context,
     select_properties,
+    shown_version,
 )
 from pytest_cloudbench.emulators.onedrive.state import GraphFunction, GraphRequest, GraphState, etag
-from pytest_cloudbench.emulators.onedrive.tree import item_details
+from pytest_cloudbench.emulators.onedrive.tree import item_changes, item_details
 from pytest_cloudbench.emulators.skin import Answer, Call, Kind
 from pytest_cloudbench.workload.payload.quickxor import QuickXor
 
@@ -112,7 +113,8 @@ def _get_drive(request: GraphRequest) -> Answer:
 
 def _get_item(request: GraphRequest) -> Answer:
     node = request.find_readable_node()
-    if request.call.headers.get(b"if-none-match", b"").decode("latin-1") == etag(item_details(node)):
+    tag = etag(node, shown_version(request, node))
+    if request.call.headers.get(b"if-none-match", b"").decode("latin-1") == tag:
         return Answer(304, [], b"")
     properties = select_properties(request, describe_item(request, node))
     if request.odata_option("expand").partition("(")[0] == "children" and isinstance(node, Folder):
@@ -161,7 +163,7 @@ def _sort_order(request: GraphRequest) -> tuple[Any, bool]:
         "": None,
         "name": lambda node: node.name.lower(),
         "size": request.tree.size_of,
-        "lastModifiedDateTime": lambda node: item_details(node).changed_s,
+        "lastModifiedDateTime": lambda node: item_changes(node, shown_version(request, node, is_listed=True)).changed_s,
         "createdDateTime": lambda node: item_details(node).created_s,
     }
     if name not in keys or direction not in ("", "asc", "desc"):
@@ -224,7 +226,7 @@ def _answer_empty_list(request: GraphRequest) -> Answer:
 
 def _list_recent(request: GraphRequest) -> Answer:
     files = [node for node in request.tree.root.below() if isinstance(node, File) and node.seen(request.now_s)]
-    files.sort(key=lambda node: -item_details(node).changed_s)
+    files.sort(key=lambda node: -item_changes(node, node.seen(request.now_s)).changed_s)
     return _answer_page(request, files, lambda node: describe_item(request, node))
 
 
@@ -248,7 +250,7 @@ def answer_download(state: GraphState, call: Call, proof: str) -> Answer | None:
     if not state.tree.is_in_drive(node) and not state.tree.is_fading(node, call.now_s):
         return None
     version = next((candidate for candidate in node.versions if candidate.rev == rev), None)
-    if version is None:
+    if version is None or version.visible_s > call.now_s:
         return None
     size = version.blob.size_bytes
     ascii_name = node.name.encode("ascii", "replace").decode().replace("?", "_")
@@ -257,7 +259,7 @@ def answer_download(state: GraphState, call: Call, proof: str) -> Answer | None:
         (b"content-type", guess_content_type(node.name).encode("ascii", "replace")),
         (b"content-disposition", disposition.encode()),
         (b"accept-ranges", b"bytes"),
-        (b"etag", etag(item_details(node)).encode()),
+        (b"etag", etag(node, version).encode()),
     ]
     bounds = byte_range(call.headers.get(b"range", b""), size)
     if bounds is None:
@@ -314,7 +316,7 @@ def _create_child(request: GraphRequest) -> Answer:
     properties = select_properties(request, describe_item(request, created, is_new=True))
     drive_address = f"{request.origin}/_api/v2.0/drives('{request.state.drive_id}')"
     address = f"{drive_address}/items('{folder.id}')/children('{created.id}')"
-    headers = (b"location", address.encode("latin-1")), (b"etag", etag(item_details(created)).encode())
+    headers = (b"location", address.encode("latin-1")), (b"etag", etag(created).encode())
     return answer_json({"@odata.context": odata_context(request, "children/$entity"), **properties}, 201, *headers)
 
 
@@ -339,7 +341,7 @@ def _find_reference(request: GraphRequest, reference: object) -> Folder:
 
 
 def _update_item(request: GraphRequest) -> Answer:
-    body, node = request.read_json_body(), request.find_node()
+    body, node = request.read_json_body(), request.find_existing_node()
     request.require_match(node)
     reference = body.get("parentReference")
     if node is request.tree.root and (reference or "name" in body):
@@ -364,7 +366,7 @@ def _update_item(request: GraphRequest) -> Answer:
 
 
 def _recycle_item(request: GraphRequest) -> Answer:
-    node = request.find_node()
+    node = request.find_existing_node()
     if node is request.tree.root:
         raise GraphError(403, "accessDenied", "The root cannot be deleted")
     request.require_match(node)
@@ -373,7 +375,7 @@ def _recycle_item(request: GraphRequest) -> Answer:
 
 
 def _delete_item(request: GraphRequest) -> Answer:
-    node = request.find_node()
+    node = request.find_existing_node()
     if node is request.tree.root:
         raise GraphError(403, "accessDenied", "The root cannot be deleted")
     request.tree.remove(node, request.now_s)
@@ -393,7 +395,7 @@ def _restore_item(request: GraphRequest) -> Answer:
 def _start_copy(request: GraphRequest) -> Answer:
     """Start a copy as a job, and answer with the address where the client can watch it."""
     state, tree = request.state, request.tree
-    body, node = request.read_json_body(), request.find_node()
+    body, node = request.read_json_body(), request.find_existing_node()
     folder = _find_reference(request, body["parentReference"]) if "parentReference" in body else node.parent
     if folder is None or node is tree.root:
         raise GraphError(400, "invalidRequest", "The root cannot be copied")

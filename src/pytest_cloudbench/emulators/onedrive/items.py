@@ -12,10 +12,11 @@ from mimetypes import guess_type
 from typing import Any
 from urllib.parse import quote
 
-from pytest_cloudbench.emulators.nodes import File, Folder, Node
+from pytest_cloudbench.emulators.nodes import File, Folder, Node, Version
 from pytest_cloudbench.emulators.onedrive.answers import GRAPH, format_time
 from pytest_cloudbench.emulators.onedrive.state import GraphRequest, GraphState, describe_person, etag
-from pytest_cloudbench.emulators.onedrive.tree import ItemDetails, item_details
+from pytest_cloudbench.emulators.onedrive.tree import ItemDetails, item_changes, item_details, version_number
+from pytest_cloudbench.emulators.skin import Kind
 
 APP: Mapping[str, str] = {"id": "5b1c2d3e-0000-4a4b-8c8d-9e0f1a2b3c4d", "displayName": "pytest-cloudbench"}
 GROUP: Mapping[str, str] = {
@@ -114,21 +115,34 @@ def format_listed_item(request: GraphRequest, node: Node) -> str:
     """Return a driveItem in a listing without ``$select``, as JSON text."""
     has_extension = request.state.account.type != "personal"
     text = format_item(request, node, is_listed=True, has_extension=has_extension)
-    return f'{{"@odata.etag": {_quote_json(etag(item_details(node)))}, {text[1:]}' if request.is_spaced else text
+    if not request.is_spaced:
+        return text
+    tag = etag(node, shown_version(request, node, is_listed=True))
+    return f'{{"@odata.etag": {_quote_json(tag)}, {text[1:]}'
+
+
+def shown_version(request: GraphRequest, node: Node, *, is_listed: bool = False) -> Version | None:
+    """Return the version of an item that the answer shows, or None if it shows none. A write shows what it wrote."""
+    if not isinstance(node, File):
+        return None
+    if request.call.route.kind is Kind.WRITE:
+        return node.versions[-1]
+    return node.listed(request.call.now_s) if is_listed else node.seen(request.call.now_s)
 
 
 def format_item(request: GraphRequest, node: Node, *, is_listed: bool = False, has_extension: bool = False) -> str:
     """Return a driveItem as JSON text. It is formatted by hand for speed, since every upload is answered with one."""
     state = request.state
     tree, details, drive_type = state.tree, item_details(node), state.account.type
-    now_s, version = request.call.now_s, None
+    now_s, version = request.call.now_s, shown_version(request, node, is_listed=is_listed)
+    changes = item_changes(node, version)
     parent = tree.visible_parent(node, now_s)
     # SharePoint has one time of creation, which clients may set; personal drives also keep when the item arrived.
     created_s = details.created_s if drive_type == "personal" else details.client_created_s
     created = format_time(created_s)
-    changed = created if details.changed_s == created_s else format_time(details.changed_s)
+    changed = created if changes.changed_s == created_s else format_time(changes.changed_s)
     first = created if details.client_created_s == created_s else format_time(details.client_created_s)
-    last = changed if details.client_changed_s == details.changed_s else format_time(details.client_changed_s)
+    last = changed if changes.client_changed_s == changes.changed_s else format_time(changes.client_changed_s)
     if node is tree.root:
         tail = f'"parentReference": {{"driveId": "{state.drive_id}", "driveType": "{drive_type}"}}, "root": {{}}'
     elif parent is None or parent is tree.bin:
@@ -138,11 +152,9 @@ def format_item(request: GraphRequest, node: Node, *, is_listed: bool = False, h
         tail = request.parent_references.get(parent.id, "")
         if not tail:
             tail = request.parent_references[parent.id] = _format_parent_reference(request, parent)
-    if isinstance(node, File):
-        version = node.listed(now_s) if is_listed else node.seen(now_s)
     size, count = details.size_bytes, 0
     if isinstance(node, File) and version is not None:
-        size, count = version.blob.size_bytes, len(node.versions)
+        size, count = version.blob.size_bytes, version_number(node, version)
         url = state.download_url(request.files_origin, node, version, now_s)
         digest = b2a_base64(bytes.fromhex(version.blob.hash_hex), newline=False).decode()
         extension = f', "fileExtension": {_quote_json(file_extension(node.name))}' if has_extension else ""
@@ -168,7 +180,7 @@ def format_item(request: GraphRequest, node: Node, *, is_listed: bool = False, h
     return (
         f'{{"createdBy": {author}, "lastModifiedBy": {author}, "isAuthoritative": false, "id": "{node.id}", '
         f'"name": {_quote_json(node.name)}, "size": {size}, "createdDateTime": "{created}", '
-        f'"lastModifiedDateTime": "{changed}", "eTag": "\\"{{{details.guid}}},{details.tag}\\"", '
+        f'"lastModifiedDateTime": "{changed}", "eTag": "\\"{{{details.guid}}},{changes.tag}\\"", '
         f'"cTag": "\\"c:{{{details.guid}}},{count}\\"", "webUrl": "{web_url(state, node)}", '
         f'"fileSystemInfo": {{"createdDateTime": "{first}", "lastModifiedDateTime": "{last}"}}, {tail}}}'
     )

@@ -187,7 +187,7 @@ def _list_inherited_links(request: GraphRequest, node: Node) -> list[dict[str, A
 
 
 def _create_link(request: GraphRequest) -> Answer:
-    body, node = request.read_json_body(), request.find_node()
+    body, node = request.read_json_body(), request.find_existing_node()
     kind, scope = body.get("type", "view"), body.get("scope") or "anonymous"
     if kind not in _ROLES or scope not in _SCOPES:
         raise GraphError(400, "invalidRequest", f"Invalid sharing link: type {kind!r:.40}, scope {scope!r:.40}")
@@ -214,7 +214,7 @@ def _create_link(request: GraphRequest) -> Answer:
 
 
 def _invite_people(request: GraphRequest) -> Answer:
-    body, node = request.read_json_body(), request.find_node()
+    body, node = request.read_json_body(), request.find_existing_node()
     people, roles = body.get("recipients"), body.get("roles") or ["read"]
     if not isinstance(people, list) or not people or roles not in (["read"], ["write"]):
         raise GraphError(400, "invalidRequest", "An invitation needs recipients, and the roles read or write")
@@ -278,7 +278,7 @@ def _get_permission(request: GraphRequest) -> Answer:
 
 
 def _update_permission(request: GraphRequest) -> Answer:
-    node, body = request.find_node(), request.read_json_body()
+    node, body = request.find_existing_node(), request.read_json_body()
     permission = _find_permission(request, node)
     if not isinstance(permission, GraphPermission):
         raise GraphError(
@@ -295,7 +295,7 @@ def _update_permission(request: GraphRequest) -> Answer:
 
 
 def _delete_permission(request: GraphRequest) -> Answer:
-    permission = _find_permission(request, request.find_node())
+    permission = _find_permission(request, request.find_existing_node())
     if not isinstance(permission, GraphPermission):
         raise GraphError(
             403, "accessDenied", "A permission of an owner, or one that is inherited, cannot be removed here"

@@ -15,7 +15,7 @@ from pytest_cloudbench.emulators.nodes import File, Folder, Node, StoreError, Ve
 from pytest_cloudbench.emulators.oauth import OAuth
 from pytest_cloudbench.emulators.onedrive.address import GraphAddress
 from pytest_cloudbench.emulators.onedrive.answers import GraphError, unsupported_feature
-from pytest_cloudbench.emulators.onedrive.tree import GraphTree, item_details
+from pytest_cloudbench.emulators.onedrive.tree import GraphTree, item_changes, item_details
 from pytest_cloudbench.emulators.profile import Account, JobTimes
 from pytest_cloudbench.emulators.skin import Answer, Call, Clock, Kind
 
@@ -257,11 +257,14 @@ class GraphRequest:
             return self.tree.ensure_folder(self.tree.root, [name.capitalize()], self.now_s)
         return self.tree.find_by_id(base)
 
+    def find_existing_node(self) -> Node:
+        """Return the item of the request for a write, which sees it before reads do. Raises StoreError."""
+        node = self.find_base()
+        return self.tree.find_below(node, self.address.path) if self.address.path else node
+
     def find_node(self) -> Node:
         """Return the item of the request. Raises StoreError unless reads see it."""
-        node = self.find_base()
-        if self.address.path:
-            node = self.tree.find_below(node, self.address.path)
+        node = self.find_existing_node()
         if isinstance(node, File) and node.seen(self.now_s) is None:
             raise StoreError("not_found")
         return node
@@ -293,7 +296,7 @@ class GraphRequest:
         """Return the folder and name of the file to write. Make missing folders. Raises StoreError and GraphError."""
         path = self.address.path
         if not path:
-            node = self.find_node()
+            node = self.find_existing_node()
             if not isinstance(node, File) or node.parent is None:
                 raise StoreError("taken")
             return node.parent, node.name
@@ -309,8 +312,7 @@ class GraphRequest:
         expected = self.call.headers.get(b"if-match")
         if expected is None or expected == b"*":
             return
-        details = item_details(node)
-        tags = (etag(details), ctag(details, node))
+        tags = (etag(node), ctag(node))
         if expected.decode("latin-1").removeprefix("W/") not in (*tags, *(tag.strip('"') for tag in tags)):
             message = "The resource has changed since the caller last read it; usually an eTag mismatch."
             raise GraphError(412, "resourceModified", message)
@@ -331,15 +333,15 @@ class GraphRequest:
         return value
 
 
-def etag(details: Any) -> str:
-    """Return the tag of an item, which is new after every change."""
-    return f'"{{{details.guid}}},{details.tag}"'
+def etag(node: Node, version: Version | None = None) -> str:
+    """Return the tag of an item with one of its versions, by default the newest. It is new after every change."""
+    return f'"{{{item_details(node).guid}}},{item_changes(node, version).tag}"'
 
 
-def ctag(details: Any, node: Node) -> str:
-    """Return the tag of the content of an item."""
+def ctag(node: Node) -> str:
+    """Return the tag of the newest content of an item."""
     count = len(node.versions) if isinstance(node, File) else 0
-    return f'"c:{{{details.guid}}},{count}"'
+    return f'"c:{{{item_details(node).guid}}},{count}"'
 
 
 @dataclass(frozen=True, slots=True)

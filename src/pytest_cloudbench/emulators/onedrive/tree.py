@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import merge
 from random import Random
+from typing import NamedTuple
 
 from pytest_cloudbench.emulators.blob import Blob
 from pytest_cloudbench.emulators.core import NodeStore, Tokens
@@ -57,6 +58,33 @@ def item_details(node: Node) -> ItemDetails:
     details = node.extra
     assert isinstance(details, ItemDetails)
     return details
+
+
+def version_number(file: File, version: Version) -> int:
+    """Return the number of a version of a file, from 1."""
+    return len(file.versions) if version is file.versions[-1] else file.versions.index(version) + 1
+
+
+class ItemChanges(NamedTuple):
+    """The number of an item's changes, and the two times of the last one, as in ``ItemDetails``."""
+
+    tag: int
+    changed_s: float
+    client_changed_s: float
+
+
+def item_changes(node: Node, version: Version | None = None) -> ItemChanges:
+    """Return the changes of an item that a read sees together with one of its versions, by default the newest.
+
+    Later versions do not count yet. Each keeps the times that the item had before it (``Version.extra``).
+    """
+    details = item_details(node)
+    if version is None or not isinstance(node, File) or version is node.versions[-1]:
+        return ItemChanges(details.tag, details.changed_s, details.client_changed_s)
+    number = version_number(node, version)
+    former = node.versions[number].extra
+    assert isinstance(former, ItemChanges)
+    return former._replace(tag=details.tag - (len(node.versions) - number))
 
 
 def _fold_name(node: Node) -> str:
@@ -234,7 +262,7 @@ class GraphTree:
         if not isinstance(existing, File):
             raise StoreError("taken")
         former_bytes = existing.versions[-1].blob.size_bytes
-        self.store.add_version(existing, blob, now_s)
+        self.store.add_version(existing, blob, now_s, extra=item_changes(existing))
         self._add_size(parent, blob.size_bytes - former_bytes)
         details = item_details(existing)
         details.changed_s = details.client_changed_s = now_s
@@ -289,7 +317,7 @@ class GraphTree:
         entries = [node, *(node.below() if isinstance(node, Folder) else ())]
         self.store.move(node, self.bin, node.name, now_s, fades=True)
         for entry in entries[1:]:
-            self.store.log.add(entry.id, now_s)
+            self.store.log.add(entry.id, now_s, self.store.fading_until_s(entry))
         item_details(node).former = former
         self._add_size(former, -size)
         item_details(self.bin).size_bytes += size
@@ -325,7 +353,7 @@ class GraphTree:
         self._add_size(node.parent, -self.size_of(node))
         self.store.remove(node, now_s)
         for entry in descendants:
-            self.store.log.add(entry.id, now_s)
+            self.store.log.add(entry.id, now_s, self.store.fading_until_s(entry))
 
     def size_of(self, node: Node) -> int:
         """Return the size of a file, or of all files below a folder, in bytes."""

@@ -52,7 +52,8 @@ def _create_session(request: GraphRequest) -> Answer:
             raise StoreError("taken")
     size = properties.get("fileSize")
     if isinstance(size, int) and not isinstance(size, bool):
-        request.tree.store.require_space(size)
+        former_bytes = request.tree.size_of(existing) if existing is not None and behavior == "replace" else 0
+        request.tree.store.require_space(size - former_bytes)
     state = request.state
     guid = state.tree.random_guid()
     times = properties.get("fileSystemInfo")

@@ -421,6 +421,26 @@ def test_segments_above_the_mss_make_the_overhead_unknown() -> None:
     assert normal["header_bytes"] == normal["wire_bytes"] - 5000
 
 
+@pytest.mark.parametrize("keeps_datagrams", [True, False])
+@pytest.mark.parametrize(
+    ("first", "sizes", "directions"),
+    [(0xC3, (1200, 1472), 0), (0xC3, (1200, 12_000), 1), (0xC3, (1473, 1473), 2), (0x17, (12_000, 12_000), 0)],
+)
+def test_quic_datagrams_above_a_packet_make_the_overhead_unknown(
+    first: int, sizes: tuple[int, int], directions: int, keeps_datagrams: bool
+) -> None:
+    """Other datagrams may be fragmented, so a large one is no sign of offload."""
+    initial = bytes([first]) + struct.pack(">I", 1) + b"\x08"
+    ends = (CLIENT, 40_000, SERVER, 443)
+    hellos = [craft.udp(*ends, initial.ljust(1200, b"x")), craft.udp(*ends[2:], *ends[:2], initial.ljust(1200, b"x"))]
+    frames = [*hellos, craft.udp(*ends, bytes(sizes[0])), craft.udp(*ends[2:], *ends[:2], bytes(sizes[1]))]
+    analysis = analyze(craft.pcapng(list(enumerate(frames, START_NS))), keeps_datagrams=keeps_datagrams)
+    reason = f"datagrams above 1472 bytes in {directions} directions of QUIC flows: segmentation offload was on"
+    assert analysis.validity.size_reasons == ((reason,) if directions else ())
+    assert analysis.validity.sizes_known == (not directions)
+    assert analysis.validity.verdict == "valid"
+
+
 @pytest.mark.parametrize("file", sorted(path.name for path in FOLDER.glob("*.pcap*")))
 def test_long_flows_are_counted_in_parts(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data = (FOLDER / file).read_bytes()

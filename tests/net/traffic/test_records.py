@@ -83,12 +83,15 @@ def test_an_unknown_version_is_named() -> None:
     ("resolution", "ticks_per_s"),
     [(None, 10**6), (9, 10**9), (3, 1000), (0x80 | 20, 1 << 20), (0x80 | 40, 1 << 40), (12, 10**12)],
 )
-def test_pcapng_time_resolutions_are_converted(order: str, resolution: int | None, ticks_per_s: int) -> None:
+@pytest.mark.parametrize("offset", [7, 1_700_000_000, -900])
+def test_pcapng_time_resolutions_are_converted(
+    order: str, resolution: int | None, ticks_per_s: int, offset: int
+) -> None:
     seconds = 1_000_000 if ticks_per_s < 1 << 40 else 1000
-    data = craft.section(order) + craft.interface(order, resolution=resolution, offset=7)
+    data = craft.section(order) + craft.interface(order, resolution=resolution, offset=offset)
     data += craft.packet(seconds * ticks_per_s + ticks_per_s // 2, FRAME, order)
     _, rows = read_records(data)
-    assert rows[0][3] == (seconds + 7) * craft.SECOND + craft.SECOND // 2
+    assert rows[0][3] == (seconds + offset) * craft.SECOND + craft.SECOND // 2
 
 
 @pytest.mark.parametrize("resolutions", [(6, 9, 3), (9, 12, 0x80 | 20), (0, 6, 6)])

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 """Schema number of ``Analysis.as_dict``. 1 is the first."""
 
-_USUAL_MSS_BYTES = 1460
+_USUAL_MSS_BYTES, _USUAL_DATAGRAM_BYTES = 1460, 1472
 _MAX_NAMES = 8
 _PART_ROWS = 1 << 17
 _LEAST_ENCODED_BYTES = 8
@@ -43,8 +43,8 @@ class Validity(NamedTuple):
             tell.
         reasons: the reasons if it is not valid.
         sizes_known: whether packet counts, wire bytes and retransmissions are those on the wire. They are not if
-            segments above the MSS show that packets were captured before the network card split them (segmentation
-            offload).
+            segments above the MSS or large datagrams of QUIC show that packets were captured before the network card
+            split them (segmentation offload).
         size_reasons: the reasons if they are not.
         drops: number of packets that the capture lost, or None if that is not recorded.
     """
@@ -103,19 +103,18 @@ class Analysis:
     def read_content(self, number: int, *, up: bool, limit_bytes: int = 64 * MIB) -> tuple[bytes, bool]:
         """Return the payload of one direction of a flow, and whether none of its bytes is missing.
 
-        Only while the capture's file is open. At most ``limit_bytes`` are read, and the rest counts as missing.
+        Only while the capture's file is open. At most ``limit_bytes`` are returned, and the rest counts as missing.
         """
-        if not self.table.who.is_tcp[number]:
-            return b"".join(streams.read_datagrams(self.table, self.buffer, number, up=up)), True
-        parts, end = list[bytes](), 0
-        is_whole = True
-        for begin, data in streams.join_pieces(self.table, self.buffer, number, up=up):
-            is_whole &= begin == end and end < limit_bytes
-            parts.append(data)
-            end = begin + len(data)
-            if end >= limit_bytes:
+        is_tcp, parts, read_bytes = self.table.who.is_tcp[number], list[bytes](), 0
+        joined = (data for _, data in streams.join_pieces(self.table, self.buffer, number, up=up))
+        for data in joined if is_tcp else streams.read_datagrams(self.table, self.buffer, number, up=up):
+            parts.append(data[: limit_bytes - read_bytes])
+            read_bytes += len(parts[-1])
+            if read_bytes >= limit_bytes:
                 break
-        return b"".join(parts), is_whole
+        counts = ("unique_bytes", "missing_bytes", "unseen_bytes")
+        sent_bytes = sum(int(self.table.sums[name][0 if up else 1, number]) for name in counts)
+        return b"".join(parts), read_bytes == sent_bytes
 
     @property
     def facts(self) -> list[FlowFacts]:
@@ -298,7 +297,7 @@ def _analyze(
             foreign_numbers=np.append(np.setdiff1d(table.numbers, own_numbers), table.foreign_numbers),
         )
         queries = {name: count for name, count in queries.items() if whose.has_name(name)}
-    validity = _judge_validity(reader, collector, table, drops, _find_offload(table, buffer, release))
+    validity = _judge_validity(reader, collector, table, drops, _find_offload(table, facts, buffer, release))
     analysis = Analysis(
         source, reader, table, facts, collector.aside, collector.records, collector.wire_bytes, collector.cut,
         collector.first_ns, collector.last_ns, validity, None, owners, queries, len(collector.sentinels), buffer,
@@ -448,7 +447,9 @@ def _count_repeated(table: FlowTable) -> int:
     return repeated_packets if repeated_packets >= max(_MIN_REPEATED, _MIN_REPEATED_SHARE * total) else 0
 
 
-def _find_offload(table: FlowTable, buffer: Buffer, release: Callable[[int], None]) -> tuple[str, ...]:
+def _find_offload(
+    table: FlowTable, facts: CaptureFacts, buffer: Buffer, release: Callable[[int], None]
+) -> tuple[str, ...]:
     """Return the reasons why sizes are not those on the wire, and fill in each side's ``mss_bytes``."""
     import numpy as np
 
@@ -467,9 +468,17 @@ def _find_offload(table: FlowTable, buffer: Buffer, release: Callable[[int], Non
     largest = lines.get_counts(table, "largest_payload_bytes", tcp_numbers)
     above_mss = int(((limits >= 0) & (largest > limits)).sum())
     unknown = int(((limits < 0) & (largest > _USUAL_MSS_BYTES)).sum())
+    # QUIC forbids fragments, and other datagrams may be joined from some.
+    quic_numbers = [known.number for _, known in facts.find_known(table.numbers.tolist()) if known.quic_version]
+    above_datagram = int((table.sums["largest_payload_bytes"][:, quic_numbers] > _USUAL_DATAGRAM_BYTES).sum())
     reasons = []
     if above_mss:
         reasons.append(f"segments above the MSS in {above_mss} directions of flows: segmentation offload was on")
     if unknown:
         reasons.append(f"segments above {_USUAL_MSS_BYTES} bytes in {unknown} directions of flows whose MSS is unknown")
+    if above_datagram:
+        reasons.append(
+            f"datagrams above {_USUAL_DATAGRAM_BYTES} bytes in {above_datagram} directions of QUIC flows: "
+            "segmentation offload was on"
+        )
     return tuple(reasons)

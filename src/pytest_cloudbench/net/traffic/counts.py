@@ -97,6 +97,20 @@ class _Columns(NamedTuple):
     flags: Any
 
 
+class _Directions(NamedTuple):
+    """The directions that have packets, each with its flow, its direction (0 is up) and its first row.
+
+    ``reach`` is how far its sequence numbers reach from its first packet, and ``has_sent`` whether it has payload, SYN
+    or FIN.
+    """
+
+    flows: Ints
+    direction: Ints
+    begins: Ints
+    reach: Ints
+    has_sent: Any
+
+
 def _count_directions(table: FlowTable, packets: _Columns) -> Ints:
     """Count both directions, and return the flows with packets that look like repetitions in their direction."""
     import numpy as np
@@ -116,7 +130,6 @@ def _count_directions(table: FlowTable, packets: _Columns) -> Ints:
     sums |= _count_marks(begins, flags)
     sums |= _count_payload(begins, size, opened, time_ns, is_tcp)
     reach = np.maximum.reduceat(next_seq, begins)
-    sums["unseen_bytes"] = _count_unseen(flows, direction, begins, packets, reach)
     doubtful = np.zeros(0, np.int64)
     is_leap = start[1:] != next_seq[:-1]
     is_leap[begins[1:] - 1] = False
@@ -126,8 +139,13 @@ def _count_directions(table: FlowTable, packets: _Columns) -> Ints:
         group_index, data = np.repeat(np.arange(len(begins)), counts)[rows], (size[rows] > 0) | (marks[rows] > 0)
         doubtful = group[rows[sequence.find_behind(group_index, start[rows], next_seq[rows], size[rows], data)]]
         if len(rows):
-            covered = sequence.measure_coverage(*_make_payload_ranges(group_index, opened[rows], size[rows]))
+            covered = sequence.measure_coverage(*_make_ranges(group_index, opened[rows], size[rows], flags[rows]))
             sums["unique_bytes"][is_odd], sums["missing_bytes"][is_odd] = covered
+            # The number of a bare acknowledgement does not show that what the sender sent before it was captured.
+            odd_begins = sequence.mark_beginnings(group_index).nonzero()[0]
+            reach[is_odd] = np.maximum.reduceat(np.where(data, next_seq[rows], 0), odd_begins)
+    has_sent = sums["payload_bytes"] + sums["syns"] + sums["syn_acks"] + sums["fins"] > 0
+    _count_unseen(table, _Directions(flows, direction, begins, reach, has_sent), packets)
     for name, column in sums.items():
         table.sums[name][direction, flows] = column
     np.minimum.at(table.times.first_ns, flows, np.minimum.reduceat(time_ns, begins))
@@ -167,43 +185,50 @@ def _count_payload(begins: Ints, size: Ints, opened: Ints, time_ns: Ints, is_tcp
     }  # fmt: skip
 
 
-def _count_unseen(flows: Ints, direction: Ints, begins: Ints, packets: _Columns, reach: Ints) -> Ints:
-    """Return the bytes beyond the ``reach`` of each direction that the other side acknowledged."""
+def _count_unseen(table: FlowTable, directions: _Directions, packets: _Columns) -> None:
+    """Count the bytes beyond the reach of each direction that the other side acknowledged."""
     import numpy as np
 
-    unseen = np.zeros(len(flows), np.int64)
+    flows, direction, begins, reach, has_sent = directions
     ack_rows = ((packets.flags & (ACK | RST)) == ACK).nonzero()[0]
     edges = np.searchsorted(ack_rows, np.append(begins, len(packets.flags)))
+    ackers = (edges[1:] > edges[:-1]).nonzero()[0]
+    if not len(ackers):
+        return
     index_of = np.full((2, int(flows.max() - flows.min()) + 1), -1)
     index_of[direction, flows - flows.min()] = np.arange(len(flows))
-    acked_index = index_of[1 - direction, flows - flows.min()]  # index of the direction that each one acknowledges
-    ackers = ((edges[1:] > edges[:-1]) & (acked_index >= 0)).nonzero()[0]
-    if not len(ackers):
-        return unseen
-    acked, parts = packets.ack[ack_rows], edges[:-1][edges[1:] > edges[:-1]]
+    acked_index = index_of[1 - direction[ackers], flows[ackers] - flows.min()]  # the direction that each acknowledges
+    acked, parts = packets.ack[ack_rows], edges[ackers]
     first = np.zeros(len(ack_rows), bool)
     first[parts] = True
-    furthest = np.zeros(len(flows), np.int64)
-    furthest[edges[1:] > edges[:-1]] = np.maximum.reduceat(sequence.unwrap(acked, first), parts)
-    acked_index = acked_index[ackers]
-    distance = (acked[edges[ackers]] - packets.seq[begins[acked_index]]).view(np.int32).astype(np.int64) + furthest[
-        ackers
-    ]
-    unseen[acked_index] = np.maximum(0, distance - reach[acked_index])
-    return unseen
+    advance = np.maximum.reduceat(sequence.unwrap(acked, first), parts)
+    ahead = (acked[parts] - packets.seq[begins[acked_index]]).view(np.int32).astype(np.int64)
+    is_captured = acked_index >= 0
+    beyond = np.where(is_captured, np.maximum(0, ahead + advance - reach[acked_index]), advance)
+    is_silent = ~is_captured | ~has_sent[acked_index]
+    beyond[is_silent & (beyond == 1)] = 0  # see sequence.Reach
+    table.sums["unseen_bytes"][1 - direction[ackers], flows[ackers]] = beyond
 
 
-def _make_payload_ranges(group_index: Ints, start: Ints, payload: Ints) -> tuple[Any, Any, Any, Any]:
-    """Return the ranges of payload. A group without payload gets an empty range, so that each group has one."""
+def _make_ranges(group_index: Ints, opened: Ints, size: Ints, flags: Any) -> tuple[Any, Any, Any, Any]:
+    """Return the ranges of payload, and empty ones where SYN and FIN show that it begins and ends.
+
+    A group without any gets an empty range, so that each group has one. SYN and FIN before the last SYN do not count: a
+    server that answers a repeated SYN may choose another number, and a FIN before it ends the connection before.
+    """
     import numpy as np
 
     begins = sequence.mark_beginnings(group_index).nonzero()[0]
-    has_payload = payload > 0
-    is_empty = ~np.logical_or.reduceat(has_payload, begins)
-    has_payload[begins[is_empty]] = True
-    rows = has_payload.nonzero()[0]
+    marks, last_syn = (flags & (SYN | FIN)).nonzero()[0], np.zeros(int(group_index[-1]) + 1, np.int64)
+    syns = (flags & SYN).nonzero()[0]
+    last_syn[group_index[syns]] = syns  # the last assignment stays
+    is_range = size > 0
+    is_range[marks[marks >= last_syn[group_index[marks]]]] = True
+    is_empty = ~np.logical_or.reduceat(is_range, begins)
+    is_range[begins[is_empty]] = True
+    rows = is_range.nonzero()[0]
     kept_groups = group_index[rows]
-    return kept_groups, sequence.mark_beginnings(kept_groups), start[rows], payload[rows]
+    return kept_groups, sequence.mark_beginnings(kept_groups), opened[rows], size[rows]
 
 
 # --- a long flow ---

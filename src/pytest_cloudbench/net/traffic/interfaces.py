@@ -7,6 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+_LARGEST_OFFSET_S = (1 << 32) - 1
+"""Any time stamp plus this many seconds fits into 64 bits of nanoseconds."""
+
 
 @dataclass(slots=True)
 class Interface:
@@ -74,7 +77,7 @@ def parse_interface(body: bytes, order: str) -> Interface:
             power = value[0] & 0x7F
             interface.ticks_per_s = 2 ** min(power, 63) if value[0] & 0x80 else 10 ** min(power, 19)
         elif code == 14 and len(value) == 8:
-            interface.offset_s = max(-(10**9), min(10**9, struct.unpack(order + "q", value)[0]))
+            interface.offset_s = max(-_LARGEST_OFFSET_S, min(_LARGEST_OFFSET_S, struct.unpack(order + "q", value)[0]))
     return interface
 
 

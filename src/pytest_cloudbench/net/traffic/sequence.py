@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytest_cloudbench.net.traffic.packets import ACK, SYN
+from pytest_cloudbench.net.traffic.packets import ACK, FIN, SYN
 
 if TYPE_CHECKING:
     import numpy as np
@@ -81,14 +81,18 @@ class Reach:
 
     Attributes:
         unique_bytes: bytes in the union of all ranges so far.
-        missing_bytes: bytes in holes between them.
-        unseen_bytes: acknowledged bytes after the last range.
+        missing_bytes: bytes in holes between them, and between them and the last SYN and FIN.
+        unseen_bytes: acknowledged bytes after the last range. A single one does not count if no payload, SYN or FIN
+            was captured: the direction had only keep-alives, which begin one byte earlier, or its FIN is not captured.
     """
 
     def __init__(self) -> None:
+        self._first_seq = self._first_ack = 0
         self._last_seq: tuple[int, int] | None = None  # (sequence number, distance from the first)
         self._last_ack: tuple[int, int] | None = None
         self._furthest_ack = self._next_seq = 0
+        self._has_sent = False
+        self._marks: list[int] = []  # where the last SYN and the FINs after it are: the lowest and the highest
         self._begin: int | None = None
         self._end = 0
         self._holes: list[tuple[int, int]] = []
@@ -105,16 +109,17 @@ class Reach:
 
         if not len(seq):
             return
-        first = (int(seq[0]), 0)
-        distances = self._distance(seq, self._last_seq or first)
-        self._last_seq, self._last_ack = (int(seq[-1]), int(distances[-1])), self._last_ack or first
-        marks = ((flags >> 1) | flags) & 1
-        self._next_seq = max(self._next_seq, int((distances + payload + marks).max()))
+        if self._last_seq is None:
+            self._first_seq = int(seq[0])
+        distances = self._distance(seq, self._last_seq or (self._first_seq, 0))
+        self._last_seq = (int(seq[-1]), int(distances[-1]))
+        self._add_marks(distances, flags, payload)
         has_payload = payload > 0
         start = distances[has_payload] + (flags[has_payload] >> 1 & 1)
         end = start + payload[has_payload]
         if not len(start):
             return
+        self._has_sent, self._next_seq = True, max(self._next_seq, int(end.max()))
         if self._begin is None:
             self._begin = self._end = int(start[0])
         reach = np.maximum.accumulate(np.concatenate(([self._end], end)))
@@ -127,6 +132,20 @@ class Reach:
             else:
                 self._fill_holes(begin, until)
         self._end = int(reach[-1])
+
+    def _add_marks(self, distances: Ints, flags: Any, payload: Ints) -> None:
+        """Add the SYNs and FINs among these packets."""
+        rows = (flags & (SYN | FIN)).nonzero()[0]
+        if not len(rows):
+            return
+        self._has_sent = True
+        self._next_seq = max(self._next_seq, int((distances[rows] + payload[rows]).max()) + 1)
+        is_syn = (flags[rows] & SYN) > 0
+        positions = distances[rows] + is_syn
+        if is_syn.any():
+            self._marks, positions = [], positions[is_syn.nonzero()[0][-1] :]
+        positions_so_far = [*self._marks, int(positions.min()), int(positions.max())]
+        self._marks = [min(positions_so_far), max(positions_so_far)]
 
     def _fill_holes(self, begin: int, end: int) -> None:
         """Remove the bytes from ``begin`` to ``end`` from the holes, which are sorted and apart from each other."""
@@ -141,22 +160,29 @@ class Reach:
 
     def add_acks(self, ack: Any) -> None:
         """Add the next acknowledgements by the other side."""
-        if self._last_ack is not None and len(ack):
-            distances = self._distance(ack, self._last_ack)
+        if len(ack):
+            if self._last_ack is None:
+                self._first_ack = int(ack[0])
+            distances = self._distance(ack, self._last_ack or (self._first_ack, 0))
             self._last_ack = (int(ack[-1]), int(distances[-1]))
             self._furthest_ack = max(self._furthest_ack, int(distances.max()))
 
     @property
     def missing_bytes(self) -> int:
-        return sum(b - a for a, b in self._holes)
+        limits = [*self._marks, *((self._begin, self._end) if self._begin is not None else ())]
+        return max(limits) - min(limits) - self.unique_bytes if limits else 0
 
     @property
     def unique_bytes(self) -> int:
-        return self._end - (self._begin or 0) - self.missing_bytes if self._begin is not None else 0
+        return self._end - self._begin - sum(b - a for a, b in self._holes) if self._begin is not None else 0
 
     @property
     def unseen_bytes(self) -> int:
-        return max(0, self._furthest_ack - self._next_seq)
+        beyond = self._furthest_ack
+        if self._last_seq is not None and self._last_ack is not None:
+            ahead = (self._first_ack - self._first_seq + (1 << 31)) % (1 << 32) - (1 << 31)
+            beyond = max(0, ahead + beyond - self._next_seq)
+        return 0 if beyond == 1 and not self._has_sent else beyond
 
 
 def find_behind(group: Ints, start: Ints, next_seq: Ints, payload: Ints, data: Mask) -> Mask:

@@ -28,8 +28,8 @@ class Side:
         packets, wire_bytes: number and total size of all frames.
         payload_bytes: TCP or UDP payload, with retransmissions.
         unique_bytes: size of the union of sequence number ranges, or of the payload for UDP.
-        missing_bytes: holes in that union, bytes that were sent but not captured.
-        unseen_bytes: acknowledged bytes beyond the union.
+        missing_bytes: holes in that union, and between it and SYN or FIN: bytes that were sent but not captured.
+        unseen_bytes: acknowledged bytes beyond the union, even of a direction without any packet.
         syns: segments with SYN and without ACK.
         syn_acks: segments with SYN and ACK.
         fins, resets: segments with FIN, and with RST.

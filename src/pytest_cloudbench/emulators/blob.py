@@ -126,7 +126,7 @@ class Blob(BytePieces):
 
     @property
     def has_content(self) -> bool:
-        """Whether all its bytes are here."""
+        """True if all its bytes are here."""
         return bool(self.pieces) or not self.size_bytes
 
     def without_content(self) -> Self:

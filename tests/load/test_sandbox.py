@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from pytest_cloudbench import drivers
 from pytest_cloudbench.fleet.agent import Agent
 from pytest_cloudbench.fleet.run import RunFacts
+from pytest_cloudbench.load.engine.engine import Budget
 from pytest_cloudbench.load.engine.operations import compare_content, make_task
 from pytest_cloudbench.load.names import FileNames
 from pytest_cloudbench.load.request import Files
-from pytest_cloudbench.load.sandbox import Sandbox
+from pytest_cloudbench.load.sandbox import RetryingDriver, Sandbox
 from pytest_cloudbench.model import (
     BudgetError,
     CloudError,
@@ -212,3 +213,25 @@ def test_first_byte_is_timed_only_for_streaming_downloads(tmp_path: Path, stream
     driver = FlatDriver(tmp_path, capabilities)
     driver.put("/a", Literal(b"abc"))
     assert compare_content(driver, "/a", Literal(b"abc"), lambda: 7) == (7 if streams else 0, 3, True)
+
+
+@pytest.mark.parametrize(("retry_after_s", "waits_s"), [(None, [None]), (30.0, [30.0]), (86_400.0, [])])
+def test_a_call_waits_as_the_provider_asks_but_not_for_a_day(retry_after_s: float | None, waits_s: list[Any]) -> None:
+    class Throttled:
+        def __init__(self) -> None:
+            self.has_refused = False
+
+        def stat(self, path: str) -> Entry:
+            if self.has_refused:
+                return Entry(path)
+            self.has_refused = True
+            raise CloudError(ErrorKind.THROTTLED, "stat", path, retry_after_s=retry_after_s)
+
+    waited_s: list[Any] = []
+    driver: Any = RetryingDriver(cast("Any", Throttled()), Budget(), waited_s.append)
+    if waits_s:
+        assert driver.stat("/a") == Entry("/a")
+    else:
+        with pytest.raises(CloudError, match="throttled"):
+            driver.stat("/a")
+    assert waited_s == waits_s

@@ -21,7 +21,7 @@ from pytest_cloudbench.model import CloudError, ErrorKind
 from pytest_cloudbench.providers import Provider
 
 _MAX_TRIES = 60
-_PAUSE_S = 1.0
+_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 600.0
 _STREAMS = frozenset({"get", "list"})
 
 
@@ -86,7 +86,10 @@ class Sandbox:
 
 
 class RetryingDriver:
-    """A driver whose throttled calls wait as long as the provider asks, and are then repeated."""
+    """A driver whose throttled calls wait as long as the provider asks, and are then repeated.
+
+    If it asks for more than ten minutes, the error is raised at once.
+    """
 
     def __init__(self, driver: Driver, budget: Budget, wait: Callable[[float | None], None]) -> None:
         self._driver, self._budget, self._wait_before_retry = driver, budget, wait
@@ -105,7 +108,8 @@ class RetryingDriver:
             try:
                 return method(*args)
             except CloudError as error:
-                if error.kind is not ErrorKind.THROTTLED or not tries_left:
+                is_too_long = (error.retry_after_s or 0.0) > _LONGEST_PAUSE_S
+                if error.kind is not ErrorKind.THROTTLED or is_too_long or not tries_left:
                     raise
                 self._wait_before_retry(error.retry_after_s)
         return None

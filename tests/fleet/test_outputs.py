@@ -66,7 +66,8 @@ def test_bounds_and_a_summary_are_written_if_asked_for(lab: Lab) -> None:
     assert "expectations in e.toml: 1 renewed, 0 added, 0 unchanged, 5 left out (the run did not pass)" in run.text
     before, text = report.read_text().split("\n", 1)
     assert before == "of another step"
-    assert "**2 experiments: 1 met, 1 without an expectation**\n<br>pytest: 1 failed, 2 passed\n" in text
+    assert "**2 experiments: 1 broken, 1 met**\n<br>pytest: 1 failed, 2 passed\n" in text
+    assert "- `test_it.py::test_broken[folder:objects]`: the test failed\n" in text
     assert "| ✅ met | `test_it.py::test_fine[folder:objects-50]` | `folder:objects` |" in text
     assert not (lab.folder / "not-asked-for.md").exists()
     stored = {name.partition("[")[0]: entry["extra_info"]["verdict"] for name, entry in run.entries.items()}

@@ -39,7 +39,7 @@ FAILING_TESTS: Mapping[str, str] = {
     "digest": "digest_is_of_the_declared_algorithm any_order",
     "no_digest": "no_digest_is_given any_order",
     "revisions": "each_overwrite_has_a_revision_of_its_own",
-    "flat": "list_of_flat_keys_gives_files_alone mkdir_does_nothing any_order",
+    "flat": "list_of_flat_keys_yields_only_files mkdir_does_nothing any_order",
     "prefix": "missing_folder_lists_as_empty",
     "deletes_missing": "deleting_a_missing_path_is_no_error any_order",
     "copies_folders": "copy_or_move_of_a_folder_takes_all_it_holds",
@@ -140,7 +140,7 @@ def test_undeclared_abilities_are_not_demanded(run: FinishedRun) -> None:
         assert word in reasons
     passed = set(re.findall(r"^PASSED \S+::test_(\w+)\[flat", run.text, re.M))
     assert {
-        "list_of_flat_keys_gives_files_alone",
+        "list_of_flat_keys_yields_only_files",
         "mkdir_does_nothing",
         "missing_folder_lists_as_empty",
         "deleting_a_missing_path_is_no_error",

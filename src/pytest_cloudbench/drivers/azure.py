@@ -221,10 +221,9 @@ class AzureDriver(SdkDriver):
 
     def list(self, folder: str) -> Iterator[Entry]:
         """Yield all blobs whose names begin with the folder's path, page by page."""
-        for blob in self._list_blobs("list", folder):
-            with self._cloud_errors("list", folder):
-                entry = self._entry_of_blob(path_of(blob.name), blob)
-            yield entry
+        with self._cloud_errors("list", folder):
+            for blob in self._list_blobs("list", folder):
+                yield self._entry_of_blob(path_of(blob.name), blob)
 
     def _list_blobs(self, verb: str, path: str, include: tuple[str, ...] = ()) -> Iterator[Any]:
         prefix = prefix_of(verb, path)

@@ -230,11 +230,10 @@ class GcsDriver(SdkDriver):
 
     def list(self, folder: str) -> Iterator[Entry]:
         """Yield all objects whose names begin with the folder's path, page by page."""
-        for blob in self._list_blobs("list", folder):
-            if not blob.name.endswith("/"):  # consoles use an empty object to show a folder
-                with self._cloud_errors("list", folder):
-                    entry = self._entry_of_blob(path_of(blob.name), blob)
-                yield entry
+        with self._cloud_errors("list", folder):
+            for blob in self._list_blobs("list", folder):
+                if not blob.name.endswith("/"):  # consoles use an empty object to show a folder
+                    yield self._entry_of_blob(path_of(blob.name), blob)
 
     def _list_blobs(self, verb: str, path: str, *, versions: bool | None = None) -> Iterator[Any]:
         prefix = prefix_of(verb, path)

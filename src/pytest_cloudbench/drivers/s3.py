@@ -165,11 +165,10 @@ class S3Driver(S3Bucket):
 
     def list(self, folder: str) -> Iterator[Entry]:
         """Yield all objects whose keys begin with the folder's path, page by page."""
-        for row in self._list_objects("list", folder, prefix_of("list", folder)):
-            if not row["Key"].endswith("/"):  # an empty object by which consoles show a folder
-                with self._cloud_errors("list", folder):
-                    entry = self._entry_of_object(path_of(row["Key"]), row["Size"], row.get("ETag"))
-                yield entry
+        with self._cloud_errors("list", folder):
+            for row in self._list_objects("list", folder, prefix_of("list", folder)):
+                if not row["Key"].endswith("/"):  # an empty object by which consoles show a folder
+                    yield self._entry_of_object(path_of(row["Key"]), row["Size"], row.get("ETag"))
 
     def mkdir(self, path: str) -> None:
         """Do nothing: there are no folders."""

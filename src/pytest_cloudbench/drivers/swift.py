@@ -272,10 +272,9 @@ class SwiftDriver(SdkDriver):
 
     def list(self, folder: str) -> Iterator[Entry]:
         """Yield all objects whose names begin with the folder's path, page by page."""
-        for row in self._list_objects("list", folder):
-            with self._cloud_errors("list", folder):
-                entry = Entry(path_of(row["name"]), size_bytes=int(row["bytes"]), digest=md5_of(row["hash"]))
-            yield entry
+        with self._cloud_errors("list", folder):
+            for row in self._list_objects("list", folder):
+                yield Entry(path_of(row["name"]), size_bytes=int(row["bytes"]), digest=md5_of(row["hash"]))
 
     def _list_objects(self, verb: str, path: str) -> Iterator[Mapping[str, Any]]:
         prefix, marker = prefix_of(verb, path), ""

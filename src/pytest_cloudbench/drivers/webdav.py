@@ -199,14 +199,14 @@ class WebdavDriver(SdkDriver):
         ``?tls=0`` means plain HTTP. ``?lacks=copy,dotfiles`` lists what the server cannot do: copy by itself, or
         list names that begin with a dot. A full URL works, too: ``webdav:https://HOST:PORT/PATH``.
         """
+        import httpx
+
         check_params(spec, {"lacks", "timeout_s", "tls", "token_env"})
         capabilities = _capabilities_of(spec)
         url = endpoint.url if endpoint else _server_url(spec)
         fields = endpoint.credentials if endpoint else credentials
         is_anonymous = not fields and is_on_this_machine(url)  # the user's own server may want no credentials
         secrets = {} if is_anonymous else usable_credentials(spec.scheme, cls.credential_sets, fields)
-        import httpx
-
         try:
             driver = cls(url, endpoint, secrets, timeout_of(spec))
         except httpx.InvalidURL as error:

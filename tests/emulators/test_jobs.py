@@ -18,6 +18,8 @@ from pytest_cloudbench.emulators.jobs import Jobs
 from pytest_cloudbench.emulators.profile import parse_profile
 from pytest_cloudbench.emulators.skin import Answer, Call
 
+from .clocks import SkippingClock
+
 _META = '[meta]\nname = "x"\napi = "dropbox"\ndescription = "d"\n'
 
 
@@ -65,25 +67,11 @@ def test_a_job_of_another_kind_is_not_found() -> None:
     assert jobs.find("2", "copy") is None
 
 
-class _Clock:
-    """A clock of the emulator on which waiting takes no real time."""
-
-    def __init__(self) -> None:
-        self.at_s = 0.0
-
-    def now_s(self) -> float:
-        return self.at_s
-
-    def real_s(self, emulated_s: float) -> float:
-        self.at_s += emulated_s
-        return 0.0
-
-
 class _Api:
     """A client that calls functions of the Dropbox skin at a given time."""
 
     def __init__(self, jobs: str) -> None:
-        self.clock = _Clock()
+        self.clock = SkippingClock()
         self.skin = Dropbox(parse_profile(f"{_META}[jobs]\n{jobs}", "x.toml"), self.clock, 0)
 
     def __call__(self, at_s: float, name: str, arg: Any, content: bytes | None = None) -> Any:

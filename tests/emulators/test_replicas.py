@@ -19,22 +19,10 @@ from pytest_cloudbench.emulators.gdrive.skin import GoogleDrive
 from pytest_cloudbench.emulators.profile import Profile, parse_profile
 from pytest_cloudbench.emulators.skin import Answer, Call, Skin
 
+from .clocks import SkippingClock
+
 LAG_S = 5.0
 _JSON = {b"content-type": b"application/json"}
-
-
-class _Clock:
-    """A clock of the emulator on which waiting takes no real time."""
-
-    def __init__(self) -> None:
-        self.at_s = 0.0
-
-    def now_s(self) -> float:
-        return self.at_s
-
-    def real_s(self, emulated_s: float) -> float:
-        self.at_s += emulated_s
-        return 0.0
 
 
 def lagging_profile(api: str) -> Profile:
@@ -72,7 +60,7 @@ class _Folder:
     """The root folder of Dropbox, with a file that was uploaded after ``cursor``."""
 
     def __init__(self) -> None:
-        self.clock = _Clock()
+        self.clock = SkippingClock()
         self.skin = Dropbox(lagging_profile("dropbox"), self.clock, 0)
         self.cursor: str = self.ask(0.0, "list_folder/get_latest_cursor", {"path": ""})["cursor"]
         argument = {b"dropbox-api-arg": b'{"path": "/new"}', b"content-type": b"application/octet-stream"}
@@ -106,7 +94,7 @@ def test_a_long_poll_hears_of_a_change_that_a_leading_replica_has_shown_before()
 
 
 def test_a_page_token_of_drive_passes_no_change_that_it_has_not_shown() -> None:
-    skin = GoogleDrive(lagging_profile("gdrive"), _Clock(), 0)
+    skin = GoogleDrive(lagging_profile("gdrive"), SkippingClock(), 0)
     first_token = ask(skin, 0.0, "GET", "/drive/v3/changes/startPageToken", b"", {})["startPageToken"]
     ask(skin, 0.0, "POST", "/upload/drive/v3/files", b"x", {}, "uploadType=media")
 

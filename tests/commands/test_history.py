@@ -37,6 +37,14 @@ def storage(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def other_storage(storage: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Go into the project of ``storage``, and return where its runs are stored without the option ``--storage``."""
+    (storage.parent / "pytest.ini").write_text("[pytest]\n")
+    monkeypatch.chdir(storage.parent)
+    return storage.parent / ".benchmarks"
+
+
+@pytest.fixture
 def run(storage: Path, capfd: pytest.CaptureFixture[str]) -> Any:
     def run(*argv: str, status: int = 0) -> tuple[str, str]:
         assert cli.main([*argv, "--storage", str(storage)]) == status, capfd.readouterr()
@@ -697,15 +705,13 @@ def test_an_accepted_run_begins_the_baseline_of_a_renamed_test(
 
 @pytest.mark.parametrize("words", [("baseline", "drop", "1"), ("baseline", "export", "runs.zip", "1")])
 def test_a_run_of_another_storage_is_neither_dropped_nor_exported_in_silence(
-    storage: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], words: tuple[str, ...]
+    storage: Path, other_storage: Path, capfd: pytest.CaptureFixture[str], words: tuple[str, ...]
 ) -> None:
-    (storage.parent / "pytest.ini").write_text("[pytest]\n")
-    monkeypatch.chdir(storage.parent)
-    store(storage.parent / ".benchmarks", 1, {TEST: info()})
+    store(other_storage, 1, {TEST: info()})
     store(storage, 2, {TEST: info()})
     assert cli.main([*words]) in (1, 4)
     assert "name the folder that it is in by --storage" in capfd.readouterr().err
-    assert len(list((storage.parent / ".benchmarks").rglob("0001_*.json"))) == 1
+    assert len(list(other_storage.rglob("0001_*.json"))) == 1
 
 
 def test_runs_with_times_before_1980_are_exported(storage: Path, run: Any, tmp_path: Path) -> None:
@@ -749,12 +755,10 @@ def test_an_accepted_run_begins_the_baselines_of_all_its_tests(storage: Path, ru
 
 @pytest.mark.parametrize("words", [("baseline", "accept", "last", "--yes"), ("baseline", "drop", "last", "--dry-run")])
 def test_a_run_of_another_storage_is_neither_accepted_nor_said_to_be_deleted(
-    storage: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], words: tuple[str, ...]
+    storage: Path, other_storage: Path, capfd: pytest.CaptureFixture[str], words: tuple[str, ...]
 ) -> None:
-    (storage.parent / "pytest.ini").write_text("[pytest]\n")
-    monkeypatch.chdir(storage.parent)
     store_series(storage, [0.1] * 3)
-    store(storage.parent / ".benchmarks", 9, {TEST: info(start_wall_ms=START_MS + 9 * DAY_MS)})
+    store(other_storage, 9, {TEST: info(start_wall_ms=START_MS + 9 * DAY_MS)})
     assert cli.main([*words]) == 4
     output = capfd.readouterr()
     assert "name the folder that it is in by --storage" in output.err
@@ -763,37 +767,31 @@ def test_a_run_of_another_storage_is_neither_accepted_nor_said_to_be_deleted(
 
 
 def test_no_run_is_dropped_if_another_of_them_cannot_be(
-    storage: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    storage: Path, other_storage: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    (storage.parent / "pytest.ini").write_text("[pytest]\n")
-    monkeypatch.chdir(storage.parent)
     store_series(storage, [0.1])
-    store(storage.parent / ".benchmarks", 9, {TEST: info(start_wall_ms=START_MS + 9 * DAY_MS)})
+    store(other_storage, 9, {TEST: info(start_wall_ms=START_MS + 9 * DAY_MS)})
     assert cli.main(["baseline", "drop", "1", "9"]) == 4
     assert "name the folder that it is in by --storage" in capfd.readouterr().err
     assert len(Index.open(storage).runs()) == 1
 
 
 def test_an_acceptance_of_a_run_of_another_storage_can_be_undone(
-    storage: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    storage: Path, other_storage: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A former version wrote such acceptances, under the path of the run."""
-    (storage.parent / "pytest.ini").write_text("[pytest]\n")
-    monkeypatch.chdir(storage.parent)
     store_series(storage, [0.1] * 3)
-    path = store(storage.parent / ".benchmarks", 9, {TEST: info(start_wall_ms=START_MS + 9 * DAY_MS)}).as_posix()
+    path = store(other_storage, 9, {TEST: info(start_wall_ms=START_MS + 9 * DAY_MS)}).as_posix()
     write_acceptance(storage, Accepted(path, START_MS + 9 * DAY_MS))
     assert cli.main(["baseline", "accept", path, "--undo"]) == 0, capfd.readouterr()
     assert [point.unfit_reason for point in Index.open(storage).series(TEST, "response_p50")] == [""] * 3
 
 
 def test_baselines_are_counted_in_the_storage_that_the_gate_reads(
-    storage: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    storage: Path, other_storage: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    (storage.parent / "pytest.ini").write_text("[pytest]\n")
-    monkeypatch.chdir(storage.parent)
     store_series(storage, [0.1] * 3)
-    store_series(storage.parent / ".benchmarks", [0.1] * 9, run_id="another")
+    store_series(other_storage, [0.1] * 9, run_id="another")
     outputs = []
     for options in ((), ("--storage", str(storage))):
         assert cli.main(["baseline", "show", *options]) == 0

@@ -141,17 +141,20 @@ def test_full_disk_fails_only_refused_writes(name: str, lab: Lab) -> None:
 
 
 FAULTY = """
-import itertools
 import sys
+import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    puts = itertools.count(1)  # threads of puts at the same time draw different numbers
+    puts = {}
+    lock = threading.Lock()
 
     def answer(self):
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        is_refused = self.command == "PUT" and next(self.puts) % 4 == 0
+        # Every fourth file is refused, also by a repeated put: the driver repeats one after it has made its folder.
+        with self.lock:
+            is_refused = self.command == "PUT" and self.puts.setdefault(self.path, len(self.puts) + 1) % 4 == 0
         self.send_response(404 if self.command == "PROPFIND" else int(sys.argv[2]) if is_refused else 201)
         self.send_header("Content-Length", "0")
         self.end_headers()

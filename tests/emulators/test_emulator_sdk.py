@@ -311,6 +311,20 @@ def test_shared_links(sdk: dropbox.Dropbox) -> None:
     assert caught.value.error.is_shared_link_not_found()
 
 
+def test_link_shows_a_new_version_when_reads_see_it(
+    sdk: dropbox.Dropbox, emulator: EmulatorService, wire: Any
+) -> None:
+    old = sdk.files_upload(b"old", "/a.txt")
+    link = sdk.sharing_create_shared_link_with_settings("/a.txt")
+    emulator.control(set={"readiness.delay_s": 3600.0})
+    sdk.files_upload(b"newer", "/a.txt", mode=files.WriteMode.overwrite)
+    parts = urlsplit(link.url.replace("dl=0", "dl=1"))
+    assert wire.request("GET", f"{parts.path}?{parts.query}", b"", {}).value == b"old"
+    metadata, answer = sdk.sharing_get_shared_link_file(link.url)
+    assert (answer.content, metadata.rev, metadata.size) == (b"old", old.rev, 3)
+    assert sdk.sharing_get_shared_link_metadata(link.url).rev == old.rev
+
+
 def test_link_with_password(sdk: dropbox.Dropbox, emulator: EmulatorService) -> None:
     sdk.files_upload(b"x", "/a.txt")
     settings = sharing.SharedLinkSettings(

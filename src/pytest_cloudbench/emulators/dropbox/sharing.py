@@ -112,8 +112,8 @@ def _visibility_policy(name: str, allowed: bool) -> dict[str, Any]:
     return policy
 
 
-def _describe_link(state: State, link: SharedLink, node: Node) -> dict[str, Any]:
-    path, _, version, _ = state.tree.newest_entry(node)
+def _describe_link(state: State, link: SharedLink, node: Node, now_s: float) -> dict[str, Any]:
+    path, version = state.tree.paths.path(node), node.seen(now_s) if isinstance(node, File) else None
     result: dict[str, Any] = {
         ".tag": "file" if isinstance(node, File) else "folder",
         "url": link.url,
@@ -174,7 +174,7 @@ def _run_create(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]
     visibility = _check_settings(state, settings)
     for link in state.links.values():
         if link.node_id == node.id:
-            inside = {".tag": "metadata", "metadata": _describe_link(state, link, node)}
+            inside = {".tag": "metadata", "metadata": _describe_link(state, link, node, call.now_s)}
             failure = ApiError("shared_link_already_exists", "metadata")
             failure.error = {".tag": "shared_link_already_exists", "shared_link_already_exists": inside}
             raise failure
@@ -186,7 +186,7 @@ def _run_create(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]
         settings["allow_download"] is not False,
     )  # fmt: skip
     state.links[_link_key(url)] = link
-    return _describe_link(state, link, node)
+    return _describe_link(state, link, node, call.now_s)
 
 
 def _run_create_v1(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
@@ -218,7 +218,7 @@ def _run_list(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
         start = int(arg["cursor"])
     page = pairs[start : start + _LIST_PAGE]
     has_more = start + len(page) < len(pairs)
-    result: dict[str, Any] = {"links": [_describe_link(state, *pair) for pair in page], "has_more": has_more}
+    result: dict[str, Any] = {"links": [_describe_link(state, *pair, call.now_s) for pair in page], "has_more": has_more}
     if has_more:
         result["cursor"] = str(start + len(page))
     return result
@@ -277,18 +277,21 @@ def _follow_link(state: State, arg: dict[str, Any], call: Call) -> tuple[SharedL
 
 
 def _run_metadata(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
-    return _describe_link(state, *_follow_link(state, arg, call))
+    return _describe_link(state, *_follow_link(state, arg, call), call.now_s)
 
 
 def _run_file(state: State, arg: dict[str, Any], call: Call) -> Answer:
     link, node = _follow_link(state, arg, call)
     if not isinstance(node, File):
         raise ApiError("shared_link_is_directory")
+    version = node.seen(call.now_s)
+    if version is None:
+        raise ApiError("shared_link_not_found")
     headers = [
         (b"content-type", b"application/octet-stream"),
-        (b"dropbox-api-result", json.dumps(_describe_link(state, link, node)).encode()),
+        (b"dropbox-api-result", json.dumps(_describe_link(state, link, node, call.now_s)).encode()),
     ]
-    return Answer(200, headers, node.versions[-1].blob)
+    return Answer(200, headers, version.blob)
 
 
 def _run_revoke(state: State, arg: dict[str, Any], call: Call) -> None:
@@ -322,7 +325,7 @@ def _run_modify(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]
         allows_download=link.allows_download if allowed is None else allowed,
     )  # fmt: skip
     state.links[_link_key(link.url)] = new_link
-    return _describe_link(state, new_link, node)
+    return _describe_link(state, new_link, node, call.now_s)
 
 
 def page_routes(state: State) -> list[tuple[str, str, Route]]:
@@ -336,7 +339,7 @@ def page_routes(state: State) -> list[tuple[str, str, Route]]:
             link, node = _find_link(state, f"https://{_HOSTS[1]}{quote(call.path)}", opened_s=call.now_s)
         except ApiError:
             return answer_text(404, "Not Found")
-        query, version = parse_form(call.query), state.tree.newest_entry(node)[2]
+        query, version = parse_form(call.query), node.seen(call.now_s) if isinstance(node, File) else None
         if query.get("rlkey") != parse_form(urlsplit(link.url).query.encode()).get("rlkey"):
             return answer_text(404, "Not Found")
         if link.visibility != "public":

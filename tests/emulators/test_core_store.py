@@ -247,7 +247,7 @@ def test_content_in_pieces_is_like_bytes(pieces: list[bytes], start: int, end: i
     assert (bytes(content), len(content)) == (joined, len(joined))
     assert bytes(content.part(start, end)) == joined[start:end]
     assert bytes(BytePieces.join([content, content.part(start, end)])) == joined + joined[start:end]
-    flipped = bytes(content.flipped(bit))
+    flipped = bytes(content.flip_bit(bit))
     assert sum((a ^ b).bit_count() for a, b in zip(joined, flipped, strict=True)) == (1 if joined else 0)
 
 

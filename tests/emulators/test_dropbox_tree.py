@@ -118,10 +118,10 @@ def test_blocks(size: int) -> None:
 
 def test_flipped_differs_in_one_bit() -> None:
     blob = BlockBlob.from_content(b"\x00" * 4)
-    assert blob.flipped(9).data == b"\x00\x02\x00\x00"
-    assert blob.flipped(9 + 32).data == blob.flipped(9).data
-    assert BlockBlob.from_content(blob.flipped(9)).hash_hex != blob.hash_hex
-    assert BlockBlob.from_content(b"").flipped(3).data == b""
+    assert blob.flip_bit(9).data == b"\x00\x02\x00\x00"
+    assert blob.flip_bit(9 + 32).data == blob.flip_bit(9).data
+    assert BlockBlob.from_content(blob.flip_bit(9)).hash_hex != blob.hash_hex
+    assert BlockBlob.from_content(b"").flip_bit(3).data == b""
 
 
 def test_names_are_the_same_for_the_same_seed() -> None:

@@ -311,9 +311,7 @@ def test_shared_links(sdk: dropbox.Dropbox) -> None:
     assert caught.value.error.is_shared_link_not_found()
 
 
-def test_link_shows_a_new_version_when_reads_see_it(
-    sdk: dropbox.Dropbox, emulator: EmulatorService, wire: Any
-) -> None:
+def test_link_shows_a_new_version_when_reads_see_it(sdk: dropbox.Dropbox, emulator: EmulatorService, wire: Any) -> None:
     old = sdk.files_upload(b"old", "/a.txt")
     link = sdk.sharing_create_shared_link_with_settings("/a.txt")
     emulator.control(set={"readiness.delay_s": 3600.0})

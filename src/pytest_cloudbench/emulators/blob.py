@@ -80,7 +80,7 @@ class BytePieces:
                 yield sliceable[max(0, start - offset) : end - offset]
             offset += len(piece)
 
-    def flipped(self, bit: int) -> BytePieces:
+    def flip_bit(self, bit: int) -> BytePieces:
         """Return the content with one bit flipped, as a corrupting store would keep it. ``bit`` may be any number."""
         if not self.size_bytes:
             return self

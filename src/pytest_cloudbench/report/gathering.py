@@ -87,7 +87,7 @@ class Measurement:
 
     @property
     def nature(self) -> str:
-        """Whether the service was emulated, in words. If two sides differ, the words for each."""
+        """A few words that say whether the service was emulated. If two sides differ, those for each."""
         sides = (self.versus or {}).get("emulated")
         if not isinstance(sides, dict) or len({*map(str, sides.values())}) < 2:
             return _describe_emulation(self.info["emulated"])

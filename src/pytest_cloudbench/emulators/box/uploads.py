@@ -159,7 +159,7 @@ def check_precondition(state: BoxState, call: Call, node: File | Folder) -> None
 
 def flip_damaged_bit(blob: Blob, bit: int | None) -> Blob:
     """Return the content to store, in which a fault of the profile may flip a bit."""
-    return blob if bit is None else hash_blob(blob.flipped(bit), new_sha1())
+    return blob if bit is None else hash_blob(blob.flip_bit(bit), new_sha1())
 
 
 def _read_form(call: Call, *, needs_attributes: bool) -> tuple[dict[str, Any], Blob]:

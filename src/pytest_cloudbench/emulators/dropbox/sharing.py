@@ -218,7 +218,8 @@ def _run_list(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
         start = int(arg["cursor"])
     page = pairs[start : start + _LIST_PAGE]
     has_more = start + len(page) < len(pairs)
-    result: dict[str, Any] = {"links": [_describe_link(state, *pair, call.now_s) for pair in page], "has_more": has_more}
+    links = [_describe_link(state, *pair, call.now_s) for pair in page]
+    result: dict[str, Any] = {"links": links, "has_more": has_more}
     if has_more:
         result["cursor"] = str(start + len(page))
     return result

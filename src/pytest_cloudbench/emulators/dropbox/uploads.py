@@ -59,7 +59,7 @@ def store_content(
 ) -> dict[str, Any]:
     """Commit content under a path, and return the file's metadata. Raises StoreError."""
     if damage is not None:
-        blob = BlockBlob.from_content(blob.flipped(damage))
+        blob = BlockBlob.from_content(blob.flip_bit(damage))
     mode, update_rev = info["mode"]
     path, node, version, _ = state.tree.put(
         info["path"],

@@ -226,7 +226,7 @@ def _store_content(
 ) -> Node:
     """Store content in a new or an existing file, and return the file."""
     if call.damage is not None:  # an injected fault corrupts the stored content
-        blob = hash_blob(blob.flipped(call.damage), _md5())
+        blob = hash_blob(blob.flip_bit(call.damage), _md5())
     if node is None:
         return make_file(state, metadata, blob, mime, call.now_s)
     meta = drive_meta(node)

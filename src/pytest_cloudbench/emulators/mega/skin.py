@@ -139,7 +139,7 @@ class Mega:
         if content is None:
             return Answer(200, _BYTES, b"")
         if call.damage is not None:  # drawn once for a file, however many requests brought its content
-            content = content.flipped(call.damage)
+            content = content.flip_bit(call.damage)
         del self.state.uploads[upload_id]
         handle = self.state.tokens.next("", 48)
         self.state.finished[handle] = Blob(content.pieces, "")

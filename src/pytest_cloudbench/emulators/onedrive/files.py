@@ -274,7 +274,7 @@ def answer_download(state: GraphState, call: Call, proof: str) -> Answer | None:
 def _put_content(request: GraphRequest) -> Answer:
     blob: Blob = request.call.body
     if request.call.damage is not None:
-        blob = hash_blob(blob.flipped(request.call.damage), QuickXor())
+        blob = hash_blob(blob.flip_bit(request.call.damage), QuickXor())
     behavior = parse_behavior(request.query.get("@microsoft.graph.conflictBehavior"), "replace")
     (folder, name), tree = request.resolve_target(), request.tree
     existing = tree.find_child(folder, name)

@@ -138,7 +138,7 @@ def _answer_progress(session: UploadSession, status: int) -> Answer:
 def _commit_session(state: GraphState, call: Call, guid: str, session: UploadSession) -> Answer:
     blob = Blob(BytePieces.join(session.parts).pieces, session.hash.hexdigest())
     if call.damage is not None:
-        blob = hash_blob(blob.flipped(call.damage), QuickXor())
+        blob = hash_blob(blob.flip_bit(call.damage), QuickXor())
     request = GraphRequest(state, call, session.address)
     if not state.tree.is_in_drive(session.folder):
         raise store_refusal(StoreError("not_found"))

@@ -1,4 +1,4 @@
-"""What passes between a sync client and its server, as an eavesdropper on the link sees it.
+"""Traffic between a sync client and its server, as an eavesdropper on the link sees it.
 
 A second device that runs beside the server talks to it over the loopback interface there, which is captured, too.
 """

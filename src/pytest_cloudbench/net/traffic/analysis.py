@@ -36,7 +36,7 @@ _REPEAT_WITHIN_NS, _MIN_REPEATED, _MIN_REPEATED_SHARE = 1_000_000, 8, 0.1
 
 
 class Validity(NamedTuple):
-    """Whether the numbers can be trusted.
+    """A verdict on whether the numbers of a capture can be trusted.
 
     Attributes:
         verdict: ``valid``, ``invalid`` if the capture is known to be incomplete, or ``unknown`` if the file does not

@@ -293,9 +293,46 @@ def test_an_object_half_deleted_after_a_backup_is_reported(make_array: MakeArray
         assert_healthy(driver)
 
 
+def test_deleted_objects_of_an_emptied_array_are_unreadable_after_a_backup(make_array: MakeArray) -> None:
+    """Children without any package may have lost them, so the array does not forget what an old copy lists."""
+    array_folder = make_array()
+    with array_folder.opened() as driver:
+        write_all(driver, deleted="1")
+    copy = back_up_metadata(array_folder)
+    with array_folder.opened() as driver:
+        driver.delete("/deleted")
+        assert driver.settle(HANG_S)
+        assert not any(child.packages for child in array_folder.children)
+    restore_metadata(array_folder, copy)
+    with array_folder.opened() as driver:
+        assert [entry.path for entry in driver.list("/")] == ["/deleted"]
+        assert survey_array(driver.array).unreadable_paths == ["/deleted"]
+        assert read_objects(array_folder, driver, {"/deleted"}) == {}
+        assert_healthy(driver)
+
+
+def read_objects(array_folder: ArrayFolder, driver: RaidDriver, deleted: set[str]) -> dict[str, bytes]:
+    """Return the contents of all objects. Delete those that an old copy lists although they were deleted.
+
+    There are such objects only if a child has no packages at all.
+    """
+    objects, has_empty_child = dict[str, bytes](), not all(child.packages for child in array_folder.children)
+    for entry in [*driver.list("/")]:
+        try:
+            objects[entry.path] = b"".join(driver.get(entry.path))
+        except CloudError as error:
+            assert (error.kind, has_empty_child) == (ErrorKind.NOT_FOUND, True), error
+            assert entry.path in deleted
+            driver.delete(entry.path)
+    return objects
+
+
 @pytest.mark.slow
 def test_backups_and_kills_at_any_time_lose_nothing(make_array: MakeArray) -> None:
-    """An object that was overwritten and deleted may come back, if the kill came before its packages were deleted."""
+    """An object that was overwritten and deleted may come back, if the kill came before its packages were deleted.
+
+    If everything was deleted, the old copy may list what nobody can read.
+    """
     array_folder, rng, expected = make_array(), random.Random(7), dict[str, bytes]()
     for round_ in range(12):
         operation: list[str] = []
@@ -309,8 +346,9 @@ def test_backups_and_kills_at_any_time_lose_nothing(make_array: MakeArray) -> No
             operation = words if words[0] in ("put", "delete") else []
         if (array_folder.folder / "backup").exists() and rng.random() < 0.7:
             restore_metadata(array_folder, array_folder.folder / "backup")
+        may_be_deleted = deleted | {operation[1] for _ in operation[:1] if operation[0] == "delete"}
         with array_folder.opened() as driver:
-            objects = {entry.path: b"".join(driver.get(entry.path)) for entry in driver.list("/")}
+            objects = read_objects(array_folder, driver, may_be_deleted)
             without_resurrected = {
                 path: content for path, content in objects.items() if path in expected or path not in deleted
             }

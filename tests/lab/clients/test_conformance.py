@@ -78,11 +78,14 @@ def test_every_change_arrives(spec: str, prepare: Prepare) -> None:
     large.write_bytes(content[:500_000] + random.randbytes(64) + content[500_000:])
     assert sync_and_list()["large.bin"] not in {created["large.bin"], appended["large.bin"]}
 
-    for number in range(20):
-        small = pair.folder / f"folder-{number % 3}" / f"small {number}.txt"
-        small.parent.mkdir(exist_ok=True)
-        small.write_bytes(random.randbytes(10_000))
-    assert len(sync_and_list()) == 22
+    # rclone's WebDAV server answers 423 to one of two uploads that create their folder at the same time. So each folder
+    # has one file first.
+    for numbers in (range(3), range(3, 20)):
+        for number in numbers:
+            small = pair.folder / f"folder-{number % 3}" / f"small {number}.txt"
+            small.parent.mkdir(exist_ok=True)
+            small.write_bytes(random.randbytes(10_000))
+        assert len(sync_and_list()) == 2 + numbers.stop
 
     large.unlink()
     assert "large.bin" not in sync_and_list()

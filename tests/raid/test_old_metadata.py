@@ -321,8 +321,8 @@ def read_objects(array_folder: ArrayFolder, driver: RaidDriver, deleted: set[str
         try:
             objects[entry.path] = b"".join(driver.get(entry.path))
         except CloudError as error:
-            assert (error.kind, has_empty_child) == (ErrorKind.NOT_FOUND, True), error
-            assert entry.path in deleted
+            if error.kind is not ErrorKind.NOT_FOUND or not has_empty_child or entry.path not in deleted:
+                raise
             driver.delete(entry.path)
     return objects
 

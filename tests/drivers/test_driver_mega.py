@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mega.errors import RequestError
 
 from pytest_cloudbench import drivers
 from pytest_cloudbench.drivers.base import Counting, Preparing
@@ -299,6 +300,37 @@ def test_a_session_that_ended_is_begun_again_by_the_next_operation(emulator: Emu
     driver._loop.run(driver._account._api.post({"a": "sml"}))
     refusal(ErrorKind.AUTH, lambda: driver.stat("/"))
     assert driver.stat("/").is_folder
+    driver.close()
+
+
+def test_put_into_a_prepared_folder_begins_an_ended_session_again(emulator: EmulatorService) -> None:
+    driver = connect(emulator.endpoint)
+    driver.mkdir("/x")
+    driver.prepare("/x")
+    driver.put("/x/a", SMALL)
+    driver._loop.run(driver._account._api.post({"a": "sml"}))
+    refusal(ErrorKind.AUTH, lambda: driver.put("/x/a", SMALL))
+    assert driver.put("/x/a", SMALL).size_bytes == SMALL.size_bytes
+    before = driver.requests()
+    driver.put("/x/b", SMALL)
+    assert driver.requests() - before == 3, "the folder is still a prepared one"
+    driver.close()
+
+
+def test_late_refusal_of_an_ended_session_keeps_the_next_one(emulator: EmulatorService) -> None:
+    """Requests that were under way when the session ended are refused after another operation has logged in."""
+    driver = connect(emulator.endpoint)
+    driver.stat("/")
+    former = driver._account._api
+    driver._loop.run(former.post({"a": "sml"}))
+    refusal(ErrorKind.AUTH, lambda: driver.stat("/"))
+    driver.mkdir("/x")
+    driver.prepare("/x")
+    with pytest.raises(RequestError):
+        driver._loop.run(former.post({"a": "ug"}))
+    before = driver.requests()
+    driver.put("/x/a", SMALL)
+    assert driver.requests() - before == 3, "no login among them"
     driver.close()
 
 

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import dataclasses
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pytest_cloudbench.drivers._mega_loop import CountedSession
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 API_URL = "https://g.api.mega.co.nz"
 _LINK = "https://mega.nz/{kind}/{handle}#{key}"
 _WAITS = ("X-MEGA-Time-Left", "Retry-After")
-_GONE, _TOO_MANY_EVENTS = -9, -6
+_GONE, _TOO_MANY_EVENTS, _ENDED_SESSION = -9, -6, -15
 
 
 class _ContentPath:
@@ -55,17 +55,29 @@ class _ContentPath:
     ) -> None: ...
 
 
-def _bound_api_class(url: str) -> Any:
-    """Return the SDK's class for requests, bound to a service, without retries."""
+def _bound_api_class(url: str, on_end: Callable[[str | None], None]) -> Any:
+    """Return the SDK's class for requests, bound to a service, without retries.
+
+    Calls ``on_end`` with the id of a session that has ended, as the service's refusal of a request shows.
+    """
     import yarl
     from mega.api import MegaAPI
     from mega.errors import RequestError
+
+    post_once = vars(MegaAPI)["post"].__wrapped__
 
     class BoundAPI(MegaAPI):
         """One attempt for each request. Raises the refusal of an upload, which the SDK would return as a handle."""
 
         _entrypoint = yarl.URL(url)
-        post = vars(MegaAPI)["post"].__wrapped__
+
+        async def post(self, json: Any, params: dict[str, Any] | None = None) -> Any:
+            try:
+                return await post_once(self, json, params)
+            except RequestError as error:
+                if error.code == _ENDED_SESSION:
+                    on_end(self.session_id)
+                raise
 
         async def upload_chunk(self, upload_url: Any, offset: int, data: bytes) -> str:
             answer = str(await super().upload_chunk(upload_url, offset, data))
@@ -90,9 +102,11 @@ class MegaAccount:
         base_url = endpoint.url if endpoint else API_URL
         self._endpoint, self._email, self._password, self._timeout_s = endpoint, email, password, timeout_s
         self.egress = egress_of(endpoint, base_url)
-        self._commands, self._events = _bound_api_class(f"{base_url}/cs"), _bound_api_class(f"{base_url}/sc")
+        self._commands = _bound_api_class(f"{base_url}/cs", self._forget)
+        self._events = _bound_api_class(f"{base_url}/sc", self._forget)
         self._session: CountedSession | None = None
         self._core: Any = None
+        self._is_logged_in = False
         self._lock = asyncio.Lock()
         self._tree, self._sequence_token, self._applied_events = NodeTree(), "", 0
         self._prepared: set[str] = set()
@@ -126,7 +140,7 @@ class MegaAccount:
         self._api, self._log = api, events
         core = MegaCore(api, vault=MegaVault(session.master_key))
         await self._read_account(core)
-        self._core = core
+        self._core, self._is_logged_in = core, True
 
     async def _read_account(self, core: Any) -> None:
         answer = await core.api.post({"a": "f", "c": 1, "r": 1})
@@ -139,9 +153,9 @@ class MegaAccount:
 
     async def tree(self) -> NodeTree:
         """Return the tree as the service knows it now: one request, with a short answer if nothing has changed."""
-        if self._core is None:
+        if not self._is_logged_in:
             async with self._lock:
-                if self._core is None:
+                if not self._is_logged_in:
                     await self._log_in()
                     return self._tree
         from mega.errors import RequestError
@@ -190,9 +204,13 @@ class MegaAccount:
         self._tree.add(node)
         return node
 
-    async def forget(self) -> None:
-        """Log in again at the next operation: the session has ended."""
-        self._core = None
+    def _forget(self, session_id: str | None) -> None:
+        """Log in again at the next operation if the present session has ended: a late refusal may be of a former one.
+
+        What is known of the account stays, because other operations are under way with it.
+        """
+        if self._is_logged_in and session_id == self._api.session_id:
+            self._is_logged_in = False
 
     async def prepare(self, folder: str) -> None:
         """Look up a folder once: later puts into it do not ask what has changed."""
@@ -256,7 +274,7 @@ class MegaAccount:
         from mega import upload
 
         folder, _, name = path.rpartition("/")
-        if folder not in self._prepared or self._tree.folder_at(folder) is None:
+        if not self._is_logged_in or folder not in self._prepared or self._tree.folder_at(folder) is None:
             await self.tree()
         if self._tree.folder_at(path) is not None:
             raise OwnError(ErrorKind.CONFLICT, "a folder has this path; MEGA would keep a file beside it")
@@ -393,7 +411,7 @@ class MegaAccount:
 
     async def space(self) -> tuple[int, int]:
         """Return the bytes used, and the bytes in all."""
-        if self._core is None:
+        if not self._is_logged_in:
             await self.tree()
         account = await self._core.get_account_stats()
         return int(account["cstrg"]), int(account["mstrg"])

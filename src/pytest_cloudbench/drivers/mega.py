@@ -99,7 +99,6 @@ _CODE_KINDS: Mapping[int, ErrorKind] = {
     -28: ErrorKind.AUTH,  # EBUSINESSPASTDUE
     -29: ErrorKind.QUOTA,  # EPAYWALL
 }
-_ENDED_SESSION = -15
 
 _STATUS_KINDS: Mapping[int, ErrorKind] = {
     402: ErrorKind.AUTH,
@@ -174,8 +173,6 @@ class MegaDriver:
         if isinstance(error, RefusedAnswer):
             return Meaning(kind_of_status(error.status, _STATUS_KINDS), str(error), seconds_of(error.wait))
         if isinstance(error, RequestError):
-            if error.code == _ENDED_SESSION:
-                self._loop.run(self._account.forget())
             kind = ErrorKind.AUTH if error.code is None else _CODE_KINDS.get(error.code, ErrorKind.SERVER)
             return Meaning(kind, f"{error.code} {error}")
         if isinstance(error, aiohttp.InvalidURL):

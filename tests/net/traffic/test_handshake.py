@@ -72,8 +72,9 @@ def test_a_hello_in_several_records_and_segments_is_joined() -> None:
     assert facts.tls_version is None, "the server did not answer"
 
 
-def server_hello(extension: bytes) -> bytes:
-    body = b"\x03\x03" + bytes(32) + b"\0" + b"\x13\x01\0" + len(extension).to_bytes(2, "big") + extension
+def server_hello(extension: bytes, cipher: int = 0x1301) -> bytes:
+    choice = cipher.to_bytes(2, "big") + b"\0"
+    body = b"\x03\x03" + bytes(32) + b"\0" + choice + len(extension).to_bytes(2, "big") + extension
     message = b"\x02" + len(body).to_bytes(3, "big") + body
     return b"\x16\x03\x03" + len(message).to_bytes(2, "big") + message
 

@@ -9,10 +9,11 @@ from random import Random
 
 import pytest
 
-from pytest_cloudbench.net.traffic import analyze
+from pytest_cloudbench.net.traffic import Analysis, analyze
 from pytest_cloudbench.net.traffic.protection import is_text
 
 from . import craft
+from .test_handshake import HELLO, server_hello
 
 CAPTURES = Path(__file__).resolve().parents[3] / "fixtures" / "captures"
 
@@ -42,6 +43,31 @@ def test_a_binary_protocol_of_its_own_is_unknown() -> None:
     payload = Random(3).randbytes(500)
     encryption = analyze(craft.pcap(craft.records(craft.connection(payload)))).summary()["encryption"]
     assert (encryption["verdict"], encryption["plain"], len(encryption["unknown"])) == ("unknown", [], 1)
+
+
+UNENCRYPTED = (
+    *range(0x0000, 0x0003), *range(0x002C, 0x002F), 0x003B, 0x00B0, 0x00B1, 0x00B4, 0x00B5, 0x00B8, 0x00B9,
+    0xC001, 0xC006, 0xC00B, 0xC010, 0xC015, *range(0xC039, 0xC03C), 0xC0B4, 0xC0B5,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("number", UNENCRYPTED, ids="{:04X}".format)
+def test_tls_with_a_cipher_suite_that_encrypts_nothing_is_plain(number: int) -> None:
+    encryption = analyze_tls(HELLO, server_hello(b"", number)).summary()["encryption"]
+    assert (encryption["verdict"], len(encryption["plain"]), encryption["encrypted"]) == ("no", 1, {})
+
+
+@pytest.mark.parametrize("number", [0x1301, 0xC02B, 0xC0B3, 0xC0B6, 0x0003, 0x009C])
+def test_tls_with_a_cipher_suite_that_encrypts_is_not_plain(number: int) -> None:
+    encryption = analyze_tls(HELLO, server_hello(b"", number)).summary()["encryption"]
+    assert (encryption["verdict"], encryption["plain"], len(encryption["encrypted"])) == ("yes", [], 1)
+
+
+def analyze_tls(up: bytes, down: bytes) -> Analysis:
+    """Analyze a connection in which each side sends bytes of TLS."""
+    *opening, last = craft.connection(up, mss=1400)[:-3]
+    answer = craft.Segment(last.at_ns + 1, False, last.seq, last.ack, 24, down)
+    return analyze(craft.pcapng(craft.records([*opening, last, answer])))
 
 
 def test_text_is_told_from_bytes() -> None:

@@ -29,10 +29,21 @@ _CIPHERS = {
     0xC014: "ECDHE-RSA-AES256-SHA", 0xC023: "ECDHE-ECDSA-AES128-SHA256", 0xC024: "ECDHE-ECDSA-AES256-SHA384",
     0xC027: "ECDHE-RSA-AES128-SHA256", 0xC028: "ECDHE-RSA-AES256-SHA384", 0x009C: "AES128-GCM-SHA256",
     0x009D: "AES256-GCM-SHA384", 0x002F: "AES128-SHA", 0x0035: "AES256-SHA", 0x000A: "DES-CBC3-SHA",
-    0x0005: "RC4-SHA", 0x0000: "NULL", 0x0001: "NULL-MD5", 0x0002: "NULL-SHA", 0x003B: "NULL-SHA256",
-    0xC006: "ECDHE-ECDSA-NULL-SHA", 0xC010: "ECDHE-RSA-NULL-SHA",
+    0x0005: "RC4-SHA",
 }  # fmt: skip
 """Names of usual cipher suites (IANA's numbers; OpenSSL's names below TLS 1.3)."""
+_NULL_CIPHERS = {
+    0x0000: "NULL", 0x0001: "NULL-MD5", 0x0002: "NULL-SHA", 0x003B: "NULL-SHA256",
+    0x002C: "PSK-NULL-SHA", 0x00B0: "PSK-NULL-SHA256", 0x00B1: "PSK-NULL-SHA384",
+    0x002D: "DHE-PSK-NULL-SHA", 0x00B4: "DHE-PSK-NULL-SHA256", 0x00B5: "DHE-PSK-NULL-SHA384",
+    0x002E: "RSA-PSK-NULL-SHA", 0x00B8: "RSA-PSK-NULL-SHA256", 0x00B9: "RSA-PSK-NULL-SHA384",
+    0xC001: "ECDH-ECDSA-NULL-SHA", 0xC006: "ECDHE-ECDSA-NULL-SHA", 0xC00B: "ECDH-RSA-NULL-SHA",
+    0xC010: "ECDHE-RSA-NULL-SHA", 0xC015: "AECDH-NULL-SHA", 0xC039: "ECDHE-PSK-NULL-SHA",
+    0xC03A: "ECDHE-PSK-NULL-SHA256", 0xC03B: "ECDHE-PSK-NULL-SHA384",
+    0xC0B4: "TLS_SHA256_SHA256", 0xC0B5: "TLS_SHA384_SHA384",
+}  # fmt: skip
+"""Names of all cipher suites at IANA that encrypt nothing. The last two are for TLS 1.3 (RFC 9150)."""
+_NULL_NAMES = frozenset(_NULL_CIPHERS.values())
 
 
 class ClientHello(NamedTuple):
@@ -174,11 +185,11 @@ def parse_client_hello(stream: bytes) -> ClientHello | None:
 
 def is_null_cipher(cipher: str | None) -> bool:
     """Return whether a cipher suite, by its name, encrypts nothing, and only shows that the bytes are unchanged."""
-    return "NULL" in (cipher or "")
+    return cipher in _NULL_NAMES
 
 
 def _name_cipher(number: int) -> str:
-    return _CIPHERS.get(number, f"0x{number:04X}")
+    return _CIPHERS.get(number) or _NULL_CIPHERS.get(number) or f"0x{number:04X}"
 
 
 def parse_server_hello(stream: bytes) -> ServerHello | None:

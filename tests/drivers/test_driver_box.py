@@ -169,6 +169,23 @@ def test_remembered_folder_that_was_replaced_is_looked_up_again(driver: Any, oth
     assert [entry.path for entry in other.list("/f")] == ["/f/b"]
 
 
+@pytest.mark.parametrize("verb", ["copy", "move"])
+def test_remembered_target_folder_that_is_gone_is_made_again(driver: Any, other: Any, verb: str) -> None:
+    driver.put("/from/a", Literal(b"content"))
+    driver.mkdir("/to/deep")
+    other.delete("/to")
+    getattr(driver, verb)("/from/a", "/to/deep/a")
+    assert content_of(other, "/to/deep/a") == b"content"
+
+
+def test_copy_of_a_missing_file_is_not_repeated(driver: Any) -> None:
+    driver.mkdir("/from")
+    driver.mkdir("/to")
+    before = driver.requests()
+    refusal(K.NOT_FOUND, lambda: driver.copy("/from/a", "/to/a"))
+    assert driver.requests() - before == 1
+
+
 def test_a_file_that_was_moved_away_is_never_overwritten(driver: Any, other: Any) -> None:
     driver.put("/a", Literal(b"first"))
     other.move("/a", "/b")

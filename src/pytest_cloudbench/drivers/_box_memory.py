@@ -40,11 +40,11 @@ class Memory:
             self._folders[path.lower()] = folder_id
         return folder_id
 
-    def forget_folders_to(self, path: str) -> bool:
-        """Forget the folders on the way to a path, and the path's own. Return whether there were any."""
-        key = path.lower()
+    def forget_folders_to(self, *paths: str) -> bool:
+        """Forget the folders on the way to paths, and those at the paths. Return whether there were any."""
+        keys = [f"{path.lower()}/" for path in paths]
         with self._lock:
-            parents = [folder for folder in self._folders if f"{key}/".startswith(f"{folder}/")]
+            parents = [folder for folder in self._folders if any(key.startswith(f"{folder}/") for key in keys)]
             for parent in parents:
                 del self._folders[parent]
         return bool(parents)

@@ -232,13 +232,13 @@ class BoxDriver(SharesBoxFolders, FindsInBoxTrash):
         """Look up the ids of a folder and of those above it."""
         self._folder_id("prepare", folder)
 
-    def _retry_if_stale(self, verb: str, path: str, attempt: Callable[[], _Result]) -> _Result:
-        """Try, and try once more with freshly looked-up ids if remembered ones led nowhere."""
+    def _retry_if_stale(self, attempt: Callable[[], _Result], *paths: str) -> _Result:
+        """Try, and try once more with freshly looked-up ids if remembered ones on the way to the paths led nowhere."""
         try:
             return attempt()
         except CloudError as error:
             is_stale = error.kind is ErrorKind.NOT_FOUND and not isinstance(error.__cause__, _NameIsFree)
-            if not is_stale or not self._memory.forget_folders_to(path):
+            if not is_stale or not self._memory.forget_folders_to(*paths):
                 raise
         return attempt()
 
@@ -330,7 +330,7 @@ class BoxDriver(SharesBoxFolders, FindsInBoxTrash):
                     raise
                 # The file is no longer the one that this driver stored: the one that has the name now gets the content.
         return self._remember_stored(
-            path, self._retry_if_stale("put", path, lambda: self._upload_by_name(path, parent, name, content))
+            path, self._retry_if_stale(lambda: self._upload_by_name(path, parent, name, content), path)
         )
 
     def _upload_by_name(self, path: str, parent: str, name: str, content: Content) -> _StoredFile:
@@ -393,7 +393,7 @@ class BoxDriver(SharesBoxFolders, FindsInBoxTrash):
 
     def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
         """Yield the file's bytes from ``offset``. The requests are sent when the first piece is asked for."""
-        yield from self._read(path, self._retry_if_stale("get", path, lambda: self._file_id("get", path)), offset)
+        yield from self._read(path, self._retry_if_stale(lambda: self._file_id("get", path), path), offset)
 
     def _read(self, path: str, file_id: str, offset: int = 0) -> Iterator[bytes]:
         span = f"bytes={offset}-" if offset else None
@@ -412,7 +412,7 @@ class BoxDriver(SharesBoxFolders, FindsInBoxTrash):
 
     def stat(self, path: str) -> Entry:
         """Return what Box knows about one path."""
-        return self._retry_if_stale("stat", path, lambda: self._stat_item(path))
+        return self._retry_if_stale(lambda: self._stat_item(path), path)
 
     def _stat_item(self, path: str) -> Entry:
         if path and not path.strip("/"):
@@ -433,7 +433,7 @@ class BoxDriver(SharesBoxFolders, FindsInBoxTrash):
             own_id = folder_id or self._folder_id("list", folder)
             return own_id, self._list_page(folder, path, own_id, None)
 
-        folder_id, (entries, marker) = first_page() if folder_id else self._retry_if_stale("list", folder, first_page)
+        folder_id, (entries, marker) = first_page() if folder_id else self._retry_if_stale(first_page, folder)
         while True:
             for entry, item_id in entries:
                 if entry.is_folder:
@@ -456,7 +456,7 @@ class BoxDriver(SharesBoxFolders, FindsInBoxTrash):
 
     def delete(self, path: str) -> None:
         """Move a file, or a folder with all its contents, to the trash."""
-        self._retry_if_stale("delete", path, lambda: self._delete_item(path))
+        self._retry_if_stale(lambda: self._delete_item(path), path)
         self._memory.forget_below(path)
 
     def _delete_item(self, path: str) -> None:
@@ -469,7 +469,7 @@ class BoxDriver(SharesBoxFolders, FindsInBoxTrash):
 
     def mkdir(self, path: str) -> None:
         """Create a folder and its parents. No error if it exists."""
-        self._retry_if_stale("mkdir", path, lambda: self._ensure_folder("mkdir", path, path, asks=True))
+        self._retry_if_stale(lambda: self._ensure_folder("mkdir", path, path, asks=True), path)
 
     # --- optional verbs ---------------------------------------------------------------------------
 
@@ -487,7 +487,7 @@ class BoxDriver(SharesBoxFolders, FindsInBoxTrash):
             with self._cloud_errors("share", path):
                 return str(self._change_link(kind, item_id, limits).shared_link.url)
 
-        return self._retry_if_stale("share", path, attempt)
+        return self._retry_if_stale(attempt, path)
 
     def revoke(self, url: str) -> None:
         """Make a link from ``share`` unusable."""
@@ -548,7 +548,7 @@ class BoxDriver(SharesBoxFolders, FindsInBoxTrash):
                 return _entry_of_item(target, action(kind, item_id, parent_id, name))
 
         try:
-            return self._retry_if_stale(verb, source, attempt)
+            return self._retry_if_stale(attempt, source, target)
         finally:
             self._memory.forget_below(target)
 

@@ -125,6 +125,29 @@ def test_a_stopped_agent_is_ended(lab: Lab) -> None:
     check_lost(running.end(), 1, "showed no sign of life for 3 s and was ended")
 
 
+def test_an_agent_lost_while_it_lists_the_files_lists_none_of_them_twice(lab: Lab) -> None:
+    lab.write("""
+        from pytest_cloudbench.load.engine import unmeasured
+
+        def test_it(experiment, payloads, provider, monkeypatch):
+            monkeypatch.setattr(unmeasured, "_LISTING_FILES", 3)
+            whole = provider.driver.list
+
+            def list_and_die(folder):
+                for number, entry in enumerate(whole(folder)):
+                    if experiment.agent.name == "gw0" and number == 7:
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    yield entry
+
+            monkeypatch.setattr(provider.driver, "list", list_and_die)
+            experiment.run(payloads.random(50), arrival=FixedInterval(0.01), sensors=6, ops_per_sensor=2)
+    """)
+    run = lab.run(*FOLDER, "-n", "2")
+    info = run.info("test_it[folder:objects]")
+    assert info["missing_agents"] == {"gw0": "was lost"}
+    assert (info["lost"], info["listed_twice"]) == (0, 0)
+
+
 STOP_AT = """
     import os, signal
     import pytest

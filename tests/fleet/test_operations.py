@@ -265,6 +265,32 @@ def test_an_outage_is_measured_and_not_waited_for(lab: Lab) -> None:
     assert run.duration_s < 30
 
 
+def test_a_listing_that_breaks_off_is_begun_again(lab: Lab) -> None:
+    lab.write(f"""
+        from pytest_cloudbench.load.engine import unmeasured
+        from pytest_cloudbench.workload.arrival import Threads
+        from pytest_cloudbench.model import CloudError, ErrorKind
+
+        def test_it(experiment, payloads, provider, monkeypatch):
+            monkeypatch.setattr(unmeasured, "_LISTING_FILES", 3)
+            whole, throttled = provider.driver.list, []
+
+            def list_throttled_once(folder):
+                for number, entry in enumerate(whole(folder)):
+                    if number == 7 and not throttled:
+                        throttled.append(entry)
+                        raise CloudError(ErrorKind.THROTTLED, "list", folder, retry_after_s=0.01)
+                    yield entry
+
+            monkeypatch.setattr(provider.driver, "list", list_throttled_once)
+            result = experiment.run(payloads.random(500), {POOL})
+            assert (len(throttled), result["files"], result["lost"], result["listed_twice"]) == (1, 12, 0, 0)
+            result.check()
+    """)
+    run = lab.run(*FOLDER)
+    assert run.counts() == {"passed": 1}, run.text
+
+
 @pytest.mark.slow
 def test_prepared_files_count_towards_max_ops(lab: Lab) -> None:
     lab.write(f"""

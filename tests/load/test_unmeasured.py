@@ -35,6 +35,7 @@ class AbsentProvider:
     def __init__(self, clock: Clock, kind: ErrorKind, each_s: float) -> None:
         self.clock, self.kind, self.each_s = clock, kind, each_s
         self.retry_after_s: float | None = None
+        self.driver: Any = None
 
     def claim(self, folder: str, owner: str) -> None:
         self.clock.tries += 1
@@ -81,3 +82,11 @@ def test_a_wait_that_a_provider_asks_for_ends_with_the_time_for_retries(
     with pytest.raises(CloudError, match="connection refused"):
         work.make_folder("/cloudbench-x/1", mkdir=True, is_fresh=True)
     assert (clock.tries, clock.now_s) == (2, 60.0), "it is tried once more at the end"
+
+
+def test_the_time_for_retries_of_a_long_listing_begins_with_its_first_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, provider, work = prepare(monkeypatch, ErrorKind.THROTTLED, 100.0)
+    provider.driver = SimpleNamespace(list=lambda folder: provider.claim(folder, ""))
+    with pytest.raises(CloudError, match="connection refused"):
+        work.send_listing("run", "/cloudbench-x/1")
+    assert (clock.tries, clock.now_s) == (2, 201.0)

@@ -250,13 +250,14 @@ class SwitchFaults(Message, frozen=True):
 class ListingPage(Message, frozen=True):
     """Some of the files that the provider lists in a run's folder, as columns.
 
-    The answer is the number received so far.
+    The answer is the number received so far. The first page of a listing replaces one that broke off.
     """
 
     run: str
     names: tuple[str, ...]
     sizes_bytes: tuple[int, ...]
     digests: tuple[str | None, ...]
+    is_first: bool = False
 
 
 class LogPiece(Message, frozen=True):

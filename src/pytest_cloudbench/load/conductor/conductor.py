@@ -19,6 +19,7 @@ from pytest_cloudbench.fleet.coordinator import Coordinator, Handler, Item
 from pytest_cloudbench.fleet.hosts.facts import HostFacts
 from pytest_cloudbench.fleet.messages import ItemEnded, Message, StockEntry, WhatToLog, missing_lines
 from pytest_cloudbench.fleet.run import RunFacts, slug
+from pytest_cloudbench.judge.stats import Listing
 from pytest_cloudbench.load.conductor.costs import Spending, announce_run
 from pytest_cloudbench.load.engine.stopping import Decider
 from pytest_cloudbench.load.merging import wire
@@ -229,6 +230,8 @@ class Conductor:
 
     def _add_listing_page(self, agent: str, page: ListingPage) -> int:
         run = self._runs[page.run]
+        if page.is_first:
+            run.listing = Listing()
         run.listing.add(page.names, page.sizes_bytes, page.digests)
         return len(run.listing)
 

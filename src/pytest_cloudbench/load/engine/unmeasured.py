@@ -6,6 +6,7 @@ No operation is timed meanwhile, and an emulator's faults are off.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
@@ -91,21 +92,28 @@ class Unmeasured:
             agent.gather(f"prepared:{run}")
         return stopped
 
-    def send_listing(self, run: str, folder: str) -> int:
-        """Send the provider's listing of a folder to the controller, in pieces. Return the number of files in it."""
+    def send_listing(self, run: str, folder: str) -> None:
+        """Send the provider's listing of a folder to the controller, in pieces.
+
+        A listing that breaks off is sent from its start again, and then replaces what was sent before.
+        """
+        with self._agent.sign_of_life():
+            self._retry(lambda: self._send_listing_once(run, folder), may_last=True)
+
+    def _send_listing_once(self, run: str, folder: str) -> None:
         files: list[Entry] = []
+        is_first = True
         try:
-            with self._agent.sign_of_life():
-                for entry in self._provider.driver.list(folder):
-                    if not entry.is_folder:
-                        files.append(entry)
-                    if len(files) >= _LISTING_FILES:
-                        self._agent.ask("listing", _listing_page(run, files))
-                        files = []
+            for entry in self._provider.driver.list(folder):
+                if not entry.is_folder:
+                    files.append(entry)
+                if len(files) >= _LISTING_FILES:
+                    self._agent.ask("listing", _listing_page(run, files, is_first))
+                    files, is_first = [], False
         except CloudError as error:
             if error.kind is not ErrorKind.NOT_FOUND:  # without a folder, no file was accepted
                 raise
-        return int(self._agent.ask("listing", _listing_page(run, files)))
+        self._agent.ask("listing", _listing_page(run, files, is_first))
 
     def remove_folder(self, folder: str, transient: Set[ErrorKind] = _TRANSIENT_REMOVAL) -> None:
         """Remove a run's folder, and retry after errors of the kinds in ``transient``."""
@@ -142,14 +150,21 @@ class Unmeasured:
             self._agent.ask("faults", SwitchFaults(self._provider.spec, are_on))
 
     def _retry(
-        self, work: Callable[[], object], transient: Set[ErrorKind] = _TRANSIENT, limit_s: float = _RETRY_LIMIT_S
+        self, work: Callable[[], object], transient: Set[ErrorKind] = _TRANSIENT, limit_s: float = _RETRY_LIMIT_S, *,
+        may_last: bool = False,
     ) -> None:  # fmt: skip
-        end_s = time.monotonic() + limit_s / self._facts.time_scale
+        """Do some work, and repeat it after transient errors until ``limit_s`` is over.
+
+        If the work itself ``may_last`` longer than that, the limit counts from its first error.
+        """
+        limit_s /= self._facts.time_scale
+        end_s = math.inf if may_last else time.monotonic() + limit_s
         while True:
             try:
                 work()
                 return
             except CloudError as error:
+                end_s = min(end_s, time.monotonic() + limit_s)
                 if error.kind not in transient or time.monotonic() >= end_s:
                     raise
                 wait_s = (error.retry_after_s or _RETRY_S) / self._facts.time_scale
@@ -158,6 +173,7 @@ class Unmeasured:
                 return
 
 
-def _listing_page(run: str, files: Sequence[Entry]) -> ListingPage:
+def _listing_page(run: str, files: Sequence[Entry], is_first: bool) -> ListingPage:
     names = tuple(entry.path.rpartition("/")[2] for entry in files)
-    return ListingPage(run, names, tuple(entry.size_bytes for entry in files), tuple(entry.digest for entry in files))
+    sizes_bytes, digests = tuple(entry.size_bytes for entry in files), tuple(entry.digest for entry in files)
+    return ListingPage(run, names, sizes_bytes, digests, is_first)

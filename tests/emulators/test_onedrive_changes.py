@@ -57,6 +57,48 @@ def test_delta_lists_deleted_items_with_their_folder(graph: GraphWire) -> None:
     }  # fmt: skip
 
 
+def follow_pages(graph: GraphWire, page: GraphReply) -> list[dict[str, bool]]:
+    """Return whether each item on the pages after this one is listed as deleted."""
+    pages = []
+    while "@odata.nextLink" in page.value:
+        page = graph("GET", page.value["@odata.nextLink"])
+        pages.append({entry["name"]: "deleted" in entry for entry in page.value["value"]})
+    return pages
+
+
+def test_first_list_reports_what_was_deleted_between_its_pages(graph: GraphWire) -> None:
+    graph.put("gone before")
+    graph("DELETE", f"{ROOT}:/gone before")
+    for name in ("a", "b", "c"):
+        graph.put(name)
+    page = graph("GET", f"{ROOT}/delta?$top=2")
+    assert names(page) == ["root", "a"]
+    graph("DELETE", f"{ROOT}:/a")
+    assert follow_pages(graph, page) == [{"b": False, "c": False}, {"a": True}]
+
+
+def test_first_list_of_a_folder_reports_what_left_it_between_its_pages(graph: GraphWire) -> None:
+    for name in ("a", "b", "c"):
+        graph.put(f"watched/{name}")
+    folder = graph.item("watched").value["id"]
+    page = graph("GET", f"/v1.0/me/drive/items/{folder}/delta?$top=2")
+    assert names(page) == ["watched", "a"]
+    graph("PATCH", f"{ROOT}:/watched/a", {"parentReference": {"path": "/drive/root:"}})
+    assert follow_pages(graph, page) == [{"b": False, "c": False}, {"a": True}]
+
+
+def test_later_list_reports_on_each_page_what_left_the_folder_since_its_beginning(graph: GraphWire) -> None:
+    graph.put("watched/below/deep")
+    folder = graph.item("watched").value["id"]
+    latest = graph("GET", f"/v1.0/me/drive/items/{folder}/delta?token=latest").value["@odata.deltaLink"]
+    graph.put("watched/new")
+    graph("PATCH", f"{ROOT}:/watched/below", {"parentReference": {"path": "/drive/root:"}})
+    graph.put("below/deep", b"changed")
+    page = graph("GET", f"{latest}&$top=2")
+    assert {entry["name"]: "deleted" in entry for entry in page.value["value"]} == {"new": False, "below": True}
+    assert follow_pages(graph, page) == [{"below": True, "deep": True}]
+
+
 class Follower:
     """A client that follows the changes below a folder from now on."""
 

@@ -1,7 +1,8 @@
 """The function ``delta``, which lists everything in a drive and later the changes since then.
 
-The server keeps no state for a token. The token holds a position in the log of the store, and whether this is the first
-list of the client: a client that has seen nothing yet need not learn which items were deleted.
+The server keeps no state for a token. The token holds the position in the log of the store at which the next page
+begins, and the log's length when the list began. A first list shows what is in the drive, and need not report what was
+deleted before it began. What was deleted since may have been on one of its pages, and is reported.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ from pytest_cloudbench.emulators.onedrive.tree import item_details
 from pytest_cloudbench.emulators.skin import Answer, Kind
 
 
-def _format_token(position: int, drive_id: str, *, is_first: bool) -> str:
-    return urlsafe_b64encode(json.dumps([position, is_first, drive_id]).encode()).decode().rstrip("=")
+def _format_token(position: int, begun: int, drive_id: str) -> str:
+    return urlsafe_b64encode(json.dumps([position, begun, drive_id]).encode()).decode().rstrip("=")
 
 
-def _parse_token(request: GraphRequest, token: str) -> tuple[int, bool]:
-    """Return the position in a token, and whether it belongs to a first list. Raises GraphError."""
+def _parse_token(request: GraphRequest, token: str) -> tuple[int, int]:
+    """Return the position in a token, and the log's length when its list began. Raises GraphError."""
     log = request.tree.store.log
     try:
-        position, is_first, drive_id = json.loads(urlsafe_b64decode(token + "=" * (-len(token) % 4)))
-        if not 0 <= position <= len(log.keys) or drive_id != request.state.drive_id:
+        position, begun, drive_id = json.loads(urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+        if not (0 <= position <= len(log.keys) and 0 <= begun <= len(log.keys)) or drive_id != request.state.drive_id:
             raise ValueError(position)
-        return int(position), bool(is_first)
+        return int(position), int(begun)
     except (ValueError, TypeError, RecursionError):
         restart_url = f"{request.origin}{quote(request.call.path)}".encode("latin-1")
         message = "Resync required. Replace any local items with the server's version (including deletes)."
@@ -49,25 +50,21 @@ def _list_changes(request: GraphRequest) -> Answer:
         body["@odata.context"] = f"{GRAPH}Collection(microsoft.graph.driveItem)"
     top = request.find_folder()
     if token == "latest":
-        token = _format_token(end, request.state.drive_id, is_first=False)
+        token = _format_token(end, end, request.state.drive_id)
         body["@odata.deltaLink"] = make_next_link(request, token=token)
         return answer_json({**body, "value": []}, spaced=request.is_spaced)
-    start, is_first = _parse_token(request, token) if token else (0, True)
-    position = start
+    position, begun = _parse_token(request, token) if token else (0, end)
     changes: dict[str, dict[str, Any]] = {}
     while position < end and len(changes) < limit:
-        key = log.keys[position]
+        key, since = log.keys[position], begun if position >= begun else None
         position += 1
         node = tree.store.by_id(key)
-        change = _describe_change(request, top, node, None if is_first else start) if node is not None else None
+        change = _describe_change(request, top, node, since) if node is not None else None
         if change is not None:
             changes.pop(key, None)
             changes[key] = select_properties(request, change)
-    next_token = _format_token(position, request.state.drive_id, is_first=is_first and position < end)
-    if position < end:
-        body["@odata.nextLink"] = make_next_link(request, token=next_token)
-    else:
-        body["@odata.deltaLink"] = make_next_link(request, token=next_token)
+    next_token = _format_token(position, begun if position < end else position, request.state.drive_id)
+    body["@odata.nextLink" if position < end else "@odata.deltaLink"] = make_next_link(request, token=next_token)
     if request.is_spaced:
         body |= {"@microsoft.graph.hasMoreData": position < end, "@microsoft.graph.syncStatus": "upToDate"}
     return answer_json({**body, "value": [*changes.values()]}, spaced=request.is_spaced)
@@ -76,7 +73,8 @@ def _list_changes(request: GraphRequest) -> Answer:
 def _describe_change(request: GraphRequest, top: Folder, node: Node, since: int | None) -> dict[str, Any] | None:
     """Return the present entry of an item in a list of changes, or None if the list leaves it out.
 
-    ``since`` is the position in the log from which the client reads, or None if it has seen nothing yet.
+    ``since`` is the position in the log at which the list began, or None if the client cannot know the item as it was
+    at this change, because that was before its first list.
     """
     tree = request.tree
     if node in (tree.store.root, tree.bin):

@@ -17,7 +17,8 @@ from benchmarks.gate_former import former_gate
 from benchmarks.gate_recorded import SAMPLE
 from benchmarks.gate_sessions import Answered, Experiment, Session
 from pytest_cloudbench.judge.changepoints import find_changes
-from pytest_cloudbench.judge.gate import AGAIN, Check, is_suspect, judge, needs_again, suspicion
+from pytest_cloudbench.judge.checks import Check
+from pytest_cloudbench.judge.gate import AGAIN, is_suspect, judge, needs_again, suspicion
 from pytest_cloudbench.judge.significance import normal_sf
 from pytest_cloudbench.judge.watched import TIMES_DOUBTED, FormerNumbers, Numbers, checks_of
 

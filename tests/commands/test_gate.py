@@ -14,7 +14,8 @@ import pytest
 from pytest_cloudbench.commands import cli
 from pytest_cloudbench.judge import changepoints, watched
 from pytest_cloudbench.judge.baseline import FOLLOWED
-from pytest_cloudbench.judge.gate import AGAIN, FEWEST_RUNS, Check, is_suspect, judge
+from pytest_cloudbench.judge.checks import Check
+from pytest_cloudbench.judge.gate import AGAIN, FEWEST_RUNS, is_suspect, judge
 from pytest_cloudbench.judge.watched import FOLLOWED_ONLY, checks_of, needed_numbers
 from pytest_cloudbench.load.gate.text import ruling_text
 from pytest_cloudbench.results.index import Index

@@ -12,11 +12,9 @@ import pytest
 from benchmarks.gate_recorded import read_record
 from benchmarks.gate_rules import gate
 from benchmarks.gate_sessions import Answered, Change, History, Noise, drawn_session, simulated_session
+from pytest_cloudbench.judge.checks import Check, Kind, Reading
 from pytest_cloudbench.judge.gate import (
     AGAIN,
-    Check,
-    Kind,
-    Reading,
     Ruling,
     amount_text,
     answer_of,

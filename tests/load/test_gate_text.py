@@ -7,8 +7,9 @@ from math import log, log1p
 
 import pytest
 
+from pytest_cloudbench.judge.checks import Check, Kind, Reading
 from pytest_cloudbench.judge.drift import SeriesDrift
-from pytest_cloudbench.judge.gate import AGAIN, Check, Kind, Reading, judge
+from pytest_cloudbench.judge.gate import AGAIN, judge
 from pytest_cloudbench.load.gate.text import change_text, remarks_of, ruling_text
 
 YES, NO = 1.0, 0.0

@@ -17,7 +17,8 @@ from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.support.printable import printable
 
 if TYPE_CHECKING:
-    from pytest_cloudbench.judge.gate import Check, Ruling
+    from pytest_cloudbench.judge.checks import Check
+    from pytest_cloudbench.judge.gate import Ruling
     from pytest_cloudbench.judge.watched import Margins
     from pytest_cloudbench.results.points import Point
 

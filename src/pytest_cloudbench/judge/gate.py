@@ -9,20 +9,18 @@ and is measured again later, up to three times.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, expm1, inf, log, log1p, sqrt
 from statistics import fmean, median
 from typing import Literal
 
-from pytest_cloudbench.judge.drift import DriftState, SeriesDrift
+from pytest_cloudbench.judge.checks import Check, Kind, Reading
+from pytest_cloudbench.judge.drift import DriftState
 from pytest_cloudbench.judge.noise import LEAST_SPREAD, MAX_EXPLAINED, Noise, allowance, t_quantile
 from pytest_cloudbench.judge.rates import LEAST_POINTS, BaselineRates, operations_needed
 
 Answer = Literal["met", "broken", "inconclusive"]
-Kind = Literal["level", "rate", "exact", "fact", "yes"]
-"""How a metric is judged: a level by logarithms, a rate by counts, an exact number, a fact that must never happen, or a
-capability (yes)."""
 
 ALPHA = 0.01
 """The probability of one or more false alarms in a session if nothing has changed."""
@@ -37,76 +35,6 @@ _MAX_OPS = 10_000_000
 _MAX_DISPERSION = 3.0
 _NO_VALUE = "this run has no value"
 _POWER_Z = 1.2815515655446004  # 90 % of the normal distribution lies below
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """The values of one metric in one run.
-
-    Attributes:
-        value: the metric. None if unknown.
-        count, of: for a rate or a fact, the operations that count and all operations.
-        error: standard error of the value's logarithm by sampling alone, if known.
-        ops: operations that the value was computed from.
-        run: the name of the run, if known.
-        starved: the share of the operations' time that threads waited for a CPU. None if unknown.
-        usual: for an exact number, that of the median operation. None if unknown.
-        is_barred: whether the run is no baseline, but followed for a slow rise.
-        was_broken: whether the gate has called its run broken, in this metric or another.
-    """
-
-    value: float | None
-    count: int = 0
-    of: int = 0
-    error: float | None = None
-    ops: int = 0
-    run: str = ""
-    starved: float | None = None
-    usual: float | None = None
-    is_barred: bool = False
-    was_broken: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One metric of one experiment, with its baseline.
-
-    Attributes:
-        experiment, metric: what is judged.
-        kind: how it is judged.
-        margin: the smallest change that matters: a share, and for a rate an amount (0.01 is one point).
-        baseline: its former runs, the oldest first.
-        now: this run.
-        again: the runs that measured a suspect again.
-        why: why it cannot be judged, or an empty text.
-        decides: whether it can make the experiment inconclusive; other checks can only break it.
-        higher: whether higher is better.
-        cluster_ops: for a rate, the most operations that one cause can affect at a time.
-        since: the first run after the last lasting improvement, with which the baseline begins; empty if there is none.
-        improved: the change by that improvement, a share (-0.3 is 30 % less).
-        is_before: whether the baseline has the runs before that improvement, because there are too few since.
-        bound: of a fact, the share that the user allows, by a margin or by accepting a run that had it.
-        drift: its former runs since the last accepted state; None if they are not followed.
-        tolerance: of an exact metric, the share by which it may be worse: the user's margin, or hardly any.
-    """
-
-    experiment: str
-    metric: str
-    kind: Kind
-    margin: float
-    baseline: tuple[Reading, ...]
-    now: Reading
-    again: tuple[Reading, ...] = ()
-    why: str = ""
-    decides: bool = True
-    higher: bool = False
-    cluster_ops: int = 1
-    since: str = ""
-    improved: float | None = None
-    is_before: bool = False
-    bound: float = 0.0
-    drift: SeriesDrift | None = field(default=None, compare=False)
-    tolerance: float = LEAST_SPREAD
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,9 @@ from typing import Any, Literal
 
 from pytest_cloudbench.judge.baseline import ONLY_AT_GATE, is_finite
 from pytest_cloudbench.judge.changepoints import ChangePoint, find_changes
+from pytest_cloudbench.judge.checks import Check, Kind, Reading
 from pytest_cloudbench.judge.drift import ANCHOR_RUNS, SeriesDrift
-from pytest_cloudbench.judge.gate import FEWEST_RUNS, MOST_RUNS, Check, Kind, Reading, followed_value
+from pytest_cloudbench.judge.gate import FEWEST_RUNS, MOST_RUNS, followed_value
 from pytest_cloudbench.judge.metrics import FACTS, METRICS
 from pytest_cloudbench.judge.noise import LEAST_SPREAD
 from pytest_cloudbench.judge.paired import margin_of
@@ -32,9 +33,9 @@ class _Watched:
     """The gate's rule for a metric.
 
     Attributes:
-        kind: see ``gate.Kind``.
+        kind: see ``checks.Kind``.
         margin: the default margin.
-        decides: see ``gate.Check``.
+        decides: see ``checks.Check``.
         ops_key: the key of the number of operations that it is computed from.
         min_ops: how many of them it needs.
         count_key, total_key: the keys of a rate's counts.
@@ -42,7 +43,7 @@ class _Watched:
         divisor_key: the key of the number by which it is divided before it is compared.
         speed_key: the key of a number that shows the machine's speed. If it is much larger than before, the machine is
             slower, and the metric cannot be judged.
-        cluster_ops: see ``gate.Check``.
+        cluster_ops: see ``checks.Check``.
         has_handshakes: whether it includes handshakes of connections that operations open. A busy machine has more
             connections at a time.
         median_key: the key of the metric's value for the median operation.

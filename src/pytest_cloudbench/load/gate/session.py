@@ -19,11 +19,11 @@ import pytest
 from pytest_cloudbench.fleet.messages import ItemEnded, WhatToLog
 from pytest_cloudbench.fleet.protocol import change_outcome
 from pytest_cloudbench.judge.baseline import ONLY_AT_GATE, is_about_times
+from pytest_cloudbench.judge.checks import Check
 from pytest_cloudbench.judge.gate import (
     AGAIN,
     FEWEST_RUNS,
     Answer,
-    Check,
     Ruling,
     answer_of,
     is_suspect,

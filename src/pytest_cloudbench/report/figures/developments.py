@@ -13,7 +13,7 @@ from statistics import median
 
 from pytest_cloudbench.judge.baseline import ONLY_AT_GATE, conditions_of, unfit_reason
 from pytest_cloudbench.judge.changepoints import LEAST_RUNS, ChangePoint
-from pytest_cloudbench.judge.gate import Check
+from pytest_cloudbench.judge.checks import Check
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.judge.watched import checks_of
 from pytest_cloudbench.report import history

@@ -31,7 +31,7 @@ from pytest_cloudbench.emulators.onedrive.items import (
     shown_version,
 )
 from pytest_cloudbench.emulators.onedrive.state import GraphFunction, GraphRequest, GraphState, etag
-from pytest_cloudbench.emulators.onedrive.tree import item_changes, item_details
+from pytest_cloudbench.emulators.onedrive.tree import ClientTimes, item_changes, item_details
 from pytest_cloudbench.emulators.skin import Answer, Call, Kind
 from pytest_cloudbench.workload.payload.quickxor import QuickXor
 
@@ -85,15 +85,22 @@ def resolve_name_conflict(
     return name
 
 
-def set_client_times(node: Node, times: object) -> None:
-    """Store the times in a ``fileSystemInfo``. Raises GraphError."""
-    if not isinstance(times, dict):
-        return
+def parse_client_times(times: object) -> ClientTimes:
+    """Return the times in a ``fileSystemInfo``. Raises GraphError."""
+    texts = times if isinstance(times, dict) else {}
+    created, changed = texts.get("createdDateTime"), texts.get("lastModifiedDateTime")
+    return ClientTimes(
+        None if created is None else parse_time(created), None if changed is None else parse_time(changed)
+    )
+
+
+def set_client_times(node: Node, times: ClientTimes) -> None:
+    """Store the times that a client names."""
     details = item_details(node)
-    if times.get("createdDateTime") is not None:
-        details.client_created_s = parse_time(times["createdDateTime"])
-    if times.get("lastModifiedDateTime") is not None:
-        details.client_changed_s = parse_time(times["lastModifiedDateTime"])
+    if times.created_s is not None:
+        details.client_created_s = times.created_s
+    if times.changed_s is not None:
+        details.client_changed_s = times.changed_s
 
 
 def store_content(request: GraphRequest, folder: Folder, name: str, blob: Blob, behavior: str) -> tuple[File, bool]:
@@ -307,12 +314,13 @@ def _create_child(request: GraphRequest) -> Answer:
     behavior = parse_behavior(
         body.get("@microsoft.graph.conflictBehavior") or body.get("@name.conflictBehavior"), "fail"
     )
+    times = parse_client_times(body.get("fileSystemInfo"))
     existing = request.tree.find_child(folder, name)
     if existing is not None and isinstance(existing, Folder) and behavior == "replace":
         created = existing
     else:
         created = request.tree.add_folder(folder, resolve_name_conflict(request, folder, name, behavior), request.now_s)
-    set_client_times(created, body.get("fileSystemInfo"))
+    set_client_times(created, times)
     properties = select_properties(request, describe_item(request, created, is_new=True))
     drive_address = f"{request.origin}/_api/v2.0/drives('{request.state.drive_id}')"
     address = f"{drive_address}/items('{folder.id}')/children('{created.id}')"
@@ -346,9 +354,7 @@ def _update_item(request: GraphRequest) -> Answer:
     reference = body.get("parentReference")
     if node is request.tree.root and (reference or "name" in body):
         raise GraphError(400, "invalidRequest", "The root cannot be moved or renamed")
-    set_client_times(node, body.get("fileSystemInfo"))
-    if isinstance(body.get("description"), str):
-        item_details(node).description = body["description"]
+    times = parse_client_times(body.get("fileSystemInfo"))
     if reference is not None or "name" in body:
         folder = node.parent if reference is None else _find_reference(request, reference)
         assert folder is not None
@@ -361,6 +367,9 @@ def _update_item(request: GraphRequest) -> Answer:
             raise StoreError("into_itself")
         name = resolve_name_conflict(request, folder, name, behavior, moved=node)
         request.tree.move(node, folder, name, request.now_s)
+    set_client_times(node, times)
+    if isinstance(body.get("description"), str):
+        item_details(node).description = body["description"]
     request.tree.log_change(node, request.now_s)
     return _answer_item(request, node)
 

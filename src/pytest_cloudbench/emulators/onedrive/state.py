@@ -15,7 +15,7 @@ from pytest_cloudbench.emulators.nodes import File, Folder, Node, StoreError, Ve
 from pytest_cloudbench.emulators.oauth import OAuth
 from pytest_cloudbench.emulators.onedrive.address import GraphAddress
 from pytest_cloudbench.emulators.onedrive.answers import GraphError, unsupported_feature
-from pytest_cloudbench.emulators.onedrive.tree import GraphTree, item_changes, item_details
+from pytest_cloudbench.emulators.onedrive.tree import ClientTimes, GraphTree, item_changes, item_details
 from pytest_cloudbench.emulators.profile import Account, JobTimes
 from pytest_cloudbench.emulators.skin import Answer, Call, Clock, Kind
 
@@ -34,7 +34,7 @@ class UploadSession:
     name: str
     behavior: str
     expires_s: float
-    client_times: dict[str, float]
+    client_times: ClientTimes
     hash: Any
     address: GraphAddress
     is_deferred: bool = False
@@ -300,12 +300,10 @@ class GraphRequest:
             if not isinstance(node, File) or node.parent is None:
                 raise StoreError("taken")
             return node.parent, node.name
-        tree = self.tree
-        *folder_names, name = filter(None, path.split("/"))
-        tree.check_name(name)
-        folder = tree.ensure_folder(self.find_base(), folder_names, self.now_s)
-        tree.check_path(folder, name)
-        return folder, name
+        tree, base = self.tree, self.find_base()
+        names = [tree.check_name(name) for name in path.split("/") if name]
+        tree.check_path(base, "/".join(names))
+        return tree.ensure_folder(base, names[:-1], self.now_s), names[-1]
 
     def require_match(self, node: Node) -> None:
         """Raise GraphError if the client requires a version of an item other than the current one."""

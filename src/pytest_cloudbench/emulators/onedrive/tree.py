@@ -53,6 +53,13 @@ class ItemDetails:
     former: Folder | None = None
 
 
+class ClientTimes(NamedTuple):
+    """The times of an item according to its client, each None if the client does not name it."""
+
+    created_s: float | None
+    changed_s: float | None
+
+
 def item_details(node: Node) -> ItemDetails:
     """Return the details of a node."""
     details = node.extra
@@ -207,9 +214,9 @@ class GraphTree:
             raise GraphError(400, "invalidRequest", "The provided name is too long", "parameterIsTooLong")
         return name
 
-    def check_path(self, folder: Folder, name: str) -> None:
-        """Raise GraphError if the path of an item with this name would be too long."""
-        if len(self.path_of(folder)) + 1 + len(name) > _MAX_PATH:
+    def check_path(self, folder: Node, path: str) -> None:
+        """Raise GraphError if the path of an item at this path below a folder would be too long."""
+        if len(self.path_of(folder)) + 1 + len(path) > _MAX_PATH:
             raise GraphError(400, "invalidRequest", "The path of the item is too long", "pathIsTooLong")
 
     def ensure_folder(self, folder: Node, names: list[str], now_s: float) -> Folder:

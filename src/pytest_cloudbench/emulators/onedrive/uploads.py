@@ -19,7 +19,12 @@ from pytest_cloudbench.emulators.onedrive.answers import (
     format_precise_time,
     store_refusal,
 )
-from pytest_cloudbench.emulators.onedrive.files import parse_behavior, set_client_times, store_content
+from pytest_cloudbench.emulators.onedrive.files import (
+    parse_behavior,
+    parse_client_times,
+    set_client_times,
+    store_content,
+)
 from pytest_cloudbench.emulators.onedrive.items import describe_item
 from pytest_cloudbench.emulators.onedrive.state import GraphFunction, GraphRequest, GraphState, UploadSession
 from pytest_cloudbench.emulators.skin import Answer, Call, Kind
@@ -37,14 +42,16 @@ def _create_session(request: GraphRequest) -> Answer:
     body = request.read_json_body()
     given_item = body.get("item")
     properties: dict[str, Any] = given_item if isinstance(given_item, dict) else {}
-    is_update = not request.address.path
-    folder, name = request.resolve_target()
-    if isinstance(properties.get("name"), str) and not is_update:
-        name = request.tree.check_name(properties["name"])
+    # Everything is checked before the folders of the path are made.
+    is_named = isinstance(properties.get("name"), str) and bool(request.address.path)
+    given_name = request.tree.check_name(properties["name"]) if is_named else ""
+    times = parse_client_times(properties.get("fileSystemInfo"))
     # The documented default is "fail". But rclone sends no behavior when it overwrites, and the service replaces.
     behavior = parse_behavior(
         properties.get("@microsoft.graph.conflictBehavior") or properties.get("@name.conflictBehavior"), "replace"
     )
+    folder, name = request.resolve_target()
+    name = given_name or name
     existing = request.tree.find_child(folder, name)
     if existing is not None:
         request.require_match(existing)
@@ -56,9 +63,8 @@ def _create_session(request: GraphRequest) -> Answer:
         request.tree.store.require_space(size - former_bytes)
     state = request.state
     guid = state.tree.random_guid()
-    times = properties.get("fileSystemInfo")
     session = UploadSession(
-        folder, name, behavior, request.now_s + _LIFE_S, dict(times) if isinstance(times, dict) else {}, QuickXor(),
+        folder, name, behavior, request.now_s + _LIFE_S, times, QuickXor(),
         is_deferred=body.get("deferCommit") is True, address=request.address,
     )  # fmt: skip
     state.sessions[guid] = session
@@ -147,8 +153,7 @@ def _commit_session(state: GraphState, call: Call, guid: str, session: UploadSes
     except StoreError as error:
         raise store_refusal(error) from error
     del state.sessions[guid]
-    if session.client_times:
-        set_client_times(file, session.client_times)
+    set_client_times(file, session.client_times)
     value = {"@odata.context": f"{GRAPH}drives('{state.drive_id}')/items/$entity", **describe_item(request, file)}
     return answer_json(value, 201 if is_new else 200)
 

@@ -17,7 +17,7 @@ from pytest_cloudbench.emulators.http import parse_form
 from pytest_cloudbench.emulators.oauth import Dialect, Grant, Renewal, credentials_of, is_plausible
 from pytest_cloudbench.emulators.onedrive.address import GraphAddress
 from pytest_cloudbench.emulators.onedrive.answers import GraphError
-from pytest_cloudbench.emulators.onedrive.scopes import DriveReach, drive_reach, scopes_cover
+from pytest_cloudbench.emulators.onedrive.scopes import DriveReach, scopes_cover
 from pytest_cloudbench.emulators.onedrive.state import GraphState, WaitingDevice
 from pytest_cloudbench.emulators.skin import Answer, Call
 
@@ -276,8 +276,7 @@ def refuse_unauthorized(state: GraphState, call: Call, address: GraphAddress | N
     if expires_s <= call.now_s:
         message = "Lifetime validation failed, the token is expired."
         return GraphError(401, "InvalidAuthenticationToken", message, "", (_CHALLENGE,))
-    scope = state.scopes.get(header.partition(b" ")[2].decode("latin-1")) if state.scopes else None
-    if scope is None or address is None or _allows_request(state, drive_reach(scope), call.method, address):
+    if address is None or _allows_request(state, state.find_reach(header), call.method, address):
         return None
     return GraphError(403, "accessDenied", "Access denied")
 

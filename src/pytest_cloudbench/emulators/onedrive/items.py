@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from pytest_cloudbench.emulators.nodes import File, Folder, Node, Version
 from pytest_cloudbench.emulators.onedrive.answers import GRAPH, format_time
-from pytest_cloudbench.emulators.onedrive.state import GraphRequest, GraphState, describe_person, etag
+from pytest_cloudbench.emulators.onedrive.state import SPECIAL_FOLDERS, GraphRequest, GraphState, describe_person, etag
 from pytest_cloudbench.emulators.onedrive.tree import ItemDetails, item_changes, item_details, version_number
 from pytest_cloudbench.emulators.skin import Kind
 
@@ -34,7 +34,7 @@ _LIST = {
     "webId": "b2c3d4e5-2222-4333-8444-555566667777",
 }
 _VIEW = json.dumps({"sortBy": "name", "sortOrder": "ascending", "viewType": "thumbnails"})
-_SPECIAL = {"Documents": "documents", "Pictures": "photos", "Music": "music", "Desktop": "desktop"}
+_SPECIAL_NAMES = {f"/{path}": name for name, path in SPECIAL_FOLDERS.items()}
 _ALWAYS = ("@odata.etag", "createdBy", "file", "fileSystemInfo", "folder", "lastModifiedBy", "parentReference",
            "shared")  # fmt: skip
 """Properties that the part of the service which finds items by path adds to every selection."""
@@ -168,8 +168,8 @@ def format_item(request: GraphRequest, node: Node, *, is_listed: bool = False, h
         if drive_type == "personal":
             tail += f', "view": {_VIEW}'
         tail += "}"
-        if drive_type == "personal" and parent is tree.root and node.name in _SPECIAL:
-            tail += f', "specialFolder": {{"name": "{_SPECIAL[node.name]}"}}'
+        if drive_type == "personal" and (special_name := _SPECIAL_NAMES.get(tree.path_of(node))) is not None:
+            tail += f', "specialFolder": {{"name": "{special_name}"}}'
     if details.description:
         tail += f', "description": {_quote_json(details.description)}'
     if drive_type == "documentLibrary" and node is not tree.root:

@@ -15,13 +15,23 @@ from pytest_cloudbench.emulators.nodes import File, Folder, Node, StoreError, Ve
 from pytest_cloudbench.emulators.oauth import OAuth
 from pytest_cloudbench.emulators.onedrive.address import GraphAddress
 from pytest_cloudbench.emulators.onedrive.answers import GraphError, unsupported_feature
+from pytest_cloudbench.emulators.onedrive.scopes import DriveReach, drive_reach
 from pytest_cloudbench.emulators.onedrive.tree import ClientTimes, GraphTree, item_changes, item_details
 from pytest_cloudbench.emulators.profile import Account, JobTimes
 from pytest_cloudbench.emulators.skin import Answer, Call, Clock, Kind
 
 _DOWNLOAD_S = 3600.0
 """The lifetime of an address for content. The description of driveItem says "short-lived", about an hour."""
-_APP_ROOT, _APP_FOLDER = "approot", ["Apps", "pytest-cloudbench"]
+_APP_ROOT = "approot"
+SPECIAL_FOLDERS: Mapping[str, str] = {
+    _APP_ROOT: "Apps/pytest-cloudbench",
+    "cameraroll": "Pictures/Camera Roll",
+    "desktop": "Desktop",
+    "documents": "Documents",
+    "music": "Music",
+    "photos": "Pictures",
+}
+"""The path of each special folder by its name ("specialFolder resource type")."""
 _FIRST_ADDRESS = "emulated@example.com"
 _REAL_HOSTS = ("graph.microsoft.com", "api.onedrive.com")
 
@@ -156,7 +166,12 @@ class GraphState:
             return address.base == f"special/{_APP_ROOT}"
         node = self.tree.root if address.base == "root" else self.tree.store.by_id(address.base)
         path = "" if node is None else f"{self.tree.path_of(node)}/{address.path or ''}/"
-        return path.lower().startswith(f"/{'/'.join(_APP_FOLDER)}/".lower())
+        return path.lower().startswith(f"/{SPECIAL_FOLDERS[_APP_ROOT]}/".lower())
+
+    def find_reach(self, header: bytes) -> DriveReach:
+        """Return the reach into the drive of the token in an ``Authorization`` header."""
+        scope = self.scopes.get(header.partition(b" ")[2].decode("latin-1")) if self.scopes else None
+        return DriveReach.WRITE if scope is None else drive_reach(scope)
 
     def require_drive(self, address: GraphAddress) -> None:
         """Raise GraphError unless an address is in the drive of this account."""
@@ -251,11 +266,20 @@ class GraphRequest:
         if base == "root":
             return self.tree.root
         if base.startswith("special/"):
-            name = base.removeprefix("special/")
-            if name == _APP_ROOT:
-                return self.tree.ensure_folder(self.tree.root, _APP_FOLDER, self.now_s)
-            return self.tree.ensure_folder(self.tree.root, [name.capitalize()], self.now_s)
+            return self._find_special_folder(base.removeprefix("special/"))
         return self.tree.find_by_id(base)
+
+    def _find_special_folder(self, name: str) -> Node:
+        """Return a special folder, and make it if it is missing and the token may write. Raises GraphError."""
+        path, tree = SPECIAL_FOLDERS.get(name), self.tree
+        if path is None:
+            raise GraphError(400, "invalidRequest", "The special folder identifier isn't valid")
+        if self.state.find_reach(self.call.headers.get(b"authorization", b"")) is not DriveReach.READ:
+            return tree.ensure_folder(tree.root, path.split("/"), self.now_s)
+        try:
+            return tree.find_below(tree.root, path)
+        except StoreError:
+            raise GraphError(403, "accessDenied", "Access denied") from None
 
     def find_existing_node(self) -> Node:
         """Return the item of the request for a write, which sees it before reads do. Raises StoreError."""

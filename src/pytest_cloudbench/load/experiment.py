@@ -511,7 +511,8 @@ class Experiment:
         own_sensors = range(agent.index, deal.sensors, agent.count)
 
         def wait_for_start(planned_s: float = planned_s, start_s: float = 0.0) -> int:
-            request = run.request.replace(planned_s=planned_s, pid=agent.pid, start_s=start_s)
+            reach_s = 2 * agent.clock_error_ns / 1e9  # a round trip, of which one way may be all
+            request = run.request.replace(planned_s=planned_s, pid=agent.pid, start_s=start_s, reach_s=reach_s)
             answer = agent.gather(f"start:{run.name}", request)
             began_ns = Started.from_plain(answer).start_ns - agent.clock_offset_ns
             engine.measured_from_ns = began_ns + round(run.load.warm_up_s / facts.time_scale * 1e9)

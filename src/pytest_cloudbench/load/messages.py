@@ -154,6 +154,7 @@ class Start(Message, frozen=True):
         addresses: host and port of the provider's services. Empty without services, None if only parts of it have some.
         pid: this agent's process, 0 on another host.
         start_s: the time that this agent needs between the answer and the common start, to make threads.
+        reach_s: the longest time that a message takes to another host. 0 on the controller's.
     """
 
     subject: Subject
@@ -163,6 +164,7 @@ class Start(Message, frozen=True):
     addresses: tuple[tuple[str, int], ...] | None = None
     pid: int = 0
     start_s: float = 0.0
+    reach_s: float = 0.0
 
 
 class Started(Message, frozen=True):

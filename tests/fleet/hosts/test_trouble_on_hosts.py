@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +188,35 @@ def test_a_host_that_answers_slowly_takes_part_and_its_clock_has_an_honest_bound
     assert info["agents"] == 4
     near, far = (host["clock_error_ns"] for host in info["hosts"])
     assert far >= 200_000_000 > near, "half of a round trip"
+    table = run.records()["test_second"]
+    late_s = [(begun - due) / 1e9 for begun, due in zip(table.start_ns, table.scheduled_ns, strict=True)]
+    first_of_far = [
+        late_s[row]
+        for row, (sensor, seq) in enumerate(zip(table.sensor, table.seq, strict=True))
+        if sensor % 4 >= 2 and not seq
+    ]
+    assert min(first_of_far) < 0.1, "the common start reached it in time"
+    check_nothing_is_left(run, temporary)
+
+
+def test_a_steady_run_ends_at_the_same_due_time_on_a_host_that_answers_slowly(lab: Lab, temporary: Path) -> None:
+    slow = lab.folder.with_name(f"{lab.folder.name}-slow.py")
+    slow.write_text(_SLOW, "utf-8")
+    row = f'command = ["{sys.executable}", "{slow}", "{sys.executable}"]'
+    lab.write("""
+        from pytest_cloudbench.judge import steady
+        steady.LEAST_OPS = dict.fromkeys(steady.LEAST_OPS, 100)
+    """, "conftest.py").write(describe_hosts(HERE, row), "hosts.toml").write("""
+        from pytest_cloudbench import FixedInterval, Stable
+
+        def test_it(experiment, payloads):
+            load = dict(arrival=FixedInterval(0.02), sensors=4, ops_per_sensor=2000)
+            experiment.run(payloads.random(50), **load, until=Stable("response_p50", within=1.0))
+    """)  # fmt: skip
+    run = begin(lab, temporary).end()
+    assert find_entry(run, "test_it")["ended"] == "steady", run.text
+    counts = Counter(sensor for sensor, _ in keys(run.records()["test_it"]))
+    assert max(counts.values()) - min(counts.values()) <= 1
     check_nothing_is_left(run, temporary)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -209,7 +209,7 @@ class Conductor:
         """End a run on all agents when its metric is steady, late enough for the message to reach all in time."""
         run = self._runs.get(report.run)
         if run is not None and run.decider is not None and run.decider.add_report(report):
-            run.end_ns = now_ns() + _margin_ns(len(run.item.members))
+            run.end_ns = now_ns() + run.margin_ns
             run.item.busy_until_s = run.end_ns / 1e9
             if self.coordinator is not None:
                 self.coordinator.say(run.item.nodeid, "end", EndOfRun(report.run, run.end_ns))
@@ -274,7 +274,8 @@ class Conductor:
         counter = wire.start_counting(payloads.values(), self._providers.find_provided(subject.provider))
         sampler = self._start_sampler(subject.provider, payloads.values())
         start_s = max(start.start_s for start in payloads.values())
-        start_ns = now_ns() + _margin_ns(len(payloads)) + round(start_s * 1e9)
+        margin_ns = _margin_ns(payloads.values())
+        start_ns = now_ns() + margin_ns + round(start_s * 1e9)
         item.busy_until_s = start_ns / 1e9 + max(start.planned_s for start in payloads.values())
         wall_ms = (time.time_ns() + start_ns - now_ns()) // 1_000_000
         run = self._runs[subject.run] = OpenRun(
@@ -282,7 +283,7 @@ class Conductor:
             notes=[*request.entry.notes, *self.entries.way_notes(subject, item)], cpu_ticks=read_cpu_ticks(),
             measured_from_ns=start_ns + round(load.warm_up_s / self.facts.time_scale * 1e9),
             decider=Decider(load.until) if load.until is not None else None, reference_s=reference_s,
-            counter=counter, sampler=sampler,
+            counter=counter, sampler=sampler, margin_ns=margin_ns,
         )  # fmt: skip
         self._write_recovery_note(run)
         planned_s = max(start.planned_s for start in payloads.values())
@@ -495,9 +496,10 @@ def _run_remark(subject: Subject) -> str:
     return "" if label.isdigit() else label
 
 
-def _margin_ns(agents: int) -> int:
-    """Return the longest time that a message takes to reach all agents on a busy machine."""
-    return round((_START_MARGIN_S + _START_MARGIN_PER_AGENT_S * agents) * 1e9)
+def _margin_ns(agents: Collection[Start]) -> int:
+    """Return the longest time that a message takes to reach all agents on a busy machine, and on the hosts."""
+    reach_s = max(agent.reach_s for agent in agents)
+    return round((_START_MARGIN_S + _START_MARGIN_PER_AGENT_S * len(agents) + reach_s) * 1e9)
 
 
 def _handle_gathering(kind: type[Message], handler: Callable[[Item, dict[str, Any]], Any]) -> Handler:

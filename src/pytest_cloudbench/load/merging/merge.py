@@ -55,6 +55,7 @@ class OpenRun:
         item: the test item.
         request: the run that the agents asked for.
         start_ns, start_wall_ms: the common start, on the monotonic clock and since the Unix epoch.
+        margin_ns: the longest time that a message takes to reach all its agents.
         profile_digest: digest of the emulator's behaviour, None for a real service.
         listing: the provider's listing at the end. ``is_verified`` is True if the provider was asked for it.
         notes: remarks to show with the numbers.
@@ -94,6 +95,7 @@ class OpenRun:
     sampler: WaitSampler | None = None
     helper_waits: WaitSeries = _NOT_SAMPLED
     steal_share: float | None = None
+    margin_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

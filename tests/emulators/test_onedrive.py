@@ -471,6 +471,9 @@ def test_tokens_and_device_codes(graph: GraphWire) -> None:
         ("POST", "/v1.0/me/drive/items/x/assignSensitivityLabel", "labels"),
         ("GET", "/v1.0/drives/b!x/items/y/getActivitiesByInterval(startDateTime='2026')", "analytics"),
         ("GET", f"{ROOT}/children?$expand=thumbnails", "expanding anything but children"),
+        ("GET", f"{ROOT}/children?$expand=children", "expanding the children of more than one item"),
+        ("GET", f"{ROOT}/delta?expand=children", "expanding the children of more than one item"),
+        ("GET", "/v1.0/me/drive?$expand=children", "expanding the children of more than one item"),
         ("GET", f"{ROOT}/children?$filter=name eq 'a'", "$filter and $apply"),
     ],
 )
@@ -478,6 +481,16 @@ def test_unsupported_functions_are_refused_in_one_line(graph: GraphWire, method:
     reply = graph(method, path)
     assert (reply.status, reply.code) == (400, "notSupported")
     assert reply.value["error"]["message"] == f"This emulator does not offer {what}."
+
+
+def test_children_of_one_item_can_be_expanded(graph: GraphWire) -> None:
+    graph.put("folder/a.txt")
+    address = f"{ROOT}:/folder:"
+    share = graph("POST", f"{address}/createLink", {"type": "view"}).value["shareId"]
+    for path in (f"{address}?$expand=children", f"/v1.0/shares/{share}/driveItem?$expand=children"):
+        assert [child["name"] for child in graph("GET", path).value["children"]] == ["a.txt"]
+    refusal = graph("GET", f"/v1.0/shares/{share}/driveItem?$expand=thumbnails")
+    assert (refusal.status, refusal.code) == (400, "notSupported")
 
 
 def test_pages_cannot_be_skipped(graph: GraphWire) -> None:

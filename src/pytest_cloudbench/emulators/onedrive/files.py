@@ -22,6 +22,7 @@ from pytest_cloudbench.emulators.onedrive.answers import (
 )
 from pytest_cloudbench.emulators.onedrive.items import (
     describe_drive,
+    describe_expanded,
     describe_item,
     format_item,
     format_listed_item,
@@ -123,11 +124,7 @@ def _get_item(request: GraphRequest) -> Answer:
     tag = etag(node, shown_version(request, node))
     if request.call.headers.get(b"if-none-match", b"").decode("latin-1") == tag:
         return Answer(304, [], b"")
-    properties = select_properties(request, describe_item(request, node))
-    if request.odata_option("expand").partition("(")[0] == "children" and isinstance(node, Folder):
-        properties["children"] = [
-            describe_item(request, child, is_listed=True) for child in request.tree.list_children(node, request.now_s)
-        ]
+    properties = describe_expanded(request, node)
     if request.is_spaced:
         context_url = f"{GRAPH}Collection(driveItem)/$entity"
     elif node is request.tree.root and request.address.base == "root" and not request.address.path:

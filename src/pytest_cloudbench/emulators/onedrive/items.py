@@ -111,6 +111,15 @@ def describe_item(
     return properties
 
 
+def describe_expanded(request: GraphRequest, node: Node) -> dict[str, Any]:
+    """Return the selected properties of a driveItem, and its children if the request expands them."""
+    properties = select_properties(request, describe_item(request, node))
+    if request.odata_option("expand") and isinstance(node, Folder):
+        children = request.tree.list_children(node, request.now_s)
+        properties["children"] = [describe_item(request, child, is_listed=True) for child in children]
+    return properties
+
+
 def format_listed_item(request: GraphRequest, node: Node) -> str:
     """Return a driveItem in a listing without ``$select``, as JSON text."""
     has_extension = request.state.account.type != "personal"

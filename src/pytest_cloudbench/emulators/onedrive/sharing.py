@@ -11,7 +11,7 @@ from pytest_cloudbench.emulators.http import parse_form
 from pytest_cloudbench.emulators.nodes import File, Folder, Node, StoreError
 from pytest_cloudbench.emulators.onedrive.address import parse_address
 from pytest_cloudbench.emulators.onedrive.answers import GRAPH, GraphError, answer_json, format_time, parse_time
-from pytest_cloudbench.emulators.onedrive.items import GROUP, describe_item, odata_context, select_properties
+from pytest_cloudbench.emulators.onedrive.items import GROUP, describe_expanded, odata_context
 from pytest_cloudbench.emulators.onedrive.state import GraphFunction, GraphPermission, GraphRequest, GraphState
 from pytest_cloudbench.emulators.skin import Answer, Call, Kind
 
@@ -308,7 +308,7 @@ def _get_shared(request: GraphRequest) -> Answer:
     node = request.find_node()
     if isinstance(node, File) and node.seen(request.now_s) is None:
         raise StoreError("not_found")
-    properties = select_properties(request, describe_item(request, node))
+    properties = describe_expanded(request, node)
     return answer_json({"@odata.context": odata_context(request, "items/$entity"), **properties})
 
 

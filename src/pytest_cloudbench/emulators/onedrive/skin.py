@@ -360,7 +360,9 @@ class OneDrive:
     def _get_shared_item(self, call: Call) -> Answer:
         node = sharing.find_shared_item(self.state, call.parameters["share"], call.now_s)
         address = GraphAddress("v1.0", f"drives/{self.state.drive_id}", "", node.id, None, "driveItem", "")
-        return sharing.FUNCTIONS["GET", "driveItem"].run(GraphRequest(self.state, call, address))
+        request = GraphRequest(self.state, call, address)
+        request.require_supported_options()
+        return sharing.FUNCTIONS["GET", "driveItem"].run(request)
 
 
 def _function_names(path: str) -> set[str]:

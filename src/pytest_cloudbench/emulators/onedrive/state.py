@@ -230,8 +230,12 @@ class GraphRequest:
         if self.odata_option("skip"):
             message = "$skip is not supported on this API. Only URLs returned by the API can be used to page."
             raise GraphError(400, "invalidRequest", message)
-        if self.odata_option("expand").partition("(")[0] not in ("", "children"):
+        expanded = self.odata_option("expand").partition("(")[0]
+        if expanded not in ("", "children"):
             raise unsupported_feature("expanding anything but children")
+        is_one_item = self.call.method == "GET" and self.address.function in ("", "driveItem") and self.address.base
+        if expanded and not is_one_item:
+            raise unsupported_feature("expanding the children of more than one item")
         if self.odata_option("filter") or self.odata_option("apply"):
             raise unsupported_feature("$filter and $apply")
 

@@ -9,6 +9,7 @@ import pytest
 
 from pytest_cloudbench.judge.baseline import ONLY_AT_GATE, WAS_OUTLIER
 from pytest_cloudbench.judge.gate import Ruling, answer_of, judge
+from pytest_cloudbench.judge.metrics import METRICS, Metric
 from pytest_cloudbench.judge.watched import (
     ACCEPTED,
     FOLLOWED_ONLY,
@@ -482,6 +483,29 @@ def test_a_conclusion_is_watched_in_its_columns_and_capabilities() -> None:
         "sync_delay_p99": ("level", 0.25), "delta": ("yes", 0.1), "tue": ("exact", 0.1),
     }  # fmt: skip
     assert {ruling.answer for ruling in judge(list(checks.values()))} == {"met"}
+
+
+def test_an_answer_whose_name_says_so_is_watched_under_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(METRICS, "is_secret", Metric("1 is yes", "higher"))
+    info = {"ops": 1, "is_secret": 1} | capabilities({"is_secret": 1})
+    assert info == {"ops": 1, "is_secret": 1}
+    (check,) = checks_of("t", info, (), [info] * 3, {})
+    assert (check.metric, check.kind, check.now.value) == ("is_secret", "yes", 1.0)
+
+
+def with_delta(is_yes: bool) -> dict[str, Any]:
+    return {"delta": "yes" if is_yes else "no"} | capabilities({"delta": int(is_yes)})
+
+
+@pytest.mark.parametrize("runs", [4, 9, 10])
+def test_a_capability_lost_a_few_runs_after_it_was_gained_is_broken(runs: int) -> None:
+    lost, former_runs = with_delta(False), [with_delta(False)] * 12 + [with_delta(True)] * runs
+    (unconfirmed,) = judge(checks_of("t", lost, (), former_runs, {}))
+    assert (unconfirmed.answer, unconfirmed.why) == ("inconclusive", "a suspect, measured again 0 of 3 times")
+    (confirmed,) = judge(checks_of("t", lost, (), former_runs, {}, [lost] * 3))
+    assert (confirmed.answer, confirmed.check.is_before) == ("broken", False)
+    (kept,) = judge(checks_of("t", with_delta(True), (), former_runs, {}))
+    assert kept.answer == "met"
 
 
 def test_the_margins_of_the_user_apply() -> None:

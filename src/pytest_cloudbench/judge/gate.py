@@ -87,6 +87,11 @@ def holm(p_values: Sequence[float], alpha: float, tests: int) -> list[bool]:
     return rejected
 
 
+def fewest_runs(kind: Kind) -> int:
+    """Return the fewest runs of a baseline with which a metric is judged."""
+    return _YES_RUNS if kind == "yes" else FEWEST_RUNS
+
+
 def is_suspect(check: Check) -> bool:
     """Return whether this run looks worse than it should, so that it should be measured again."""
     if check.kind == "fact":  # whatever is doubted, it has happened
@@ -421,7 +426,7 @@ def _round_up(count: int) -> int:
 
 
 def _too_few(check: Check) -> str:
-    min_runs = _YES_RUNS if check.kind == "yes" else FEWEST_RUNS
+    min_runs = fewest_runs(check.kind)
     return f"baseline {len(check.baseline)} of {min_runs}" if len(check.baseline) < min_runs else ""
 
 

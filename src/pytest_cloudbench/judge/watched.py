@@ -14,7 +14,7 @@ from pytest_cloudbench.judge.baseline import ONLY_AT_GATE, is_finite
 from pytest_cloudbench.judge.changepoints import ChangePoint, find_changes
 from pytest_cloudbench.judge.checks import Check, Kind, Reading
 from pytest_cloudbench.judge.drift import ANCHOR_RUNS, SeriesDrift
-from pytest_cloudbench.judge.gate import FEWEST_RUNS, MOST_RUNS, followed_value
+from pytest_cloudbench.judge.gate import FEWEST_RUNS, MOST_RUNS, fewest_runs, followed_value
 from pytest_cloudbench.judge.metrics import FACTS, METRICS
 from pytest_cloudbench.judge.noise import LEAST_SPREAD
 from pytest_cloudbench.judge.paired import margin_of
@@ -292,7 +292,7 @@ def checks_of(
         if improvement is not None:
             first = max(0, len(readings) - _SEARCHED_BASELINES * runs) + improvement.first
             since = readings[first]
-        is_before = since is not None and len(readings) - first < FEWEST_RUNS <= first
+        is_before = since is not None and len(readings) - first < fewest_runs(watched.kind) <= first
         usable = readings[:first] if is_before else readings[first:]
         reason = why or (watched.is_time and why_times) or _reason_to_skip(metric, watched, info, former)
         check = Check(

@@ -163,6 +163,14 @@ def test_a_suspect_that_is_cleared_is_quarantined_with_both_values() -> None:
     assert not needs_again(ruling.check), "the first repetition that is not bad clears it"
 
 
+def test_repetitions_for_another_metric_do_not_excuse_a_run_that_was_no_suspect() -> None:
+    """A change of 7 % may be chance here, but also a regression of the whole margin."""
+    alone, repeated = level(1.07, spread=0.05), level(1.07, (1.0,) * AGAIN, spread=0.05)
+    assert not is_suspect(alone)
+    assert verdict(alone).answer == "inconclusive"
+    assert replace(verdict(repeated), check=alone) == verdict(alone)
+
+
 @pytest.mark.parametrize(("count", "answer"), [(120, "broken"), (12, "inconclusive"), (3, "met")])
 def test_failures_are_judged_with_their_repetitions_together(count: int, answer: str) -> None:
     """An incident of a minute is broken if all runs together exceed the margin of one point."""

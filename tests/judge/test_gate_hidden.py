@@ -114,6 +114,22 @@ def test_counts_that_rise_by_less_than_half_a_percent_with_each_run_are_an_open_
     assert value < CLEAN[metric] * 1.10
 
 
+@pytest.mark.parametrize(("repeated", "is_open"), [(3.30, True), (3.00, False)])
+def test_a_retry_in_one_run_hides_no_open_regression_of_a_count(repeated: float, is_open: bool) -> None:
+    before = [CLEAN] * 20 + [CLEAN | {"requests_per_op": 3.30}] * 30
+    again = [CLEAN | {"requests_per_op": repeated}] * 3
+    ruling = rulings(CLEAN | {"requests_per_op": 3.33}, before, *again)["requests_per_op"]
+    assert (ruling.answer, ruling.course is not None) == (("broken", True) if is_open else ("met", False))
+    assert ruling.is_quarantined
+
+
+def test_a_retry_in_one_run_is_not_met_by_the_runs_before_an_improvement() -> None:
+    before = [CLEAN] * 12 + [CLEAN | {"requests_per_op": 2.0}] * 5
+    ruling = rulings(CLEAN | {"requests_per_op": 3.02}, before, *[CLEAN] * 3)["requests_per_op"]
+    assert (ruling.answer, ruling.is_quarantined) == ("inconclusive", True)
+    assert ruling.why.startswith("it improved by 33 % at ")
+
+
 def test_counts_that_rise_in_steps_too_small_to_see_are_an_open_regression() -> None:
     value = first_red("requests_per_op", lambda run, _: {"requests_per_op": 3.0 * 1.0045 ** (run // 22)}, 520)
     assert value is not None
@@ -125,6 +141,13 @@ def test_incidents_of_a_service_open_no_regression() -> None:
     bad = CLEAN | {"failed": 120, "failed_rate": 0.3, FOLLOWED_ONLY: ONLY_AT_GATE}
     before = [CLEAN] * 30 + [bad, CLEAN, CLEAN, bad]
     assert rulings(CLEAN, before)["failed_rate"].answer == "met"
+
+
+def test_good_runs_after_failures_are_no_incidents_while_the_regression_closes() -> None:
+    failing = CLEAN | {"failed": 8, "failed_rate": 0.02}
+    ruling = rulings(CLEAN, [CLEAN] * 20 + [failing] * 30, *[CLEAN] * 3)["failed_rate"]
+    assert ruling.course is not None, "one good run does not prove that it is gone"
+    assert (ruling.is_quarantined, ruling.first) == (False, None)
 
 
 def make_improved_runs(slope: float, runs: int) -> list[dict[str, Any]]:

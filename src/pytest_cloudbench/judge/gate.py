@@ -102,8 +102,7 @@ def is_suspect(check: Check) -> bool:
         level = _level_of(check)
         return level is not None and (level.is_bad(check.now) or _is_adrift(check))
     if check.kind == "rate":
-        rates, now = _rates_of(check), _count_of(check.now)
-        return (rates.change([now]) > 0 and rates.p_value([now]) < _SUSPECT_RATE) or _is_adrift(check)
+        return _is_rate_bad(_rates_of(check), check.now) or _is_adrift(check)
     if check.kind == "exact":
         return _exceeds(check, check.now.value) or _is_adrift(check)
     return all(reading.value == 1 for reading in check.baseline) and check.now.value == 0
@@ -252,8 +251,9 @@ def _level_ruling(check: Check, tests: int, is_significant: bool) -> Ruling:
     if level is None:
         return Ruling(check, "inconclusive", why="a run of the baseline had no number above zero")
     noise, again = level.noise, _with_values(check.again)
-    # The best repetition counts: a disturbance may last for several of them, a regression is in each.
-    judged = min(again, key=level.log_without_waits) if again else check.now
+    # The best repetition counts: a disturbance may last for several of them, a regression is in each. But repetitions
+    # that only another metric needed say nothing about this run.
+    judged = min(again, key=level.log_without_waits) if again and is_suspect(check) else check.now
     value, raw = level.log_without_waits(judged), level.log(judged.value)
     half = noise.reach(_CONFIDENCE / 2)
     ruling = Ruling(
@@ -320,7 +320,7 @@ def _rate_ruling(check: Check, tests: int, is_significant: bool) -> Ruling:
         why = f"runs differ {rates.dispersion:.0f} times as much as independent operations would"
         return replace(ruling, why=why) if course is None else _open_ruling(ruling, course)
     came_again = bool(again) and rates.p_value(again) < ALPHA
-    if is_suspect(check) and again and not came_again:
+    if _is_rate_bad(rates, check.now) and again and not came_again:
         ruling = replace(ruling, first=rates.change([now]), is_quarantined=True)
     min_change = min(check.margin / 2, LEAST_POINTS * check.cluster_ops) if came_again else check.margin
     if is_significant and change >= min_change and (came_again or check.decides):
@@ -360,13 +360,24 @@ def _exact_ruling(check: Check) -> Ruling:
         if risen:
             why = f"not in the run, but in {risen} of {len(again)} {_repetitions(len(again))}: intermittent"
             return replace(ruling, answer="broken", why=why)
-        if course := _course_of(check, now):
-            return _open_ruling(ruling, course)
-        return replace(ruling, answer="inconclusive", why=_too_few_since(check)) if check.is_before else ruling
+        return _exact_ruling_if_not_worse(ruling, now)
     count = sum(_exceeds(check, reading.value or 0.0) for reading in again)
-    if _has_risen_for_most(check, now) or count or _exceeds(check, fmean(values)):
+    middle = fmean(values)
+    if _has_risen_for_most(check, now) or count or _exceeds(check, middle):
         return replace(ruling, answer="broken", why=_describe_repeats(count, len(again)))
-    return replace(ruling, first=change, change=_exact_change(check, fmean(values)), is_quarantined=True)
+    cleared = replace(ruling, first=change, change=_exact_change(check, middle), is_quarantined=True)
+    return _exact_ruling_if_not_worse(cleared, replace(now, value=middle))
+
+
+def _exact_ruling_if_not_worse(ruling: Ruling, judged: Reading) -> Ruling:
+    """Return the ruling on an exact number that is no worse than in its baseline.
+
+    It is not met while a regression is open, nor if the baseline is older than an improvement.
+    """
+    check = ruling.check
+    if course := _course_of(check, judged):
+        return _open_ruling(ruling, course)
+    return replace(ruling, answer="inconclusive", why=_too_few_since(check)) if check.is_before else ruling
 
 
 def _exact_change(check: Check, value: float) -> float:
@@ -466,6 +477,12 @@ def _p_value(check: Check) -> float:
     if level is None or len(again) < AGAIN:
         return 1.0
     return level.noise.p_value(min(map(level.log_without_waits, again)))
+
+
+def _is_rate_bad(rates: BaselineRates, reading: Reading) -> bool:
+    """Return whether one run, without its repetitions, has a larger rate than its baseline, and hardly by chance."""
+    count = _count_of(reading)
+    return rates.change([count]) > 0 and rates.p_value([count]) < _SUSPECT_RATE
 
 
 def _rates_of(check: Check) -> BaselineRates:

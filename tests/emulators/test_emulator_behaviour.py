@@ -147,9 +147,10 @@ def test_readiness(wire: Any, emulator: EmulatorService) -> None:
     emulator.control(set={"readiness.delay_s": 0.4})
     cursor = wire("files/list_folder/get_latest_cursor", {"path": "/in"}).value["cursor"]
     before_s = time.perf_counter()
-    wire("files/upload", {"path": "/in/new.bin"}, b"new")
+    rev = wire("files/upload", {"path": "/in/new.bin"}, b"new").value["rev"]
     wire("files/upload", {"path": "/in/old.bin", "mode": "overwrite"}, b"newer")
     assert wire("files/get_metadata", {"path": "/in/new.bin"}).status == 409
+    assert wire("files/get_metadata", {"path": f"rev:{rev}"}).status == 409
     assert wire("files/download", {"path": "/in/old.bin"}).value == b"old"
     assert [entry["name"] for entry in wire("files/list_folder", {"path": "/in"}).value["entries"]] == ["old.bin"]
     assert wire("files/list_folder/longpoll", {"cursor": cursor}).value["changes"] is True

@@ -97,6 +97,13 @@ def test_links_end_after_their_hours(connect: Any, tmp_path: Path) -> None:
         assert status == 410
 
 
+def test_a_temporary_link_of_a_revision_gives_its_content(sdk: dropbox.Dropbox, emulator: EmulatorService) -> None:
+    old = sdk.files_upload(b"old", "/a.txt")
+    sdk.files_upload(b"newer", "/a.txt", mode=files.WriteMode.overwrite)
+    result = sdk.files_get_temporary_link(f"rev:{old.rev}")
+    assert (result.metadata.rev, fetch(emulator, result.link)[2]) == (old.rev, b"old")
+
+
 # --- search ---
 
 
@@ -240,6 +247,14 @@ def test_permanently_deleted_file_has_no_revisions(sdk: dropbox.Dropbox) -> None
         sdk.files_permanently_delete("/f")
     assert caught.value.error.get_path_lookup().is_not_found()
     assert sdk.files_list_folder("", include_deleted=True).entries == []
+
+
+def test_revisions_of_a_file_that_was_moved_away_stay(sdk: dropbox.Dropbox) -> None:
+    moved = sdk.files_upload(b"x", "/a/x.txt")
+    sdk.files_upload(b"y", "/a/y.txt")
+    sdk.files_move_v2("/a/x.txt", "/b/x.txt")
+    sdk.files_permanently_delete("/a")
+    assert sdk.files_download(f"rev:{moved.rev}")[1].content == b"x"
 
 
 # --- shared folders ---

@@ -122,6 +122,49 @@ def test_listing_recursive_and_deleted(sdk: dropbox.Dropbox) -> None:
     assert caught.value.error.get_path().is_not_folder()
 
 
+class _Follower:
+    """A client that follows all changes from now on, and knows which paths there are."""
+
+    def __init__(self, sdk: dropbox.Dropbox) -> None:
+        self._sdk = sdk
+        page = sdk.files_list_folder("", recursive=True)
+        self.paths, self._cursor = {entry.path_lower for entry in page.entries}, page.cursor
+
+    def follow(self) -> set[str]:
+        """Take in the changes as the API's documentation says, and return the paths."""
+        page = self._sdk.files_list_folder_continue(self._cursor)
+        for entry in page.entries:
+            if isinstance(entry, files.DeletedMetadata):
+                below = f"{entry.path_lower}/"
+                self.paths = {path for path in self.paths if not f"{path}/".startswith(below)}
+            else:
+                self.paths.add(entry.path_lower)
+        self._cursor = page.cursor
+        return self.paths
+
+
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_changes_tell_what_went_with_a_folder_that_was_made_anew(sdk: dropbox.Dropbox, is_moved: bool) -> None:
+    sdk.files_upload(b"x", "/a/b/x.txt")
+    follower = _Follower(sdk)
+    if is_moved:
+        sdk.files_move_v2("/a", "/elsewhere")
+    else:
+        sdk.files_delete_v2("/a")
+    sdk.files_upload(b"y", "/a/b/y.txt")
+    moved = {"/elsewhere", "/elsewhere/b", "/elsewhere/b/x.txt"} if is_moved else set()
+    assert follower.follow() == {"/a", "/a/b", "/a/b/y.txt"} | moved
+
+
+def test_changes_tell_what_was_deleted_permanently(sdk: dropbox.Dropbox) -> None:
+    sdk.files_upload(b"x", "/a.txt")
+    sdk.files_upload(b"x", "/folder/b.txt")
+    follower = _Follower(sdk)
+    sdk.files_permanently_delete("/a.txt")
+    sdk.files_permanently_delete("/folder")
+    assert follower.follow() == set()
+
+
 def test_cursor_of_another_account_or_of_nobody(sdk: dropbox.Dropbox, emulator: EmulatorService) -> None:
     sdk.files_upload(b"x", "/a/1.bin")
     cursor = sdk.files_list_folder_get_latest_cursor("/a").cursor

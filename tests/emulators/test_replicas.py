@@ -85,6 +85,16 @@ def test_a_cursor_of_the_lagging_replica_passes_no_change_that_another_one_has_s
     assert folder.list_changes(3.0 + LAG_S, leading_cursor) == ([], leading_cursor)
 
 
+def test_pages_of_a_listing_are_no_older_than_its_first_one() -> None:
+    folder = _Folder()
+    argument = {b"dropbox-api-arg": b'{"path": "/a"}', b"content-type": b"application/octet-stream"}
+    ask(folder.skin, 0.0, "POST", "/2/files/upload", b"x", argument)
+    first = folder.ask(1.0 + LAG_S, "list_folder", {"path": "", "limit": 1})
+    names = [entry["name"] for entry in first["entries"]]
+    more, cursor = folder.list_changes(2.0, first["cursor"])
+    assert names + more + folder.list_changes(2.0 + LAG_S, cursor)[0] == ["a", "new"]
+
+
 def test_a_long_poll_hears_of_a_change_that_a_leading_replica_has_shown_before() -> None:
     folder = _Folder()
     folder.list_changes(1.0 + LAG_S, folder.cursor)

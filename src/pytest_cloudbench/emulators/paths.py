@@ -386,7 +386,18 @@ class PathView:
 
     def _log_arrival(self, path: str, node: Node, now_s: float, *, at_once: bool = False) -> None:
         key = self.store.fold(path)
-        self._pop_gone(key)
+        gone = self._pop_gone(key)
+        if gone is not None and isinstance(gone.node, Folder) and isinstance(node, Folder):
+            self._log_lost_contents(f"{key}/", gone, now_s)
         newest = node.versions[-1] if isinstance(node, File) else None
         visible_s = max(newest.visible_s, newest.listed_s) if newest is not None else now_s
         self.log.add(key, now_s, visible_s, at_once=at_once)
+
+    def _log_lost_contents(self, stem: str, gone: Gone, now_s: float) -> None:
+        """Log what went with a folder that another one replaces.
+
+        A reader of the log learns of each path once. If it learns that a folder is there, it keeps what was in it.
+        """
+        for key, _, lost in self._gone_below(stem, "", recursive=True):
+            if lost.deleted_s >= gone.deleted_s:  # what went before was logged then
+                self.log.add(key, now_s, lost.seen_until_s)

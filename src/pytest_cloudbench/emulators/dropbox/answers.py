@@ -103,7 +103,12 @@ def entry_metadata(entry: PathEntry) -> dict[str, Any]:
         return {".tag": "file", **file_metadata(entry.path, entry.node.id, entry.version)}
     if isinstance(entry.node, Folder) and not entry.is_gone:
         return {".tag": "folder", **folder_metadata(entry)}
-    return {".tag": "deleted", **_path_fields(entry.path)}
+    return deleted_metadata(entry.path)
+
+
+def deleted_metadata(path: str) -> dict[str, Any]:
+    """Return the entry of a path at which there is nothing any more."""
+    return {".tag": "deleted", **_path_fields(path)}
 
 
 def _path_fields(path: str) -> dict[str, Any]:

@@ -14,7 +14,13 @@ from dataclasses import asdict, dataclass, replace
 from itertools import chain, islice
 from typing import Any
 
-from pytest_cloudbench.emulators.dropbox.answers import ApiError, BadRequest, entry_metadata, lookup_error
+from pytest_cloudbench.emulators.dropbox.answers import (
+    ApiError,
+    BadRequest,
+    deleted_metadata,
+    entry_metadata,
+    lookup_error,
+)
 from pytest_cloudbench.emulators.dropbox.args import (
     array,
     boolean,
@@ -49,13 +55,18 @@ _longpoll = struct(cursor=string(minimum=1), timeout=(integer(30, 480), 30))
 
 @dataclass(frozen=True, slots=True)
 class _Cursor:
-    """A client's position. ``after`` is the last path returned until the listing is complete, then None."""
+    """A client's position. ``after`` is the last path returned until the listing is complete, then None.
+
+    All pages of a listing are at least as new as its first one, at ``begun_s``, even if a lagging replica answers:
+    changes before ``place`` are listed, or never shown.
+    """
 
     folder: str
     recursive: bool
     deleted: bool
     limit: int
     place: int
+    begun_s: float
     after: str | None
 
     def encode(self) -> str:
@@ -72,6 +83,7 @@ def _read_cursor(text: str) -> _Cursor:
             _read_field(value, "deleted", bool),
             _read_field(value, "limit", int),
             _read_field(value, "place", int),
+            _read_field(value, "begun_s", (int, float)),
             _read_field(value, "after", (str, type(None))),
         )
     except (ValueError, TypeError, KeyError, RecursionError):
@@ -99,12 +111,12 @@ def _start_listing(state: State, arg: dict[str, Any], now_s: float) -> tuple[Fol
         raise lookup_error(error) from error
     position = state.tree.paths.log.end(now_s)
     limit = arg["limit"] or _DEFAULT_LIMIT
-    return folder, _Cursor(folder.id, arg["recursive"], arg["include_deleted"], limit, position, "")
+    return folder, _Cursor(folder.id, arg["recursive"], arg["include_deleted"], limit, position, now_s, "")
 
 
 def _list_page(state: State, folder: Folder, cursor: _Cursor, now_s: float) -> dict[str, Any]:
     """Return the next entries of an incomplete listing."""
-    after = cursor.after or ""
+    after, now_s = cursor.after or "", max(now_s, cursor.begun_s)
     entries = state.tree.paths.entries(folder, now_s, recursive=cursor.recursive, gone_too=cursor.deleted, after=after)
     if cursor.recursive and folder.parent is not None and not after:
         entries = chain([state.tree.newest_entry(folder)], entries)
@@ -136,7 +148,7 @@ def _current_entries(state: State, path: str, now_s: float) -> list[dict[str, An
     try:
         return [entry_metadata(state.tree.get(path, now_s, include_deleted=True))]
     except StoreError:
-        return []
+        return [] if state.tree.paths.find(path) is not None else [deleted_metadata(path)]  # deleted permanently
 
 
 def _cursor_folder(state: State, cursor: _Cursor) -> Folder:

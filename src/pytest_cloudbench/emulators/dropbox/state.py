@@ -62,10 +62,10 @@ class SharedFolder:
 
 @dataclass(slots=True)
 class TemporaryLink:
-    """A link that needs no token: to the content of ``node_id``, or for the upload that ``commit`` describes."""
+    """A link that needs no token: to a file by its ``id:`` or ``rev:``, or for the upload that ``commit`` describes."""
 
     ends_s: float
-    node_id: str = ""
+    source: str = ""
     commit: dict[str, Any] | None = None
     is_used: bool = False
 

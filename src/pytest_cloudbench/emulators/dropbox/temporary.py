@@ -65,7 +65,8 @@ def _run_get_link(state: State, arg: dict[str, Any], call: Call) -> dict[str, An
     except StoreError as error:
         raise lookup_error(error) from error
     token = state.tree.token("", 160)
-    state.temporary[token] = TemporaryLink(call.now_s + _LIFE_S, node_id=entry.node.id)
+    source = arg["path"] if arg["path"].startswith("rev:") else entry.node.id
+    state.temporary[token] = TemporaryLink(call.now_s + _LIFE_S, source=source)
     file_fields = entry_metadata(entry)
     del file_fields[".tag"]
     return {"metadata": file_fields, "link": f"{_host_url(call, CONTENT_HOST)}/cd/0/get/{token}/file"}
@@ -87,7 +88,7 @@ def link_routes(state: State) -> list[tuple[str, str, Route]]:
         if link.ends_s <= call.now_s:
             return answer_text(410, "Gone")
         try:
-            _, version = state.tree.find_file(link.node_id, call.now_s)
+            _, version = state.tree.find_file(link.source, call.now_s)
         except StoreError:
             return answer_text(404, "Not Found")
         size = version.blob.size_bytes

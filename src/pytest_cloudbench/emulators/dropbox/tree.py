@@ -74,6 +74,8 @@ class Tree:
             if file is None:
                 raise StoreError("not_found")
             version = next(version for version in file.versions if version.rev == path[4:])
+            if version.visible_s > now_s:
+                raise StoreError("not_found")
             return PathEntry(self.paths.path(file), file, version)
         path = self.resolve_path(path)
         if path:
@@ -172,7 +174,9 @@ class Tree:
         if self.paths.find(path) is not None:
             self.delete(path, now_s, parent_rev=parent_rev)
         for version in self.paths.forget(path):
-            if (file := self._revs.pop(version.rev, None)) is not None:
+            file = self._revs.get(version.rev)
+            if file is not None and file.deleted_s is not None:  # otherwise it was moved away
+                del self._revs[version.rev]
                 self.store.release(file)
 
     def move(self, source: str, target: str, now_s: float, *, autorename: bool = False) -> PathEntry:

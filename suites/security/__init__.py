@@ -10,7 +10,7 @@ CLOUDBENCH_SUITE = Suite(
         Answers("test_*", "thesis-2014-table-2.1", "Security: as measured, and as advertised in 2014", "question"),
     ),
     conclusions={
-        "is_secure": Metric("1: yes, 0: no", better="higher", gated="exact"),
+        "is_secure": Metric("1 is yes", better="higher"),
         "link_closed_s": Metric("s", time_like=True),
         "link_late_s": Metric("s", time_like=True),
         "member_refused_s": Metric("s", time_like=True),

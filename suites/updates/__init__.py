@@ -19,7 +19,7 @@ CLOUDBENCH_SUITE = Suite(
                 "start_up_p50_5400_rpm_s": "with one of 5,400 rpm",
                 "start_up_max_s": "the longest start-up",
             },
-            shares={"sync_delay_1_to_4_s": (1.0, 4.0), "sync_delay_4_to_7_s": (4.0, 7.0)},
+            shares={"sync_delay_1_to_4_s_share": (1.0, 4.0), "sync_delay_4_to_7_s_share": (4.0, 7.0)},
             shares_of="sync delay",
         ),
         Curve(

@@ -217,6 +217,25 @@ def test_show_has_a_dash_for_values_unknown_in_all_entries(storage: Path, run: A
     assert (values["response_p99"], values["response_p50"]) == ("-", "100 ms")
 
 
+def test_answers_in_words_have_a_history(storage: Path, run: Any) -> None:
+    answers = [(1, "yes"), (0, "no"), (None, "unknown")]
+    for number, (value, word) in enumerate(answers, 1):
+        entry = info(response_p50=None, response_p99=None, throughput=None, delta=word, is_delta=value,
+                     start_wall_ms=START_MS + number * DAY_MS)  # fmt: skip
+        del entry["failed_rate"]
+        store(storage, number, {TEST: entry})
+    for number, text in ((1, "yes"), (2, "no"), (3, "-")):
+        head, _, row = run("show", str(number), "--metric", "delta")[0].splitlines()[4:7]
+        assert (head.split()[-1], row.split()[-1]) == ("delta", text)
+    out, _ = run("history", TEST)
+    assert f"{TEST}: delta" in out
+    rows = [line.split() for line in out.splitlines() if "_run " in line]
+    assert [row[5] for row in rows] == ["yes", "no", "-"]
+    assert [row[6:] for row in rows] == [[], [], ["held", "no", "number", "for", "delta"]]
+    out, _ = run("compare", "all", "--metric", "delta")
+    assert [line.split()[2:4] for line in out.splitlines() if "_run " in line] == [["yes"], ["no", "other"], ["-", "-"]]
+
+
 def test_compare_never_puts_emulated_beside_real(storage: Path, run: Any) -> None:
     store(storage, 1, {TEST: info(response_p50=0.1)})
     store(storage, 2, {TEST: info(response_p50=0.9, provider="dropbox", profile_digest=None, emulated=False)})

@@ -54,6 +54,10 @@ def test_a_conclusion_gets_bounds_on_its_own_metrics() -> None:
     }  # fmt: skip
 
 
+def test_an_answer_in_words_gets_a_bound_from_its_number() -> None:
+    assert bounds(entry(is_conclusion=True, chunking="yes", is_chunking=1)) == {"chunking": (1.0, None)}
+
+
 @pytest.mark.parametrize(
     ("count", "upper_bound"),
     [(3, 0.029), (30, 0.14), (0, 0.0), (300, 1.0)],  # Wilson: 0.02897 and 0.1391, rounded up

@@ -61,6 +61,23 @@ def test_unmeasured_value_is_a_dash() -> None:
     assert (lines.measured, lines.distance, lines.allowed) == ("-", "-", "no bound")
 
 
+@pytest.mark.parametrize(("name", "measured", "published", "texts"), [
+    ("sync_delay_1_to_4_s_share", 0.5, 0.25, ("50.00 %", "25.00 %", "+25.00 points")),
+    ("start_up_max_s", 0.5, 0.25, ("500 ms", "250 ms", "2.00 x")),
+    ("uploads_per_s", 0.5, 0.25, ("0.5", "0.25", "2.00 x")),
+])  # fmt: skip
+def test_numbers_have_the_unit_that_their_names_end_in(
+    name: str, measured: float, published: float, texts: tuple[str, ...]
+) -> None:
+    (line,) = compare_with_published({name: measured, "published": {name: published}})
+    assert (line.measured, line.published, line.distance) == texts
+
+
+def test_answer_in_words_is_compared_by_its_number() -> None:
+    (line,) = compare_with_published({"delta": "no", "is_delta": 0, "published": {"delta": 1}})
+    assert (line.measured, line.published, line.distance) == ("no", "yes", "other")
+
+
 def test_command_shows_allowed_range() -> None:
     run = {"fullname": f"{TEST}[30-1s-x]", "params": {"sensors": 30, "interval_s": 1, "first_delay_max_s": 0},
            "extra_info": {"provider": "x", "loss_rate": 0.58, "expectations": [CLAIM]}}  # fmt: skip

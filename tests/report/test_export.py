@@ -51,6 +51,17 @@ def test_comparisons_are_counted_and_left_out() -> None:
     assert chosen.left_out == {"of two sides (only Markdown has them)": 1}
 
 
+def test_answer_in_words_is_exported_as_its_number() -> None:
+    answers = {"chunking": "yes", "is_chunking": 1, "delta": "no", "is_delta": 0, "bundling": "unknown",
+               "is_bundling": None}  # fmt: skip
+    run = a_run(("t", {"provider": "rclone", "outcome": "passed", "doubts": [], **answers}))
+    chosen = choose_numbers([run])
+    assert {number.metric: number.value for number in chosen.numbers} == {"chunking": 1.0, "delta": 0.0}
+    assert chosen.left_out == {"unknown": 1}
+    (unknown,) = families(FORMATS["openmetrics"](chosen))["cloudbench_unknown_numbers"].samples
+    assert unknown.value == 1.0
+
+
 def test_zero_is_exported() -> None:
     (number,) = choose_numbers([a_run()], ["loss_rate"]).numbers
     assert number.value == 0.0

@@ -104,7 +104,7 @@ def test_appends_have_quote_of_equal_count(tmp_path: Path, count: int, values: l
 def test_published_shares_of_sync_delays(tmp_path: Path) -> None:
     extra = {
         "start_ups_s": [0.1] * 4, "sync_delays_s": [0.5, 2.0, 3.0, 5.0], "published": {
-            "source": "UDS, Figures 8 and 9", "sync_delay_1_to_4_s": 1 / 3, "sync_delay_4_to_7_s": 1 / 3,
+            "source": "UDS, Figures 8 and 9", "sync_delay_1_to_4_s_share": 1 / 3, "sync_delay_4_to_7_s_share": 1 / 3,
         },
     }  # fmt: skip
     delays = figure(tmp_path, "delays-of-changes", f"{UPDATES}test_delays", ({"append_bytes": 1}, extra))

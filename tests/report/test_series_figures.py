@@ -170,7 +170,7 @@ DELAYS = "suites/updates/test_updates.py::test_delays"
 
 
 def test_delays_have_published_medians(tmp_path: Path) -> None:
-    published = {"source": "UDS, Figures 8 and 9", "start_up_p50_7200_rpm_s": 0.2, "sync_delay_1_to_4_s": 1 / 3}
+    published = {"source": "UDS, Figures 8 and 9", "start_up_p50_7200_rpm_s": 0.2, "sync_delay_1_to_4_s_share": 1 / 3}
     gathered = gather_runs([store(tmp_path / "0001_r.json", [
         entry(tmp_path, DELAYS, "", client="syncthing", start_ups_s=[0.4, 0.1, 0.2], sync_delays_s=[3, 1, 2],
               published=published),

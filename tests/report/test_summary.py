@@ -74,6 +74,15 @@ def test_gate_answer_changes_the_verdict(verdict: str, answer: Any, shown_verdic
     assert ("- `t`: gate: response_p50 is 30 % slower" in lines) == (answer in ("broken", "inconclusive"))
 
 
+def test_answer_in_words_has_a_cell_and_only_an_unknown_one_is_counted() -> None:
+    answers = {"chunking": "yes", "is_chunking": 1, "delta": "no", "is_delta": 0, "bundling": "unknown",
+               "is_bundling": None}  # fmt: skip
+    lines = summary_lines(("t", {"provider": "rclone", "verdict": "met", **answers}))
+    head, row = (cells(line)[3:] for line in lines if line.startswith("| "))
+    assert dict(zip(head, row, strict=True)) == {"chunking": "yes", "delta": "no", "bundling": "-"}
+    assert "1 number is unknown: -" in lines
+
+
 def test_empty_session_is_reported() -> None:
     assert "**no experiment was measured**" in summary_lines(remark="pytest: 1 failed")
     assert "<br>pytest: 1 failed" in summary_lines(remark="pytest: 1 failed")

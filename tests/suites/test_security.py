@@ -32,7 +32,8 @@ from pytest_cloudbench import (
 )
 from pytest_cloudbench.providers import Provider, connect
 from pytest_cloudbench.providers.for_agents import Provided
-from suites.security import convergence, links, transit
+from pytest_cloudbench.report.quantities import format_with_unit
+from suites.security import CLOUDBENCH_SUITE, convergence, links, transit
 from suites.security.questions import QUESTIONS
 from suites.security.rulings import Ruling
 from tests.emulators.box_wire import BoxWire
@@ -487,6 +488,11 @@ def test_an_encrypted_file_is_found_in_a_store_by_its_size() -> None:
 
 
 # --- the suite ---
+
+
+def test_an_answer_is_shown_in_words() -> None:
+    unit = CLOUDBENCH_SUITE.conclusions["is_secure"].unit
+    assert [format_with_unit(value, unit) for value in (1, 0, None)] == ["yes", "no", "-"]
 
 
 @pytest.mark.slow

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
+from pytest_cloudbench.judge.metrics import number_key
+
 ENTRY_SCHEMA = 2
 """Version of an entry's extra_info. Version 2 adds how its test ended, and the conditions that runs must share to be
 compared."""
@@ -80,12 +82,18 @@ def is_finite(value: object) -> bool:
         return False
 
 
+def find_number(info: Mapping[str, Any], name: str) -> float | None:
+    """Return a metric, or another number, of an entry. None if it is unknown."""
+    value: Any = info.get(number_key(name), info.get(name))
+    return float(value) if is_finite(value) else None
+
+
 def unfit_reason(info: Mapping[str, Any], metric: str, higher: bool) -> str:
     """Return why an entry cannot be a baseline, worded for one entry or many. Empty if it can."""
     for fault in baseline_faults(info):
         return fault
-    value: Any = info.get(metric)
-    if not is_finite(value):
+    value = find_number(info, metric)
+    if value is None:
         return f"held no number for {metric}"
     return f"held {value:g} for {metric}, to which no percentage applies" if higher and value <= 0 else ""
 
@@ -187,7 +195,7 @@ def choose_baseline(
         reason = unfit_reason(entry.info, metric, higher)
         differs = "" if reason else describe_differences(entry.info, now)
         if not reason and (named or not differs):
-            return BaselineValue(float(entry.info[metric]), f"{entry.run} {differs}" if differs else "")
+            return BaselineValue(find_number(entry.info, metric), f"{entry.run} {differs}" if differs else "")
         reasons.append(reason or differs)
     if named:
         return BaselineValue(None, f"{stored[-1].run} {reasons[0]}", fails=True)

@@ -289,17 +289,20 @@ def time_percentiles(*names: str) -> dict[str, Metric]:
     return {f"{name}_{label}": Metric("s", time_like=True) for name in names for label in PERCENTILES}
 
 
+IS_YES = "1 is yes"
+"""The unit of a metric that answers a question: 1 is yes, 0 is no."""
+
 CONCLUSIONS: dict[str, Metric] = {
     "cpu_per_op": Metric("s"),
     "wire_bytes_per_op": Metric("bytes"),
     **time_percentiles("readiness", "consistency"),
     "violation_rate": Metric("fraction"),
     "flips": Metric("flips", gated="fact"),
-    "chunking": Metric("1 is yes", "higher"),
-    "bundling": Metric("1 is yes", "higher"),
-    "deduplication": Metric("1 is yes", "higher"),
-    "delta": Metric("1 is yes", "higher"),
-    "compression": Metric("1 is yes", "higher"),
+    "chunking": Metric(IS_YES, "higher"),
+    "bundling": Metric(IS_YES, "higher"),
+    "deduplication": Metric(IS_YES, "higher"),
+    "delta": Metric(IS_YES, "higher"),
+    "compression": Metric(IS_YES, "higher"),
     "tue": Metric("ratio", gated="exact"),
     "start_up": Metric("s", time_like=True),
     "completion": Metric("s", time_like=True),
@@ -360,6 +363,19 @@ def is_higher_better(name: str) -> bool:
     """Return whether a higher value of a metric, or of one host's, is better. Other numbers have no direction."""
     row = find_metric(name)
     return row is not None and row.better == "higher"
+
+
+def is_answer(name: str) -> bool:
+    """Return whether a metric answers a question with yes or no."""
+    return name in METRICS and METRICS[name].unit == IS_YES
+
+
+def number_key(name: str) -> str:
+    """Return the key under which an entry holds a metric's number.
+
+    That of an answer is ``is_NAME``, because ``NAME`` may hold the answer in words.
+    """
+    return f"is_{name}" if is_answer(name) and not name.startswith("is_") else name
 
 
 def declare(rows: Mapping[str, Metric]) -> list[str]:

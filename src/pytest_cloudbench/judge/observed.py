@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from math import ceil, floor, log10
 from typing import Any
 
-from pytest_cloudbench.judge.baseline import is_finite, unfit_reason
+from pytest_cloudbench.judge.baseline import find_number, is_finite, unfit_reason
 from pytest_cloudbench.judge.expect import Expectation, select
-from pytest_cloudbench.judge.metrics import METRICS
+from pytest_cloudbench.judge.metrics import METRICS, is_answer
 from pytest_cloudbench.judge.significance import wilson
 from pytest_cloudbench.model import Verb
 
@@ -34,7 +34,6 @@ _MARGIN = 0.25
 _SHARES_OF_TIME = ("starved_share",)
 """Metrics of a run that are fractions, but not of a number of operations or files."""
 
-_EXACT = "1 is yes"
 _DIGITS = 3
 
 
@@ -166,9 +165,9 @@ def _find_objections(entries: Sequence[SessionEntry], metric: str) -> Iterator[s
 
 def _make_claim(old: Expectation, entries: Sequence[SessionEntry], date: datetime.date) -> Expectation:
     """Return a claim with bounds around the observed values, on the same sides as the old claim's."""
-    values = [float(entry.info[old.metric]) for entry in entries]
-    highest = max(entries, key=lambda entry: float(entry.info[old.metric]))
-    lowest = min(entries, key=lambda entry: float(entry.info[old.metric]))
+    values = [_number(entry, old.metric) for entry in entries]
+    highest = max(entries, key=lambda entry: _number(entry, old.metric))
+    lowest = min(entries, key=lambda entry: _number(entry, old.metric))
     at_most = None if old.at_most is None else _round_outwards(_bound(highest, old.metric, 1), ceil)
     at_least = None if old.at_least is None else _round_outwards(_bound(lowest, old.metric, -1), floor)
     observed = f"{min(values):.4g}" if min(values) == max(values) else f"{min(values):.4g} to {max(values):.4g}"
@@ -176,6 +175,13 @@ def _make_claim(old: Expectation, entries: Sequence[SessionEntry], date: datetim
     where = f"in run {info.get('run_id', 'unknown')} on {info.get('machine', 'an unknown machine')}"
     source = f"{_SOURCE}{observed} {METRICS[old.metric].unit} {where}; {_margin_text(entries[0], old.metric)}"
     return Expectation(old.provider, old.metric, at_least, at_most, source, date, old.where)
+
+
+def _number(entry: SessionEntry, metric: str) -> float:
+    """Return a metric of an entry without objections, which is known."""
+    value = find_number(entry.info, metric)
+    assert value is not None
+    return value
 
 
 def _count_tries(entry: SessionEntry, metric: str) -> int | None:
@@ -197,8 +203,8 @@ def _bound(entry: SessionEntry, metric: str, direction: int) -> float:
     The bound of a rate is the end of its 95 % interval (Wilson's), because a run of few operations measures a rate
     badly. But a rate of exactly 0 or 1 is its own bound.
     """
-    value, count = float(entry.info[metric]), _count_tries(entry, metric)
-    if METRICS[metric].unit == _EXACT:
+    value, count = _number(entry, metric), _count_tries(entry, metric)
+    if is_answer(metric):
         return value
     if count is None:
         return value + direction * abs(value) * _margin(metric)
@@ -213,7 +219,7 @@ def _margin(metric: str) -> float:
 
 
 def _margin_text(entry: SessionEntry, metric: str) -> str:
-    if METRICS[metric].unit == _EXACT:
+    if is_answer(metric):
         return "exact"
     count = _count_tries(entry, metric)
     if count is None:

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from math import log1p
 from typing import Any, Literal
 
-from pytest_cloudbench.judge.baseline import ONLY_AT_GATE, is_finite
+from pytest_cloudbench.judge.baseline import ONLY_AT_GATE, find_number, is_finite
 from pytest_cloudbench.judge.changepoints import ChangePoint, find_changes
 from pytest_cloudbench.judge.checks import Check, Kind, Reading
 from pytest_cloudbench.judge.drift import ANCHOR_RUNS, SeriesDrift
 from pytest_cloudbench.judge.gate import FEWEST_RUNS, MOST_RUNS, fewest_runs, followed_value
-from pytest_cloudbench.judge.metrics import FACTS, METRICS
+from pytest_cloudbench.judge.metrics import FACTS, METRICS, is_answer, number_key
 from pytest_cloudbench.judge.noise import LEAST_SPREAD
 from pytest_cloudbench.judge.paired import margin_of
 from pytest_cloudbench.judge.quiet import MAX_WAIT_SHARE, NEIGHBOURS
@@ -137,8 +137,7 @@ _OTHER_NUMBERS = frozenset({
 
 def needed_numbers() -> frozenset[str]:
     """Return the names of all numbers of an entry that a check may need."""
-    capability_keys = (f"is_{name}" for name, metric in METRICS.items() if metric.unit == "1 is yes")
-    return frozenset({*METRICS, *capability_keys, *_OTHER_NUMBERS})
+    return frozenset({*METRICS, *map(number_key, METRICS), *_OTHER_NUMBERS})
 
 
 def facts_of(numbers: Numbers) -> dict[str, Any]:
@@ -150,11 +149,7 @@ def facts_of(numbers: Numbers) -> dict[str, Any]:
 
 def capabilities(metrics: Numbers) -> dict[str, Any]:
     """Return an entry's capabilities under keys of their own, because the metrics' names hold words for readers."""
-    return {f"is_{name}": value for name, value in metrics.items() if name in METRICS and _is_capability(name)}
-
-
-def _is_capability(name: str) -> bool:
-    return METRICS[name].unit == "1 is yes"
+    return {number_key(name): value for name, value in metrics.items() if is_answer(name)}
 
 
 def parse_margins(raw_margins: Mapping[str, Any], where: str) -> dict[str, float | None]:
@@ -411,7 +406,7 @@ def _can_stand_in(metric: str, watched: _Watched, info: Numbers, former: FormerN
 def _watched_in_conclusion(name: str, is_column: bool) -> _Watched | None:
     """Return how a metric of a conclusion is judged, or None if it is not judged."""
     metric = METRICS[name]
-    if _is_capability(name):
+    if is_answer(name):
         return _Watched("yes")
     if name in _EXACT or metric.gated == "exact":
         return _RUN_METRICS.get(name) or _Watched("exact")
@@ -450,7 +445,7 @@ def _read_metric(metric: str, watched: _Watched, numbers: Numbers) -> Reading:
         if not 0 <= hits <= total:  # damaged: no version has written such counts
             return Reading(None)
         return Reading(hits / total, hits, round(total), run=run, is_barred=is_barred)
-    value = _number(numbers, f"is_{metric}" if watched.kind == "yes" else metric)
+    value = find_number(numbers, metric)
     if watched.divisor_key and value is not None:
         divisor = _number(numbers, watched.divisor_key)
         value = value / divisor if divisor else None

@@ -9,10 +9,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_cloudbench.judge.baseline import is_finite
+from pytest_cloudbench.judge.baseline import find_number, is_finite
 from pytest_cloudbench.judge.expect import ClaimBounds, find_bounds
-from pytest_cloudbench.judge.metrics import METRICS
-from pytest_cloudbench.report.quantities import UNKNOWN, format_number, format_points, format_share, format_with_unit
+from pytest_cloudbench.judge.metrics import IS_YES
+from pytest_cloudbench.report.quantities import (
+    UNKNOWN,
+    format_number,
+    format_points,
+    format_share,
+    format_with_unit,
+    unit_of,
+)
 
 NO_BOUND = "no bound"
 
@@ -26,7 +33,7 @@ def format_distance(measured: float | None, published: float, unit: str) -> str:
         return UNKNOWN
     if unit in ("%", "fraction"):
         return format_points((measured - published) / (100 if unit == "%" else 1))
-    if unit in ("yes/no", "1 is yes"):
+    if unit in ("yes/no", IS_YES):
         return "same" if bool(measured) == bool(published) else "other"
     if published <= 0:
         return UNKNOWN
@@ -47,7 +54,7 @@ def format_bounds(bounds: ClaimBounds | None, unit: str) -> str:
 def _format_bound(bound: float, unit: str) -> str:
     if unit in ("%", "fraction"):
         return format_share(bound / (100 if unit == "%" else 1)).replace(".00 %", " %")
-    if unit in ("yes/no", "1 is yes"):
+    if unit in ("yes/no", IS_YES):
         return "yes" if bound else "no"
     return format_with_unit(bound, unit) if unit in ("s", "bytes", "bytes/s") else format_number(bound, 6)
 
@@ -73,12 +80,12 @@ def compare_with_published(info: Mapping[str, Any]) -> Iterator[Comparison]:
     """Yield a comparison for each number of an entry for which a published value is known."""
     published = info.get("published")
     for name, value in published.items() if isinstance(published, Mapping) else ():
-        measured = info.get(name)
-        if isinstance(value, bool) or not is_finite(value) or (measured is not None and not is_finite(measured)):
+        if name not in info or isinstance(value, bool) or not is_finite(value):
             continue
-        if name not in info:
+        measured = find_number(info, name)
+        if measured is None and info[name] is not None:
             continue
-        unit = METRICS[name].unit if name in METRICS else "s" if name.endswith("_s") else ""
+        unit = unit_of(name)
         yield Comparison(
             name.replace("_", " ").removesuffix(" s"), format_with_unit(measured, unit), format_with_unit(value, unit),
             format_distance(measured, value, unit), format_bounds(find_bounds(info.get("expectations"), name), unit),

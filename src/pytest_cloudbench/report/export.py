@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from pytest_cloudbench.judge.baseline import is_finite
+from pytest_cloudbench.judge.baseline import find_number, is_finite
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.model import UsageError, did_you_mean
 from pytest_cloudbench.report.hosts import read_figures
@@ -149,15 +149,15 @@ def choose_numbers(runs: Sequence[StoredRun], metrics: Sequence[str] = (), *, do
                 chosen.left_out["of two sides (only Markdown has them)"] += 1
                 continue
             for metric in metrics or [name for name in METRICS if name in info]:
-                value = info.get(metric)
+                value = find_number(info, metric)
                 if metric not in info:
                     chosen.left_out[f"without {metric}"] += 1
-                elif not is_finite(value):
+                elif value is None:
                     chosen.left_out["unknown"] += 1
                 elif not doubted and entry_doubts(info, metric):
                     chosen.left_out["with doubts"] += 1
                 else:
-                    chosen.numbers.append(Number(run, fullname, info, metric, float(info[metric])))
+                    chosen.numbers.append(Number(run, fullname, info, metric, value))
             chosen.numbers += [
                 Number(run, fullname, info, metric, float(figures[metric]), host)
                 for host, figures in read_figures(info).items()
@@ -233,7 +233,7 @@ def _as_openmetrics(chosen: ChosenNumbers) -> str:
 
 
 def _count_unknown(info: Mapping[str, Any]) -> float:
-    return float(sum(name in info and not is_finite(info[name]) for name in METRICS))
+    return float(sum(name in info and find_number(info, name) is None for name in METRICS))
 
 
 def _outcome_labels(info: Mapping[str, Any]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_cloudbench.judge.baseline import is_finite
-from pytest_cloudbench.judge.metrics import METRICS
+from pytest_cloudbench.judge.metrics import METRICS, is_answer
 from pytest_cloudbench.model import ResultsError
 from pytest_cloudbench.results import stored
 from pytest_cloudbench.results.entry_names import split_name
@@ -236,7 +236,7 @@ def _read_measurement(
 ) -> Measurement:  # fmt: skip
     clean = {str(key): _replace_unknown(value) for key, value in info.items()}
     for key in METRICS.keys() & clean.keys():
-        if METRICS[key].unit != "1 is yes" and not is_finite(clean[key]):
+        if not is_finite(clean[key]) and not (is_answer(key) and isinstance(clean[key], str)):
             clean[key] = None  # an entry from elsewhere may have any value under a metric's name
     for key in _TEXT_KEYS:
         value = clean.get(key)

@@ -12,13 +12,20 @@ from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
 
-from pytest_cloudbench.judge.baseline import HAD_DOUBTFUL_TIMES, HAD_DOUBTS, describe_differences, is_finite
+from pytest_cloudbench.judge.baseline import (
+    HAD_DOUBTFUL_TIMES,
+    HAD_DOUBTS,
+    describe_differences,
+    find_number,
+    is_finite,
+)
 from pytest_cloudbench.judge.changepoints import ChangePoint, find_changes
-from pytest_cloudbench.judge.metrics import METRICS, find_metric, is_higher_better
+from pytest_cloudbench.judge.metrics import IS_YES, METRICS, find_metric, is_higher_better
 from pytest_cloudbench.report import versus
 from pytest_cloudbench.report.columns import fit_to_width
+from pytest_cloudbench.report.distance import format_distance
 from pytest_cloudbench.report.hosts import list_locations
-from pytest_cloudbench.report.quantities import format_metric, format_points
+from pytest_cloudbench.report.quantities import format_metric
 from pytest_cloudbench.report.table import HOST_TITLES, host_rows
 from pytest_cloudbench.results.index import EntryRow, Index, RunRow, SidesRow
 from pytest_cloudbench.results.points import Point
@@ -33,12 +40,12 @@ _SHORT_COMMIT = 10
 
 
 def _format_difference(value: float | None, former: float | None, metric: str) -> str:
-    """Return the difference of a value from a former one, in points for shares, and otherwise in percent."""
+    """Return the difference from a former value: in points for shares, in a word for answers, otherwise in percent."""
     if value is None or former is None:
         return "-"
     row = find_metric(metric)
-    if row is not None and row.unit == "fraction":
-        return format_points(value - former)
+    if row is not None and row.unit in ("fraction", IS_YES):
+        return format_distance(value, former, row.unit)
     return f"{(value / former - 1) * 100:+.1f} %" if former > 0 else "-"
 
 
@@ -357,7 +364,7 @@ def render_run(run: RunRow, entries: Sequence[EntryRow], metrics: Sequence[str],
     ]
     rows = [["entry", "outcome", *names]]
     for entry in entries:
-        cells = [format_metric(_finite_value(entry, name), name) for name in names]
+        cells = [format_metric(find_number(entry.info, name), name) for name in names]
         outcome = str(entry.info.get("outcome") or "-")
         rows.append([printable(entry.fullname), printable(outcome), *(_with_published(entry, names, cells))])
     lines += fit_to_width(rows, width) if entries or not comparisons else []
@@ -380,11 +387,6 @@ def _is_comparison(entry: EntryRow) -> bool:
 
 def _is_shown(name: str) -> bool:
     return name in _USUAL_METRICS or bool(METRICS[name].column) or METRICS[name].of is None
-
-
-def _finite_value(entry: EntryRow, name: str) -> float | None:
-    value = entry.info.get(name)
-    return float(value) if is_finite(value) else None  # type: ignore[arg-type]  # finite says that it is a number
 
 
 def _with_published(entry: EntryRow, names: Sequence[str], cells: Iterable[str]) -> Iterator[str]:

@@ -10,9 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from math import floor, log10
 from typing import Any
 
-from pytest_cloudbench.judge.metrics import find_metric
+from pytest_cloudbench.judge.metrics import IS_YES, find_metric
 
 UNKNOWN = "-"
+
+_UNITS_BY_END = {
+    "_per_s": "", "_s": "s", "_bytes": "bytes", **dict.fromkeys(("share", "deviation", "noise"), "fraction"),
+}  # fmt: skip
+"""The units of numbers that have no row in ``METRICS``, by the ends of their names (docs/extending/metric.md)."""
 
 
 def format_number(value: float, digits: int = 3) -> str:
@@ -93,7 +98,7 @@ def format_with_unit(value: float | None, unit: str) -> str:
     """Return a value in a unit of ``METRICS``. An unknown unit is appended to the number."""
     if value is None:
         return UNKNOWN
-    if unit == "1 is yes":
+    if unit == IS_YES:
         return "yes" if value else "no"
     if unit in _FORMATS:
         return _FORMATS[unit](value)
@@ -104,6 +109,14 @@ def format_parameter(name: str, value: Any) -> str:
     """Return the value of a test's parameter. A parameter whose name ends in ``_bytes`` is a size."""
     is_size = name.endswith("_bytes") and isinstance(value, int) and not isinstance(value, bool)
     return format_chosen_size(value) if is_size else format_value(value)
+
+
+def unit_of(name: str) -> str:
+    """Return the unit of a metric, or of another number by the end of its name. Empty if there is none."""
+    row = find_metric(name)
+    if row is not None:
+        return row.unit
+    return next((unit for end, unit in _UNITS_BY_END.items() if name.endswith(end)), "")
 
 
 def format_metric(value: float | None, metric: str) -> str:

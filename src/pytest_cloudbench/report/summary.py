@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from pytest_cloudbench.judge.baseline import is_finite
+from pytest_cloudbench.judge.baseline import find_number
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.report import versus
 from pytest_cloudbench.report.export import StoredRun, emulated_text, entry_doubts, is_comparison
@@ -117,7 +117,7 @@ def _experiment_tables(entries: Sequence[_Entry], metrics: Sequence[str]) -> Ite
         yield f"| verdict | experiment | provider |{''.join(f' {_escape_text(column_of(key)[0])} |' for key in keys)}"
         yield f"|---|---|---|{'---:|' * len(keys)}"
         for fullname, info in members:
-            cells = [_format_cell(key, info.get(key)) for key in keys]
+            cells = [_format_cell(key, find_number(info, key)) for key in keys]
             unknown += cells.count(_UNKNOWN)
             emulated = emulated_text(info)
             name = _escape_code(fullname) + (" **?**" if entry_doubts(info) else "")
@@ -185,8 +185,8 @@ def _column_keys(info: Mapping[str, Any], metrics: Sequence[str]) -> tuple[str, 
     return tuple(key for key in keys if key in info)[:_MOST_COLUMNS]
 
 
-def _format_cell(key: str, value: Any) -> str:
-    return _escape_text(column_of(key)[2](value)) if is_finite(value) else _UNKNOWN
+def _format_cell(key: str, value: float | None) -> str:
+    return _UNKNOWN if value is None else _escape_text(column_of(key)[2](value))
 
 
 def _unmet_lines(entries: Sequence[_Entry], verdict: str) -> Iterator[str]:

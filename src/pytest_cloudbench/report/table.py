@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from pytest_cloudbench.judge.baseline import is_finite
-from pytest_cloudbench.judge.metrics import BUILT_IN, METRICS
+from pytest_cloudbench.judge.metrics import BUILT_IN, IS_YES, METRICS
 from pytest_cloudbench.judge.quiet import MAX_WAIT_SHARE
 from pytest_cloudbench.report.columns import fit_to_width
 from pytest_cloudbench.report.distance import compare_with_published
@@ -26,6 +26,8 @@ from pytest_cloudbench.report.quantities import (
     format_parameter,
     format_share,
     format_value,
+    format_with_unit,
+    unit_of,
 )
 from pytest_cloudbench.results.entry_names import split_name
 from pytest_cloudbench.results.suite import read_titles
@@ -43,9 +45,6 @@ class _Finding(Protocol):
     @property
     def columns(self) -> Sequence[str]: ...
 
-
-_RATIO_ENDS = ("deviation", "noise", "share")
-"""Suffixes of names that are ratios and have no row in ``METRICS``. ``_s`` is seconds (docs/extending/metric.md)."""
 
 _Column = tuple[str, str, Callable[[Any], str]]
 
@@ -324,16 +323,18 @@ def _parameter_column(key: str) -> _Column:
 
 def _column_of_key(key: str) -> _Column:
     """Return the column of a key, with the unit of its metric, or the unit that the end of its name means."""
-    unit = METRICS[key].unit if key in METRICS else ""
+    unit = unit_of(key)
     title = key.replace("_", " ").removesuffix(" per s") + (" /s" if key.endswith("_per_s") else "")
-    if unit == "s" or (not unit and key.endswith("_s") and not key.endswith("_per_s")):
+    if unit == "s":
         return f"{title.removesuffix(' s')} ms", key, _if_number(format_milliseconds)
-    if unit == "fraction" or (not unit and key.endswith(_RATIO_ENDS)):
+    if unit == "fraction":
         return title, key, _if_number(format_share)
     if unit == "bytes/s":
         return f"{title} MB/s", key, _if_number(format_megabytes)
-    if unit == "bytes" or (not unit and key.endswith("_bytes")):
+    if unit == "bytes":
         return title, key, _if_number(format_bytes)
+    if unit == IS_YES:
+        return title, key, _if_number(partial(format_with_unit, unit=unit))
     return title, key, format_value
 
 

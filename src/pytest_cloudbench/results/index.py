@@ -32,7 +32,7 @@ from pytest_cloudbench.judge.baseline import (
     is_finite,
     unfit_reason,
 )
-from pytest_cloudbench.judge.metrics import METRICS, is_higher_better
+from pytest_cloudbench.judge.metrics import METRICS, is_answer, is_higher_better, number_key
 from pytest_cloudbench.model import ResultsError, UsageError
 from pytest_cloudbench.results import parquet, stored
 from pytest_cloudbench.results.acceptance import Accepted, read_acceptances
@@ -286,22 +286,22 @@ class Index:
 
     def has_number(self, name: str) -> bool:
         """Return whether any entry has a number of that name."""
-        return any(value is not None for value in self._numbers(name))
+        return any(value is not None for value in self._numbers(number_key(name)))
 
     def series(self, fullname: str, metric: str) -> list[Point]:
         """Return a metric of a test in all runs that have such an entry, the latest last."""
-        values = self._numbers(metric)
+        values = self._numbers(number_key(metric))
         run, time_ms, commit, branch, fingerprint = map(
             self._column, ("run", "time_ms", "commit", "branch", "fingerprint")
         )
-        higher = is_higher_better(metric)
+        needs_level = is_higher_better(metric) and not is_answer(metric)
         points = []
         for row in self._rows_of_test(fullname):
             value = values[row]
             reason = self._explain_unfit(row)
             newer = self._explain_superseded(row) if reason in COMPARABLE else ""
             if not (reason or newer) and (value is None or value <= 0):
-                reason = unfit_reason({metric: value}, metric, higher)
+                reason = unfit_reason({metric: value}, metric, needs_level)
             conditions = decode_json(fingerprint[row])
             points.append(Point(run[row], time_ms[row], commit[row], branch[row], value, conditions, reason or newer,
                                 bool(newer), self._row_faults[row], self._is_accepted(row)))  # fmt: skip

@@ -11,11 +11,10 @@ from statistics import median
 from typing import Any
 
 from pytest_cloudbench.judge.baseline import is_finite
-from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.report.figures import Figure
 from pytest_cloudbench.report.figures.quotes import QuotedValue, find_quotes
 from pytest_cloudbench.report.gathering import Measurement
-from pytest_cloudbench.report.quantities import format_bytes, format_number, format_seconds, format_short_share
+from pytest_cloudbench.report.quantities import format_bytes, format_number, format_seconds, format_short_share, unit_of
 from pytest_cloudbench.report.scales import Categories, Linear, Log, Scale
 from pytest_cloudbench.report.svg import SERIES, Canvas, Plane, text_width
 from pytest_cloudbench.results.suite import Curve
@@ -257,14 +256,14 @@ def _x_label(row: Curve, value: float | str) -> str:
 
 def value_format(key: str) -> Callable[[float], str]:
     """Return the function that formats values of a metric or extra value in its unit."""
-    unit = METRICS[key].unit if key in METRICS else ""
-    if unit == "s" or (key.endswith("_s") and not key.endswith("_per_s") and not unit):
+    unit = unit_of(key)
+    if unit == "s":
         return format_seconds
-    if unit == "fraction" or key == "loss" or key.endswith("_share"):
+    if unit == "fraction" or key == "loss":
         return format_short_share
     if unit == "bytes/s":
         return lambda value: f"{format_bytes(value)}/s"
-    return format_bytes if unit == "bytes" or key.endswith("_bytes") else format_number
+    return format_bytes if unit == "bytes" else format_number
 
 
 def _axis_title(key: str) -> str:

@@ -14,7 +14,7 @@ from statistics import median
 from pytest_cloudbench.judge.baseline import ONLY_AT_GATE, conditions_of, unfit_reason
 from pytest_cloudbench.judge.changepoints import LEAST_RUNS, ChangePoint
 from pytest_cloudbench.judge.checks import Check
-from pytest_cloudbench.judge.metrics import METRICS
+from pytest_cloudbench.judge.metrics import METRICS, number_key
 from pytest_cloudbench.judge.watched import checks_of
 from pytest_cloudbench.report import history
 from pytest_cloudbench.report.figures import Figure
@@ -135,7 +135,7 @@ def over_runs(members: Sequence[Measurement], earlier: EarlierRuns) -> Figure | 
 def _gated_metrics(measurement: Measurement, earlier: EarlierRuns) -> list[tuple[str, Check]]:
     """Return the metrics of an entry that the gate watches, with their checks. A capability counts as 1 or 0."""
     checks = checks_of(measurement.nodeid, measurement.info, measurement.columns, (), earlier.margins)
-    return [(f"is_{check.metric}" if check.kind == "yes" else check.metric, check) for check in checks]
+    return [(number_key(check.metric), check) for check in checks]
 
 
 def _broken_runs(measurement: Measurement, course: history.Course, earlier: EarlierRuns) -> frozenset[int]:

@@ -90,6 +90,13 @@ def test_power_writes_large_changes_without_an_exponent(folder: Path, run: Run) 
     assert " % would be seen (margin 10 %)" in line
 
 
+@pytest.mark.parametrize("runs", [1, 3, 4, 9])
+def test_power_gives_no_figure_before_there_are_enough_runs(folder: Path, run: Run, runs: int) -> None:
+    """Student's t of so few runs may be beyond all numbers."""
+    store_runs(folder, 1, runs, spread=0.3)
+    assert run("power") == [f"{TEST}: {runs} run{'s' * (runs > 1)}, and 10 are needed"]
+
+
 def test_power_names_operations_needed_to_find_a_rise_of_a_rate(folder: Path, run: Run) -> None:
     store_runs(folder, 1, 12, ops=60)
     (line,) = [line for line in run("power") if "failed_rate" in line]

@@ -137,6 +137,14 @@ def test_ten_runs_are_the_least() -> None:
     assert verdict(level(1.0, runs=10)).answer == "met"
 
 
+@pytest.mark.parametrize("runs", [3, 4, 10])
+def test_a_change_beyond_all_numbers_is_detectable_as_a_number(runs: int) -> None:
+    """Student's t with half a degree of freedom is 30,000 at 0.1 %."""
+    change = detectable(level(1.0, spread=3.0, runs=runs), 10)
+    assert change is not None
+    assert change > 1e3
+
+
 def test_more_tests_in_the_session_want_a_larger_change() -> None:
     alone = level(1.06, (1.06, 1.06, 1.06), spread=0.018)
     assert verdict(alone).answer == "broken"

@@ -137,16 +137,18 @@ def _explain_other_runs(runs: Sequence[_Run]) -> str:
 def _describe_detectable(check: Check, tests: int) -> str:
     """Return the change of a metric that the gate would see, or why it would not judge it.
 
-    Empty if the metric is judged by yes and no, or has fewer than 3 runs.
+    Empty if the metric is judged by yes and no, or has fewer runs than the gate needs.
     """
-    from pytest_cloudbench.judge.gate import amount_text, detectable, operations_for
+    from pytest_cloudbench.judge.gate import amount_text, detectable, fewest_runs, operations_for
 
     if check.why and check.decides:
         return check.why
+    if check.kind == "yes" or len(check.baseline) < fewest_runs(check.kind):
+        return ""
     if check.kind == "exact":
         return "never varied: half a percent more would be seen"
     change = detectable(check, tests)
-    if check.kind == "yes" or change is None or len(check.baseline) < 3:
+    if change is None:
         return ""
     text = f"changes from {amount_text(check, change)} would be seen (margin {amount_text(check, check.margin)})"
     if change > check.margin:

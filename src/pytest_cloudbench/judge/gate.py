@@ -32,6 +32,8 @@ _SUSPECT, _SUSPECT_RATE = 0.01, 0.10
 _CONFIDENCE = 0.05
 _MAX_OPS = 10_000_000
 """The most operations in a run that make useful advice."""
+_MAX_RISE = 700.0
+"""The largest logarithm whose number a float can hold, about. A few runs that differ much give a larger one."""
 _MAX_DISPERSION = 3.0
 _NO_VALUE = "this run has no value"
 _POWER_Z = 1.2815515655446004  # 90 % of the normal distribution lies below
@@ -528,7 +530,7 @@ class _Level:
 
     def detects(self, tests: int) -> float:
         reach = self.noise.reach(ALPHA / tests) + _POWER_Z * self.noise.scale
-        return expm1(max(reach, log1p(self.check.margin) / 2))
+        return expm1(min(max(reach, log1p(self.check.margin) / 2), _MAX_RISE))
 
     def left_out(self) -> tuple[tuple[str, float], ...]:
         """Return the runs that are left out, and how much worse each was."""

@@ -88,11 +88,12 @@ def check(method: str, path: str, status: int, content_type: str, data: bytes) -
 class BoxWire:
     """A client with one persistent connection. It neither repeats requests nor follows redirects."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
-        context = ssl.create_default_context(cafile=endpoint.ca_file)
-        self._connection = http.client.HTTPSConnection(
-            "127.0.0.1", urlsplit(endpoint.url).port, timeout=HANG_S, context=context
-        )
+    def __init__(self, endpoint: Endpoint, connection: http.client.HTTPSConnection | None = None) -> None:
+        if connection is None:
+            context = ssl.create_default_context(cafile=endpoint.ca_file)
+            port = urlsplit(endpoint.url).port
+            connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=HANG_S, context=context)
+        self._connection = connection
         self.token = endpoint.credentials["access_token"]
 
     def __call__(

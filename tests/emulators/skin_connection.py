@@ -10,16 +10,18 @@ from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import unquote
 
+from pytest_cloudbench.emulators.box import create as create_box
 from pytest_cloudbench.emulators.mega import create as create_mega
 from pytest_cloudbench.emulators.onedrive import create as create_onedrive
 from pytest_cloudbench.emulators.profile import Profile, parse_profile
 from pytest_cloudbench.emulators.skin import BODILESS, Answer, Call, Skin
 from pytest_cloudbench.model import Endpoint
 
+from .box_wire import BoxWire
 from .graph_wire import GraphWire
 from .mega_wire import MegaWire
 
-__all__ = ["SetClock", "connect_graph", "connect_mega"]
+__all__ = ["SetClock", "connect_box", "connect_graph", "connect_mega"]
 
 
 @dataclass
@@ -101,6 +103,12 @@ def _format_answer(answer: Answer) -> bytes:
 
 def _make_profile(api: str, settings: str) -> Profile:
     return parse_profile(f'[meta]\nname = "x"\napi = "{api}"\ndescription = "d"\n{settings}', "x.toml")
+
+
+def connect_box(clock: SetClock, settings: str) -> BoxWire:
+    """Return a client of a new Box emulator with these lines in its profile."""
+    skin = create_box(_make_profile("box", settings), clock, 0)
+    return BoxWire(Endpoint({"api": "https://127.0.0.1"}, skin.credentials), SkinConnection(skin, clock))
 
 
 def connect_graph(clock: SetClock, settings: str) -> GraphWire:

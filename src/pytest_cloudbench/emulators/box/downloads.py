@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from math import inf
 from urllib.parse import quote
 
 from pytest_cloudbench.emulators.box.answers import BoxError, empty_answer, host_url
@@ -23,23 +24,26 @@ _TYPES = {
 }  # fmt: skip
 
 
-def is_unchanged(state: BoxState, call: Call, node: Node) -> bool:
-    """Return whether the client already has an item's current state (``If-None-Match``)."""
+def is_unchanged(state: BoxState, call: Call, node: Node, version: Version | None = None) -> bool:
+    """Return whether the client already has the state of an item that reads see (``If-None-Match``)."""
     known_etag = call.headers.get(b"if-none-match", b"").decode("latin-1").strip('" ')
-    return bool(known_etag) and known_etag == str(state.meta(node).etag)
+    return bool(known_etag) and known_etag == str(state.changes(node, version).etag)
 
 
-def find_version(state: BoxState, file: File, version_id: str) -> Version:
-    """Return a version of a file by its id. Raises BoxError if there is none, or if it is in the trash."""
+def find_version(state: BoxState, file: File, version_id: str, now_s: float = inf) -> Version:
+    """Return a version of a file by its id. Raises BoxError if there is none, or if it is in the trash.
+
+    A read passes ``now_s``, and finds only versions that reads see.
+    """
     if version_id in state.meta(file).trashed_versions:
         raise BoxError(404, "trashed")
-    return find_any_version(file, version_id)
+    return find_any_version(file, version_id, now_s)
 
 
-def find_any_version(file: File, version_id: str) -> Version:
-    """Return a version of a file by its id, even from the trash. Raises BoxError if there is none."""
+def find_any_version(file: File, version_id: str, now_s: float = inf) -> Version:
+    """Like ``find_version``, but also return a version that is in the trash."""
     for version in file.versions[file.born :]:
-        if version.rev == version_id:
+        if version.rev == version_id and version.visible_s <= now_s:
             return version
     raise BoxError(404, "not_found")
 
@@ -55,11 +59,10 @@ def is_signed(state: BoxState, token: str) -> bool:
 
 
 def _redirect_to_content(state: BoxState, call: Call) -> Answer:
-    file, version = state.find_readable_file(call.parameters["id"], call.now_s)
+    file, newest = state.find_readable_file(call.parameters["id"], call.now_s)
     version_id = read_query(call).get("version")
-    if version_id:
-        version = find_version(state, file, version_id)
-    if is_unchanged(state, call, file):
+    version = find_version(state, file, version_id, call.now_s) if version_id else newest
+    if is_unchanged(state, call, file, newest):
         return empty_answer(304)
     text = f"{file.id}.{version.rev}.{int(call.now_s + _DOWNLOAD_S)}"
     url = f"{host_url(call, 'dl.boxcloud.com')}/d/1/{text}.{_sign_text(state, text)}/download"

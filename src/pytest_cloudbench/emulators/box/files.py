@@ -35,7 +35,7 @@ from pytest_cloudbench.emulators.skin import Answer, Call, Kind
 
 def _get_file(state: BoxState, call: Call) -> Answer:
     file, version = state.find_readable_file(call.parameters["id"], call.now_s)
-    if is_unchanged(state, call, file):
+    if is_unchanged(state, call, file, version):
         return empty_answer(304)
     return answer_json(file_item(state, file, version, requested_fields(read_query(call))))
 
@@ -101,10 +101,10 @@ def _new_lock(state: BoxState, lock_request: object, now_s: float) -> FileLock |
 
 
 def _update_file(state: BoxState, call: Call) -> Answer:
-    file, _ = state.find_visible_file(call.parameters["id"], call.now_s)
+    file = state.find_file(call.parameters["id"])
     check_precondition(state, call, file)
     _apply_changes(state, file, json_body(call), call.now_s)
-    return answer_json(file_item(state, file, file.seen(call.now_s), requested_fields(read_query(call))))
+    return answer_json(file_item(state, file, None, requested_fields(read_query(call))))
 
 
 def _update_folder(state: BoxState, call: Call) -> Answer:
@@ -143,7 +143,7 @@ def _copy_item(state: BoxState, node: File | Folder, call: Call) -> Node:
 
 
 def _copy_file(state: BoxState, call: Call) -> Answer:
-    file, _ = state.find_visible_file(call.parameters["id"], call.now_s)
+    file = state.find_file(call.parameters["id"])
     twin = _copy_item(state, file, call)
     assert isinstance(twin, File)
     return answer_json(file_item(state, twin, None, requested_fields(read_query(call))), 201)
@@ -159,7 +159,7 @@ def _copy_folder(state: BoxState, call: Call) -> Answer:
 
 
 def _delete_file(state: BoxState, call: Call) -> Answer:
-    file, _ = state.find_visible_file(call.parameters["id"], call.now_s)
+    file = state.find_file(call.parameters["id"])
     check_precondition(state, call, file)
     state.move_to_trash(file, call.now_s)
     return empty_answer()
@@ -218,19 +218,19 @@ def _restore_item(state: BoxState, call: Call, kind: type[Node]) -> Answer:
 
 
 def _list_versions(state: BoxState, call: Call) -> Answer:
-    file, query = state.find_file(call.parameters["id"]), read_query(call)
+    (file, newest), query = state.find_visible_file(call.parameters["id"], call.now_s), read_query(call)
     offset, limit = read_number(query, "offset", 0), min(read_number(query, "limit", 100), 1000)
     items = [
         version_item(state, file, version, requested_fields(query))
-        for version in reversed(file.versions[file.born : -1])
+        for version in reversed(file.versions[file.born : file.versions.index(newest)])
     ]
     page = {"total_count": len(items), "entries": items[offset : offset + limit], "offset": offset, "limit": limit}
     return answer_json(page)
 
 
 def _get_version(state: BoxState, call: Call) -> Answer:
-    file = state.find_file(call.parameters["id"])
-    version = find_any_version(file, call.parameters["version"])
+    file, _ = state.find_visible_file(call.parameters["id"], call.now_s)
+    version = find_any_version(file, call.parameters["version"], call.now_s)
     return answer_json(version_item(state, file, version, requested_fields(read_query(call))))
 
 

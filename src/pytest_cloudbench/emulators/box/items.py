@@ -39,7 +39,7 @@ def mini_item(state: BoxState, node: Node, version: Version | None = None) -> di
         return _mini_folder(state, node)
     assert isinstance(node, File)
     visible = version or node.versions[-1]
-    etag, sha1 = str(state.meta(node).etag), visible.blob.hash_hex
+    etag, sha1 = str(state.changes(node, visible).etag), visible.blob.hash_hex
     return {
         "type": "file",
         "id": node.id,
@@ -51,8 +51,9 @@ def mini_item(state: BoxState, node: Node, version: Version | None = None) -> di
     }
 
 
-def _common_fields(state: BoxState, node: Node, meta: ItemMeta, size_bytes: int) -> dict[str, Any]:
+def _common_fields(state: BoxState, node: Node, size_bytes: int, version: Version | None = None) -> dict[str, Any]:
     """Return the keys that files and folders share in the standard form."""
+    meta, changes = state.meta(node), state.changes(node, version)
     parent, trashed_s = state.visible_parent(node)
     ancestors: list[dict[str, Any]] = []
     folder = parent
@@ -66,11 +67,11 @@ def _common_fields(state: BoxState, node: Node, meta: ItemMeta, size_bytes: int)
         "size": size_bytes,
         "path_collection": {"total_count": len(ancestors), "entries": ancestors},
         "created_at": None if is_root else timestamp(meta.created_s),
-        "modified_at": None if is_root else timestamp(meta.modified_s),
+        "modified_at": None if is_root else timestamp(changes.modified_s),
         "trashed_at": timestamp(trashed_s),
         "purged_at": timestamp(None if trashed_s is None else trashed_s + _TRASH_DAYS_S),
         "content_created_at": None if is_root else timestamp(meta.content_created_s),
-        "content_modified_at": None if is_root else timestamp(meta.content_modified_s),
+        "content_modified_at": None if is_root else timestamp(changes.content_modified_s),
         "created_by": {"type": "user", "id": "", "name": "", "login": ""} if is_root else state.user,
         "modified_by": state.user,
         "owned_by": state.user,
@@ -106,7 +107,7 @@ def _link_item(state: BoxState, node: Node, meta: ItemMeta) -> dict[str, Any] | 
     }
 
 
-def _extra_fields(state: BoxState, node: Node) -> dict[str, Callable[[], Any]]:
+def _extra_fields(state: BoxState, node: Node, version: Version | None) -> dict[str, Callable[[], Any]]:
     """Return functions for the keys that an answer has only on request."""
     meta = state.meta(node)
     rights = dict.fromkeys(
@@ -136,6 +137,7 @@ def _extra_fields(state: BoxState, node: Node) -> dict[str, Callable[[], Any]]:
             "folder_upload_email": lambda: None,
         }
     assert isinstance(node, File)
+    assert version is not None
     annotation_rights = (
         "can_annotate",
         "can_comment",
@@ -145,7 +147,7 @@ def _extra_fields(state: BoxState, node: Node) -> dict[str, Callable[[], Any]]:
     )
     return makers | {
         "permissions": lambda: rights | dict.fromkeys(annotation_rights, True),
-        "version_number": lambda: str(len(node.versions) - node.born),
+        "version_number": lambda: str(node.versions.index(version) - node.born + 1),
         "comment_count": lambda: sum(entry["item"]["id"] == node.id for entry in state.comments.values()),
         "extension": lambda: node.name.rpartition(".")[2] if "." in node.name else _EXTENSION_FREE,
         "is_package": lambda: False,
@@ -170,7 +172,9 @@ def _lock_item(state: BoxState, meta: ItemMeta) -> dict[str, Any] | None:
     return item if lock.expires_s is None else {**item, "expired_at": timestamp(lock.expires_s)}
 
 
-def _pick_fields(state: BoxState, node: Node, item: dict[str, Any], names: Sequence[str] | None) -> dict[str, Any]:
+def _pick_fields(
+    state: BoxState, node: Node, item: dict[str, Any], names: Sequence[str] | None, version: Version | None = None
+) -> dict[str, Any]:
     if names is None:
         return item
     fields = {key: item[key] for key in ("type", "id", "etag")}
@@ -179,7 +183,7 @@ def _pick_fields(state: BoxState, node: Node, item: dict[str, Any], names: Seque
         if name in item:
             fields[name] = item[name]
         elif name and name not in fields:
-            extra = _extra_fields(state, node) if extra is None else extra
+            extra = _extra_fields(state, node, version) if extra is None else extra
             if name in extra:
                 fields[name] = extra[name]()
     return fields
@@ -190,8 +194,8 @@ def file_item(
 ) -> dict[str, Any]:
     """Return a file with one of its versions, by default the newest."""
     visible = version or file.versions[-1]
-    item = mini_item(state, file, visible) | _common_fields(state, file, state.meta(file), visible.blob.size_bytes)
-    return _pick_fields(state, file, item, names)
+    item = mini_item(state, file, visible) | _common_fields(state, file, visible.blob.size_bytes, visible)
+    return _pick_fields(state, file, item, names, visible)
 
 
 def folder_item(
@@ -204,11 +208,7 @@ def folder_item(
 ) -> dict[str, Any]:
     """Return a folder. ``contents`` are the parameters of the page of items to include, or None for no such page."""
     size_bytes = sum(node.versions[-1].blob.size_bytes for node in folder.below() if isinstance(node, File))
-    item = (
-        mini_item(state, folder)
-        | _common_fields(state, folder, state.meta(folder), size_bytes)
-        | {"folder_upload_email": None}
-    )
+    item = mini_item(state, folder) | _common_fields(state, folder, size_bytes) | {"folder_upload_email": None}
     if contents is not None and (names is None or "item_collection" in names):
         item["item_collection"] = list_page(state, folder, contents, now_s, None)
     return _pick_fields(state, folder, item, names)
@@ -289,18 +289,26 @@ def _list_sorted(state: BoxState, folder: Folder, now_s: float, by: str, is_desc
         return folder.sorted_by(_rank_by_name)
     fading = state.store.fading(folder, now_s)
     nodes = [node for node in (*folder.nodes(), *fading) if _is_listed(node, now_s)]
-    nodes.sort(key=_sort_key(state, by), reverse=is_descending)
+    nodes.sort(key=_sort_key(state, by, now_s), reverse=is_descending)
     nodes.sort(key=lambda node: isinstance(node, File))
     return nodes
 
 
-def _sort_key(state: BoxState, by: str) -> Callable[[Node], Any]:
+def _listed_version(node: Node, now_s: float) -> Version | None:
+    """Return the version of a file that listings see, or None for a folder and for a file that they do not see."""
+    return node.listed(now_s) if isinstance(node, File) else None
+
+
+def _sort_key(state: BoxState, by: str, now_s: float) -> Callable[[Node], Any]:
     if by == "id":
         return lambda node: int(node.id)
     if by == "date":
-        return lambda node: (state.meta(node).modified_s, node.name.lower())
+        return lambda node: (state.changes(node, _listed_version(node, now_s)).modified_s, node.name.lower())
     if by == "size":
-        return lambda node: (node.versions[-1].blob.size_bytes if isinstance(node, File) else 0, node.name.lower())
+        return lambda node: (
+            version.blob.size_bytes if (version := _listed_version(node, now_s)) else 0,
+            node.name.lower(),
+        )
     return lambda node: node.name.lower()
 
 
@@ -319,7 +327,7 @@ def list_page(
         raise bad_parameter("direction", f"Invalid value '{direction}'.")
 
     def format_node(node: Node) -> dict[str, Any]:
-        version = node.listed(now_s) if isinstance(node, File) else None
+        version = _listed_version(node, now_s)
         if names is None:
             return mini_item(state, node, version)
         return (

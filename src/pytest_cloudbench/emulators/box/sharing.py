@@ -52,11 +52,14 @@ def set_link(state: BoxState, node: Node, link_request: object, now_s: float) ->
 
 
 def _follow_link(state: BoxState, token: str, now_s: float) -> tuple[Node, ItemLink]:
+    """Return the item behind a link, and the link. Raises BoxError if it has expired or reads do not see the item."""
     node = state.links.get(token)
     link = state.meta(node).link if node is not None else None
     if node is None or link is None or node.deleted_s is not None or state.is_in_trash(node):
         raise BoxError(404, "not_found")
     if link.unshared_s is not None and link.unshared_s <= now_s:
+        raise BoxError(404, "not_found")
+    if isinstance(node, File) and node.seen(now_s) is None:
         raise BoxError(404, "not_found")
     return node, link
 

@@ -81,6 +81,14 @@ class ItemMeta:
         self.modified_s = now_s
 
 
+class MetaChanges(NamedTuple):
+    """The etag of an item, and the two times of its last change, as in ``ItemMeta``."""
+
+    etag: int
+    modified_s: float
+    content_modified_s: float
+
+
 @dataclass(slots=True)
 class PartsSession:
     """An upload session. ``parts`` maps an offset to id and content. ``file_id`` is the file that gets a new
@@ -292,6 +300,19 @@ class BoxState:
             node.extra = ItemMeta(self.started_s, self.started_s, self.started_s, self.started_s)
         return node.extra
 
+    def changes(self, node: Node, version: Version | None = None) -> MetaChanges:
+        """Return the changes of an item that a read sees together with one of its versions, by default the newest.
+
+        Later versions do not count yet. Each keeps the changes that the item had before it (``Version.extra``).
+        """
+        meta = self.meta(node)
+        if version is None or not isinstance(node, File) or version is node.versions[-1]:
+            return MetaChanges(meta.etag, meta.modified_s, meta.content_modified_s)
+        following = node.versions.index(version) + 1
+        former = node.versions[following].extra
+        assert isinstance(former, MetaChanges)
+        return former._replace(etag=meta.etag - (len(node.versions) - following))
+
     def log_event(self, kind: str, node: Node, now_s: float) -> None:
         """Log an event from the moment when reads see it."""
         visible_s = node.versions[-1].visible_s if isinstance(node, File) else now_s
@@ -314,7 +335,8 @@ class BoxState:
     def add_version(self, file: File, blob: Blob, now_s: float, modified_s: float) -> Version:
         """Replace the content of a file by a new version."""
         try:
-            version = self.store.add_version(file, blob, now_s, client_s=modified_s)
+            former = self.changes(file)
+            version = self.store.add_version(file, blob, now_s, client_s=modified_s, extra=former)
         except StoreError as error:
             raise store_error(error) from error
         meta = self.meta(file)

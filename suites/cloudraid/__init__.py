@@ -13,7 +13,9 @@ CLOUDBENCH_SUITE = Suite(
         "over_the_bound": Metric("fraction"),
         "availability": Metric("fraction", "higher"),
     },
-    columns={  # two sizes in one row: each of these names its own (measures.PLACED_BYTES and LEARNING_BYTES)
+    columns={
+        "stored_per_byte": "stored/byte",
+        # two sizes in one row: each of these names its own (measures.PLACED_BYTES and LEARNING_BYTES)
         "throughput_s": "10 MB ms",
         "least_s": "10 MB least ms",
         "over_the_bound": "10 MB over least",

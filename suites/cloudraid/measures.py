@@ -101,7 +101,7 @@ def measure_stored_bytes(array: RaidDriver) -> dict[str, Any]:
     held_bytes = sum(child.held_bytes for child in survey.children)
     return {
         "stored_bytes": held_bytes, "content_bytes": survey.content_bytes,
-        "overhead": held_bytes / survey.content_bytes if survey.content_bytes else None,
+        "stored_per_byte": held_bytes / survey.content_bytes if survey.content_bytes else None,
     }  # fmt: skip
 
 
@@ -189,7 +189,8 @@ def measure_placement(experiment: Experiment, payloads: Payloads, array: RaidDri
     return {
         **compare_with_bound(result, least_time_s(nominal, children - k)),
         "equal_s": median_time_s(equal), "equal_least_s": equal_bound_s, "equal_bytes": LEARNING_BYTES,
-        "overhead": sum(split.counts) / split.data, "counts": f"{split.data} of {'+'.join(map(str, split.counts))}",
+        "stored_per_byte": sum(split.counts) / split.data,
+        "counts": f"{split.data} of {'+'.join(map(str, split.counts))}",
         "rates_bytes_per_s": rates, "nominal_bytes_per_s": nominal, "failures": children - k,
         "object_bytes": PLACED_BYTES, "durations": list_durations(result, "an upload by throughput"),
         "is_busy": any(note.startswith("this machine was busy") for note in result.notes),

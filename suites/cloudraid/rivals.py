@@ -70,7 +70,7 @@ def _measure_provider(
     extra = {
         "put_mb_per_cpu": rate_per_cpu(up["ok"] * size_bytes, began_s, wrote_s),
         "get_mb_per_cpu": rate_per_cpu(down["ok"] * size_bytes, wrote_s, read_s),
-        "overhead": stored / (up["ok"] * size_bytes) if stored and up["ok"] else None,
+        "stored_per_byte": stored / (up["ok"] * size_bytes) if stored and up["ok"] else None,
         "survives": survives, "system": provider.spec,
     }  # fmt: skip
     return (up, down), extra, "payloads are also generated and compared in this process, which counts"

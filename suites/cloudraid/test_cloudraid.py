@@ -128,12 +128,12 @@ def _conclude_direction(
         {"p50": compared["array_s"]}, durations_s, of=[together, *alone.values()], label=verb, stats_of=stats_of,
         columns=(
             "direction", "array_s", "best_s", "best_child", "times_the_best", "mb_per_s",
-            *(f"{name}_s" for name in phases_s), "overhead",
+            *(f"{name}_s" for name in phases_s), "stored_per_byte",
         ),
         extra={
             "direction": verb, **compared, "loop": "closed", "object_bytes": together.info["size_bytes"],
             **{f"{name}_s": value for name, value in phases_s.items()},
-            **{name: array_costs[name] for name in ("overhead", "stored_bytes", "content_bytes")},
+            **{name: array_costs[name] for name in ("stored_per_byte", "stored_bytes", "content_bytes")},
         },
         notes=note_failures({"the array": together, **alone}),
     ).check()  # fmt: skip
@@ -323,7 +323,7 @@ def test_placement(
     durations_s, stats_of = placement.pop("durations")
     experiment.conclude(
         {"p50": placement["throughput_s"], "over_the_bound": excess}, durations_s, stats_of=stats_of,
-        columns=("throughput_s", "least_s", "over_the_bound", "equal_s", "equal_least_s", "overhead", "counts"),
+        columns=("throughput_s", "least_s", "over_the_bound", "equal_s", "equal_least_s", "stored_per_byte", "counts"),
         extra={**placement, "computed_from_table_2_s": PUBLISHED_S, "loop": "closed"},
         published={"source": "Cloud-RAID, Table II, 10 MB; times of the splits are computed from it"},
         notes=[*(["children are emulated, with the paper's rates"] if is_known else []), *note],
@@ -359,7 +359,9 @@ def test_side_by_side(experiment: Experiment, payloads: Payloads, objects: int, 
         failures = note_failures(dict(zip(("uploads", "downloads"), runs, strict=True)))
         experiment.conclude(
             {"p50": up_s}, durations_s, of=runs, label=name, stats_of=stats_of,
-            columns=("system", "put_p50_s", "get_p50_s", "put_mb_per_cpu", "get_mb_per_cpu", "overhead", "survives"),
+            columns=(
+                "system", "put_p50_s", "get_p50_s", "put_mb_per_cpu", "get_mb_per_cpu", "stored_per_byte", "survives",
+            ),
             extra={"put_p50_s": up_s, "get_p50_s": down_s, "loop": "closed", **extra},
             notes=[note, *failures, *unmeasured],
         )  # fmt: skip

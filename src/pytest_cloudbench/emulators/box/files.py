@@ -199,13 +199,11 @@ def _purge_item(state: BoxState, call: Call, kind: type[Node]) -> Answer:
 
 def _restore_item(state: BoxState, call: Call, kind: type[Node]) -> Answer:
     node, body = state.find_trashed(call.parameters["id"], kind), json_body(call)
-    former_parent = state.meta(node).former_parent
-    if body.get("parent") is not None:
-        folder = state.find_parent(body)
-    elif former_parent is None or former_parent.deleted_s is not None or state.is_in_trash(former_parent):
-        raise BoxError(403, "access_denied_insufficient_permissions")
-    else:
-        folder = former_parent
+    folder = state.meta(node).former_parent
+    if folder is None or folder.deleted_s is not None or state.is_in_trash(folder):
+        if body.get("parent") is None:
+            raise BoxError(403, "access_denied_insufficient_permissions")
+        folder = state.find_parent(body)  # only used if the former folder no longer exists
     name = state.check_name(body["name"]) if body.get("name") is not None else node.name
     existing = state.find_by_name(folder, name)
     if existing is not None:

@@ -710,16 +710,19 @@ def test_accepting_a_run_for_some_tests_changes_none_that_it_did_not_measure(sto
 
 @pytest.mark.parametrize("options", [(), ("--test", "test_new")])
 @pytest.mark.parametrize("remainder", ["", "[a]", "#2"])
+@pytest.mark.parametrize("is_renamed_first", [True, False])
 def test_an_accepted_run_begins_the_baseline_of_a_renamed_test(
-    storage: Path, run: Any, remainder: str, options: tuple[str, ...]
+    storage: Path, run: Any, remainder: str, options: tuple[str, ...], is_renamed_first: bool
 ) -> None:
     for number in range(1, 5):
         store(storage, number, {f"t.py::test_old{remainder}": info(start_wall_ms=START_MS + number * DAY_MS)})
     store(storage, 5, {f"t.py::test_new{remainder}": info(start_wall_ms=START_MS + 5 * DAY_MS)})
-    run("baseline", "rename", "t.py::test_old", "t.py::test_new")
-    run("baseline", "accept", "last", "--yes", *options)
+    rename, accept = ("rename", "t.py::test_old", "t.py::test_new"), ("accept", "last", "--yes", *options)
+    for words in (rename, accept) if is_renamed_first else (accept, rename):
+        run("baseline", *words)
     former_runs = GateHistory(storage, storage.parent, "").former_runs(f"t.py::test_new{remainder}", info())
     assert [former["run"][:4] for former in former_runs.numbers] == ["0005"]
+    assert "was accepted as the new baseline" in former_runs.remark
 
 
 @pytest.mark.parametrize("words", [("baseline", "drop", "1"), ("baseline", "export", "runs.zip", "1")])

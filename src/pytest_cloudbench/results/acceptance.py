@@ -7,7 +7,7 @@ because they do not end in ``.json``.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -122,6 +122,19 @@ def read_acceptances(storage: Path) -> list[Accepted]:
         except (ValueError, TypeError, LookupError, OverflowError):
             continue
     return sorted(decisions, key=lambda decision: decision.time_ms)
+
+
+def explain_superseded(acceptances: Sequence[Accepted], tests: Collection[str], time_ms: int) -> str:
+    """Return why a run is no baseline if the user accepted a later one as the new baseline. Empty otherwise.
+
+    Args:
+        acceptances: all acceptances, the latest run last.
+        tests: all full names that the test has had.
+        time_ms: when the run started, Unix epoch.
+    """
+    newer = [acceptance for acceptance in acceptances if acceptance.time_ms > time_ms]
+    runs = [acceptance.run for acceptance in newer if any(map(acceptance.covers, tests))]
+    return f"was before {runs[-1]}, which was accepted as the new baseline" if runs else ""
 
 
 def _read_decisions(storage: Path) -> Iterator[Mapping[str, Any]]:

@@ -35,7 +35,7 @@ from pytest_cloudbench.judge.baseline import (
 from pytest_cloudbench.judge.metrics import METRICS, is_answer, is_higher_better, number_key
 from pytest_cloudbench.model import ResultsError, UsageError
 from pytest_cloudbench.results import parquet, stored
-from pytest_cloudbench.results.acceptance import Accepted, read_acceptances
+from pytest_cloudbench.results.acceptance import Accepted, explain_superseded, read_acceptances
 from pytest_cloudbench.results.cells import (
     combine_outcomes,
     decode_conditions,
@@ -404,9 +404,9 @@ class Index:
 
     def _explain_superseded(self, row: int) -> str:
         """Return the reason if a run is too old because the user accepted a later one as the new baseline."""
-        time_ms = self._column("time_ms")[row]
-        newer = [acceptance for acceptance in self._acceptances_of(row) if acceptance.time_ms > time_ms]
-        return f"was before {newer[-1].run}, which was accepted as the new baseline" if newer else ""
+        return explain_superseded(
+            self._acceptances_of(row), [self._column("fullname")[row]], self._column("time_ms")[row]
+        )
 
     def _acceptances_of(self, row: int) -> list[Accepted]:
         """Return the acceptances that are about an entry's test, the latest run last."""

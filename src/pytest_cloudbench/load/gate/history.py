@@ -20,7 +20,12 @@ from typing import Any
 from pytest_cloudbench.judge.baseline import FOLLOWED, describe_differences, explain_no_baseline
 from pytest_cloudbench.judge.watched import Numbers, needed_numbers
 from pytest_cloudbench.model import ResultsError
-from pytest_cloudbench.results.acceptance import former_names, names_before
+from pytest_cloudbench.results.acceptance import (
+    explain_superseded,
+    former_names,
+    names_before,
+    read_acceptances,
+)
 from pytest_cloudbench.results.commits import Commits
 from pytest_cloudbench.results.entry_names import split_name
 from pytest_cloudbench.results.index import Index
@@ -60,6 +65,7 @@ class GateHistory:
     def __init__(self, storage: Path, root: Path, branch: str) -> None:
         self._storage, self._index = storage, Index.open(storage)
         self._names, self._root = former_names(storage), root
+        self._acceptances = read_acceptances(storage)
         self.commits = Commits(root, branch)
         self._yet_to_come: dict[str, int] = {}  # runs that began later than now, with their times
         self._others: dict[Path, Index] = {}  # opened storages of surrounding projects
@@ -72,7 +78,8 @@ class GateHistory:
     def former_runs(self, fullname: str, info: Mapping[str, Any]) -> FormerRuns:
         """Return the stored runs with which an entry can be compared."""
         runs: list[tuple[Point, Numbers]] = []
-        for name in (fullname, *names_before(self._names, fullname)):
+        names = (fullname, *names_before(self._names, fullname))
+        for name in names:
             points, numbers = self._index.series(name, "ops"), self._index.numbers(name, sorted(needed_numbers()))
             runs += zip(points, numbers, strict=True)
         runs.sort(key=lambda run: run[0].time_ms)
@@ -83,7 +90,9 @@ class GateHistory:
         for point, run_numbers in without_copies(runs):
             if point.time_ms > now_ms + _CLOCKS_DIFFER_MS:
                 self._yet_to_come[point.name] = point.time_ms
-            if reason := self._reason_against(point, info):
+            reason = self._reason_against(point, info)
+            # An acceptance names the test as it was called then, and begins the baseline of all its names.
+            if reason := reason or explain_superseded(self._acceptances, names, point.time_ms):
                 reasons.append(reason)
                 continue
             usable.append(point.numbers_for_gate(run_numbers))

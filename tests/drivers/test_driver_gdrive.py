@@ -37,6 +37,7 @@ from pytest_cloudbench.providers import login
 from pytest_cloudbench.workload.payload import RandomContent
 from tests.drivers.faults.server import Answer, FaultServer, fault_server
 from tests.drivers.tls_front import folder_of_authorities
+from tests.limits import HANG_S
 
 SMALL = RandomContent("small", 5 * KIB)
 APP = {"refresh_token": "1//refresh-me", "client_id": "app", "client_secret": "hidden-too"}
@@ -151,7 +152,7 @@ def test_each_verb_sends_its_declared_number_of_requests(emulator: EmulatorServi
 
 
 def test_folders_are_looked_up_once(emulator: EmulatorService, driver: Any, connect: Connect) -> None:
-    assert count_requests(driver, lambda: driver.put("/a/b/c/file", SMALL)) == 3 * 2 + 2
+    assert count_requests(driver, lambda: driver.put("/a/b/c/file", SMALL)) == 3 * 3 + 2, "search, create, search again"
     assert count_requests(driver, lambda: driver.put("/a/b/c/file", SMALL)) == 2
     other = connect(emulator.endpoint)
     assert count_requests(other, lambda: other.stat("/a/b/c/file")) == 4
@@ -211,6 +212,75 @@ def test_newest_of_two_files_with_one_name_is_used(driver: Any) -> None:
     driver.move("/f/a", "/g/a")
     assert sorted(entry.size_bytes for entry in driver.list("/g")) == [1, 2]
     assert driver.stat("/g/a").size_bytes == 1, "the one that was changed last"
+
+
+def make_folder(driver: Any, name: str) -> str:
+    """Make a folder as another program does, which does not look whether there is one."""
+    return str(driver._send(driver._files.create(body={"name": name, "mimeType": FOLDER}))["id"])
+
+
+def ids_at(driver: Any, name: str) -> set[str]:
+    return {str(file["id"]) for file in driver._search_files("root", name)}
+
+
+def test_oldest_of_two_folders_with_one_name_is_used(emulator: EmulatorService, driver: Any, connect: Connect) -> None:
+    oldest, other = make_folder(driver, "d"), make_folder(driver, "d")
+    driver._send(driver._files.create(body={"name": "foreign", "parents": [other]}))  # this one was changed last
+    fresh = connect(emulator.endpoint)
+    fresh.put("/d/a", SMALL)
+    assert [entry.path for entry in fresh.list("/d")] == ["/d/a"]
+    assert fresh.stat("/d").is_folder
+    fresh.move("/d", "/moved")
+    assert ids_at(fresh, "moved") == {oldest}
+    assert [entry.path for entry in fresh.list("/moved")] == ["/moved/a"]
+    fresh.move("/moved", "/d")
+    fresh.delete("/d")
+    assert failure(lambda: fresh.stat("/d/a")).kind is K.NOT_FOUND
+    assert ids_at(fresh, "d") == {other}, "nothing else is removed"
+
+
+def test_folder_that_was_moved_onto_a_remembered_one_is_used(driver: Any) -> None:
+    driver.put("/old/x", SMALL)
+    driver.put("/d/a", SMALL)
+    driver.move("/old", "/d")
+    driver.put("/d/b", SMALL)
+    assert sorted(entry.path for entry in driver.list("/d")) == ["/d/b", "/d/x"]
+
+
+def test_folder_is_found_beside_a_file_of_its_name(emulator: EmulatorService, driver: Any) -> None:
+    make_folder(driver, "d")
+    driver._send(driver._files.create(body={"name": "d"}))
+    driver.put("/d/a", SMALL)
+    assert [entry.path for entry in driver.list("/d")] == ["/d/a"]
+
+
+class InStep:
+    """Stands in for a driver's function that sends: both drivers search, then both create, then they go on alone."""
+
+    def __init__(self, driver: Any, barrier: threading.Barrier) -> None:
+        self._send, self._barrier, self._sent = driver._send, barrier, 0
+
+    def __call__(self, request: Any) -> Any:
+        answer = self._send(request)
+        self._sent += 1
+        if self._sent <= 2:
+            self._barrier.wait()
+        return answer
+
+
+def test_two_drivers_that_make_a_folder_at_once_use_one(
+    emulator: EmulatorService, driver: Any, connect: Connect
+) -> None:
+    barrier = threading.Barrier(2, timeout=HANG_S)
+    both = [driver, connect(emulator.endpoint)]
+    for each in both:
+        each._send = InStep(each, barrier)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda each: each.put(f"/new/{both.index(each)}", SMALL), both))
+    assert routes(emulator)["files.create"] == 2
+    reader = connect(emulator.endpoint)
+    assert len(ids_at(reader, "new")) == 1
+    assert sorted(entry.path for entry in reader.list("/new")) == ["/new/0", "/new/1"]
 
 
 def test_names_with_a_slash_are_shown_without_one(emulator: EmulatorService, driver: Any) -> None:

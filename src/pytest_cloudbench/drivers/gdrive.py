@@ -1,30 +1,40 @@
 """Driver for Google Drive with Google's own API client.
 
 What may live here: everything that is specific to Google Drive as a client, in this order: imports, capabilities, error
-table, connect, paths, required verbs, optional verbs. What carries the requests is in ``_gdrive_http``.
+table, connect, required verbs, optional verbs. What carries the requests is in ``_gdrive_http``, and the way from paths
+to ids in ``_gdrive_paths``.
 
 Google Drive has no paths: a file has an id, a name that others may have too, and the id of its folder. The driver turns
 a path into ids by searching, one request for each part of it:
 
 - The ids of folders are remembered, as an application remembers the folder it writes to; ``prepare`` looks them up
-before anything is measured. A remembered folder that is gone is looked up again.
+  before anything is measured. A remembered folder that is gone is looked up again.
 - Ids of files are never remembered. A put therefore takes a search and an upload, and a get a search and a download.
-- If several files have the same name, the driver takes the one changed last; of several folders, the oldest. Nothing
-  stops two writers that put a new file of the same name at the same time from making two.
+- If several files have the same name, the driver takes the one changed last; of several folders, the oldest. A driver
+  that has made a folder looks whether another was faster, and then takes that one. Nothing stops two writers that put a
+  new file of the same name at the same time from making two.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from threading import RLock
-from typing import Any, ClassVar, NoReturn, TypeVar
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from pytest_cloudbench.drivers._gdrive_http import SCOPES, Misled, Refused, Transport, new_token
-from pytest_cloudbench.drivers._gdrive_trash import FindsInDriveTrash, escape_name
+from pytest_cloudbench.drivers._gdrive_paths import (
+    FILE_FIELDS,
+    FOLDER_TYPE,
+    FindsDriveFiles,
+    file_id_in,
+    name_in_path,
+    raise_error,
+    split_path,
+)
+from pytest_cloudbench.drivers._gdrive_trash import FindsInDriveTrash
 from pytest_cloudbench.drivers.base import (
     CredentialSet,
     OAuthLogin,
@@ -79,16 +89,12 @@ _CAPABILITIES = Capabilities(
     via="google-api-python-client on httplib2; retries and redirects off, downloads read from its connection",
 )  # fmt: skip
 
-_FOLDER = "application/vnd.google-apps.folder"
 _MIME = "application/octet-stream"
-_FIELDS = "id,name,mimeType,size,md5Checksum,headRevisionId"
-_SEARCH_FIELDS = f"files({_FIELDS},createdTime,modifiedTime,webViewLink)"
 _HOST = "https://www.googleapis.com/"
 _TOKEN_URL = "https://oauth2.googleapis.com/token"  # an address
 # The provider requires a multiple of 256 KiB; a small one keeps memory use low.
 _PIECE_BYTES = 8 * MIB
 _PAGE_ENTRIES = 1000
-_FULLWIDTH_SLASH = "\N{FULLWIDTH SOLIDUS}"
 
 # --- error table ----------------------------------------------------------------------------------
 
@@ -148,10 +154,8 @@ def _meaning_of(status: int, content: bytes, headers: Mapping[str, str]) -> Mean
 
 # --- connect --------------------------------------------------------------------------------------
 
-_Result = TypeVar("_Result")
 
-
-class GoogleDriveDriver(FindsInDriveTrash):
+class GoogleDriveDriver(FindsDriveFiles, FindsInDriveTrash):
     """One API object for all threads, and one httplib2 client for each, since those are not safe to share."""
 
     imports = ("googleapiclient.discovery", "googleapiclient.http", "google.oauth2.credentials", "httplib2")
@@ -194,8 +198,7 @@ class GoogleDriveDriver(FindsInDriveTrash):
         self._auth: Any = import_module("google.auth.exceptions").GoogleAuthError
         library, client = import_module("httplib2"), import_module("http.client")
         self._failed: tuple[type[Exception], ...] = (OSError, library.HttpLib2Error, client.HTTPException)
-        self._folders: dict[str, str] = {"": root_id}
-        self._folders_lock = RLock()
+        self._folders[""] = root_id
         self.multipart_bytes = _RESUMABLE_BYTES
         self.part_bytes = _PIECE_BYTES
         self.page_entries = _PAGE_ENTRIES
@@ -244,85 +247,13 @@ class GoogleDriveDriver(FindsInDriveTrash):
         """Send one of the library's requests, once."""
         return request.execute(http=self._transport.http, num_retries=0)
 
-    # --- paths ------------------------------------------------------------------------------------
-
     def prepare(self, folder: str) -> None:
         """Look up the ids of a folder and of those above it, and open this thread's connection."""
         with self._cloud_errors("prepare", folder):
-            self._folder_id("prepare", folder, _split_path("prepare", folder))
-
-    def _search_files(self, folder_id: str, name: str) -> Sequence[dict[str, Any]]:
-        """Return the files of a name in a folder, the one changed last first."""
-        query = f"'{folder_id}' in parents and name = '{escape_name(name)}' and trashed = false"
-        answer = self._send(
-            self._files.list(q=query, fields=_SEARCH_FIELDS, supportsAllDrives=True, includeItemsFromAllDrives=True)
-        )
-        files = [file for file in answer["files"] if file["name"] == name]  # the search ignores case
-        return sorted(files, key=lambda file: str(file.get("modifiedTime", "")), reverse=True)
-
-    def _folder_id(self, verb: str, path: str, names: Sequence[str], *, makes: bool = False) -> str:
-        """Return the id of a folder, from memory as far as it goes. Creates what is missing if ``makes``."""
-        folder = "/".join(names)
-        if (folder_id := self._folders.get(folder)) is not None:
-            return folder_id
-        with self._folders_lock:  # two threads would make the same folder twice
-            parent_id = self._folder_id(verb, path, names[:-1], makes=makes)
-            if folder not in self._folders:
-                self._folders[folder] = self._look_up_folder(verb, path, parent_id, names[-1], makes=makes)
-            return self._folders[folder]
-
-    def _look_up_folder(self, verb: str, path: str, parent_id: str, name: str, *, makes: bool) -> str:
-        files = self._search_files(parent_id, name)
-        folders = [file for file in files if file["mimeType"] == _FOLDER]
-        if folders:
-            return str(min(folders, key=lambda folder: (folder["createdTime"], folder["id"]))["id"])
-        if files and makes:
-            _raise_error(ErrorKind.CONFLICT, verb, path, f"{name!r} is a file")
-        if not makes:
-            _raise_error(ErrorKind.NOT_FOUND, verb, path, f"there is no folder {name!r}")
-        body = {"name": name, "mimeType": _FOLDER, "parents": [parent_id]}
-        folder = self._send(self._files.create(body=body, fields="id", supportsAllDrives=True))
-        return str(folder["id"])
-
-    def _forget_folder(self, names: Sequence[str]) -> None:
-        """Forget a folder and all below it."""
-        prefix = "/".join(names) + "/"
-        with self._folders_lock:
-            for folder in [other for other in self._folders if other and f"{other}/".startswith(prefix)]:
-                del self._folders[folder]
-
-    def _act_in_folder(
-        self, verb: str, path: str, action: Callable[[str, str], _Result], *, makes: bool = False
-    ) -> _Result:
-        """Call ``action`` with the id of the folder above a path, and with the path's last name.
-
-        If a remembered folder turns out to be gone, it is looked up again: an old id says nothing about the path.
-        """
-        names = _split_path(verb, path)
-        if not names:
-            _raise_error(ErrorKind.INVALID, verb, path, "the root is not a file")
-        was_known = len(names) > 1 and "/".join(names[:-1]) in self._folders
-        folder_id = self._folder_id(verb, path, names[:-1], makes=makes)
-        try:
-            return action(folder_id, names[-1])
-        except self._refusal as error:
-            if not was_known or error.resp.status != 404:
-                raise
-            for depth in range(1, len(names)):
-                self._forget_folder(names[:depth])
-        return action(self._folder_id(verb, path, names[:-1], makes=makes), names[-1])
-
-    def _find_file(self, verb: str, path: str) -> dict[str, Any]:
-        """Return the file or folder that a path means now."""
-
-        def search(folder_id: str, name: str) -> dict[str, Any]:
-            files = self._search_files(folder_id, name)
-            return files[0] if files else _raise_error(ErrorKind.NOT_FOUND, verb, path, "there is no file of this name")
-
-        return self._act_in_folder(verb, path, search)
+            self._folder_id("prepare", folder, split_path("prepare", folder))
 
     def _entry_of_file(self, path: str, file: Mapping[str, Any]) -> Entry:
-        if file["mimeType"] == _FOLDER:
+        if file["mimeType"] == FOLDER_TYPE:
             return Entry(path, is_folder=True)
         size_bytes = int(file.get("size", 0))
         return Entry(path, size_bytes, digest=file.get("md5Checksum"), revision=file.get("headRevisionId"))
@@ -334,10 +265,10 @@ class GoogleDriveDriver(FindsInDriveTrash):
 
         def write(folder_id: str, name: str) -> dict[str, Any]:
             files = self._search_files(folder_id, name)
-            if files and files[0]["mimeType"] == _FOLDER:
-                _raise_error(ErrorKind.CONFLICT, "put", path, "it is a folder")
+            if files and files[0]["mimeType"] == FOLDER_TYPE:
+                raise_error(ErrorKind.CONFLICT, "put", path, "it is a folder")
             media = self._media_upload(content)
-            common = {"media_body": media, "fields": _FIELDS, "supportsAllDrives": True}
+            common = {"media_body": media, "fields": FILE_FIELDS, "supportsAllDrives": True}
             if files:
                 request = self._files.update(fileId=files[0]["id"], **common)
             else:
@@ -392,14 +323,14 @@ class GoogleDriveDriver(FindsInDriveTrash):
         with self._cloud_errors("stat", path):
             return (
                 self._entry_of_file(path, self._find_file("stat", path))
-                if _split_path("stat", path)
+                if split_path("stat", path)
                 else Entry("/", is_folder=True)
             )
 
     def list(self, folder: str) -> Iterator[Entry]:
         """Yield everything below ``folder``, one search for each folder and page."""
         with self._cloud_errors("list", folder):
-            names = _split_path("list", folder)
+            names = split_path("list", folder)
             top = ("/" + "/".join(names) if names else "", self._existing_folder_id(folder, names))
         yield from walk(top, lambda parent: self._list_children(folder, *parent))
 
@@ -409,14 +340,14 @@ class GoogleDriveDriver(FindsInDriveTrash):
             with self._cloud_errors("list", folder):
                 page = self._send(
                     self._files.list(
-                        q=f"'{folder_id}' in parents and trashed = false", fields=f"nextPageToken,files({_FIELDS})",
+                        q=f"'{folder_id}' in parents and trashed = false", fields=f"nextPageToken,files({FILE_FIELDS})",
                         pageSize=self.page_entries, pageToken=token, supportsAllDrives=True,
                         includeItemsFromAllDrives=True,
                     )
                 )  # fmt: skip
                 token = page.get("nextPageToken")
                 entries = [
-                    (self._entry_of_file(f"{path}/{_name_in_path(file['name'])}", file), file["id"])
+                    (self._entry_of_file(f"{path}/{name_in_path(file['name'])}", file), file["id"])
                     for file in page["files"]
                 ]
             for entry, item_id in entries:
@@ -429,15 +360,15 @@ class GoogleDriveDriver(FindsInDriveTrash):
         if not names:
             return self._folders[""]
         file = self._find_file("list", folder)
-        if file["mimeType"] != _FOLDER:
-            _raise_error(ErrorKind.CONFLICT, "list", folder, "it is a file")
+        if file["mimeType"] != FOLDER_TYPE:
+            raise_error(ErrorKind.CONFLICT, "list", folder, "it is a file")
         return str(file["id"])
 
     def delete(self, path: str) -> None:
         """Remove a file, or a folder with all its contents, past the trash."""
         with self._cloud_errors("delete", path):
             file = self._find_file("delete", path)
-            self._forget_folder(_split_path("delete", path))
+            self._forget_folder(split_path("delete", path))
             self._send(self._files.delete(fileId=file["id"], supportsAllDrives=True))
 
     def mkdir(self, path: str) -> None:
@@ -445,7 +376,7 @@ class GoogleDriveDriver(FindsInDriveTrash):
         with self._cloud_errors("mkdir", path):
 
             def make(folder_id: str, name: str) -> None:
-                names = _split_path("mkdir", path)
+                names = split_path("mkdir", path)
                 with self._folders_lock:
                     self._folders["/".join(names)] = self._look_up_folder("mkdir", path, folder_id, name, makes=True)
 
@@ -464,15 +395,15 @@ class GoogleDriveDriver(FindsInDriveTrash):
     def revoke(self, url: str) -> None:
         """Undo ``share``: the file is private again."""
         with self._cloud_errors("revoke", url):
-            file_id = _file_id_in(url)
+            file_id = file_id_in(url)
             if not file_id:
-                _raise_error(ErrorKind.INVALID, "revoke", url, "not the address of a file")
+                raise_error(ErrorKind.INVALID, "revoke", url, "not the address of a file")
             self._send(self._permissions.delete(fileId=file_id, permissionId="anyoneWithLink", supportsAllDrives=True))
 
     @staticmethod
     def open_link(url: str, stranger: Stranger) -> bytes:
         """Return what a link gives to a person without an account."""
-        return stranger.read(f"https://drive.google.com/uc?export=download&id={_file_id_in(url)}")
+        return stranger.read(f"https://drive.google.com/uc?export=download&id={file_id_in(url)}")
 
     # --- members ---
 
@@ -533,7 +464,7 @@ class GoogleDriveDriver(FindsInDriveTrash):
 
             def copy_into(folder_id: str, name: str) -> dict[str, Any]:
                 body = {"name": name, "parents": [folder_id]}
-                request = self._files.copy(fileId=file["id"], body=body, fields=_FIELDS, supportsAllDrives=True)
+                request = self._files.copy(fileId=file["id"], body=body, fields=FILE_FIELDS, supportsAllDrives=True)
                 return dict(self._send(request))
 
             return self._entry_of_file(target, self._act_in_folder("copy", target, copy_into, makes=True))
@@ -542,54 +473,28 @@ class GoogleDriveDriver(FindsInDriveTrash):
         """Rename a file or folder. One that already has the target's name stays, too."""
         with self._cloud_errors("move", source):
             file = self._find_file("move", source)
-            old_parent_id = self._folder_id("move", source, _split_path("move", source)[:-1])
+            old_parent_id = self._folder_id("move", source, split_path("move", source)[:-1])
 
             def move_into(folder_id: str, name: str) -> dict[str, Any]:
                 parents = (
                     {"addParents": folder_id, "removeParents": old_parent_id} if folder_id != old_parent_id else {}
                 )
                 request = self._files.update(
-                    fileId=file["id"], body={"name": name}, fields=_FIELDS, supportsAllDrives=True, **parents
+                    fileId=file["id"], body={"name": name}, fields=FILE_FIELDS, supportsAllDrives=True, **parents
                 )
                 return dict(self._send(request))
 
-            self._forget_folder(_split_path("move", source))
-            return self._entry_of_file(target, self._act_in_folder("move", target, move_into, makes=True))
+            try:
+                return self._entry_of_file(target, self._act_in_folder("move", target, move_into, makes=True))
+            finally:
+                for path in (source, target):
+                    self._forget_folder(split_path("move", path))
 
     def space(self) -> tuple[int, int]:
         """Return the bytes used, and the bytes that the account may hold, 2^63 - 1 if they are unlimited."""
         with self._cloud_errors("space", "/"):
             quota = self._send(self._about.get(fields="storageQuota"))["storageQuota"]
             return int(quota["usage"]), int(quota.get("limit", 2**63 - 1))
-
-
-def _raise_error(kind: ErrorKind, verb: str, path: str, detail: str) -> NoReturn:
-    """Raise CloudError for what a successful search shows, with a cause that says the same."""
-    raise CloudError(kind, verb, path, detail=detail) from LookupError(detail)
-
-
-def _split_path(verb: str, path: str) -> Sequence[str]:
-    """Return the parts of a path. Raises CloudError if it is not a path."""
-    names = path.split("/")[1:] if path.startswith("/") else [""]
-    if path == "/":
-        return []
-    if any(name in ("", ".", "..") or "\0" in name for name in names):
-        _raise_error(ErrorKind.INVALID, verb, path, "no absolute path without empty parts, '.' and '..'")
-    return names
-
-
-def _name_in_path(name: str) -> str:
-    """Return a name as a part of a path: on Google Drive it may hold a slash."""
-    return name.replace("/", _FULLWIDTH_SLASH)
-
-
-def _file_id_in(url: str) -> str:
-    """Return the id in the address of a file or folder."""
-    parts = urlsplit(url).path.split("/")
-    for mark in ("d", "folders"):
-        if mark in parts[:-1]:
-            return parts[parts.index(mark) + 1]
-    return ""
 
 
 def _api_description() -> dict[str, Any]:

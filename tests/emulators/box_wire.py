@@ -110,7 +110,9 @@ class BoxWire:
         if token == "":
             del request_headers["Authorization"]
         full_path = (
-            path if path.startswith(("/api", "/d/", "/oauth2", "/s/", "/shared/", "/subscribe")) else f"/2.0{path}"
+            path
+            if path.startswith(("/api", "/d/", "/oauth2", "/s/", "/v/", "/shared/", "/subscribe"))
+            else f"/2.0{path}"
         )
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
         self._connection.request(method, full_path, data, request_headers)

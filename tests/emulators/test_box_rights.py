@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import pytest
 
@@ -188,7 +188,7 @@ def test_unsupported_functions_are_refused_in_one_line(box: BoxWire, method: str
     assert (reply.status, reply.value["message"]) == (400, f"This emulator does not offer {what}.")
 
 
-# --- members ---
+# --- members and links ---
 
 
 @pytest.fixture
@@ -243,3 +243,64 @@ def test_a_member_reaches_nothing_else_and_nothing_after_its_removal(box: BoxWir
     assert other("GET", f"/files/{deep}/content").status == 404
     assert box("GET", f"/files/{deep}").status == 200
     assert box("GET", f"/files/{deep}", token="wrong").status == 401
+
+
+def share(box: BoxWire, item: str, **terms: object) -> Any:
+    """Make or change the link of a file or folder, whose path is given, and return it."""
+    return box("PUT", f"{item}?fields=shared_link", {"shared_link": terms}).value["shared_link"]
+
+
+def open_link(box: BoxWire, url: str, password: str = "") -> BoxReply:
+    link = f"shared_link={url}&shared_link_password={password}" if password else f"shared_link={url}"
+    return box("GET", "/shared_items", headers={"BoxApi": link})
+
+
+def test_open_link_shows_its_item_to_every_account(box: BoxWire, other: BoxWire) -> None:
+    for owner, reader in ((box, other), (other, box)):
+        for item in (f"/files/{owner.file('a.txt')['id']}", f"/folders/{owner.folder('f')['id']}"):
+            link = share(owner, item, access="open")
+            reply = open_link(reader, link["url"])
+            assert (reply.status, reply.value["id"]) == (200, item.rpartition("/")[2])
+            assert reply.value["owned_by"]["login"] == owner("GET", "/users/me").value["login"]
+            share(owner, item, password="let me in")
+            assert open_link(reader, link["url"]).value["code"] == "incorrect_shared_item_password"
+            assert open_link(reader, link["url"], "let me in").status == 200
+            owner("PUT", item, {"shared_link": None})
+            assert open_link(reader, link["url"]).status == 404
+
+
+def test_link_for_collaborators_shows_its_item_to_those_with_a_role(box: BoxWire, other: BoxWire) -> None:
+    folder = box.folder("shared")["id"]
+    url = share(box, f"/files/{box.file('a.txt', parent=folder)['id']}", access="collaborators")["url"]
+    assert open_link(box, url).status == 200
+    assert open_link(other, url).status == 404
+    invite(box, other, folder, "viewer")
+    assert open_link(other, url).status == 200
+
+
+def test_link_for_a_company_shows_its_item_to_accounts_of_that_company(
+    emulator: EmulatorService, box: BoxWire, other: BoxWire
+) -> None:
+    url = share(box, f"/files/{box.file('a.txt')['id']}", access="company")["url"]
+    companies = [wire("GET", "/users/me?fields=enterprise").value["enterprise"]["id"] for wire in (box, other)]
+    assert companies[0] == companies[1]
+    assert open_link(other, url).status == 200
+    emulator.control(set={"account.type": "personal"})
+    try:
+        assert "enterprise" not in box("GET", "/users/me?fields=enterprise").value
+        assert (open_link(box, url).status, open_link(other, url).status) == (200, 404)
+    finally:
+        emulator.control(set={"account.type": "enterprise"})
+
+
+def test_link_is_found_by_its_vanity_name(box: BoxWire, other: BoxWire) -> None:
+    for wire, reader in ((box, other), (other, box)):
+        file = wire.file("a.txt")["id"]
+        link = share(wire, f"/files/{file}", vanity_name=f"a-name-of-{file}")
+        assert link["vanity_url"].endswith(f"/v/a-name-of-{file}")
+        for url in (link["url"], link["vanity_url"], link["download_url"]):
+            assert open_link(reader, url).value["id"] == file
+        page = wire("GET", urlsplit(link["vanity_url"]).path, token="")
+        assert (page.status, b"a.txt" in page.value) == (200, True)
+    assert open_link(box, "https://app.box.com/v/unknown").status == 404
+    assert box("GET", "/v/unknown", token="").status == 404

@@ -165,8 +165,9 @@ def _get_current_user(state: BoxState, call: Call) -> Answer:
         "is_external_collab_restricted": False, "is_exempt_from_device_limits": False,
         "is_exempt_from_login_verification": False, "my_tags": [], "hostname": "https://app.box.com/",
         "is_platform_access_only": False,
-        "enterprise": {"type": "enterprise", "id": "4711", "name": "Emulated Enterprise"},
     }  # fmt: skip
+    if state.enterprise is not None:
+        user["enterprise"] = state.enterprise
     return answer_json({key: user[key] for key in dict.fromkeys(("type", "id", *names)) if key in user})
 
 

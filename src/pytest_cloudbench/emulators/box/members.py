@@ -55,9 +55,13 @@ def find_inviting(state: BoxState, item: dict[str, Any]) -> BoxState:
 
 
 def _find_role(state: BoxState, path: str, address: str) -> str:
-    """Return the role that an account has on the item of a path, from the item or a folder above it. Empty if none."""
+    """Return the role that an account has on the item of a path. Empty if none."""
     match = _ITEM_IN_PATH.search(path)
-    node: Node | None = state.store.by_id(match[1]) if match is not None else None
+    return "" if match is None else find_role(state, state.store.by_id(match[1]), address)
+
+
+def find_role(state: BoxState, node: Node | None, address: str) -> str:
+    """Return the role that an account has on an item, from the item or a folder above it. Empty if none."""
     while node is not None and node.deleted_s is None:
         for collaboration in state.collaborations.values():
             if collaboration["item"]["id"] == node.id and _is_invited(collaboration, address):

@@ -128,9 +128,8 @@ class Box:
             return f"Bearer {_read_token(headers, query)}".encode() in self.state.oauth.tokens
         if path == "/subscribe":
             return parse_form(query).get("channel") == self.state.secret
-        parts = path.split("/")
-        is_link = not self.state.links.keys().isdisjoint(part.partition(".")[0] for part in parts)
-        return is_link or any(downloads.is_signed(self.state, part) for part in parts if part.count(".") == 3)
+        is_link = sharing.find_linked_node(self.state, path) is not None
+        return is_link or any(downloads.is_signed(self.state, part) for part in path.split("/") if part.count(".") == 3)
 
     def authorizes(self, query: bytes, headers: Mapping[bytes, bytes]) -> bool:
         """Return whether a request has a token of this account that has not ended."""

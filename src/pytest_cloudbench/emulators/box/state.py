@@ -171,6 +171,13 @@ class BoxState:
         self.user = describe_user(login)
         """The person whose account this is."""
 
+    @property
+    def enterprise(self) -> dict[str, str] | None:
+        """The company of the account. All accounts of the service have the same, but personal ones have none."""
+        if self.account.type == "personal":
+            return None
+        return {"type": "enterprise", "id": "4711", "name": "Emulated Enterprise"}
+
     def _node_id(self) -> str:
         if self._is_new:
             self._is_new = False

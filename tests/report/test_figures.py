@@ -205,6 +205,57 @@ def test_recovery_has_a_line_per_set_of_files(tmp_path: Path) -> None:
     assert {"reference, files 1x1MB", "reference, files 10x1MB"} <= set(texts(figure)), "set says the same as files"
 
 
+def test_provider_in_two_runs_has_two_lines(tmp_path: Path) -> None:
+    test = "suites/sync_capabilities/test_sync_capabilities.py::test_figure_3"
+    grids = {1: (1, 10, 100), 2: (1, 10)}
+    runs = [
+        store(tmp_path / f"000{run}_r.json", [
+            entry(tmp_path, test, "", params={"files": files}, client=client, syns=run * files)
+            for files in grid for client in (["a", "b"] if run == 1 else ["a"])
+        ])
+        for run, grid in grids.items()
+    ]  # fmt: skip
+    figure = only_figure(families.draw_figures(gather_runs(runs).measurements), "syns-by-files")
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for name, x, y, *_ in figure.rows:
+        if not str(name).startswith("published"):
+            lines.setdefault(str(name), []).append((x, y))
+    assert lines == {
+        "a, 0001_r.json (1)": [(1, 1.0), (10, 10.0), (100, 100.0)], "a, 0002_r.json (2)": [(1, 2.0), (10, 20.0)],
+        "b": [(1, 1.0), (10, 10.0), (100, 100.0)],
+    }  # fmt: skip
+
+
+def test_mark_belongs_to_the_line_of_its_run(tmp_path: Path) -> None:
+    test = "suites/segmentation/test_segmentation.py::test_upload"
+    runs = [
+        store(tmp_path / f"000{run}_r.json", [
+            entry(tmp_path, test, "a", params={"size_bytes": 10}, best_segments=run, segments_s={"1": [run], "2": [3]})
+        ])
+        for run in (1, 2)
+    ]  # fmt: skip
+    (figure,) = families.draw_figures(gather_runs(runs).measurements)
+    assert "a, 0001_r.json (1): best segments 1; a, 0002_r.json (2): best segments 2." in figure.description
+
+
+def test_changes_at_other_places_of_a_file_are_not_joined(tmp_path: Path) -> None:
+    test = "suites/sync_capabilities/test_sync_capabilities.py::test_figure_4"
+    entries = [
+        entry(tmp_path, test, "", params={"where": where, "size_bytes": size_bytes}, client="c", uploaded_mb=0.2)
+        for where, size_bytes in (("end", 1 << 20), ("random", 10 << 20))
+    ]
+    figure = only_figure(families.draw_figures(gather_entries(tmp_path, *entries)), "uploaded-mb-by-size-bytes")
+    assert [row[0] for row in figure.rows] == ["c, where end", "c, where random"]
+
+
+def test_size_in_words_is_the_same_as_its_number(tmp_path: Path) -> None:
+    test = "suites/updates/test_updates.py::test_table_1"
+    entries = [entry(tmp_path, test, "", params={"size": size}, client="c", changed_bytes=size_bytes, tue=2.0)
+               for size, size_bytes in (("1 B", 1), ("1 KB", 1024))]  # fmt: skip
+    figure = only_figure(families.draw_figures(gather_entries(tmp_path, *entries)), "tue-by-changed-bytes")
+    assert [row[0] for row in figure.rows if row[1] in (1, 1024)] == ["c", "c"]
+
+
 def test_connections_are_drawn_by_number_of_files(tmp_path: Path) -> None:
     test = "suites/sync_capabilities/test_sync_capabilities.py::test_figure_3"
     entries = [entry(tmp_path, test, "", params={"files": files}, client="c", syns=files + 1) for files in (1, 10, 100)]

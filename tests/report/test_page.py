@@ -404,6 +404,20 @@ def test_page_of_many_runs_is_small(tmp_path: Path) -> None:
     assert len(page.text.encode()) / (6 * 5) < 3_000_000 / (24 * 20)
 
 
+def test_rows_of_a_provider_in_two_runs_name_the_run(tmp_path: Path) -> None:
+    runs = [
+        store(tmp_path / f"000{number}_r.json", [
+            entry(tmp_path, TEST, "folder:x", params={"sensors": 10, "interval_s": 1}, loss_rate=number / 100,
+                  published={"loss_rate": 0.0, "source": "thesis"})
+        ])
+        for number in (1, 2)
+    ]  # fmt: skip
+    rows = [row for row in make_page(tmp_path, *runs).text.split("<tr>") if "folder:x" in row]
+    for number in (1, 2):
+        shown = [row for row in rows if f">folder:x, 000{number}_r.json ({number})<" in row]
+        assert [f"{number}.00 %" in row for row in shown] == [True, True], "of the values, and beside the published"
+
+
 def test_a_column_of_words_may_have_cells_that_begin_with_a_number() -> None:
     rows = [("TLS", "TLSv1.3", "1"), ("content", "17 of 17 pieces readable", "unknown"), ("links", "no order", "2.5")]
     text = html.table("answers", ("question", "how", "s"), rows, style="words")

@@ -85,6 +85,10 @@ class Chapter:
         texts += [label.replace("-", " ")] if label and label.lower() not in values else []
         return ", ".join(texts) or (measurement.label if measurement.label != measurement.kind[1] else "") or self.title
 
+    def _subject(self, measurement: Measurement) -> str:
+        """Return the provider of a row, with the run if it measured the experiment more than once."""
+        return line_name(measurement, self.groups[measurement.experiment][1])
+
     def render(self, *, folded: bool) -> Iterator[str]:
         """Yield the chapter in pieces. If it is ``folded``, the reader opens the experiments."""
         first = self.measurements[0]
@@ -123,19 +127,23 @@ class Chapter:
             rows = table_cells(members)
             head = ["experiment", "provider", *rows[0]]
             body = [
-                [self.label(measurement), measurement.subject + (" (?)" if measurement.info["doubts"] else ""), *row]
+                [
+                    self.label(measurement),
+                    self._subject(measurement) + (" (?)" if measurement.info["doubts"] else ""),
+                    *row,
+                ]
                 for measurement, row in zip(members, rows[1:], strict=True)
             ]
             yield html.table(f"{self.title}: {', '.join(rows[0])}", head, body, style="values")
         operations = [
-            [self.label(measurement), measurement.subject, *row]
+            [self.label(measurement), self._subject(measurement), *row]
             for measurement in self.one_sided for row in operation_rows(measurement.info)
         ]  # fmt: skip
         if operations:
             head = ["experiment", "provider", *OPERATION_TITLES]
             yield html.table(f"{self.title}: by kind of operation", head, operations, style="values")
         compared = [
-            [self.label(measurement), measurement.subject, *astuple(comparison)]
+            [self.label(measurement), self._subject(measurement), *astuple(comparison)]
             for measurement in self.one_sided for comparison in compare_with_published(measurement.info)
         ]  # fmt: skip
         if compared:

@@ -13,7 +13,7 @@ from typing import Any
 from pytest_cloudbench.judge.baseline import is_finite
 from pytest_cloudbench.report.figures import Figure
 from pytest_cloudbench.report.figures.quotes import QuotedValue, find_quotes
-from pytest_cloudbench.report.gathering import Measurement
+from pytest_cloudbench.report.gathering import Measurement, PageRun, line_name
 from pytest_cloudbench.report.quantities import format_bytes, format_number, format_seconds, format_short_share, unit_of
 from pytest_cloudbench.report.scales import Categories, Linear, Log, Scale
 from pytest_cloudbench.report.svg import SERIES, Canvas, Plane, text_width
@@ -139,12 +139,13 @@ def _draw_quotes(
 
 
 def _group_into_lines(row: Curve, members: Sequence[Measurement]) -> dict[str, list[_Point]]:
-    """Return points by line. There is a line for each provider and combination of the differing other parameters."""
+    """Return points by line. There is a line for each subject and combination of the differing other parameters."""
+    subjects = _name_subjects(members)
     names = dict.fromkeys(name for measurement in members for name in measurement.params)
     others = [
         name
         for name in [*names, "operation"]
-        if name not in {row.x, *_SUBJECT_KEYS} and _needs_own_lines(row, name, members)
+        if name not in {row.x, *_SUBJECT_KEYS} and _needs_own_lines(row, name, members, subjects)
     ]
     # Of parameters that always have equal values, one is enough for the names of lines.
     others = list(
@@ -154,25 +155,47 @@ def _group_into_lines(row: Curve, members: Sequence[Measurement]) -> dict[str, l
         }.values()
     )[::-1]
     lines: dict[str, list[_Point]] = {}
-    for measurement in members:
+    for measurement, subject in zip(members, subjects, strict=True):
         differing = [f"{name.replace('_', ' ')} {_parameter_value(measurement, name)}" for name in others]
         for point in _curve_points(row, measurement):
-            lines.setdefault(", ".join([measurement.subject, *differing]), []).append(point)
+            lines.setdefault(", ".join([subject, *differing]), []).append(point)
     for line in lines.values():
         if not any(isinstance(point.x, str) for point in line):
             line.sort(key=lambda point: float(point.x))
     return lines
 
 
-def _needs_own_lines(row: Curve, name: str, members: Sequence[Measurement]) -> bool:
-    """Return whether a parameter has several values at one x, so that each value needs a line of its own."""
-    values_by_point: dict[tuple[str, object], set[str]] = {}
+def _name_subjects(members: Sequence[Measurement]) -> list[str]:
+    """Return the provider of each measurement, with the run if the provider was measured alike in several runs."""
+    firsts: dict[str, dict[PageRun, Measurement]] = {}  # by subject: its first measurement in each run
+    runs_of: dict[tuple[str, str], set[PageRun]] = {}
     for measurement in members:
+        firsts.setdefault(measurement.subject, {}).setdefault(measurement.run, measurement)
+        runs_of.setdefault((measurement.subject, measurement.experiment), set()).add(measurement.run)
+    repeated = {subject for (subject, _), runs in runs_of.items() if len(runs) > 1}
+    names = {
+        (subject, run): line_name(first, [*runs.values()]) if subject in repeated else subject
+        for subject, runs in firsts.items() for run, first in runs.items()
+    }  # fmt: skip
+    return [names[measurement.subject, measurement.run] for measurement in members]
+
+
+def _needs_own_lines(row: Curve, name: str, members: Sequence[Measurement], subjects: Sequence[str]) -> bool:
+    """Return whether each value of a parameter needs a line of its own.
+
+    It does if there are several values at one x, or if they name kinds of things, such as ``end`` and ``random``, which
+    no line may join. A text with digits, such as ``100 KB``, only says what a number says.
+    """
+    values_by_point: dict[tuple[str, object], set[str]] = {}
+    kinds_by_subject: dict[str, set[str]] = {}
+    for measurement, subject in zip(members, subjects, strict=True):
+        value = _parameter_value(measurement, name)
+        is_kind = isinstance(value, str) and not any(map(str.isdigit, value))
         for point in _curve_points(row, measurement):
-            values_by_point.setdefault((measurement.subject, point.x), set()).add(
-                str(_parameter_value(measurement, name))
-            )
-    return any(len(values) > 1 for values in values_by_point.values())
+            values_by_point.setdefault((subject, point.x), set()).add(str(value))
+            if is_kind and not isinstance(point.x, str):  # a line joins numbers only
+                kinds_by_subject.setdefault(subject, set()).add(str(value))
+    return any(len(values) > 1 for values in [*values_by_point.values(), *kinds_by_subject.values()])
 
 
 def _parameter_value(measurement: Measurement, name: str) -> Any:
@@ -211,16 +234,16 @@ def _parse_size(text: object) -> int | None:
 
 
 def _marked_values(row: Curve, members: Sequence[Measurement], lines: Mapping[str, object]) -> dict[str, float]:
-    """Return the marked x of each line that has the name of a provider. Other lines have no mark."""
+    """Return the marked x of each line that has the name of a subject. Other lines have no mark."""
     marks: dict[str, float] = {}
-    for measurement in members if row.mark else ():
+    for measurement, subject in zip(members, _name_subjects(members), strict=True) if row.mark else ():
         value: Any = (
             measurement.number(row.mark)
             if row.mark in measurement.info
             else measurement.info["published"].get(row.mark)
         )
-        if is_finite(value) and measurement.subject in lines:
-            marks[measurement.subject] = float(value)
+        if is_finite(value) and subject in lines:
+            marks[subject] = float(value)
     return marks
 
 

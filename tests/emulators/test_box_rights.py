@@ -245,6 +245,42 @@ def test_a_member_reaches_nothing_else_and_nothing_after_its_removal(box: BoxWir
     assert box("GET", f"/files/{deep}", token="wrong").status == 401
 
 
+def invite_person(box: BoxWire, folder: str, **person: str) -> BoxReply:
+    invitation = {"item": {"type": "folder", "id": folder}, "accessible_by": {"type": "user", **person}}
+    return box("POST", "/collaborations", {**invitation, "role": "editor"})
+
+
+def test_collaboration_by_the_id_of_a_user_gives_that_user_its_role(box: BoxWire, other: BoxWire) -> None:
+    folder, person = box.folder("shared")["id"], other("GET", "/users/me").value
+    file = box.file("a.txt", parent=folder)["id"]
+    collaboration = invite_person(box, folder, id=person["id"]).value
+    assert collaboration["accessible_by"].items() >= {key: person[key] for key in ("id", "name", "login")}.items()
+    assert (collaboration["status"], collaboration["invite_email"]) == ("accepted", None)
+    assert other("PUT", f"/files/{file}", {"name": "b.txt"}).value["name"] == "b.txt"
+
+
+@pytest.mark.parametrize("first_by", ["id", "login"])
+@pytest.mark.parametrize("second_by", ["id", "login"])
+def test_second_collaboration_of_an_item_and_a_person_is_refused(
+    box: BoxWire, other: BoxWire, first_by: str, second_by: str
+) -> None:
+    person = other("GET", "/users/me").value
+    folder, other_folder = box.folder("shared")["id"], box.folder("other")["id"]
+    first = invite_person(box, folder, **{first_by: person[first_by]})
+    refusal = invite_person(box, folder, **{second_by: person[second_by]})
+    assert (first.status, refusal.status, refusal.value["code"]) == (201, 400, "user_already_collaborator")
+    assert box("GET", f"/folders/{folder}/collaborations").value["total_count"] == 1
+    assert invite_person(box, other_folder, **{second_by: person[second_by]}).status == 201
+    box("DELETE", f"/collaborations/{first.value['id']}")
+    assert invite_person(box, folder, **{second_by: person[second_by]}).status == 201
+
+
+def test_people_without_an_account_are_collaborators_of_an_item_once(box: BoxWire) -> None:
+    folder = box.folder("shared")["id"]
+    for person in ({"id": "7"}, {"login": "x@example.com"}, {"id": "8"}):
+        assert [invite_person(box, folder, **person).status for _ in range(2)] == [201, 400]
+
+
 def share(box: BoxWire, item: str, **terms: object) -> Any:
     """Make or change the link of a file or folder, whose path is given, and return it."""
     return box("PUT", f"{item}?fields=shared_link", {"shared_link": terms}).value["shared_link"]

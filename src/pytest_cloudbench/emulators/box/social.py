@@ -159,7 +159,8 @@ def _create_collaboration(state: BoxState, call: Call) -> Answer:
     time = timestamp(call.now_s)
     # A user with an id is in the same company and counts as having accepted. An invitation by mail stays pending.
     login, is_colleague = str(person.get("login", "")), bool(person.get("id"))
-    grantee = {"type": "user", "id": str(person.get("id")), "name": login, "login": login, "is_active": True}
+    colleague = _find_colleague(state, str(person.get("id")), login)
+    grantee = {**colleague, "is_active": True}
     collaboration = {
         "type": "collaboration", "id": state.next_id(), "created_by": inviter, "created_at": time, "modified_at": time,
         "expires_at": None, "status": "accepted" if is_colleague else "pending",
@@ -167,8 +168,25 @@ def _create_collaboration(state: BoxState, call: Call) -> Answer:
         "role": role, "acknowledged_at": time if is_colleague else None, "item": mini_item(state, node),
         "is_access_only": False, "app_item": None,
     }  # fmt: skip
+    if any(_has_same_person(other, collaboration) for other in state.collaborations.values()):
+        raise BoxError(400, "user_already_collaborator", message="User is already a collaborator")
     state.collaborations[collaboration["id"]] = collaboration
     return answer_json(_pick_fields(collaboration, call), 201)
+
+
+def _find_colleague(state: BoxState, user_id: str, login: str) -> dict[str, str]:
+    """Return the user with an id, who need not have an account of this service."""
+    accounts = (peer.user for peer in state.peers() if peer.user["id"] == user_id)
+    return next(accounts, {"type": "user", "id": user_id, "name": login, "login": login})
+
+
+def _has_same_person(first: dict[str, Any], second: dict[str, Any]) -> bool:
+    """Return whether two collaborations are with one person on one item."""
+    people = []
+    for collaboration in (first, second):
+        grantee = collaboration["accessible_by"] or {}
+        people.append(collaboration["invite_email"] or grantee.get("login") or grantee.get("id"))
+    return first["item"]["id"] == second["item"]["id"] and people[0] == people[1]
 
 
 def _find_collaboration(state: BoxState, call: Call) -> dict[str, Any]:

@@ -143,12 +143,18 @@ def test_every_test_is_reported_when_agents_die_at_any_point(
 
 
 LIMIT = """
-    import signal
+    import os, pathlib, signal
     import pytest
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    HERE = pathlib.Path(__file__).parent
+
+    def fail(*_):
+        (HERE / f"limit-{os.environ.get('PYTEST_XDIST_WORKER')}").touch()
+        pytest.fail("too long")
+
+    @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(item, nextitem):  # as pytest-timeout does by signal
-        signal.signal(signal.SIGALRM, lambda *_: pytest.fail("too long"))
+        signal.signal(signal.SIGALRM, fail)
         signal.setitimer(signal.ITIMER_REAL, 3)
         result = yield
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -174,6 +180,24 @@ def test_a_time_limit_that_raises_in_the_test_fails_that_test_alone(lab: Lab) ->
     assert run.leftovers == []
     assert "INTERNALERROR" not in run.text
     assert run.counts() == {"failed": 3, "passed": 1}, run.text
+
+
+@pytest.mark.slow
+def test_a_time_limit_spares_agents_that_wait_for_a_stock_benchmark(lab: Lab) -> None:
+    run = (
+        lab.write(LIMIT, "conftest.py")
+        .write("""
+        def test_stock(benchmark):
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            benchmark.pedantic(wait_for, ("limit-gw1",), rounds=1)
+
+        def test_it(experiment, payloads):
+            experiment.run(payloads.random(50), arrival=FixedInterval(0.01), sensors=6, ops_per_sensor=6).check()
+        """)
+        .run(*FOLDER, "-n", "2")
+    )
+    assert (run.status, run.counts()) == (0, {"passed": 2}), run.text
+    assert "INTERNALERROR" not in run.text
 
 
 STOPS = """

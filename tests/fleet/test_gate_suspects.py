@@ -12,6 +12,7 @@ from pytest_cloudbench.commands.cli import main
 from tests.runs import SPREAD, Spread
 
 from .harness import FOLDER, FinishedRun, Lab
+from .test_every_test_is_reported import LIMIT
 from .test_regression_gate import HISTORY, SETTINGS, TESTS, entry, write_history
 
 GATE = (*FOLDER, "--cloudbench-gate", "-rs")
@@ -110,10 +111,10 @@ def test_invalid_budget_is_refused_in_one_line(lab: Lab, budget: str) -> None:
     assert run.lines_with('cloudbench_gate_budget: expected a share of the session such as "50%", or seconds, found')
 
 
-def run_slow_once(lab: Lab, *spread: str) -> FinishedRun:
+def run_slow_once(lab: Lab, *spread: str, settings: str = SETTINGS, conftest: str = "") -> FinishedRun:
     """Run a session in which a test is slow at first, and not when it is measured again."""
-    (lab.folder / "pyproject.toml").write_text(SETTINGS)
-    lab.write(SLOW_STORE, "conftest.py")
+    (lab.folder / "pyproject.toml").write_text(settings)
+    lab.write(SLOW_STORE + conftest, "conftest.py")
     lab.write(SLOW_ONCE).run(*GATE, *spread)
     write_history(lab, {"test_slow": around(0.3)})
     (lab.folder / "slow").touch()
@@ -133,6 +134,15 @@ def test_a_suspect_is_cleared_by_its_first_repetition_and_its_run_is_no_baseline
     later = lab.run(*GATE, *spread)
     assert entry(later, "test_slow")["gate"]["runs"] == 12, "the outlier is not among them"
     assert entry(lab.run(*GATE, *spread), "test_slow")["gate"]["runs"] == 13, "and the run after it is"
+
+
+@pytest.mark.slow
+@SPREAD
+def test_the_wait_before_a_repetition_counts_towards_no_time_limit(lab: Lab, spread: Spread) -> None:
+    limit = LIMIT.replace("ITIMER_REAL, 3", "ITIMER_REAL, 6")
+    run = run_slow_once(lab, *spread, settings=SETTINGS.replace("apart_s = 0", "apart_s = 8"), conftest=limit)
+    assert (run.status, run.counts()) == (0, {"passed": 1}), run.text
+    assert len(entry(run, "test_slow")["gate"]["again"]) == 1
 
 
 @pytest.mark.slow

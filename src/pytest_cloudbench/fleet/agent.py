@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 _LIFE_S = 1.0
 _CLOCK_HOLDS_NS = 60_000_000_000
 """How long the offset of another host's clock is used before it is measured again."""
-_BETWEEN_TESTS = frozenset({"enter", "leave"})
+_BETWEEN_TESTS = frozenset({"enter", "leave", "entries", "ruled"})
+"""The names of messages whose answers an agent waits for outside of a test."""
 
 
 class _Channel(Protocol):

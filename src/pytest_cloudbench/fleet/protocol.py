@@ -6,6 +6,7 @@ logs a report. The failures of other agents, and the loss of agents, are merged 
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -40,7 +41,6 @@ def run_everywhere(
     run: Callable[[pytest.Item, pytest.Item | None, Agent], list[pytest.TestReport]] = run_phases,
 ) -> None:  # fmt: skip
     """Run a fleet item in step with all other agents. Each agent calls ``run``."""
-    agent.time_limits = (pytest.fail.Exception,)  # raised by pytest-timeout in a signal handler
     if _begin_item(item, nextitem, agent):
         _leave(item, run(item, _next_or_parent(item, nextitem), agent), agent)
 
@@ -65,11 +65,21 @@ def run_benchmark(item: pytest.Item, nextitem: pytest.Item | None, agent: Agent)
         _leave(item, reports, agent)
 
 
+def wait_apart(item: pytest.Item, agent: Agent) -> None:
+    """Wait before a suspect is measured again, because what disturbed its first run may be over by then.
+
+    All agents wait before the item's protocol, where no plugin's time limit for the test has begun.
+    """
+    with contextlib.suppress(FleetError), agent.sign_of_life():  # if the controller is gone, they find out at the item
+        wait_for(agent.stop, float(agent.ask("apart", item.nodeid)))
+
+
 def _begin_item(item: pytest.Item, nextitem: pytest.Item | None, agent: Agent) -> bool:
     """Wait for the other agents, and return whether to run the item now.
 
     If it is not run in this round, only the fixtures that the next item shares are kept.
     """
+    agent.time_limits = (pytest.fail.Exception,)  # raised by pytest-timeout in a signal handler
     if _enter_or_stop(item, agent):
         return False
     if agent.again is None:
@@ -78,9 +88,6 @@ def _begin_item(item: pytest.Item, nextitem: pytest.Item | None, agent: Agent) -
         return False
     if agent.again:
         item.user_properties.clear()
-        if agent.index == 0:  # what disturbed the first run may be over by then
-            with agent.sign_of_life():
-                wait_for(agent.stop, float(agent.ask("apart", item.nodeid)))
     return True
 
 

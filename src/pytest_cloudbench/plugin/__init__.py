@@ -2,7 +2,6 @@
 
 This module holds wiring only. Every pytest run imports it, also those that do not use the plugin, so everything heavier
 is imported inside the hook that needs it.
-
 """
 
 from __future__ import annotations
@@ -289,6 +288,16 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 class _ItemHooks:
     """Hooks around items, registered with the first test that uses our fixtures or a module that handles secrets."""
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True, specname="pytest_runtest_protocol")  # around all time limits
+    def wait_before_item(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_runtest_protocol."""
+        session = item.config.stash.get(_SESSION, None)
+        if session is not None and _RUN_MODE in item.stash and session.agent.gated:
+            from pytest_cloudbench.fleet import protocol
+
+            protocol.wait_apart(item, session.agent)
+        return (yield)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:

@@ -138,7 +138,7 @@ class Conductor:
                 "account": _handle_request(AccountRequest, self._open_account),
                 "agree": _handle_request(Start, self._announce_run),
                 "ruled": _handle_request(ItemEnded, self._rule_on_item),
-                "apart": lambda agent, nodeid: self.entries.gate.apart_s(nodeid) if self.entries.gate else 0.0,
+                "apart": lambda agent, nodeid: self.entries.gate.pause_s(nodeid) if self.entries.gate else 0.0,
                 "fresh": lambda agent, text: self._providers.reset(text),
                 "faults": _handle_request(
                     SwitchFaults, lambda agent, switch: self._providers.faults(switch.provider, switch.are_on)

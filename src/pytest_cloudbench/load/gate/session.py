@@ -255,11 +255,14 @@ class SessionGate:
         if before and nodeid == self._marker_item:
             self._marker_item = ""
             return None
-        if before and not (self._is_repeating and nodeid in self._held and self._may_repeat(nodeid)):
+        if before and not self._is_due_again(nodeid):
             return None
         self._rounds[nodeid] = before
-        self._item_began_s[nodeid] = time.monotonic() + self.apart_s(nodeid)
+        self._item_began_s[nodeid] = time.monotonic()
         return before
+
+    def _is_due_again(self, nodeid: str) -> bool:
+        return self._is_repeating and nodeid in self._held and self._may_repeat(nodeid)
 
     def _may_repeat(self, nodeid: str) -> bool:
         """Return whether a suspect is measured once more: it is not cleared yet, and there is time."""
@@ -270,6 +273,10 @@ class SessionGate:
         if not has_time:
             self._unmeasured.add(nodeid)
         return has_time
+
+    def pause_s(self, nodeid: str) -> float:
+        """Return the seconds for which agents wait before an item. 0 unless it is a suspect that is measured again."""
+        return self.apart_s(nodeid) if self._is_due_again(nodeid) else 0.0
 
     def apart_s(self, nodeid: str) -> float:
         """Return the seconds to wait before a suspect is measured again."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import http.client
 import json
@@ -223,13 +224,16 @@ def test_trash(wire: DriveWire) -> None:
 
 def test_space(wire: DriveWire, emulator: EmulatorService) -> None:
     emulator.control(set={"quota.bytes": 5})
-    wire.upload("a", b"1234")
+    file_id = wire.upload("a", b"1234")
     quota = wire.ok("GET", "about?fields=storageQuota")["storageQuota"]
     assert (quota["usage"], quota["limit"]) == ("4", "5")
     headers = {"X-Upload-Content-Length": "2"}
     full = wire("POST", f"{UPLOAD}?uploadType=resumable", {"name": "b"}, headers=headers)
     assert (full.status, full.reason) == (403, "storageQuotaExceeded")
     assert wire("POST", f"{UPLOAD}?uploadType=media", b"12").reason == "storageQuotaExceeded"
+    before = wire.ok("GET", f"files/{file_id}?fields=*")
+    assert wire("PATCH", f"{UPLOAD}/{file_id}?uploadType=media", b"123456").reason == "storageQuotaExceeded"
+    assert wire.ok("GET", f"files/{file_id}?fields=*") == before
     assert wire("GET", "about").reason == "required"
     assert wire.ok("GET", "about?fields=*")["kind"] == "drive#about"
 
@@ -296,6 +300,8 @@ def test_pages(wire: DriveWire) -> None:
         ("modifiedTime < '2000-01-01T00:00:00Z'", ["one"]),
         ("createdTime >= '2001-01-01'", ["a'b", "Report one", "x\\y", "folder", "one"]),
         ("visibility = 'limited' and name = 'one'", ["one"]),
+        ("name = 'one' or name = 'folder' and starred = true", ["folder"]),  # from left to right
+        ("name = 'one' or (name = 'folder' and starred = true)", ["folder", "one"]),
         ("sharedWithMe", []),
         ("sharedWithMe = true", []),
         ("'nobody' in colours", None),
@@ -330,6 +336,24 @@ def test_list_longer_than_an_address_is_sent_as_post(wire: DriveWire) -> None:
     query = urlencode({"q": " or ".join(["name = 'one'"] * 40), "fields": "files(name)"}).encode()
     headers = {"X-HTTP-Method-Override": "GET", "Content-Type": "application/x-www-form-urlencoded"}
     assert json.loads(json.dumps(wire("POST", "files", query, headers=headers).value)) == {"files": [{"name": "one"}]}
+
+
+def test_a_change_is_sent_as_post_by_clients_without_patch(wire: DriveWire) -> None:
+    file_id = wire.upload("one")
+    as_patch = {"X-HTTP-Method-Override": "PATCH"}
+    assert wire.ok("POST", f"files/{file_id}", {"name": "two"}, headers=as_patch)["name"] == "two"
+    assert wire("POST", f"files/{file_id}", {"name": "two"}).status == 404
+    assert wire("POST", f"files/{file_id}", {"name": "two"}, headers=as_patch, token="wrong").status == 401
+
+
+def test_bodies_may_be_compressed(wire: DriveWire) -> None:
+    headers = {"Content-Encoding": "gzip", "Content-Type": "application/octet-stream"}
+    assert wire.ok("POST", "files", gzip.compress(b'{"name": "a"}'), headers=headers)["name"] == "a"
+    file_id = wire.ok("POST", f"{UPLOAD}?uploadType=media", gzip.compress(b"content"), headers=headers)["id"]
+    assert wire.ok("GET", f"files/{file_id}?alt=media") == b"content"
+    for body in (b"content", gzip.compress(b"content")[:-1]):
+        assert wire("POST", f"{UPLOAD}?uploadType=media", body, headers=headers).status == 400
+        assert wire("POST", "files", body, headers=headers).status == 400
 
 
 # --- sharing, comments, shared drives ---
@@ -392,7 +416,15 @@ def test_shared_drives(wire: DriveWire) -> None:
     drive = wire.ok("POST", "drives?requestId=1", {"name": "team"})
     assert wire("POST", "drives?requestId=1", {"name": "team"}).status == 409
     assert wire("POST", "drives", {"name": "team"}).status == 400
-    file_id = wire.upload("a", parent=drive["id"])
+    file_id, own_id = wire.upload("a", parent=drive["id"]), wire.upload("own")
+    both = {"pageToken": "1", "includeItemsFromAllDrives": "true", "supportsAllDrives": "true"}
+    for query, ids in (
+        ({"pageToken": "1"}, {own_id}), ({**both, "driveId": drive["id"]}, {drive["id"], file_id}),
+        (both, {drive["id"], file_id, own_id}),
+    ):  # fmt: skip
+        changes = wire.ok("GET", "changes", query=query)["changes"]
+        assert {change[f"{change['changeType']}Id"] for change in changes} == ids
+    wire.ok("DELETE", f"files/{own_id}")
     metadata = wire.ok("GET", f"files/{file_id}?fields=driveId,parents,owners")
     assert metadata == {"driveId": drive["id"], "parents": [drive["id"]]}
     assert wire.names() == []
@@ -451,6 +483,28 @@ def test_upload_not_ready_is_hidden_from_reads(wire: DriveWire, emulator: Emulat
     assert wire("GET", f"files/{file_id}").status == 404
     assert wire.names() == []
     assert wire.ok("GET", "changes?pageToken=1")["changes"] == []
+
+
+def test_writes_see_a_file_that_is_not_ready(wire: DriveWire, emulator: EmulatorService) -> None:
+    emulator.control(set={"readiness.delay_s": 3600, "readiness.delete_delay_s": 7200})
+    fields = "fields=id,size,md5Checksum,folderColorRgb"
+    first = wire.ok("POST", f"{UPLOAD}?uploadType=media&{fields}", b"abc")
+    assert (first.keys(), first["size"]) == ({"id", "size", "md5Checksum"}, "3")
+    file_id = first["id"]
+    assert wire.ok("PATCH", f"{UPLOAD}/{file_id}?uploadType=media&{fields}", b"longer")["size"] == "6"
+    assert wire.ok("PATCH", f"files/{file_id}", {"name": "b"})["name"] == "b"
+    assert wire.ok("POST", f"files/{file_id}/copy?{fields}", {})["size"] == "6"
+    assert wire("DELETE", f"files/{file_id}").status == 204
+    assert wire("GET", f"files/{file_id}").status == 404
+    emulator.control(set={"readiness.delay_s": 0})
+
+
+def test_a_change_with_an_impossible_value_changes_nothing(wire: DriveWire) -> None:
+    file_id = wire.upload("a")
+    before = wire.ok("GET", f"files/{file_id}?fields=*")
+    for wrong in ({"modifiedTime": "yesterday"}, {"name": 3}, {"starred": "yes"}):
+        assert wire("PATCH", f"files/{file_id}", {"description": "x", **wrong}).status == 400
+        assert wire.ok("GET", f"files/{file_id}?fields=*") == before
 
 
 # --- tokens ---

@@ -216,6 +216,8 @@ def test_drive_scopes_limit_reading_and_writing(
     token = drive_token(drive, **(grant if by_assertion else {"scope": _AUTH + scope})).value["access_token"]
     assert drive("GET", f"files/{file_id}", token=token).status == 200
     assert drive("GET", "files", token=token).status == 200
+    as_get = {"X-HTTP-Method-Override": "GET", "Content-Type": "application/x-www-form-urlencoded"}
+    assert drive("POST", "files", b"q=trashed%3Dfalse", headers=as_get, token=token).status == 200
     attempts = [
         drive("GET", f"files/{file_id}?alt=media", token=token),
         drive("PATCH", f"files/{file_id}", {"name": "b"}, token=token),

@@ -119,6 +119,22 @@ def test_a_page_token_of_drive_passes_no_change_that_it_has_not_shown() -> None:
     assert list_changes(3.0, leading_token) == ([], leading_token)
 
 
+def test_followers_of_drive_learn_when_a_file_is_seen_in_the_trash() -> None:
+    skin = GoogleDrive(lagging_profile("gdrive"), SkippingClock(), 0)
+    file_id = ask(skin, 0.0, "POST", "/upload/drive/v3/files", b"x", {}, "uploadType=media")["id"]
+    token = ask(skin, LAG_S, "GET", "/drive/v3/changes/startPageToken", b"", {})["startPageToken"]
+    ask(skin, LAG_S, "PATCH", f"/drive/v3/files/{file_id}", b'{"trashed": true}', {})
+    fields = "fields=newStartPageToken,changes/file(trashed,explicitlyTrashed)"
+    is_trashed = list[bool]()
+    for at_s in (LAG_S, 2 * LAG_S, 3 * LAG_S):
+        page = ask(skin, at_s, "GET", "/drive/v3/changes", b"", {}, f"pageToken={token}&{fields}")
+        token = page["newStartPageToken"]
+        for change in page["changes"]:
+            assert change["file"]["trashed"] == change["file"]["explicitlyTrashed"]
+            is_trashed.append(change["file"]["trashed"])
+    assert is_trashed == [False, True]
+
+
 @pytest.fixture
 def replicas(emulator: EmulatorService) -> EmulatorService:
     """The shared emulator with many replicas, of which all but one are an hour ahead. Its jobs begin after a minute."""

@@ -276,13 +276,16 @@ class NodeStore:
         node.parent.detach(self.fold(node.name), node)
 
     def _fade(self, node: Node, now_s: float) -> None:
-        """Record the files that reads still see, and forget those that they no longer see."""
+        """Record the files that reads still see, and forget those that they no longer see.
+
+        Reads that have not seen a file yet never will.
+        """
         while self._fading and (first := next(iter(self._fading.values()))).until_s <= now_s:
             self._end_fading(first.file.id)
         if not self.delete_delay_s:
             return
         for entry in [node, *(node.below() if isinstance(node, Folder) else ())]:
-            if isinstance(entry, File):
+            if isinstance(entry, File) and entry.seen(now_s) is not None:
                 self._end_fading(entry.id)
                 fading = _Fading(entry, entry.parent, self.fold(entry.name), now_s + self.delete_delay_s)
                 self._fading[entry.id] = fading

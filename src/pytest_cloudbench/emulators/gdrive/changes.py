@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pytest_cloudbench.emulators.gdrive.answers import DriveError, answer_json, format_time, invalid_parameter
@@ -29,6 +30,7 @@ _THEME = {
 }
 _CHANGE: Selection = {
     "kind": None, "removed": None, "fileId": None, "time": None, "type": None, "changeType": None, "file": FILE_DEFAULT,
+    "driveId": None,
 }  # fmt: skip
 _DEFAULT: Selection = {"kind": None, "nextPageToken": None, "newStartPageToken": None, "changes": _CHANGE}
 
@@ -94,11 +96,9 @@ def list_changes(state: DriveState, call: Call) -> Answer:
     tree = read_selection(params, _DEFAULT) or {"*": None}
     change_selection = selection_within(tree, "changes")
     includes_removed = read_flag(params, "includeRemoved", True)
-    spaces = read_spaces(params)
-    file_ids = [
-        file_id for file_id in ids if (node := state.store.by_id(file_id)) is None or state.space_of(node) in spaces
-    ]
-    entries = [_describe_change(state, file_id, change_selection, now_s) for file_id in file_ids]
+    is_asked_for = _change_filter(state, params)
+    nodes = [node for file_id in ids if (node := state.store.by_id(file_id)) is not None and is_asked_for(node)]
+    entries = [_describe_change(state, node, change_selection, now_s) for node in nodes]
     envelope: dict[str, Any] = {"kind": "drive#changeList"}
     envelope["nextPageToken" if position < end else "newStartPageToken"] = str(position + _FIRST)
     answer = {name: value for name, value in envelope.items() if name in tree or "*" in tree}
@@ -107,29 +107,42 @@ def list_changes(state: DriveState, call: Call) -> Answer:
     return answer_json(answer)
 
 
+def _change_filter(state: DriveState, params: Mapping[str, str]) -> Callable[[Node], bool]:
+    """Return a filter for the files whose changes a request asks for: of My Drive, unless it names others.
+
+    Raises DriveError.
+    """
+    spaces, drive_id = read_spaces(params), params.get("driveId", "")
+    if drive_id and drive_id not in state.drives:
+        raise DriveError(404, "notFound", f"Shared drive not found: {drive_id}", "driveId")
+    has_all = read_flag(params, "includeItemsFromAllDrives") and not read_flag(params, "restrictToMyDrive")
+
+    def is_asked_for(node: Node) -> bool:
+        is_in_drive = state.drive_id_of(node) == drive_id if drive_id or not has_all else True
+        return is_in_drive and state.space_of(node) in spaces
+
+    return is_asked_for
+
+
 def _describe_change(
-    state: DriveState, file_id: str, tree: Selection | None, now_s: float
+    state: DriveState, node: Node, tree: Selection | None, now_s: float
 ) -> tuple[bool, dict[str, Any]]:
-    """Return whether the file still exists, and its entry in the list."""
-    node: Node | None = state.store.by_id(file_id)
-    is_there = (
-        node is not None
-        and (node.deleted_s is None or now_s < state.store.fading_until_s(node))
-        and not (isinstance(node, File) and node.seen(now_s) is None)
+    """Return whether the file or shared drive still exists, and its entry in the list."""
+    is_there = (node.deleted_s is None or now_s < state.store.fading_until_s(node)) and not (
+        isinstance(node, File) and node.seen(now_s) is None
     )
-    at_s = now_s
-    if node is not None:
-        at_s = node.deleted_s if node.deleted_s is not None else drive_meta(node).modified_s
+    at_s = node.deleted_s if node.deleted_s is not None else drive_meta(node).modified_s
+    kind = "drive" if state.drive_id_of(node) == node.id else "file"
     value: dict[str, Any] = {
         "kind": "drive#change",
-        "type": "file",
-        "changeType": "file",
+        "type": kind,
+        "changeType": kind,
         "time": format_time(at_s),
         "removed": not is_there,
-        "fileId": file_id,
+        f"{kind}Id": node.id,
     }
     value = pick_selected(value, tree)
     file_selection: Selection | None = None if tree is None else selection_within(tree, "file")
-    if is_there and node is not None and (file_selection is None or file_selection):
+    if is_there and kind == "file" and (file_selection is None or file_selection):
         value["file"] = describe_file(FileView(state, node, now_s), file_selection)
     return is_there, value

@@ -9,6 +9,7 @@ from pytest_cloudbench.emulators.gdrive.answers import DriveError, answer_no_con
 from pytest_cloudbench.emulators.gdrive.requests import (
     answer_list,
     answer_selected,
+    find_named_node,
     query_params,
     read_flag,
     read_json_body,
@@ -53,7 +54,7 @@ def _remove_note(note: dict[str, Any], call: Call) -> None:
 
 
 def _find_comment(state: DriveState, call: Call, *, includes_deleted: bool = False) -> dict[str, Any]:
-    node, comment_id = state.find_node(call.parameters["id"], call.now_s), call.parameters["comment"]
+    node, comment_id = find_named_node(state, call), call.parameters["comment"]
     comment = drive_meta(node).comments.get(comment_id)
     if comment is None or (comment["deleted"] and not includes_deleted):
         raise DriveError(404, "notFound", f"Comment not found: {comment_id}.", "commentId")
@@ -63,7 +64,7 @@ def _find_comment(state: DriveState, call: Call, *, includes_deleted: bool = Fal
 def list_comments(state: DriveState, call: Call) -> Answer:
     """Answer ``comments.list``, the newest first."""
     _require_fields(call)
-    notes = drive_meta(state.find_node(call.parameters["id"], call.now_s)).comments.values()
+    notes = drive_meta(find_named_node(state, call)).comments.values()
     includes_deleted = read_flag(query_params(call), "includeDeleted")
     items = [note for note in reversed(notes) if includes_deleted or not note["deleted"]]
     return answer_list(call, "comments", items, "drive#commentList", None)
@@ -72,7 +73,7 @@ def list_comments(state: DriveState, call: Call) -> Answer:
 def create_comment(state: DriveState, call: Call) -> Answer:
     """Answer ``comments.create``."""
     _require_fields(call)
-    node = state.find_node(call.parameters["id"], call.now_s)
+    node = find_named_node(state, call)
     note = _new_note(state, call, "comment") | {"replies": []}
     drive_meta(node).comments[note["id"]] = note
     return answer_selected(note, query_params(call), None)

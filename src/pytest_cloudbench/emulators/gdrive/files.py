@@ -23,6 +23,7 @@ from pytest_cloudbench.emulators.gdrive.query import Search, parse_query
 from pytest_cloudbench.emulators.gdrive.requests import (
     answer_file,
     answer_selected,
+    find_named_node,
     query_params,
     read_flag,
     read_json_body,
@@ -30,6 +31,7 @@ from pytest_cloudbench.emulators.gdrive.requests import (
     read_page_start,
     read_selection,
     read_spaces,
+    seen_s,
 )
 from pytest_cloudbench.emulators.gdrive.selection import Selection, selection_within
 from pytest_cloudbench.emulators.gdrive.state import (
@@ -110,7 +112,7 @@ def make_file(
             raise DriveError(400, "invalid", "The provided file ID is not usable.", "id")
         raise DriveError(409, "fileIdInUse", "A file already exists with the provided ID.", "id")
     if mime_type == SHORTCUT:
-        _check_shortcut(state, metadata, now_s)
+        _check_shortcut(state, metadata)
     meta = state.new_meta(mime_type, now_s)
     name = _change_metadata(meta, metadata, now_s, "Untitled")
     if "createdTime" in metadata:
@@ -138,7 +140,7 @@ def change_file(
         raise DriveError(403, "fieldNotWritable", "The resource body includes fields which are not directly writable.")
     if parent is not None and state.store.holds(node, parent):
         raise DriveError(403, "cannotAddParent", "A folder cannot be added to itself or to one below it.")
-    name = _change_metadata(meta, metadata, now_s, node.name)
+    name, was_trashed = _change_metadata(meta, metadata, now_s, node.name), meta.trashed_s is not None
     if "trashed" in metadata:
         meta.trashed_s = (meta.trashed_s or now_s) if metadata["trashed"] else None
     if parent is not None or name != node.name:
@@ -148,6 +150,8 @@ def change_file(
         meta.version += 1
     else:
         state.log_change(node, now_s)
+    if meta.trashed_s is not None and not was_trashed:
+        state.log_removal(node, now_s)
 
 
 def _check_writable(metadata: Mapping[str, Any]) -> None:
@@ -155,24 +159,32 @@ def _check_writable(metadata: Mapping[str, Any]) -> None:
         raise DriveError(403, "fieldNotWritable", "The resource body includes fields which are not directly writable.")
 
 
-def _check_shortcut(state: DriveState, metadata: Mapping[str, Any], now_s: float) -> None:
+def _check_shortcut(state: DriveState, metadata: Mapping[str, Any]) -> None:
     details = metadata.get("shortcutDetails")
     if not isinstance(details, dict) or not isinstance(details.get("targetId"), str):
         raise DriveError(400, "invalid", "A shortcut needs a target.", "shortcutDetails.targetId")
-    target = state.find_node(details["targetId"], now_s)
+    target = state.find_node(details["targetId"], inf)
     details["targetMimeType"] = drive_meta(target).mime
 
 
+def _check_metadata(metadata: Mapping[str, Any]) -> None:
+    """Raise DriveError if the metadata of a client has a value that cannot be applied."""
+    for key, kinds in {**_CLIENT_PROPERTIES, "name": (str,)}.items():
+        if metadata.get(key) not in (None, "") and not isinstance(metadata[key], kinds):
+            raise invalid_parameter(key)
+    for key in ("createdTime", "modifiedTime"):
+        if metadata.get(key):
+            parse_time(metadata[key], key)
+
+
 def _change_metadata(meta: DriveMeta, metadata: Mapping[str, Any], now_s: float, name: str) -> str:
-    """Apply the metadata of a client to ``meta``. Return the name that the client gives, or else ``name``."""
+    """Apply the metadata of a client to ``meta``, or nothing of it. Return the name that it gives, or else ``name``."""
+    _check_metadata(metadata)
     for key, value in metadata.items():
-        kinds = _CLIENT_PROPERTIES.get(key)
-        if kinds is None:
+        if key not in _CLIENT_PROPERTIES:
             continue
         if value is None:
             meta.client_properties.pop(key, None)
-        elif not isinstance(value, kinds):
-            raise invalid_parameter(key)
         elif isinstance(value, dict) and key != "shortcutDetails":
             merged = {**meta.client_properties.get(key, {}), **value}
             meta.client_properties[key] = {label: text for label, text in merged.items() if text is not None}
@@ -184,12 +196,7 @@ def _change_metadata(meta: DriveMeta, metadata: Mapping[str, Any], now_s: float,
         meta.modified_s = parse_time(metadata["modifiedTime"], "modifiedTime")
     elif not _LEAVE_TIME.issuperset(metadata):
         meta.modified_s = now_s
-    new_name = metadata.get("name")
-    if new_name is None or new_name == "":
-        return name
-    if not isinstance(new_name, str):
-        raise invalid_parameter("name")
-    return new_name
+    return metadata.get("name") or name
 
 
 def _new_parent(state: DriveState, node: Node, params: Mapping[str, str], now_s: float) -> Folder | None:
@@ -220,7 +227,7 @@ def create_file(state: DriveState, call: Call) -> Answer:
 
 def update_file(state: DriveState, call: Call) -> Answer:
     """Answer ``files.update`` without content."""
-    params, node = query_params(call), state.find_node(call.parameters["id"], call.now_s)
+    params, node = query_params(call), find_named_node(state, call)
     change_file(state, node, read_json_body(call), params, call.now_s)
     return answer_file(state, node, call, params)
 
@@ -228,8 +235,8 @@ def update_file(state: DriveState, call: Call) -> Answer:
 def copy_file(state: DriveState, call: Call) -> Answer:
     """Answer ``files.copy``, which copies the newest content of a file to another name. Folders cannot be copied."""
     params, changes, now_s = query_params(call), read_json_body(call), call.now_s
-    node = state.find_node(call.parameters["id"], now_s)
-    version = node.seen(now_s) if isinstance(node, File) else None
+    node = find_named_node(state, call)
+    version = node.seen(seen_s(call)) if isinstance(node, File) else None
     if version is None:
         raise DriveError(403, "cannotCopyFile", "This file cannot be copied by the user.")
     meta, parent = drive_meta(node), state.parent_of(node)
@@ -242,7 +249,7 @@ def copy_file(state: DriveState, call: Call) -> Answer:
 
 def delete_file(state: DriveState, call: Call) -> Answer:
     """Answer ``files.delete``, which deletes for good and bypasses the trash."""
-    state.remove_node(state.find_node(call.parameters["id"], call.now_s), call.now_s)
+    state.remove_node(find_named_node(state, call), call.now_s)
     return answer_no_content()
 
 
@@ -302,7 +309,7 @@ def export_file(state: DriveState, call: Call) -> Answer:
 
     This emulator converts nothing, and answers with the bytes from which the document was made.
     """
-    params, node = query_params(call), state.find_node(call.parameters["id"], call.now_s)
+    params, node = query_params(call), find_named_node(state, call)
     view, target_mime = FileView(state, node, call.now_s), params.get("mimeType", "")
     if not target_mime:
         raise DriveError(400, "required", "Required parameter: mimeType", "mimeType")

@@ -175,6 +175,11 @@ class FileView:
         return None if self.meta.mime.startswith(APPS) else self.version
 
     @property
+    def trashed_s(self) -> float | None:
+        """When the file itself went to the trash, or None."""
+        return self.state.trashed_s(self.node, self.now_s)
+
+    @property
     def is_shared(self) -> bool:
         """True if anybody but the owner may see the file."""
         return len(self.meta.permissions) > 1
@@ -255,9 +260,9 @@ _PROPERTIES: Mapping[str, _Property] = {
     "description": _client_property("description"),
     "starred": _client_property("starred", False),
     "trashed": lambda view: view.state.is_trashed(view.node, view.now_s),
-    "explicitlyTrashed": lambda view: view.meta.trashed_s is not None,
-    "trashedTime": lambda view: None if view.meta.trashed_s is None else format_time(view.meta.trashed_s),
-    "trashingUser": _in_shared_drive(True, lambda view: None if view.meta.trashed_s is None else view.state.user),
+    "explicitlyTrashed": lambda view: view.trashed_s is not None,
+    "trashedTime": lambda view: None if view.trashed_s is None else format_time(view.trashed_s),
+    "trashingUser": _in_shared_drive(True, lambda view: None if view.trashed_s is None else view.state.user),
     "parents": _parent_ids,
     "properties": _client_property("properties"),
     "appProperties": _client_property("appProperties"),
@@ -291,7 +296,7 @@ _PROPERTIES: Mapping[str, _Property] = {
     "permissionIds": lambda view: list(view.meta.permissions),
     "hasAugmentedPermissions": _in_shared_drive(True, lambda view: False),
     "folderColorRgb": lambda view: (
-        view.meta.client_properties.get("folderColorRgb", "#8f8f8f") if view.version is None else None
+        view.meta.client_properties.get("folderColorRgb", "#8f8f8f") if isinstance(view.node, Folder) else None
     ),
     "originalFilename": lambda view: (
         None if view.blob_version is None else view.meta.client_properties.get("originalFilename", view.node.name)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
@@ -104,7 +104,7 @@ class _QueryParser:
 
     def parse_all(self) -> Search:
         """Parse all tokens as one query."""
-        search = self._parse_or()
+        search = self._parse_terms()
         if self._position < len(self._tokens):
             raise invalid_parameter("q")
         return search
@@ -121,31 +121,21 @@ class _QueryParser:
         self._position += 1
         return self._tokens[self._position - 1][1]
 
-    def _parse_or(self) -> Search:
+    def _parse_terms(self) -> Search:
+        """Parse terms with ``and`` and ``or``, which Google's guide evaluates from left to right."""
         self._depth += 1
         if self._depth > _LARGEST_DEPTH:
             raise invalid_parameter("q")
-        parts = [self._parse_and()]
-        while self._is_next(3, "or"):
-            self._position += 1
-            parts.append(self._parse_and())
+        search = self._parse_operand()
+        while self._is_next(3, "and", "or"):
+            join = _join_all if self._take_token(3).lower() == "and" else _join_any
+            operands = [search, self._parse_operand()]
+            while self._is_next(3, "and" if join is _join_all else "or"):
+                self._position += 1
+                operands.append(self._parse_operand())
+            search = join(operands)
         self._depth -= 1
-        if len(parts) == 1:
-            return parts[0]
-        tests = [part.matches for part in parts]
-        return Search(lambda view: any(test(view) for test in tests))
-
-    def _parse_and(self) -> Search:
-        parts = [self._parse_operand()]
-        while self._is_next(3, "and"):
-            self._position += 1
-            parts.append(self._parse_operand())
-        if len(parts) == 1:
-            return parts[0]
-        tests = [part.matches for part in parts]
-        parent = next((part.parent for part in parts if part.parent is not None), None)
-        name = next((part.name for part in parts if part.name is not None), None)
-        return Search(lambda view: all(test(view) for test in tests), parent, name)
+        return search
 
     def _parse_operand(self) -> Search:
         if self._is_next(3, "not"):
@@ -158,7 +148,7 @@ class _QueryParser:
             return Search(lambda view: not test(view))
         if self._is_next(2, "("):
             self._position += 1
-            inner = self._parse_or()
+            inner = self._parse_terms()
             self._take_token(2, ")")
             return inner
         return self._parse_list_term() if self._is_next(1) else self._parse_term(self._take_token(3))
@@ -213,6 +203,18 @@ class _QueryParser:
         value = _unquote(self._take_token(1))
         self._take_token(2, "}")
         return Search(lambda view: view.pairs(name).get(key) == value)
+
+
+def _join_all(operands: Sequence[Search]) -> Search:
+    tests = [operand.matches for operand in operands]
+    parent = next((operand.parent for operand in operands if operand.parent is not None), None)
+    name = next((operand.name for operand in operands if operand.name is not None), None)
+    return Search(lambda view: all(test(view) for test in tests), parent, name)
+
+
+def _join_any(operands: Sequence[Search]) -> Search:
+    tests = [operand.matches for operand in operands]
+    return Search(lambda view: any(test(view) for test in tests))
 
 
 def _contains_search(name: str, text: str) -> Search:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Mapping
 from functools import lru_cache
+from math import inf
 from types import MappingProxyType
 from typing import Any
 
@@ -14,8 +16,10 @@ from pytest_cloudbench.emulators.gdrive.selection import Selection, parse_select
 from pytest_cloudbench.emulators.gdrive.state import APP_DATA, DriveState
 from pytest_cloudbench.emulators.http import parse_form
 from pytest_cloudbench.emulators.nodes import Node
-from pytest_cloudbench.emulators.skin import Answer, Call
+from pytest_cloudbench.emulators.skin import Answer, Call, Kind
 
+GZIP_BITS = 31
+"""The window of ``zlib`` for gzip's format."""
 _CACHED_BYTES = 512
 _SPACES = frozenset({"drive", APP_DATA, "photos"})
 
@@ -76,9 +80,33 @@ def read_selection(params: Mapping[str, str], default: Selection | None) -> Sele
     return parse_selection(text) if text else default
 
 
+def seen_s(call: Call) -> float:
+    """Return the time as of which a call sees files. Writes see at once what was written."""
+    return inf if call.route.kind is Kind.WRITE else call.now_s
+
+
+def find_named_node(state: DriveState, call: Call) -> Node:
+    """Return the node that a call's path names. Raises DriveError."""
+    return state.find_node(call.parameters["id"], seen_s(call))
+
+
 def read_json_body(call: Call) -> dict[str, Any]:
-    """Return the JSON object in the body, which is empty if there is no body. Raises DriveError."""
-    return parse_json_object(bytes(call.body))
+    """Return the JSON object in the body, which is empty if there is no body. Raises DriveError.
+
+    The body may be compressed with gzip, as Google's library for Java sends it.
+    """
+    body = bytes(call.body)
+    if is_gzip(call):
+        try:
+            body = zlib.decompress(body, GZIP_BITS)
+        except zlib.error:
+            raise DriveError(400, "parseError", "Parse Error") from None
+    return parse_json_object(body)
+
+
+def is_gzip(call: Call) -> bool:
+    """Return whether the body of a request is compressed with gzip."""
+    return call.headers.get(b"content-encoding", b"").lower() == b"gzip"
 
 
 def parse_json_object(body: bytes) -> dict[str, Any]:
@@ -101,7 +129,7 @@ def parse_json_object(body: bytes) -> dict[str, Any]:
 
 def answer_file(state: DriveState, node: Node, call: Call, params: Mapping[str, str]) -> Answer:
     """Answer with the selected properties of one file."""
-    return answer_json(describe_file(FileView(state, node, call.now_s), read_selection(params, FILE_DEFAULT)))
+    return answer_json(describe_file(FileView(state, node, seen_s(call)), read_selection(params, FILE_DEFAULT)))
 
 
 def answer_selected(value: Any, params: Mapping[str, str], default: Selection | None) -> Answer:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from pytest_cloudbench.emulators.gdrive.answers import DriveError, answer_no_content, format_time
-from pytest_cloudbench.emulators.gdrive.requests import answer_list, answer_selected, query_params, read_json_body
+from pytest_cloudbench.emulators.gdrive.requests import (
+    answer_list,
+    answer_selected,
+    find_named_node,
+    query_params,
+    read_json_body,
+    seen_s,
+)
 from pytest_cloudbench.emulators.gdrive.selection import Selection
 from pytest_cloudbench.emulators.gdrive.state import APPS, DriveState, drive_meta, is_document
 from pytest_cloudbench.emulators.nodes import File, Version
@@ -17,10 +24,10 @@ _REVISIONS: Selection = {"kind": None, "nextPageToken": None, "revisions": _REVI
 
 def _list_visible_revisions(state: DriveState, call: Call) -> tuple[File, list[tuple[str, Version]]]:
     """Return a file and its visible revisions with their ids, which are numbers for Google's own documents."""
-    node = state.find_node(call.parameters["id"], call.now_s)
+    node = find_named_node(state, call)
     if not isinstance(node, File):
         raise DriveError(403, "revisionsNotSupported", "The file does not support revisions.")
-    visible = [version for version in node.versions if version.visible_s <= call.now_s]
+    visible = [version for version in node.versions if version.visible_s <= seen_s(call)]
     if is_document(drive_meta(node).mime):
         return node, [(str(number), version) for number, version in enumerate(visible, 1)]
     return node, [(version.rev, version) for version in visible]

@@ -14,7 +14,13 @@ from pytest_cloudbench.emulators.gdrive.answers import (
 )
 from pytest_cloudbench.emulators.gdrive.files import answer_content
 from pytest_cloudbench.emulators.gdrive.metadata import FileView
-from pytest_cloudbench.emulators.gdrive.requests import answer_selected, query_params, read_flag, read_json_body
+from pytest_cloudbench.emulators.gdrive.requests import (
+    answer_selected,
+    find_named_node,
+    query_params,
+    read_flag,
+    read_json_body,
+)
 from pytest_cloudbench.emulators.gdrive.selection import Selection
 from pytest_cloudbench.emulators.gdrive.state import DriveState, drive_meta, random_digits
 from pytest_cloudbench.emulators.nodes import Node
@@ -33,7 +39,7 @@ _LIST_FIELDS: Selection = {"kind": None, "nextPageToken": None, "permissions": _
 
 
 def _find_permission(state: DriveState, call: Call) -> tuple[Node, dict[str, Any]]:
-    node = state.find_node(call.parameters["id"], call.now_s)
+    node = find_named_node(state, call)
     permission = drive_meta(node).permissions.get(call.parameters["permission"])
     if permission is None:
         message = f"Permission not found: {call.parameters['permission']}."
@@ -57,7 +63,7 @@ def _read_role(body: dict[str, Any]) -> str:
 
 def create_permission(state: DriveState, call: Call) -> Answer:
     """Answer ``permissions.create``. A user who has a permission already gets the new role."""
-    node, body = state.find_node(call.parameters["id"], call.now_s), read_json_body(call)
+    node, body = find_named_node(state, call), read_json_body(call)
     role, kind = _read_role(body), body.get("type")
     permission: dict[str, Any] = {"kind": "drive#permission", "id": "", "type": kind, "role": role}
     if kind == "anyone":
@@ -106,7 +112,7 @@ def _set_expiry(permission: dict[str, Any], body: dict[str, Any]) -> None:
 
 def list_permissions(state: DriveState, call: Call) -> Answer:
     """Answer ``permissions.list``."""
-    node = state.find_node(call.parameters["id"], call.now_s)
+    node = find_named_node(state, call)
     value = {"kind": "drive#permissionList", "permissions": list(drive_meta(node).permissions.values())}
     return answer_selected(value, query_params(call), _LIST_FIELDS)
 

@@ -99,6 +99,7 @@ class GoogleDrive:
         revoke_route = Route("oauth.revoke", Kind.FREE, lambda call: revoke_token(oauth, call))
         export = self._make_route("export", Kind.READ, files.follow_export_link)
         self._content = self._make_route("files.get media", Kind.READ, files.get_file)
+        self._override = self._make_route("override", Kind.WRITE, lambda _, call: self.unknown(call.method, call.path))
         self._session_routes = {
             "upload": self._make_route("upload.begin", Kind.META, uploads.upload_new_file),
             "upload update": self._make_route("upload.begin update", Kind.META, uploads.upload_content),
@@ -149,6 +150,8 @@ class GoogleDrive:
     def route(self, method: str, path: str, query: bytes) -> Match | None:
         """Return the route of a request. The query tells whether it reads content, and whether it begins a session."""
         match = self._routes.find(method, path)
+        if match is None and method == "POST" and self._routes.methods(path):  # a header may name another method
+            return Match(self._override, {})
         if match is None or not query:
             return match
         name = match.route.name
@@ -197,7 +200,7 @@ class GoogleDrive:
     def _make_route(self, name: str, kind: Kind, function: _Function) -> Route:
         def handler(call: Call) -> Answer:
             try:
-                if b"x-http-method-override" in call.headers and call.method == "POST":
+                if _is_overridden(call):
                     return self._handle_override(call)
                 if name in sharing.READS_BODY and (member := self._find_other(call)) is not None:
                     sharing.check_member(self.state, call, member.state.address)
@@ -211,12 +214,12 @@ class GoogleDrive:
         """Answer a request that has its method in a header and, for GET, its long query in the body."""
         method = call.headers[b"x-http-method-override"].decode("latin-1").upper()
         query = bytes(call.body) if method == "GET" else call.query
-        match = self._routes.find(method, call.path)
+        match = self.route(method, call.path, query)
         if match is None or method == "POST":
             return self.unknown(method, call.path)
-        answer = match.route.handler(
-            replace(call, method=method, query=query, parameters=match.parameters, route=match.route)
-        )
+        call = replace(call, method=method, query=query, parameters=match.parameters, route=match.route)
+        refusal = match.route.denied(call) if match.route.denied is not None else None
+        answer = refusal or match.route.handler(call)
         assert isinstance(answer, Answer)
         return answer
 
@@ -242,7 +245,12 @@ class GoogleDrive:
         return None if b"upload_id=" in call.query else self._refuse_unauthorized(call)
 
     def _refuse_unauthorized(self, call: Call) -> Answer | None:
-        """Return the refusal of a request that is not authorized, or None if it is allowed."""
+        """Return the refusal of a request that is not authorized, or None if it is allowed.
+
+        A request with its method in a header is refused once its query is known, which may be its body.
+        """
+        if _is_overridden(call):
+            return None
         header = _read_header(call.query, call.headers)
         expires_s = self.state.oauth.tokens.get(header) if header is not None else None
         if expires_s is not None and expires_s > call.now_s:
@@ -257,6 +265,11 @@ class GoogleDrive:
             reason, message = "authError", "Invalid Credentials"
         headers = [(b"www-authenticate", challenge)]
         return DriveError(401, reason, message, "Authorization", "header", headers=headers).answer()
+
+
+def _is_overridden(call: Call) -> bool:
+    """Return whether a request has its method in a header, as Google's libraries send it where they must use POST."""
+    return call.method == "POST" and b"x-http-method-override" in call.headers
 
 
 def _read_header(query: bytes, headers: Mapping[bytes, bytes]) -> bytes | None:

@@ -180,11 +180,15 @@ class DriveState:
         """Return whether a file or a folder above it is in the trash, once reads see that."""
         ancestor: Node | None = node
         while ancestor is not None:
-            trashed_s = ancestor.extra.trashed_s if isinstance(ancestor.extra, DriveMeta) else None
-            if trashed_s is not None and trashed_s + self.store.delete_delay_s <= now_s:
+            if isinstance(ancestor.extra, DriveMeta) and self.trashed_s(ancestor, now_s) is not None:
                 return True
             ancestor = ancestor.parent
         return False
+
+    def trashed_s(self, node: Node, now_s: float) -> float | None:
+        """Return when a file itself went to the trash, once reads see that, or None."""
+        trashed_s = drive_meta(node).trashed_s
+        return trashed_s if trashed_s is not None and trashed_s + self.store.delete_delay_s <= now_s else None
 
     def list_nodes(self, drive_id: str | None = "") -> Iterator[Node]:
         """Yield all files of My Drive, of a shared drive, or of all drives if ``drive_id`` is None."""
@@ -220,12 +224,17 @@ class DriveState:
         self._count += 1
         return DriveMeta(mime, now_s, now_s, self._count, permissions=dict(self._owner))
 
-    def add_version(self, node: File, blob: Blob, now_s: float) -> Version:
-        """Replace the content of a file by a new version. Raises DriveError."""
+    def require_space(self, size_bytes: int, node: Node | None) -> None:
+        """Raise DriveError if there is no space for content that is new, or takes the place of that of a file."""
+        former_bytes = node.versions[-1].blob.size_bytes if isinstance(node, File) else 0
         try:
-            return self.store.add_version(node, blob, now_s, client_s=drive_meta(node).modified_s)
+            self.store.require_space(size_bytes - former_bytes)
         except StoreError as error:
             raise store_refusal(error) from None
+
+    def add_version(self, node: File, blob: Blob, now_s: float) -> Version:
+        """Replace the content of a file by a new version. Call ``require_space`` before anything is changed."""
+        return self.store.add_version(node, blob, now_s, client_s=drive_meta(node).modified_s)
 
     def remove_node(self, node: Node, now_s: float) -> None:
         """Delete a file or folder for good, with everything below it. Raises DriveError."""
@@ -243,6 +252,11 @@ class DriveState:
         """Log a change of the metadata of a file."""
         drive_meta(node).version += 1
         self.store.log.add(node.id, now_s)
+
+    def log_removal(self, node: Node, now_s: float) -> None:
+        """Log that a file went to the trash, from when reads see that."""
+        if self.store.delete_delay_s:  # otherwise the change has been logged
+            self.store.log.add(node.id, now_s, now_s + self.store.delete_delay_s)
 
     def add_drive(self, properties: dict[str, Any], request_id: str, now_s: float) -> SharedDrive:
         """Add a shared drive."""

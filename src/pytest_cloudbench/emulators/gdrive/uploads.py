@@ -21,17 +21,26 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 from pytest_cloudbench.emulators.blob import Blob, BlobWriter, PieceWriter, hash_blob
-from pytest_cloudbench.emulators.gdrive.answers import DriveError, file_not_found, store_refusal
+from pytest_cloudbench.emulators.gdrive.answers import DriveError, file_not_found
 from pytest_cloudbench.emulators.gdrive.files import change_file, make_file
 from pytest_cloudbench.emulators.gdrive.multipart import MultipartReader
-from pytest_cloudbench.emulators.gdrive.requests import answer_file, parse_json_object, query_params, read_json_body
+from pytest_cloudbench.emulators.gdrive.requests import (
+    GZIP_BITS,
+    answer_file,
+    is_gzip,
+    parse_json_object,
+    query_params,
+    read_json_body,
+)
 from pytest_cloudbench.emulators.gdrive.state import DriveState, drive_meta, is_document
-from pytest_cloudbench.emulators.nodes import File, Node, StoreError
+from pytest_cloudbench.emulators.nodes import File, Node
 from pytest_cloudbench.emulators.skin import Answer, Call, Sink
 
 UNIT_BYTES = 256 * 1024
@@ -125,10 +134,31 @@ class _RefusedPiece:
         return self._answer
 
 
+class _Unzipped:
+    """A sink that decompresses a body, which Google's library for Java compresses with gzip, for another sink."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink, self._decompressor, self._is_broken = sink, zlib.decompressobj(GZIP_BITS), False
+
+    def feed(self, data: bytes) -> None:
+        try:
+            self._sink.feed(self._decompressor.decompress(data))
+        except zlib.error:
+            self._is_broken = True
+
+    def finish(self) -> Any:
+        if self._is_broken or not self._decompressor.eof:
+            return Answer(400, _TEXT, b"The body is not in the format of gzip.")
+        return self._sink.finish()
+
+
 def sink_factory(state: DriveState) -> Callable[[Call], Sink]:
     """Return the function that makes the sink for the body of an upload."""
 
     def sink(call: Call) -> Sink:
+        return _Unzipped(content_sink(call)) if is_gzip(call) else content_sink(call)
+
+    def content_sink(call: Call) -> Sink:
         params = query_params(call)
         if "upload_id" in params:
             return _piece_sink(state, call, params["upload_id"])
@@ -197,9 +227,11 @@ def cancel_upload(state: DriveState, call: Call) -> Answer:
 
 def _handle_upload(state: DriveState, call: Call, file_id: str | None) -> Answer:
     params = query_params(call)
+    if isinstance(call.body, Answer):
+        return call.body
     if "upload_id" in params:
         return _receive_piece(state, call, params["upload_id"])
-    node = None if file_id is None else state.find_node(file_id, call.now_s)
+    node = None if file_id is None else state.find_node(file_id, inf)  # writes see at once what was written
     kind = params.get("uploadType", "")
     if kind == "resumable":
         return _begin_session(state, call, params, node)
@@ -232,6 +264,7 @@ def _store_content(
     meta = drive_meta(node)
     if not isinstance(node, File):
         raise DriveError(403, "fileNotDownloadable", "A folder has no content.", "fileId")
+    state.require_space(blob.size_bytes, node)
     if metadata or "addParents" in params:
         change_file(state, node, metadata, params, call.now_s)
     if not metadata.get("modifiedTime"):
@@ -250,11 +283,7 @@ def _begin_session(state: DriveState, call: Call, params: Mapping[str, str], nod
     if node is None:
         parents = metadata.get("parents") or ["root"]
         state.find_folder(str(parents[0]) if isinstance(parents, list) else "", call.now_s)
-    former_bytes = node.versions[-1].blob.size_bytes if isinstance(node, File) else 0
-    try:
-        state.store.require_space((int(size) if size.isdigit() else 0) - former_bytes)
-    except StoreError as error:
-        raise store_refusal(error) from None
+    state.require_space(int(size) if size.isdigit() else 0, node)
     upload_id = state.tokens.next("AE", 62)
     mime = call.headers.get(b"x-upload-content-type", b"").decode("latin-1")
     state.sessions[upload_id] = DriveSession(metadata, params, mime, node)
@@ -266,8 +295,6 @@ def _begin_session(state: DriveState, call: Call, params: Mapping[str, str], nod
 
 def _receive_piece(state: DriveState, call: Call, upload_id: str) -> Answer:
     """Answer a piece of a session, or a question about the session."""
-    if isinstance(call.body, Answer):
-        return call.body
     session: DriveSession = state.sessions[upload_id]
     if session.stored_node is not None:
         return answer_file(state, session.stored_node, call, session.params)

@@ -70,6 +70,15 @@ def test_unknown_measured_value_is_a_dash(value: Any) -> None:
     assert "30 1 0 55.33 % - -" in show_table("thesis-2014-table-4.2", entry(loss_rate=value))
 
 
+def test_entry_without_the_number_measured_nothing() -> None:
+    whole = "suites/availability/test_availability.py::test_series"
+    run = [entry(f"{whole}[x]#PUT", None, elapsed=1.0), entry(f"{whole}[x]", None, availability=0.75)]
+    table = load_table("cloud-raid-2012-table-3")
+    assert add_measured(table, run) == len(table.rows)
+    assert {len(row.measured) for row in table.rows} == {1}
+    assert add_measured(load_table("cloud-raid-2012-table-3"), run[:1]) == 0
+
+
 def test_doubts_are_marked_and_listed() -> None:
     lines = show_table("thesis-2014-table-4.2", entry(loss_rate=0.5, doubts=["gw3 was lost"]), entry(loss_rate=0.6))
     assert "30 1 0 55.33 % 50.00 %?; 60.00 % -5.33 points; +4.67 points" in lines

@@ -158,9 +158,9 @@ def add_measured(table: Table, run: Sequence[_Entry]) -> int:
     for row in table.rows:
         figure = _describe_figure(row.entry)
         for entry in run:
-            if not _repeats_row(entry, figure):
-                continue
             info = entry["extra_info"]
+            if figure.metric not in info or not _repeats_row(entry, figure):
+                continue
             value = info.get(figure.metric)
             is_number = isinstance(value, (int, float)) and isfinite(value)
             scaled = value * figure.scale if is_number else None

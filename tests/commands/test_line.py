@@ -98,6 +98,16 @@ def test_failed_line_measurement_stores_nothing(
     assert read_stored_lines(folder) == []
 
 
+def test_line_without_downloads_is_stored_and_fails(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    meta = '[meta]\nname = "late"\napi = "dropbox"\ndescription = "shows no new file"\n'
+    (folder / "late.toml").write_text(f"{meta}[readiness]\ndelay_s = 3600\n", "utf-8")
+    assert main(["line", "--provider", "emulated:./late.toml", *FEW]) == 1
+    assert "down: unknown: " in capsys.readouterr().out
+    (line,) = read_stored_lines(folder)
+    assert line["up"]["bytes_per_s"] > 0
+    assert line["down"] is None
+
+
 @pytest.mark.parametrize(
     ("argv", "reason"),
     [

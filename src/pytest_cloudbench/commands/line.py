@@ -45,9 +45,9 @@ def measure(options: argparse.Namespace) -> int:
         for host in hosts:  # one after the other, because they may share a part of their way
             name, result = _measure_one(host, request, options)
             print_line(f"{name}: {result if isinstance(result, str) else describe_line(result)}")
-            has_failed |= isinstance(result, str) or bool(result.up is None)
+            has_failed |= isinstance(result, str) or result.up is None or result.down is None
             # A stored line without any measured value would hide an earlier one.
-            if not isinstance(result, str) and (result.up or result.round_trip_min_s is not None):
+            if not isinstance(result, str) and (result.up or result.down or result.round_trip_min_s is not None):
                 path = _store(results_folder(), host, options.provider, result)
     bounds = (
         f"bounds: {options.seconds:g} s and {options.mib} MiB in each direction, one file at a time, one host after "

@@ -169,7 +169,8 @@ def _check_shortcut(state: DriveState, metadata: Mapping[str, Any]) -> None:
 
 def _check_metadata(metadata: Mapping[str, Any]) -> None:
     """Raise DriveError if the metadata of a client has a value that cannot be applied."""
-    for key, kinds in {**_CLIENT_PROPERTIES, "name": (str,)}.items():
+    kinds_by_name: Mapping[str, tuple[type[Any], ...]] = {**_CLIENT_PROPERTIES, "name": (str,)}
+    for key, kinds in kinds_by_name.items():
         if metadata.get(key) not in (None, "") and not isinstance(metadata[key], kinds):
             raise invalid_parameter(key)
     for key in ("createdTime", "modifiedTime"):

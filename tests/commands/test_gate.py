@@ -138,6 +138,37 @@ def test_as_many_runs_are_searched_for_a_change_as_in_the_gate(
     assert max(lengths) == 60
 
 
+def store_conclusions(folder: Path, changes: dict[str, Any]) -> None:
+    """Store twelve conclusions of a sync client, with changes in the last one. Their table shows one of the times."""
+    usual = {"completion": 2.0, "start_up": 1.0, "delta": "yes", "is_delta": 1, "columns": ["delta", "completion"]}
+    for number in range(1, 13):
+        fields = usual | {"start_wall_ms": START_MS + number * DAY_MS} | (changes if number == 12 else {})
+        store(folder, number, {TEST: info(**fields)})
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"delta": "no", "is_delta": 0}, "delta: was yes in 11 runs, and is no"),
+        ({"completion": 3.0}, "completion: +50 % (+48 to +52 %) worse than 11 runs"),
+        ({"start_up": 1.5, "response_p99": 0.4, "throughput": 1e5}, ""),
+    ],
+    ids=["capability", "in the table", "not in the table"],
+)
+def test_backtest_judges_the_metrics_of_a_conclusion_that_the_gate_judges(
+    folder: Path, run: Run, changes: dict[str, Any], line: str
+) -> None:
+    store_conclusions(folder, changes)
+    *broken, summary = run("backtest")
+    assert [text.partition(f"{TEST}: ")[2] for text in broken] == ([line] if line else [])
+    assert summary.endswith(f"at most {int(bool(line))} sessions would have been red")
+
+
+def test_power_has_figures_for_the_metrics_in_the_table_of_a_conclusion(folder: Path, run: Run) -> None:
+    store_conclusions(folder, {})
+    assert [line.partition(":")[0].strip() for line in run("power")[1:]] == ["completion"]
+
+
 def store_varied_runs(folder: Path, runs: int, tests: int) -> None:
     """Store a history of changing levels, errors and two machines. Some runs fail, break the gate or have doubts."""
     source = random.Random("varied")
@@ -177,7 +208,7 @@ def judge_one_by_one(folder: Path) -> list[str]:
                     for point, former in runs[:end]
                     if point.unfit_reason in ("", *FOLLOWED) and point.fingerprint == now.fingerprint
                 ]
-                sessions.setdefault(now.run, []).extend(checks_of(test, numbers, tuple(numbers), usable, {}))
+                sessions.setdefault(now.run, []).extend(checks_of(test, numbers, now.columns, usable, {}))
     judged = suspects = red = 0
     lines = []
     for run, checks in sorted(sessions.items()):

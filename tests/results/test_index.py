@@ -118,6 +118,18 @@ def test_all_numbers_are_kept_and_nothing_else(storage: Path) -> None:
     assert missing_keys == {"versions", "seed", "notes"}
 
 
+@pytest.mark.parametrize(
+    ("stored_columns", "columns"),
+    [(["tue", "delta"], ("tue", "delta")), ([], ()), (None, ()), ("tue", ()), (["tue", 1, None], ("tue",))],
+)
+def test_metrics_in_the_table_of_a_conclusion_are_kept(
+    storage: Path, stored_columns: Any, columns: tuple[str, ...]
+) -> None:
+    store(storage, 4, {TEST: info(columns=stored_columns, start_wall_ms=START_MS * 2)})
+    for _ in range(2):  # first from the files, then from the index that was written
+        assert [point.columns for point in Index.open(storage).series(TEST, "ops")] == [(), (), (), columns]
+
+
 def test_a_comparison_of_two_sides_is_in_no_series_and_stays_one_without_the_file(storage: Path) -> None:
     """A comparison with the name of a test of one side is in no series either. Nor is a recovered block."""
     versus = {"A": "s3://old", "B": "s3://new", "pairs": 12, "differences": {}, "blocks": [{"number": 0}] * 24}
@@ -244,12 +256,12 @@ def test_a_harmed_index_is_made_again(storage: Path, harm: str) -> None:
     elif harm == "foreign":
         path.write_bytes(b"PAR1 what is this? PAR1")
     elif harm == "other schema":
-        path.write_bytes(data.replace(b"cloudbench_index\x18\x015", b"cloudbench_index\x18\x017"))
+        path.write_bytes(data.replace(b"cloudbench_index\x18\x016", b"cloudbench_index\x18\x015"))
         assert path.read_bytes() != data
     else:
         with path.open("wb") as file:
             columns = [parquet.Column(name, parquet.TEXT) for name in ("place", "run")]
-            parquet.write(file, columns, [[["x"], ["x"]]], {"cloudbench_index": "5", "files": "{}"})
+            parquet.write(file, columns, [[["x"], ["x"]]], {"cloudbench_index": "6", "files": "{}"})
     assert read_all(Index.open(storage)) == answers
 
 

@@ -89,7 +89,7 @@ def _check_last_run(test: str, runs: Sequence[_Run], margins: Margins, max_runs:
     usable = [
         run.numbers for run in before if run.point.is_comparable and run.point.fingerprint == now.point.fingerprint
     ]
-    return checks_of(test, now.numbers, tuple(now.numbers), usable, margins, runs=max_runs)
+    return checks_of(test, now.numbers, now.point.columns, usable, margins, runs=max_runs)
 
 
 def _print_power(options: argparse.Namespace) -> int:
@@ -203,7 +203,7 @@ def _check_in_turn(
     for position, (run, group) in enumerate(zip(runs, groups, strict=True)):
         if position >= FEWEST_RUNS and (run.point.is_comparable or run.point.unfit_reason == "did not pass"):
             earlier = former[group].before(earlier_counts[group])
-            yield run.point.run, checks_of(test, run.numbers, tuple(run.numbers), earlier, margins, runs=max_runs)
+            yield run.point.run, checks_of(test, run.numbers, run.point.columns, earlier, margins, runs=max_runs)
         earlier_counts[group] += run.point.is_comparable
 
 

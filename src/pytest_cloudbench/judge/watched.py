@@ -381,7 +381,8 @@ def _select_watched(
             if not watched.stands_for or _can_stand_in(name, watched, info, former)
         }  # fmt: skip
     else:
-        own = {name: _watched_in_conclusion(name, name in columns) for name in info if name in METRICS}
+        known = [name for name in METRICS if name in info or number_key(name) in info]
+        own = {name: _watched_in_conclusion(name, name in columns) for name in known}
         names = {name: watched for name, watched in own.items() if watched is not None}
     names |= {
         name: _Watched("level", is_time=METRICS[name].unit in _TIME_UNITS) for name in margins

@@ -4,14 +4,14 @@ The index follows the runs that pytest-benchmark has stored. The runs are the tr
 time, and is made again. Files that change are read again. Writers at the same time lose nothing, since each replaces
 the whole file, and what it did not see is read again.
 
-Schema 5 has a row for each entry of a run, in the order of their times. Columns: ``place`` and ``run`` (the entry's
+Schema 6 has a row for each entry of a run, in the order of their times. Columns: ``place`` and ``run`` (the entry's
 file and its run, below the storage), ``fullname``, ``name``, ``params`` (JSON), ``time_ms`` (Unix epoch), ``commit``,
 ``branch``, ``is_dirty``, ``outcome``, ``gate`` (the regression gate's answer, and a word if the run was an outlier),
 ``schema``, ``doubts`` (JSON), ``missing_agents`` (JSON), ``fingerprint`` (JSON: conditions that must be equal in runs
 that are compared), ``facts`` (JSON: provider, emulated, published, profile, location), ``run_id``, ``records`` (JSON:
 ops_file or ops_files), ``sides`` (JSON: the result of a comparison of two sides, or the block of an entry, empty for
-others), and each number at the top level of any entry's extra_info, such as ``response_p50``, and some of each host's,
-such as ``response_p50@oslo``, as a double.
+others), ``columns`` (JSON: the names that the table of a conclusion shows), and each number at the top level of any
+entry's extra_info, such as ``response_p50``, and some of each host's, such as ``response_p50@oslo``, as a double.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ from pytest_cloudbench.support import opening
 INDEX_NAME = "cloudbench-index.parquet"
 """The name of the index in a storage."""
 
-_SCHEMA = "5"
+_SCHEMA = "6"
 _TEXT_COLUMNS = (
     "place", "run", "fullname", "name", "params", "commit", "branch", "outcome", "gate", "doubts", "missing_agents",
-    "fingerprint", "facts", "run_id", "records", "sides",
+    "fingerprint", "facts", "run_id", "records", "sides", "columns",
 )  # fmt: skip
 _INTEGER_COLUMNS = ("time_ms", "is_dirty", "schema")
 _FIXED_COLUMNS = frozenset({*_TEXT_COLUMNS, *_INTEGER_COLUMNS})
@@ -291,8 +291,8 @@ class Index:
     def series(self, fullname: str, metric: str) -> list[Point]:
         """Return a metric of a test in all runs that have such an entry, the latest last."""
         values = self._numbers(number_key(metric))
-        run, time_ms, commit, branch, fingerprint = map(
-            self._column, ("run", "time_ms", "commit", "branch", "fingerprint")
+        run, time_ms, commit, branch, fingerprint, shown = map(
+            self._column, ("run", "time_ms", "commit", "branch", "fingerprint", "columns")
         )
         needs_level = is_higher_better(metric) and not is_answer(metric)
         points = []
@@ -304,7 +304,8 @@ class Index:
                 reason = unfit_reason({metric: value}, metric, needs_level)
             conditions = decode_json(fingerprint[row])
             points.append(Point(run[row], time_ms[row], commit[row], branch[row], value, conditions, reason or newer,
-                                bool(newer), self._row_faults[row], self._is_accepted(row)))  # fmt: skip
+                                bool(newer), self._row_faults[row], self._is_accepted(row),
+                                tuple(decode_json(shown[row]))))  # fmt: skip
         return points
 
     def numbers(self, fullname: str, names: Iterable[str]) -> list[dict[str, Any]]:
@@ -552,6 +553,7 @@ class Index:
             "run_id": str(info.get("run_id", "")),
             "records": encode_json({key: info[key] for key in _RECORD_KEYS if key in info}),
             "sides": encode_json(sides) if (sides := stored.read_sides(info)) else "",
+            "columns": encode_json(stored.read_columns(info)),
         }
         numbers = {
             name: float(value) for name, value in {**info, **stored.read_host_numbers(info)}.items()

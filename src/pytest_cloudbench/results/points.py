@@ -38,6 +38,7 @@ class Point:
         is_superseded: whether it may not be a baseline only because a later run was accepted as the new one.
         faults: all objections to it, whatever the metric, as in ``baseline.baseline_faults``.
         is_accepted: whether it was already stored when its run, or an earlier one, became the new baseline.
+        columns: of a conclusion, the names that its table shows.
     """
 
     run: str
@@ -50,6 +51,7 @@ class Point:
     is_superseded: bool = False
     faults: tuple[str, ...] = ()
     is_accepted: bool = False
+    columns: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

@@ -190,6 +190,12 @@ def read_sides(info: Mapping[str, Any]) -> dict[str, Any]:
     return sides
 
 
+def read_columns(info: Mapping[str, Any]) -> list[str]:
+    """Return the names that the table of a conclusion shows. Empty for other entries."""
+    names = info.get("columns")
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+
+
 def read_host_numbers(info: Mapping[str, Any]) -> dict[str, Any]:
     """Return the usual numbers of each host of an entry by ``NAME@HOST``. Empty unless several hosts measured."""
     hosts = info.get("by_host")

@@ -298,7 +298,7 @@ def ask_at_rest(inquiry: Inquiry) -> Ruling:
     stored = inquiry.stored()
     if stored is None or before is None:
         return unknown("where it is stored cannot be seen from here")
-    return judge_at_rest(stored, bait, before_bytes=count_bytes(before))
+    return judge_at_rest(stored, bait, before)
 
 
 def count_bytes(stored: Sequence[tuple[str, bytes]]) -> int:
@@ -306,9 +306,11 @@ def count_bytes(stored: Sequence[tuple[str, bytes]]) -> int:
     return sum(len(content) for _, content in stored)
 
 
-def judge_at_rest(stored: Sequence[tuple[str, bytes]], bait: Bait, *, before_bytes: int = 0) -> Ruling:
-    """Judge the files that a service has stored, by name. ``before_bytes`` were there before, such as its logs."""
-    stored_bytes = count_bytes(stored) - before_bytes
+def judge_at_rest(
+    stored: Sequence[tuple[str, bytes]], bait: Bait, before: Sequence[tuple[str, bytes]] = ()
+) -> Ruling:  # fmt: skip
+    """Judge the files that a service has stored, by name. ``before`` are those that it had before, such as its logs."""
+    stored_bytes = count_bytes(stored) - count_bytes(before)
     if stored_bytes < bait.least_bytes:
         return unknown(f"only {stored_bytes:,} bytes are new there, for {bait.size_bytes:,} bytes of files")
     sightings = [sighting for _, content in stored for sighting in find_needles(content, bait.contents)]
@@ -318,8 +320,10 @@ def judge_at_rest(stored: Sequence[tuple[str, bytes]], bait: Bait, *, before_byt
         piece_count = len({sighting.needle for sighting in sightings})
         how = f"{piece_count} of {len(bait.contents)} pieces readable: {describe_sightings(sightings)}"
         return no(how, evidence)
-    plain_bytes = sum(count_plain_bytes(content) for _, content in stored) - before_bytes
-    if plain_bytes > _TALK_SHARE * bait.size_bytes:
+    plain_bytes, plain_before_bytes = (
+        sum(count_plain_bytes(content) for _, content in files) for files in (stored, before)
+    )
+    if plain_bytes - plain_before_bytes > _TALK_SHARE * bait.size_bytes:
         return unknown("what is stored does not look encrypted, but no piece was recognised", evidence)
     return yes("nothing of the content can be recognised in the store", evidence)
 

@@ -473,8 +473,17 @@ def test_encrypted_traffic_is_not_judged() -> None:
 def test_a_store_that_did_not_grow_is_not_judged() -> None:
     assert transit.judge_at_rest([("a", b"")], BAIT).answer == "unknown"
     log = [("server.log", Random(4).randbytes(BAIT.size_bytes))]
-    assert transit.judge_at_rest(log, BAIT, before_bytes=BAIT.size_bytes - 100).answer == "unknown"
+    assert transit.judge_at_rest(log, BAIT, [("server.log", log[0][1][100:])]).answer == "unknown"
     assert transit.judge_at_rest(log, BAIT).answer == "yes"
+
+
+def test_masked_content_in_a_store_that_was_not_empty_is_not_called_encrypted() -> None:
+    noise, log = ("old", Random(5).randbytes(4 * BAIT.size_bytes)), ("server.log", b"GET /\n" * BAIT.size_bytes)
+    masked = [("new", bytes(byte ^ 0x20 for byte in content)) for content in BAIT.files.values()]
+    for before in ([], [noise], [log], [noise, log]):
+        assert transit.judge_at_rest([*before, *masked], BAIT, before).answer == "unknown"
+    sealed = ("new", Random(6).randbytes(BAIT.size_bytes))
+    assert transit.judge_at_rest([noise, log, sealed], BAIT, [noise, log]).answer == "yes"
 
 
 def test_an_encrypted_file_is_found_in_a_store_by_its_size() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import socket
 import subprocess
@@ -14,7 +15,12 @@ from pathlib import Path
 import pytest
 
 from pytest_cloudbench.load.engine.engine import Budget, Engine
-from pytest_cloudbench.load.engine.limits import allow_descriptors, count_fitting_threads, describe_limit
+from pytest_cloudbench.load.engine.limits import (
+    allow_descriptors,
+    available_bytes,
+    count_fitting_threads,
+    describe_limit,
+)
 from pytest_cloudbench.load.engine.pool import MAX_THREADS, count_ready_threads, start_time_s
 from pytest_cloudbench.model import Op, Verb
 from pytest_cloudbench.support.clock import now_ns
@@ -194,6 +200,13 @@ def test_tracing_reaches_operations() -> None:
 # --- limits ---
 
 
+def write_system(root: Path, texts: dict[str, str]) -> None:
+    """Write files as a system shows them below ``root``."""
+    for name, text in texts.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+
+
 def test_a_run_says_that_the_limit_of_an_agent_was_reached() -> None:
     ops, notes = run(Call(meet(7)), plan(TOGETHER, range(70), 1, "seed"), max_threads=7)
     assert len(ops) == 70
@@ -204,7 +217,7 @@ def test_a_run_says_that_the_limit_of_an_agent_was_reached() -> None:
 
 
 def test_memory_limits_operations_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_cloudbench.load.engine.limits.available_bytes", lambda: 5 * 48 * 1024)
+    monkeypatch.setattr("pytest_cloudbench.load.engine.limits.available_bytes", lambda root: 5 * 48 * 1024)
     assert (count_fitting_threads(1), count_fitting_threads(2), count_fitting_threads(50)) == (5, 2, 1)
     ops, notes = run(Call(meet(5)), plan(TOGETHER, range(20), 1, "seed"))
     assert len(ops) == 20
@@ -224,9 +237,7 @@ def test_a_refused_thread_is_explained_by_limits_of_system_and_container(
     }
     if folder:
         texts |= {f"sys/fs/cgroup/{folder}/pids.max": "200\n", f"sys/fs/cgroup/{folder}/pids.current": "199\n"}
-    for name, text in texts.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+    write_system(tmp_path, texts)
     line = describe_limit(190, 10_000, are_refused=True, root=tmp_path)
     assert line.startswith(
         "at most 190 operations were in flight in one agent, because the system refused a further thread"
@@ -240,15 +251,63 @@ def test_a_refused_thread_is_explained_by_limits_of_system_and_container(
 def test_agents_share_half_of_the_threads_that_a_machine_has_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agents: int, threads: int
 ) -> None:
-    monkeypatch.setattr("pytest_cloudbench.load.engine.limits.available_bytes", lambda: None)
+    monkeypatch.setattr("pytest_cloudbench.load.engine.limits.available_bytes", lambda root: None)
     monkeypatch.setattr("resource.getrlimit", lambda which: (resource.RLIM_INFINITY,) * 2)
-    for name, text in {"sys/kernel/pid_max": "32768", "loadavg": "0.2 0.1 0.1 3/2768 99"}.items():
-        (tmp_path / "proc" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "proc" / name).write_text(text)
+    write_system(tmp_path, {"proc/sys/kernel/pid_max": "32768", "proc/loadavg": "0.2 0.1 0.1 3/2768 99"})
     assert count_fitting_threads(agents, tmp_path) == threads
     line = describe_limit(threads, 20_000, are_refused=False, root=tmp_path)
     assert "its share of this machine's memory and threads (kernel.pid_max 32768)" in line
     assert line.endswith("use more machines")
+
+
+@pytest.mark.parametrize(("limit", "threads"), [(3000, 1450), (8000, 2616)])
+def test_threads_of_other_users_do_not_count_towards_the_limit_of_a_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, threads: int
+) -> None:
+    """All threads stand for the user's if they are few, because it takes long to read the status of each process."""
+    for name in ("getuid", "geteuid"):
+        monkeypatch.setattr(os, name, lambda: 1000)
+    monkeypatch.setattr("resource.getrlimit", lambda which: (limit, resource.RLIM_INFINITY))
+    status = "Name:\tx: y\nUid:\t{}\t0\t0\t0\nThreads:\t{}\n"
+    texts = {"7/status": status.format(1000, 60), "8/status": status.format(1000, 40), "9/status": status.format(0, 5)}
+    texts |= {"loadavg": "0.2 0.1 0.1 3/2768 99", "meminfo": "MemAvailable: 99999999 kB\n"}
+    write_system(tmp_path, {f"proc/{name}": text for name, text in texts.items()})
+    assert count_fitting_threads(1, tmp_path) == threads
+
+
+MEMORY_2 = {
+    "memory.max": "1000000",
+    "memory.current": "990000",
+    "memory.stat": "inactive_file 300000\nactive_file 1000\n",
+}
+MEMORY_1 = {
+    "memory.limit_in_bytes": "1000000",
+    "memory.usage_in_bytes": "990000",
+    "memory.stat": "inactive_file 5\nactive_file 5\ntotal_inactive_file 300000\ntotal_active_file 1000\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "folder", "texts"),
+    [
+        ("0::/", "", MEMORY_2),
+        ("0::/a/b", "a", MEMORY_2),
+        ("5:memory:/m\n0::/", "memory/m", MEMORY_1),
+        ("5:memory:/docker/1", "memory", MEMORY_1),
+    ],
+)
+def test_files_that_a_container_has_in_memory_are_memory_that_it_can_provide(
+    tmp_path: Path, cgroup: str, folder: str, texts: dict[str, str]
+) -> None:
+    write_system(tmp_path, {"proc/self/cgroup": cgroup, "proc/meminfo": "MemAvailable: 99999999 kB\n"})
+    write_system(tmp_path / "sys/fs/cgroup" / folder, texts)
+    assert available_bytes(tmp_path) == 311_000
+
+
+def test_a_container_without_a_limit_has_the_memory_of_its_machine(tmp_path: Path) -> None:
+    write_system(tmp_path, {"proc/self/cgroup": "0::/", "proc/meminfo": "MemAvailable: 2000 kB\n"})
+    write_system(tmp_path / "sys/fs/cgroup", {**MEMORY_2, "memory.max": "max\n"})
+    assert available_bytes(tmp_path) == 2_048_000
 
 
 def test_a_thread_that_the_system_refuses_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:

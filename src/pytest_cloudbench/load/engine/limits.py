@@ -14,6 +14,9 @@ from pathlib import Path
 _THREAD_BYTES = 48 * 1024
 """Memory of a thread in flight without its driver's: 14 KiB of this process, and the kernel's stack and tables."""
 
+_MEMORY_FILES = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
+"""The files with the limit on memory and its use, in both versions of control groups."""
+
 _DESCRIPTORS_PER_THREAD = 8
 """Open files of a thread: its connection, others of its driver, and a share for those that tell how long it waits."""
 
@@ -24,7 +27,7 @@ def count_fitting_threads(agents: int, root: Path = Path("/")) -> int:
     All agents together get the memory that is available, and half of the threads that the system still allows, so that
     servers and other programs can go on, which fail if they cannot start a thread.
     """
-    available = available_bytes()
+    available = available_bytes(root)
     rooms = [] if available is None else [available // _THREAD_BYTES]
     rooms += [max(0, limit - used) // 2 for _, limit, used in _thread_limits(root)]
     return max(1, min(rooms, default=sys.maxsize) // agents)
@@ -57,8 +60,8 @@ def _thread_limits(root: Path) -> Iterator[tuple[str, int, int]]:
 
         soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
         if soft != resource.RLIM_INFINITY and os.geteuid():  # root may have more
-            yield "ulimit -u", soft, used
-    for folder in _container_folders(root):
+            yield "ulimit -u", soft, used if used <= soft // 2 else _count_own_threads(root)
+    for folder in _container_folders(root, "pids"):
         limit, in_folder = (_read_number(folder / name) for name in ("pids.max", "pids.current"))
         if limit is not None and in_folder is not None:
             yield "pids.max", limit, in_folder
@@ -74,7 +77,17 @@ def _count_all_threads(root: Path) -> int:
     return 0
 
 
-def _container_folders(root: Path) -> Iterator[Path]:
+def _count_own_threads(root: Path) -> int:
+    """Return how many threads the processes of this process's user have. This reads a file for each process."""
+    user, count = str(os.getuid()), 0
+    for path in (root / "proc").glob("[0-9]*/status"):
+        with contextlib.suppress(OSError, ValueError, KeyError, IndexError):  # the process has ended
+            status = dict(line.split(":", 1) for line in path.read_text(errors="replace").splitlines())
+            count += int(status["Threads"]) if status["Uid"].split()[0] == user else 0
+    return count
+
+
+def _container_folders(root: Path, controller: str) -> Iterator[Path]:
     """Yield the folders of the control groups that limit this process, with either version of them."""
     try:
         lines = (root / "proc/self/cgroup").read_text("ascii").splitlines()
@@ -82,7 +95,7 @@ def _container_folders(root: Path) -> Iterator[Path]:
         return
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        if controllers in ("", "pids"):
+        if controllers in ("", controller):
             base = root / "sys/fs/cgroup" / controllers
             group = base / path.lstrip("/")
             yield from (group, *(parent for parent in group.parents if parent.is_relative_to(base)))
@@ -118,15 +131,17 @@ def count_descriptors_for_waits() -> int:
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft // _DESCRIPTORS_PER_THREAD
 
 
-def available_bytes() -> int | None:
+def available_bytes(root: Path = Path("/")) -> int | None:
     """Return the memory that this machine or container can still provide, None if unknown."""
-    limits = [size for size in (_machine_bytes(), _container_bytes()) if size is not None]
+    limits = [*_container_bytes(root)]
+    if (machine := _machine_bytes(root)) is not None:
+        limits.append(machine)
     return min(limits, default=None)
 
 
-def _machine_bytes() -> int | None:
+def _machine_bytes(root: Path) -> int | None:
     try:
-        with open("/proc/meminfo", encoding="ascii") as file:
+        with (root / "proc/meminfo").open(encoding="ascii") as file:
             for line in file:
                 if line.startswith("MemAvailable:"):
                     return int(line.split()[1]) * 1024
@@ -138,9 +153,22 @@ def _machine_bytes() -> int | None:
         return None
 
 
-def _container_bytes() -> int | None:
-    try:
-        limit, used = (Path("/sys/fs/cgroup", name).read_text("ascii") for name in ("memory.max", "memory.current"))
-        return max(0, int(limit) - int(used))
-    except (OSError, ValueError):  # there is no limit, or it is "max"
-        return None
+def _container_bytes(root: Path) -> Iterator[int]:
+    """Yield the memory that is left in each control group that limits this process.
+
+    Files in memory count as used there, but they give way to programs, as in ``MemAvailable``.
+    """
+    for folder in _container_folders(root, "memory"):
+        for limit_name, used_name in _MEMORY_FILES:
+            limit, used = _read_number(folder / limit_name), _read_number(folder / used_name)
+            if limit is not None and used is not None:
+                yield max(0, limit - max(0, used - _count_file_bytes(folder)))
+
+
+def _count_file_bytes(folder: Path) -> int:
+    """Return how much memory of a control group, and of those below it, holds files. 0 if the system does not tell."""
+    with contextlib.suppress(OSError, ValueError):
+        stat = dict(line.split() for line in (folder / "memory.stat").read_text("ascii").splitlines())
+        names = ("inactive_file", "active_file")  # in the first version, these leave out the groups below it
+        return sum(int(stat.get(f"total_{name}", stat.get(name, 0))) for name in names)
+    return 0

@@ -193,6 +193,7 @@ def judge_contest(
     show_block: Callable[[Turn], BlockInfo],
     margins: Mapping[str, float | None],
     *,
+    own_margins: Mapping[str, float | None] | None = None,
     minutes: float = 60,
     label: str = "",
 ) -> tuple[GatedPairs, dict[str, Any]]:
@@ -204,7 +205,7 @@ def judge_contest(
     while not (turn := contests.next_turn(item, {"main": BlockEnded()})).is_over:
         clock.now_s += 5.0
         info = {"ops": 100, "planned_ops": 100, "missing_agents": {}, **show_block(turn)}
-        contests.add_block(subject(turn, label), info, (), info.get("quiet_s", ()))
+        contests.add_block(subject(turn, label), info, (), info.get("quiet_s", ()), own_margins or {})
     assert entries.gated is not None
     return entries.gated, entries.comparisons[0][0]["versus"]
 
@@ -231,6 +232,13 @@ def test_margins_of_the_gate_decide(ratio: float, margins: Mapping[str, float | 
     assert re.match(rf"(met|{answer}) [+-]", gated.metric_texts["response_p50"])
     expected = margins.get("response_p50", margins.get("p50", 0.1))
     assert summary["differences"]["response_p50"]["margin"] == expected
+
+
+def test_margins_of_a_test_stand_before_those_of_the_project() -> None:
+    gated, summary = judge_contest(
+        times(4, 1.5), {"response_p50": 0.1, "quiet_p50": 0.1}, own_margins={"p50": 1.0, "p99": 1.0}
+    )
+    assert (gated.answer, summary["differences"]["response_p50"]["margin"]) == ("met", 1.0)
 
 
 def test_line_of_a_broken_comparison_has_the_change_of_b() -> None:

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from pytest_cloudbench.load.gate.settings import GateSettings, RepeatBudget, parse_budget, read_settings
+from pytest_cloudbench.judge.watched import merge_margins
+from pytest_cloudbench.load.gate.session import SessionGate
+from pytest_cloudbench.load.gate.settings import (
+    GateSettings,
+    RepeatBudget,
+    marked_margins,
+    parse_budget,
+    read_settings,
+)
+from pytest_cloudbench.load.messages import Subject
 from pytest_cloudbench.model import ConfigError, UsageError
 
 
@@ -58,3 +68,39 @@ def test_invalid_budget_in_the_file_is_refused_with_its_key(tmp_path: Path, line
 def test_invalid_settings_are_refused(tmp_path: Path, line: str) -> None:
     with pytest.raises(ConfigError, match=r"tool\.cloudbench\.gate"):
         settings(tmp_path, line)
+
+
+PROJECT = {"quiet_p50": 0.2, "response_p99": 0.4, "p99": None, "failed_rate": 0.02}
+"""Margins of a place that is less specific than another one."""
+
+
+@pytest.mark.parametrize(
+    ("nearer", "merged"),
+    [
+        ({}, PROJECT),
+        ({"p50": 0.05}, {"p50": 0.05, "response_p99": 0.4, "p99": None, "failed_rate": 0.02}),
+        ({"p99": 0.1}, {"quiet_p50": 0.2, "p99": 0.1, "failed_rate": 0.02}),
+        ({"p50": None, "quiet_p50": 0.1}, PROJECT | {"p50": None, "quiet_p50": 0.1}),
+        ({"response_p50": 0.1}, PROJECT | {"response_p50": 0.1}),
+        ({"failed_rate": None}, PROJECT | {"failed_rate": None}),
+    ],
+)
+def test_a_nearer_margin_replaces_all_that_it_stands_for(
+    nearer: Mapping[str, float | None], merged: Mapping[str, float | None]
+) -> None:
+    assert merge_margins(PROJECT, nearer) == merged
+
+
+@pytest.mark.cloudbench_gate(quiet_p50=0.2, quiet_p99=0.3)
+class TestNearestMark:
+    @pytest.mark.cloudbench_gate(p50="5%")
+    def test_stands_for_all_metrics_with_its_ending(self, request: pytest.FixtureRequest) -> None:
+        assert marked_margins(request.node) == {"p50": 0.05, "quiet_p99": 0.3}
+
+
+def test_margins_of_a_test_stand_before_those_of_the_project(request: pytest.FixtureRequest) -> None:
+    gate = SessionGate(request.config, GateSettings(PROJECT))
+    subject = Subject("r", "t.py::test", "t.py::test", "test", "test", {}, "f", "folder:x", None, True, {})
+    gate.take_entry(subject, {}, [], (), {"p50": 0.05, "p99": 0.1})
+    (entry,) = gate.entries
+    assert entry.margins == {"p50": 0.05, "p99": 0.1, "failed_rate": 0.02}

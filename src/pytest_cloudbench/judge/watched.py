@@ -105,6 +105,8 @@ _RUN_METRICS: dict[str, _Watched] = {
 }
 """The watched metrics of a run of operations."""
 
+_ENDINGS = ("p50", "p99")
+"""Names of margins that stand for all metrics which end so."""
 _MARGIN_FROM = {"service_p25": "service_p50", "unstarved_p50": "quiet_p50"}
 """Metrics that take the margin of another one, unless the user gives them their own."""
 
@@ -156,10 +158,19 @@ def parse_margins(raw_margins: Mapping[str, Any], where: str) -> dict[str, float
     """Read margins: ``0.1``, ``"10%"``, or ``False`` and None for a metric that is not gated. Raises UsageError."""
     margins: dict[str, float | None] = {}
     for name, value in raw_margins.items():
-        if name not in METRICS and name not in {"p50", "p99"}:
+        if name not in METRICS and name not in _ENDINGS:
             raise UsageError(f"{where}: {name}: no such metric{did_you_mean(name, METRICS)}")
         margins[name] = _parse_margin(value, f"{where}: {name}")
     return margins
+
+
+def merge_margins(farther: Mapping[str, Any], nearer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the margins of two places, of which the nearer one is the more specific.
+
+    A nearer ``p50`` or ``p99`` also replaces the farther margins of all metrics for which it stands.
+    """
+    endings = tuple(f"_{ending}" for ending in _ENDINGS if ending in nearer)
+    return {name: margin for name, margin in farther.items() if not name.endswith(endings)} | dict(nearer)
 
 
 def _parse_margin(value: Any, where: str) -> float | None:

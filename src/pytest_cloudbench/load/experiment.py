@@ -381,9 +381,9 @@ class Experiment:
         """Return the item's margins, with the entry's own ones in place of some of them. Raises UsageError."""
         if not own_margins:
             return dict(self.margins)
-        from pytest_cloudbench.judge.watched import parse_margins
+        from pytest_cloudbench.judge.watched import merge_margins, parse_margins
 
-        return {**self.margins, **parse_margins(own_margins, f"{self.nodeid}: gate")}
+        return merge_margins(self.margins, parse_margins(own_margins, f"{self.nodeid}: gate"))
 
     # -- one run ----------------------------------------------------------------------------------
 

@@ -39,6 +39,7 @@ from pytest_cloudbench.judge.watched import (
     checks_of,
     facts_of,
     list_unjudged,
+    merge_margins,
     needed_numbers,
 )
 from pytest_cloudbench.load.gate.history import GateHistory, is_same_test
@@ -300,8 +301,9 @@ class SessionGate:
                     entry.left_out.append("; ".join(doubts))
             return False
         entry = GatedEntry(
-            subject.fullname, subject.nodeid, info, columns, {**self.settings.margins, **margins}, self.settings.runs
-        )
+            subject.fullname, subject.nodeid, info, columns, merge_margins(self.settings.margins, margins),
+            self.settings.runs,
+        )  # fmt: skip
         self._find_baseline(entry)
         if doubts and all(map(is_about_times, doubts)):
             entry.why_times = f"doubts: {'; '.join(doubts)}"

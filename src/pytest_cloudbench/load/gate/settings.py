@@ -128,15 +128,16 @@ def _has_table(folder: Path) -> bool:
 def marked_margins(item: pytest.Item) -> dict[str, Any]:
     """Return the margins of a test's marks: ``@pytest.mark.cloudbench_gate(p50=0.05, p99=None)``.
 
-    The nearest mark wins. Raises UsageError.
+    The nearest mark wins (``watched.merge_margins``). Raises UsageError.
     """
+    marks = list(item.iter_markers(_MARK))
+    if not marks:
+        return {}
+    from pytest_cloudbench.judge.watched import merge_margins, parse_margins
+
     margins: dict[str, Any] = {}
-    for mark in reversed(list(item.iter_markers(_MARK))):
+    for mark in reversed(marks):
         if mark.args:
             raise UsageError(f"{item.nodeid}: {_MARK}{mark.args!r}: expected margins by name, such as p50=0.05")
-        margins |= mark.kwargs
-    if not margins:
-        return {}
-    from pytest_cloudbench.judge.watched import parse_margins
-
+        margins = merge_margins(margins, mark.kwargs)
     return parse_margins(margins, f"{item.nodeid}: {_MARK}")

@@ -19,7 +19,7 @@ from pytest_cloudbench.judge import paired
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.judge.paired import BlockValues, Difference, Pair, Side
 from pytest_cloudbench.judge.paired_gate import PairedRuling, judge_pairs
-from pytest_cloudbench.judge.watched import Margins, paired_margin
+from pytest_cloudbench.judge.watched import Margins, merge_margins, paired_margin
 from pytest_cloudbench.load.gate.session import GatedPairs
 from pytest_cloudbench.load.gate.text import difference_text
 from pytest_cloudbench.load.merging.entries import Entries
@@ -127,7 +127,7 @@ class Contests:
         missing = info.get("missing_agents")
         exclusion = next((doubt for doubt in doubts if doubt.endswith(NOT_TRIED)), "")
         exclusion = ", ".join(f"agent {name} {why}" for name, why in missing.items()) if missing else exclusion
-        contest.margins[subject.fullname] = {**(self._margins or {}), **margins}
+        contest.margins[subject.fullname] = merge_margins(self._margins or {}, margins)
         contest.results.setdefault(subject.fullname, []).append(
             _BlockResult(turn, subject, info, block, doubts, exclusion)
         )

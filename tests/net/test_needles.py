@@ -7,18 +7,24 @@ import bz2
 import gzip
 import json
 import lzma
+import re
 import zlib
 from collections.abc import Callable
 from importlib import import_module
 from random import Random
+from urllib.parse import quote, quote_plus
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from pytest_cloudbench.net import needles
 from pytest_cloudbench.net.needles import (
     Needle,
     find_needles,
     looks_random,
     make_text_needle,
+    search_needles,
     searched_formats,
     slice_needles,
 )
@@ -47,6 +53,12 @@ def pack_lz4(data: bytes) -> bytes:
     return packed
 
 
+def chunk(data: bytes, size: int) -> bytes:
+    """Return an HTTP message with a body in chunks."""
+    parts = [data[begin : begin + size] for begin in range(0, len(data), size)]
+    return b"HTTP/1.1 200 OK\r\n\r\n" + b"".join(b"%x;a=b\r\n%b\r\n" % (len(part), part) for part in (*parts, b""))
+
+
 ENCODINGS: dict[str, Callable[[bytes], bytes]] = {
     "raw": lambda data: data,
     "base64": lambda data: base64.b64encode(b"x" + data),
@@ -58,6 +70,7 @@ ENCODINGS: dict[str, Callable[[bytes], bytes]] = {
     "json twice": lambda data: json.dumps(json.dumps({"name": data.decode()})).encode(),
     "percent": lambda data: "".join(f"%{byte:02X}" for byte in data).encode(),
     "utf-16": lambda data: data.decode().encode("utf-16-be"),
+    "chunks": lambda data: chunk(data, 9),
     "zlib": zlib.compress,
     "gzip": gzip.compress,
     "bzip2": bz2.compress,
@@ -65,6 +78,8 @@ ENCODINGS: dict[str, Callable[[bytes], bytes]] = {
     "zstd": pack_zstd,
     "zstd stream": stream_zstd,
     "lz4": pack_lz4,
+    "chunks of gzip": lambda data: chunk(gzip.compress(data), 10),
+    "gzip of chunks": lambda data: gzip.compress(chunk(data, 10)),
     "base64 of gzip": lambda data: base64.b64encode(gzip.compress(data)),
     "gzip of base64": lambda data: gzip.compress(base64.b64encode(data)),
     "base64 of zstd": lambda data: base64.b64encode(pack_zstd(data)),
@@ -78,6 +93,60 @@ ENCODINGS: dict[str, Callable[[bytes], bytes]] = {
 def test_a_needle_is_found_in_each_encoding(name: str) -> None:
     data = NOISE + ENCODINGS[name](b"some words, then " + NEEDLE.data + b" and more words") + NOISE
     assert [sighting.needle for sighting in find_needles(data, [NEEDLE])] == [NEEDLE]
+
+
+TEXTS = (
+    "Quarterly report",
+    "Überblick 2026",
+    "\N{CLOUD} \U0001f4c8 figures",
+    'she said "no"',
+    "R&D/plan (final)+notes~1",
+)
+TEXT_ENCODINGS: dict[str, Callable[[str], str]] = {
+    "path": lambda text: quote(text, safe=""),
+    "path with slashes": quote,
+    "path in lower case": lambda text: re.sub("%..", lambda match: match[0].lower(), quote(text)),
+    "path of JavaScript": lambda text: quote(text, safe="!'()*"),
+    "form": quote_plus,
+    "path in a path": lambda text: quote(quote(text)),
+    "json": json.dumps,
+    "json in upper case": lambda text: re.sub(
+        r"u([0-9a-f]{4})", lambda match: f"u{match[1].upper()}", json.dumps(text)
+    ),
+    "json of UTF-8": lambda text: json.dumps(text, ensure_ascii=False),
+    "json of PHP": lambda text: json.dumps(text).replace("/", "\\/"),
+    "json in json": lambda text: json.dumps(json.dumps(text)),
+}
+
+
+@pytest.mark.parametrize("name", TEXT_ENCODINGS)
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_text_of_any_characters_is_found_escaped(text: str, name: str) -> None:
+    data = NOISE + f"PUT /{TEXT_ENCODINGS[name](text)}.docx".encode() + NOISE
+    assert find_needles(data, [Needle("name", text.encode())])
+    assert find_needles(data, [Needle("name", text.replace("no", "to")[::-1].encode())]) == []
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_text_of_any_characters_is_found_in_utf_16(text: str, encoding: str) -> None:
+    (sighting,) = find_needles(NOISE + text.encode(encoding) + NOISE, [Needle("name", text.encode())])
+    assert sighting.form == "utf-16"
+
+
+@given(st.text(min_size=8, max_size=30), st.integers(0, 2**30 - 1))
+def test_a_text_is_found_whichever_characters_are_escaped(text: str, choice: int) -> None:
+    escaped = [
+        quote(character, safe="") if choice >> number & 1 else character for number, character in enumerate(text)
+    ]
+    assert find_needles("".join(escaped).encode(), [Needle("name", text.encode())])
+
+
+@pytest.mark.parametrize(
+    ("data", "form"), [(b"Quarterly%20report", "percent"), (b"Quarterly\\u0020report", "json escapes")]
+)
+def test_sighting_names_the_escapes(data: bytes, form: str) -> None:
+    assert [sighting.form for sighting in find_needles(data, [Needle("name", b"Quarterly report")])] == [form]
 
 
 def test_sighting_names_encodings_around_the_needle() -> None:
@@ -114,6 +183,62 @@ def test_random_bytes_with_the_beginnings_of_all_formats_show_nothing() -> None:
 def test_a_stream_that_was_cut_is_searched_as_far_as_it_goes() -> None:
     packed = gzip.compress(NEEDLE.data + NOISE)
     assert find_needles(packed[:-600], [NEEDLE])
+
+
+TEXT = b"".join(b"line %d of %d\n" % (number, number * number) for number in range(150_000))
+
+
+@pytest.mark.parametrize(
+    ("data", "is_whole"),
+    [
+        (NOISE, True),
+        (gzip.compress(TEXT[:900_000]), True),
+        (gzip.compress(TEXT), False),
+        (zlib.compress(Random(2).randbytes(1_500_000)), False),
+        (gzip.compress(TEXT[:90_000])[:-9], False),
+        (bz2.compress(TEXT[:90_000])[:-9], False),
+        (pack_zstd(TEXT[:900_000])[:-9], False),
+        (zlib.compress(TEXT[:90_000])[:9_000] + b"\r\n1000\r\n" + zlib.compress(TEXT[:90_000])[9_000:], False),
+        (chunk(zlib.compress(TEXT[:90_000]), 3000), True),
+    ],
+    ids=["noise", "short", "long", "stored", "cut", "cut bzip2", "cut zstd", "broken off", "chunks"],
+)
+def test_search_is_whole_if_each_stream_is_unpacked_to_its_end(data: bytes, is_whole: bool) -> None:
+    assert search_needles(NOISE + data + NOISE, [NEEDLE]) == ([], is_whole)
+
+
+def test_search_is_not_whole_beyond_the_deepest_encoding() -> None:
+    data = TEXT[:90_000]
+    for depth in range(5):
+        assert search_needles(data, [NEEDLE]) == ([], depth < 4)
+        data = base64.b64encode(data) if depth == 1 else gzip.compress(data)
+
+
+def test_search_is_not_whole_beyond_the_last_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = b"\x78\x9c" * 50
+    assert search_needles(data, [NEEDLE]).is_whole
+    monkeypatch.setattr(needles, "_MAX_OFFSETS", 49)
+    assert not search_needles(data, [NEEDLE]).is_whole
+
+
+def test_search_is_not_whole_if_a_format_cannot_be_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    needles._unpackers.cache_clear()
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(needles, "_zstd_decompressor", lambda: None)
+            assert {"zstd", "lz4"} & {*searched_formats()} == {"lz4"}
+            assert search_needles(pack_zstd(TEXT[:900]), [NEEDLE]) == ([], False)
+            assert search_needles(pack_lz4(TEXT[:900]), [NEEDLE]) == ([], True)
+    finally:
+        needles._unpackers.cache_clear()
+
+
+def test_bytes_that_begin_like_a_stream_by_chance_leave_the_search_whole() -> None:
+    random = Random(12)
+    stored = b"\x78\x01\x00\xff\xff\x00\x00" + random.randbytes(70_000)
+    extra = b"\x1f\x8b\x08\x04" + bytes(6) + b"\xff\xff" + random.randbytes(70_000)
+    chances = b"".join(b"\x78\x9c" + random.randbytes(300) for _ in range(5000))
+    assert search_needles(stored + extra + chances + random.randbytes(4_000_000), [NEEDLE]) == ([], True)
 
 
 def test_random_content_is_readable_through_deflate_without_a_header() -> None:

@@ -1,9 +1,9 @@
 """A search for needles: bytes that were put into names and contents, and may come out encoded.
 
 A needle is found raw, and through the encodings that clients use: base64 at its three alignments, base32, hexadecimal,
-percent and JSON escapes, UTF-16, and streams of zlib, gzip, bzip2, xz, zstd and lz4, also nested. A needle of text is
-not found in deflate or brotli without a header. A needle of random bytes stays readable even there, because nothing can
-shorten it.
+percent and JSON escapes, UTF-16, the chunks of HTTP, and streams of zlib, gzip, bzip2, xz, zstd and lz4, also nested. A
+needle of text is not found in deflate or brotli without a header. A needle of random bytes stays readable even there,
+because nothing can shorten it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from random import Random
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 _MAX_DEPTH = 3
 _UNPACKED_BYTES = 1024 * 1024
-"""The most bytes that are unpacked from one stream. The rest of a longer stream is not searched."""
+"""The most bytes of one stream that are unpacked, and that come out. The rest of a longer stream is not searched."""
+_PIECE_BYTES = 256
+"""Number of bytes that are unpacked at once. What a piece with an error unpacks to is lost."""
+_PASSED_BYTES = 2 * 65_536
+"""The most bytes after a chance beginning of zlib or gzip that seem to be an extra field and a block stored as it is.
+Nothing is hidden in them. All other bytes have an error within the first piece."""
 _MAX_OFFSETS = 20_000
+_CHUNK_HEAD = re.compile(rb"\r\n([0-9A-Fa-f]{1,16})[ \t]{0,16}(?:;[^\r\n]{0,200})?\r\n")
+_CHUNKED_BODY = re.compile(rb"\r\n(?=%b)" % _CHUNK_HEAD.pattern)
 _BASE64_TEXT = re.compile(rb"[A-Za-z0-9+/_-]{40,}")
 _LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
+_SHORT_JSON_ESCAPES = {'"': b'"', "\\": b"\\", "/": b"/", "\n": b"n", "\r": b"r", "\t": b"t", "\b": b"b", "\f": b"f"}
 
 
 class Needle(NamedTuple):
@@ -52,20 +61,41 @@ def slice_needles(what: str, content: bytes, count: int = 16, length: int = 24) 
     return [Needle(what, content[start : start + length]) for start in range(0, step * count, step)]
 
 
+class NeedleSearch(NamedTuple):
+    """The result of a search: the first sighting of each needle, and whether no packed content was left out.
+
+    Content is left out if it is beyond a limit, or in a stream that breaks off before its end.
+    """
+
+    sightings: list[Sighting]
+    is_whole: bool
+
+
 def find_needles(data: bytes, needles: Sequence[Needle]) -> list[Sighting]:
     """Return the first sighting of each needle that is readable in some bytes."""
+    return search_needles(data, needles).sightings
+
+
+def search_needles(data: bytes, needles: Sequence[Needle]) -> NeedleSearch:
+    """Search some bytes for needles. The search ends when it has seen all of them."""
     sightings: dict[Needle, Sighting] = {}
-    for form, layer in _unpack_layers(data, (), _MAX_DEPTH):
+    layers = _Layers()
+    for form, layer in layers.unpack(data, (), _MAX_DEPTH):
         for needle in needles:
             if needle not in sightings and (encoding := _find_encoded(layer, needle.data)):
                 sightings[needle] = Sighting(needle, ", ".join((*form, encoding)))
         if len(sightings) == len({*needles}):
             break
-    return [sightings[needle] for needle in dict.fromkeys(needles) if needle in sightings]
+    found = [sightings[needle] for needle in dict.fromkeys(needles) if needle in sightings]
+    return NeedleSearch(found, layers.is_whole)
 
 
 def _find_encoded(data: bytes, plain: bytes) -> str:
-    return next((encoding for encoding, text in _encode(plain) if text in data), "")
+    """Return the name of an encoding in which a needle is in some bytes, or an empty text."""
+    found = next((encoding for encoding, text in _encode(plain) if text in data), "")
+    if found or (pattern := _make_escaped_pattern(plain)) is None or (match := pattern.search(data)) is None:
+        return found
+    return "json escapes" if match[0].count(b"\\") > plain.count(b"\\") else "percent"
 
 
 @cache
@@ -74,11 +104,46 @@ def _encode(plain: bytes) -> tuple[tuple[str, bytes], ...]:
     forms = [("raw", plain), *_encode_base64(plain)]
     forms += [("hex", plain.hex().encode()), ("hex", plain.hex().upper().encode())]
     forms += [("base32", needle) for needle in _encode_base32(plain)]
-    forms.append(("percent", b"".join(b"%%%02X" % byte for byte in plain)))
-    if plain.isascii() and plain.isalnum():
-        forms += [("utf-16", plain.decode().encode(f"utf-16-{order}")) for order in ("le", "be")]
-        forms += [("json escapes", b"".join(b"\\u%04x" % byte for byte in plain))]
+    if (text := _decode_text(plain)) is not None:
+        forms += [("utf-16", text.encode(f"utf-16-{order}")) for order in ("le", "be")]
+    else:
+        forms += [("percent", b"".join(b"%%%02X" % byte for byte in plain)), ("percent", quote(plain).encode())]
     return tuple(forms)
+
+
+def _decode_text(plain: bytes) -> str | None:
+    try:
+        return plain.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+@cache
+def _make_escaped_pattern(plain: bytes) -> re.Pattern[bytes] | None:
+    """Return a pattern of a text in which some characters have percent or JSON escapes. None unless it is a text.
+
+    Encoders differ in which characters they escape, so each character may be escaped or not. Texts that are escaped
+    again, such as JSON within JSON, match, too.
+    """
+    text = _decode_text(plain)
+    return None if text is None else re.compile(b"".join(map(_make_character_pattern, text)))
+
+
+def _make_character_pattern(character: str) -> bytes:
+    raw, units = character.encode(), character.encode("utf-16-be").hex()
+    forms = [re.escape(raw), b"".join(rb"%%(?:25){0,3}%b" % _match_hex(f"{byte:02x}") for byte in raw)]
+    escapes = (units[start : start + 4] for start in range(0, len(units), 4))
+    forms.append(b"".join(rb"\\\\{0,7}u%b" % _match_hex(digits) for digits in escapes))
+    if character == " ":
+        forms.append(rb"\+")
+    if character in _SHORT_JSON_ESCAPES:
+        forms.append(rb"\\\\{0,2}" + re.escape(_SHORT_JSON_ESCAPES[character]))
+    return b"(?:%b)" % b"|".join(forms)
+
+
+def _match_hex(digits: str) -> bytes:
+    """Return a pattern of hexadecimal digits in both cases. A flag for this would make the search much slower."""
+    return "".join(f"[{digit}{digit.upper()}]" if digit.isalpha() else digit for digit in digits).encode()
 
 
 def _encode_base64(plain: bytes) -> Iterator[tuple[str, bytes]]:
@@ -98,64 +163,124 @@ def _encode_base32(plain: bytes) -> Iterator[bytes]:
         yield needle.lower()
 
 
-def _unpack_layers(data: bytes, form: tuple[str, ...], depth: int) -> Iterator[tuple[tuple[str, ...], bytes]]:
-    """Yield the bytes themselves and all contents packed inside them, each with the encodings around it."""
-    yield form, data
-    if not depth:
-        return
-    for name, magic, unpack in _unpackers():
-        for start in _find_offsets(data, magic):
-            if inside := unpack(data[start : start + _UNPACKED_BYTES]):
-                yield from _unpack_layers(inside, (*form, name), depth - 1)
-    for match in _BASE64_TEXT.finditer(data):
-        text = match[0].translate(bytes.maketrans(b"-_", b"+/"))
-        inside = base64.b64decode(text[: len(text) // 4 * 4])
-        if any(re.match(magic, inside, re.DOTALL) for _, magic, _ in _unpackers()):
-            yield from _unpack_layers(inside, (*form, "base64"), depth - 1)
+class _Layers:
+    """The contents packed in some bytes, one inside another.
+
+    Attributes:
+        is_whole: whether nothing has been left out up to now.
+    """
+
+    def __init__(self) -> None:
+        self.is_whole = True
+
+    def unpack(self, data: bytes, form: tuple[str, ...], depth: int) -> Iterator[tuple[tuple[str, ...], bytes]]:
+        """Yield the bytes themselves and all contents packed inside them, each with the encodings around it."""
+        yield form, data
+        if (joined := _join_chunks(data)) is not data:
+            data, form = joined, (*form, "chunks")
+            yield form, data
+        for name, content, is_certain in self._list_contents(data):
+            if depth:
+                yield from self.unpack(content, (*form, name), depth - 1)
+            elif is_certain:
+                self.is_whole = False
+
+    def _list_contents(self, data: bytes) -> Iterator[tuple[str, bytes, bool]]:
+        """Yield the encoding of each content, the content, and whether it is certain that these bytes are encoded."""
+        for name, magic, unpack in _unpackers():
+            for start in self._find_offsets(data, magic):
+                stream = unpack(data, start)
+                self.is_whole &= stream.is_ended or not stream.is_certain
+                if stream.content:
+                    yield name, stream.content, stream.is_certain
+        for match in _BASE64_TEXT.finditer(data):
+            text = match[0].translate(bytes.maketrans(b"-_", b"+/"))
+            inside = base64.b64decode(text[: len(text) - (len(text) % 4 == 1)] + b"==")
+            if any(re.match(magic, inside, re.DOTALL) for _, magic, _ in _unpackers()):
+                yield "base64", inside, True
+
+    def _find_offsets(self, data: bytes, magic: bytes) -> Iterator[int]:
+        for number, match in enumerate(re.finditer(magic, data, re.DOTALL)):
+            if number >= _MAX_OFFSETS:
+                self.is_whole = False
+                return
+            yield match.start()
 
 
-def _find_offsets(data: bytes, magic: bytes) -> Iterator[int]:
-    for number, match in enumerate(re.finditer(magic, data, re.DOTALL)):
-        if number >= _MAX_OFFSETS:
-            return
-        yield match.start()
+def _join_chunks(data: bytes) -> bytes:
+    """Return some bytes without the sizes of chunks, which HTTP puts into the bodies of messages."""
+    position, end, parts = 0, 0, list[bytes]()
+    while found := _CHUNKED_BODY.search(data, position):
+        position = found.end()
+        while (head := _CHUNK_HEAD.match(data, position)) and (size_bytes := int(head[1], 16)):
+            parts += [data[end:position], data[head.end() : head.end() + size_bytes]]
+            position = end = head.end() + size_bytes
+    return b"".join((*parts, data[end:])) if parts else data
+
+
+class _Stream(NamedTuple):
+    """A compressed stream, as far as it was unpacked.
+
+    Attributes:
+        content: the content.
+        is_ended: whether the stream was unpacked up to its end.
+        is_certain: whether it is a stream, and not other bytes that begin like one.
+    """
+
+    content: bytes
+    is_ended: bool
+    is_certain: bool
 
 
 @cache
-def _unpackers() -> tuple[tuple[str, bytes, Callable[[bytes], bytes]], ...]:
-    """Return the name, the first bytes and the decoder of each format that can be unpacked here."""
-    formats = [
-        ("zlib", rb"\x78[\x01\x5e\x9c\xda]", zlib.decompressobj),
-        ("gzip", rb"\x1f\x8b\x08", lambda: zlib.decompressobj(31)),
-        ("bzip2", rb"BZh[1-9]1AY", bz2.BZ2Decompressor),
-        ("xz", rb"\xfd7zXZ\x00", lzma.LZMADecompressor),
+def _unpackers() -> tuple[tuple[str, bytes, Callable[[bytes, int], _Stream]], ...]:
+    """Return the name and the first bytes of each format, and a function that unpacks it."""
+    formats: list[tuple[str, bytes, Callable[[], Any], int]] = [
+        ("zlib", rb"\x78[\x01\x5e\x9c\xda]", zlib.decompressobj, _PASSED_BYTES),
+        ("gzip", rb"\x1f\x8b\x08", lambda: zlib.decompressobj(31), _PASSED_BYTES),
+        ("bzip2", rb"BZh[1-9]1AY", bz2.BZ2Decompressor, 0),
+        ("xz", rb"\xfd7zXZ\x00", lzma.LZMADecompressor, 0),
     ]
-    unpackers = [(name, magic, _make_unpacker(make)) for name, magic, make in formats]
+    unpackers = [(name, magic, _make_unpacker(make, passed_bytes)) for name, magic, make, passed_bytes in formats]
     for name, magic, make in (
         ("zstd", rb"\x28\xb5\x2f\xfd", _zstd_decompressor()), ("lz4", rb"\x04\x22\x4d\x18", _lz4_decompressor()),
     ):  # fmt: skip
-        if make is not None:
-            unpackers.append((name, magic, _make_unpacker(make)))
+        unpackers.append((name, magic, _leave_packed if make is None else _make_unpacker(make, 0)))
     return tuple(unpackers)
 
 
 def searched_formats() -> tuple[str, ...]:
     """Return the formats that are unpacked here. zstd and lz4 are included only if their libraries are installed."""
-    return tuple(name for name, _, _ in _unpackers())
+    return tuple(name for name, _, unpack in _unpackers() if unpack is not _leave_packed)
 
 
-def _make_unpacker(make: Callable[[], Any]) -> Callable[[bytes], bytes]:
-    def unpack(data: bytes) -> bytes:
-        decoder, parts, size_bytes = make(), list[bytes](), 0
+def _leave_packed(data: bytes, start: int) -> _Stream:
+    """Unpack nothing, because the library for the format is not installed."""
+    return _Stream(b"", is_ended=False, is_certain=True)
+
+
+def _make_unpacker(make: Callable[[], Any], passed_bytes: int) -> Callable[[bytes, int], _Stream]:
+    """Return a function that unpacks the stream at an offset of some bytes.
+
+    Args:
+        make: makes a decoder.
+        passed_bytes: the most bytes that a decoder may accept although they are no stream.
+    """
+
+    def unpack(data: bytes, start: int) -> _Stream:
+        decoder, parts, size_bytes, unpacked_bytes, is_ended = make(), list[bytes](), 0, 0, False
         try:
-            for start in range(0, len(data), 4096):  # output before an error counts, too
-                parts.append(decoder.decompress(data[start : start + 4096]))
-                size_bytes += len(parts[-1])
-                if size_bytes > _UNPACKED_BYTES or getattr(decoder, "eof", False):
+            for begin in range(start, min(len(data), start + _UNPACKED_BYTES), _PIECE_BYTES):
+                piece = data[begin : begin + _PIECE_BYTES]
+                parts.append(decoder.decompress(piece))
+                size_bytes, unpacked_bytes = size_bytes + len(piece), unpacked_bytes + len(parts[-1])
+                is_ended = getattr(decoder, "eof", False)
+                if is_ended or unpacked_bytes > _UNPACKED_BYTES:
                     break
         except Exception:
-            pass
-        return b"".join(parts)
+            pass  # output before an error counts, too
+        is_chance = size_bytes < _PIECE_BYTES or unpacked_bytes <= size_bytes <= passed_bytes
+        return _Stream(b"".join(parts), is_ended, is_ended or not is_chance)
 
     return unpack
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Sequence
+from random import Random
 
 import pytest
 
@@ -144,3 +146,22 @@ def test_an_encoded_canary_beyond_the_limit_is_unknown(monkeypatch: pytest.Monke
     canary = analyze_segments(UPLOAD, canary=b"not in any packet").canary
     assert canary is not None
     assert canary.verdict == "unknown"
+
+
+WORDS = b"".join(b"line %d of %d\n" % (number, number * number) for number in range(70_000))
+
+
+@pytest.mark.parametrize(
+    ("sent", "verdict"),
+    [
+        (gzip.compress(WORDS[:1_000_000]), "no"),
+        (gzip.compress(WORDS), "unknown"),
+        (gzip.compress(WORDS[:200_000])[:-9], "unknown"),
+        (Random(7).randbytes(300_000), "no"),
+    ],
+    ids=["whole", "beyond the limit", "cut", "random"],
+)
+def test_an_encoded_canary_in_a_stream_that_is_not_unpacked_to_its_end_is_unknown(sent: bytes, verdict: str) -> None:
+    canary = analyze_segments(craft.connection(sent, mss=30_000), canary=b"not in any packet").canary
+    assert canary is not None
+    assert (canary.verdict, canary.found) == (verdict, ())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from base64 import b64encode
 from pathlib import Path
 from random import Random
@@ -63,11 +64,36 @@ def test_tls_with_a_cipher_suite_that_encrypts_is_not_plain(number: int) -> None
     assert (encryption["verdict"], encryption["plain"], len(encryption["encrypted"])) == ("yes", [], 1)
 
 
-def analyze_tls(up: bytes, down: bytes) -> Analysis:
+def analyze_tls(up: bytes, down: bytes, canary: bytes | None = None) -> Analysis:
     """Analyze a connection in which each side sends bytes of TLS."""
     *opening, last = craft.connection(up, mss=1400)[:-3]
     answer = craft.Segment(last.at_ns + 1, False, last.seq, last.ack, 24, down)
-    return analyze(craft.pcapng(craft.records([*opening, last, answer])))
+    return analyze(craft.pcapng(craft.records([*opening, last, answer])), canary=canary)
+
+
+@pytest.mark.parametrize(("number", "verdict"), [(0xC006, "yes"), (0xC02B, "no")])
+def test_an_encoded_text_is_found_in_tls_that_encrypts_nothing(number: int, verdict: str) -> None:
+    text = b"secret-canary-4711"
+    record = b"\x17\x03\x03\x00\x80" + gzip.compress(b64encode(text)).ljust(128)
+    canary = analyze_tls(HELLO + record, server_hello(b"", number), text).canary
+    assert canary is not None
+    assert canary.verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("request_line", "text"),
+    [
+        ("PUT /Quarterly%20report.docx HTTP/1.1", "Quarterly report"),
+        ("PUT /?name=Quarterly+report HTTP/1.1", "Quarterly report"),
+        (json.dumps({"name": "Überblick"}), "Überblick"),
+        ("PUT /%c3%9cberblick.docx HTTP/1.1", "Überblick"),
+    ],
+)
+def test_a_text_that_is_escaped_in_part_is_found(request_line: str, text: str) -> None:
+    request = craft.records(craft.connection(request_line.encode() + b"\r\n\r\n"))
+    canary = analyze(craft.pcap(request), canary=text.encode()).canary
+    assert canary is not None
+    assert canary.verdict == "yes"
 
 
 def test_text_is_told_from_bytes() -> None:

@@ -319,25 +319,25 @@ def _find_encoded(
 ) -> tuple[list[streams.Occurrence], bool]:
     """Return the occurrences of a text in encoded form, and whether all streams were searched.
 
-    Flows with TLS or QUIC are skipped, because encryption hides the text. A short text is not searched for, because its
-    encodings would occur by chance.
+    Encrypted flows with TLS or QUIC are skipped, because encryption hides the text. A short text is not searched for,
+    because its encodings would occur by chance.
     """
     if len(canary) < _LEAST_ENCODED_BYTES:
         return [], True
-    from pytest_cloudbench.net.needles import Needle, find_needles
+    from pytest_cloudbench.net.needles import Needle, search_needles
 
     needle, occurrences, is_searched = Needle("canary", canary), [], True
     known = {facts.number: facts for _, facts in analysis.known.find_known(analysis.table.numbers.tolist())}
     for number in analysis.table.numbers.tolist():
         facts = known.get(number)
-        if facts is not None and (facts.tls_version or facts.quic_version):
+        if facts is not None and (facts.tls_version or facts.quic_version) and not facts.is_plain_tls:
             continue
         for up in (True, False):
             if (number, up) not in raw_directions:
                 content, is_whole = analysis.read_content(number, up=up)
-                sightings = find_needles(content, [needle])
-                occurrences += [streams.Occurrence(number, up, None, sighting.form) for sighting in sightings]
-                is_searched &= is_whole or bool(sightings)
+                search = search_needles(content, [needle])
+                occurrences += [streams.Occurrence(number, up, None, sighting.form) for sighting in search.sightings]
+                is_searched &= (is_whole and search.is_whole) or bool(search.sightings)
     return occurrences, is_searched
 
 

@@ -121,6 +121,21 @@ def test_a_client_is_watched(tmp_path: Path) -> None:
     assert activity.login is before, "the client was started once"
 
 
+def test_traffic_between_start_and_first_act_is_in_a_window(tmp_path: Path) -> None:
+    pair: Any = clients.make_client("reference?polling=0.02")
+    received_bytes: list[int] = []
+
+    def look() -> int:
+        received_bytes.append(pair.counters()["received_bytes"])
+        return 0
+
+    with open_session(pair, tmp_path) as session:
+        activity = Activity(session)
+        activity.watch([Act("look", look, is_synced=False)])
+    assert activity.login is not None
+    assert 1000 < received_bytes[0] < (activity.login.up_bytes or 0), "the frames of the login have headers, too"
+
+
 def test_a_client_that_ends_gives_no_number(tmp_path: Path) -> None:
     pair: Any = clients.make_client("reference")
     with open_session(pair, tmp_path, timeout_s=0.5) as session:

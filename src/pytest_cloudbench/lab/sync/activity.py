@@ -150,8 +150,9 @@ class Activity:
         with lab.capture(acts=[act.label for act in acts]):
             if is_login := not lab.is_started:
                 open_windows.append(self._log_in())
-            lab.start()
-            lab.wait_quiet()
+            else:
+                lab.start()
+                lab.wait_quiet()  # not after a login, which was quiet when its window ended
             open_windows += [self._act(act) for act in acts]
         windows = self._read_windows(open_windows)
         if is_login:

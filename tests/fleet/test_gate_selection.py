@@ -11,7 +11,7 @@ import pytest
 from tests.runs import SPREAD, Spread
 
 from .harness import PRELUDE, FinishedRun, Lab
-from .test_gate_facts import FAULTY_STORE, GATE, STRICT_SETTINGS
+from .test_gate_facts import FAULTY_STORE, GATE, STRICT_SETTINGS, accept_last
 from .test_regression_gate import find_stored_runs, times, write_history
 
 TESTS = """
@@ -165,6 +165,14 @@ def test_gate_reports_that_all_experiments_were_deselected(lab: Lab, spread: Spr
     assert (run.status, run.counts()["passed"]) == (0, 1), run.text
     assert run.lines_with("cloudbench: gate: all 2 experiments were deselected, so nothing was judged")
     assert run.lines_with("not measured here, and broken when they last were: test_it.py::test_put[folder:objects]")
+
+
+def test_a_test_whose_broken_run_was_accepted_is_not_named_as_broken(lab: Lab) -> None:
+    assert run_losing(write_suite(lab), "-k", "test_put[").status == 1
+    accept_last(lab)
+    run = lab.run(*GATE, "-k", "test_plain")
+    assert run.counts()["passed"] == 1, run.text
+    assert not run.lines_with("broken when they last were")
 
 
 @pytest.mark.quick_cases(1)

@@ -92,6 +92,15 @@ class MeetsPeers(Protocol):
         ...
 
 
+@runtime_checkable
+class EndsWaits(Protocol):
+    """A skin whose clients may wait for the next change."""
+
+    def end_waits(self) -> None:
+        """Let the clients that wait be answered, because a reset is about to replace the account."""
+        ...
+
+
 class Accounts:
     """The skins of all accounts.
 
@@ -146,6 +155,12 @@ class Accounts:
         """Apply a changed profile to all accounts."""
         for skin in (self.first, *self._others.values()):
             skin.configure(profile)
+
+    def end_waits(self) -> None:
+        """Let the clients that wait for a change of an account be answered, before a reset replaces the accounts."""
+        for skin in (self.first, *self._others.values()):
+            if isinstance(skin, EndsWaits):
+                skin.end_waits()
 
     def kept(self) -> Iterator[tuple[str, Blob]]:
         """Yield what all accounts store: the path of each file, and the content of each version."""

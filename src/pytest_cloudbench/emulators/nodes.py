@@ -171,13 +171,15 @@ class ChangeLog(Generic[_Key]):
 
     Attributes:
         keys: the ids, paths or keys of what changed, as the code that adds them chooses.
-        listeners: called after each change, even if reads do not see it yet.
+        listeners: called after each change, even if reads do not see it yet, and at the end.
+        has_ended: whether a reset has replaced the account, so that nothing will change any more.
     """
 
     def __init__(self) -> None:
         self.keys: list[_Key] = []
         self._shown_s: list[float] = []
         self.listeners: list[Callable[[], None]] = []
+        self.has_ended = False
         self._hidden: list[tuple[float, int, _Key]] = []
         self._count = 0
 
@@ -195,6 +197,11 @@ class ChangeLog(Generic[_Key]):
         """Call the listeners."""
         for listener in self.listeners:
             listener()
+
+    def finish(self) -> None:
+        """Tell the listeners that nothing will change any more."""
+        self.has_ended = True
+        self.wake()
 
     def end(self, now_s: float) -> int:
         """Add the changes that have become visible by ``now_s``, and return the log's length for a read at that time.

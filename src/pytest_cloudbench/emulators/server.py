@@ -320,6 +320,7 @@ class Emulator:
         if (verb == "get" and value in ("profile", "stats", "stored")) or (verb == "account" and type(value) is int):
             return self._show(value)
         if verb == "reset" and value is True:
+            self.accounts.end_waits()
             self._start_account(profile)
             gc.collect()  # the former account's nodes refer to each other, and hold space in memory and on disk
         elif verb == "refill" and value is True:

@@ -118,6 +118,10 @@ class Box:
         store.delete_delay_s = readiness.delete_delay_s
         self.state.account, self.state.job_times = profile.account, profile.jobs
 
+    def end_waits(self) -> None:
+        """Answer the clients that wait for events, because a reset is about to replace the account."""
+        self.state.events.finish()
+
     def route(self, method: str, path: str, query: bytes) -> Match | None:
         """Return the route of a request. Hosts of uploads serve the same functions below ``/api``."""
         return self._routes.find(method, _strip_path(path))

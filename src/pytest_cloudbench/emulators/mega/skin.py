@@ -79,6 +79,10 @@ class Mega:
         version, _, extra = profile.account.type.partition("-")
         self.account.version, self._wants_hashcash = int(version[1:]), extra == "hashcash"
 
+    def end_waits(self) -> None:
+        """Answer the clients that wait for events, because a reset is about to replace the account."""
+        self.state.log.finish()
+
     def route(self, method: str, path: str, query: bytes) -> Match | None:
         """Return the route of a request."""
         return self._routes.find(method, path)
@@ -181,7 +185,7 @@ class Mega:
         wake_up = asyncio.Event()
         log.listeners.append(wake_up.set)
         try:
-            while (now_s := self._clock.now_s()) < end_s:
+            while (now_s := self._clock.now_s()) < end_s and not log.has_ended:
                 try:
                     if self.state.events_since(call.parameters["cursor"], now_s)[0]:
                         break

@@ -22,16 +22,18 @@ from pytest_cloudbench.emulators.onedrive.tree import item_details
 from pytest_cloudbench.emulators.skin import Answer, Kind
 
 
-def _format_token(position: int, begun: int, drive_id: str) -> str:
-    return urlsafe_b64encode(json.dumps([position, begun, drive_id]).encode()).decode().rstrip("=")
+def _format_token(request: GraphRequest, position: int, begun: int) -> str:
+    parts = [position, begun, request.state.drive_id, request.tree.start]
+    return urlsafe_b64encode(json.dumps(parts).encode()).decode().rstrip("=")
 
 
 def _parse_token(request: GraphRequest, token: str) -> tuple[int, int]:
     """Return the position in a token, and the log's length when its list began. Raises GraphError."""
-    log = request.tree.store.log
+    length = len(request.tree.store.log.keys)
     try:
-        position, begun, drive_id = json.loads(urlsafe_b64decode(token + "=" * (-len(token) % 4)))
-        if not (0 <= position <= len(log.keys) and 0 <= begun <= len(log.keys)) or drive_id != request.state.drive_id:
+        position, begun, *drive = json.loads(urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+        is_known = drive == [request.state.drive_id, request.tree.start]
+        if not (is_known and 0 <= position <= length and 0 <= begun <= length):
             raise ValueError(position)
         return int(position), int(begun)
     except (ValueError, TypeError, RecursionError):
@@ -50,7 +52,7 @@ def _list_changes(request: GraphRequest) -> Answer:
         body["@odata.context"] = f"{GRAPH}Collection(microsoft.graph.driveItem)"
     top = request.find_folder()
     if token == "latest":
-        token = _format_token(end, end, request.state.drive_id)
+        token = _format_token(request, end, end)
         body["@odata.deltaLink"] = make_next_link(request, token=token)
         return answer_json({**body, "value": []}, spaced=request.is_spaced)
     position, begun = _parse_token(request, token) if token else (0, end)
@@ -63,7 +65,7 @@ def _list_changes(request: GraphRequest) -> Answer:
         if change is not None:
             changes.pop(key, None)
             changes[key] = select_properties(request, change)
-    next_token = _format_token(position, begun if position < end else position, request.state.drive_id)
+    next_token = _format_token(request, position, begun if position < end else position)
     body["@odata.nextLink" if position < end else "@odata.deltaLink"] = make_next_link(request, token=next_token)
     if request.is_spaced:
         body |= {"@microsoft.graph.hasMoreData": position < end, "@microsoft.graph.syncStatus": "upToDate"}

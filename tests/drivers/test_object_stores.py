@@ -268,11 +268,65 @@ def test_a_profile_of_ones_own_files_has_the_keys(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     spec = ProviderSpec.parse("s3://bucket?endpoint=http://127.0.0.1:9")
     driver: Any = drivers.connect(spec, None, {"profile": "mine"})
-    keys = driver._client._request_signer._credentials
+    keys = driver._client._request_signer._credentials.get_frozen_credentials()
     assert (keys.access_key, keys.secret_key) == ("the-id", "the-secret")
     driver.close()
     with pytest.raises(CredentialsError, match="s3: profile nobodys"):
         drivers.connect(spec, None, {"profile": "nobodys"})
+
+
+KEYS_OF_A_PROGRAM = """
+import datetime, json, os, pathlib
+here = pathlib.Path(__file__).parent
+with open(here / "calls", "a") as calls:
+    print("called", file=calls)
+number = len((here / "calls").read_text().splitlines())
+ends = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=int((here / "left_s").read_text()))
+token = os.environ.get("AWS_REGION", "of-closed-surroundings")
+keys = {"Version": 1, "AccessKeyId": f"AKIA{number}", "SecretAccessKey": "secret", "SessionToken": token}
+print(json.dumps({**keys, "Expiration": ends.isoformat()}))
+"""
+
+
+@pytest.fixture
+def short_lived_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, server: Scripted) -> Iterator[Any]:
+    """A driver with the keys of a profile's program, which end within the minute."""
+    (tmp_path / "keys.py").write_text(KEYS_OF_A_PROGRAM)
+    (tmp_path / "left_s").write_text("50")
+    (tmp_path / "config").write_text(f"[profile mine]\ncredential_process = {sys.executable} {tmp_path / 'keys.py'}\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_REGION", "not-for-the-program")
+    endpoint = replace(server.endpoint, credentials={"profile": "mine"})
+    driver = drivers.connect(ProviderSpec.parse("s3://bench"), endpoint, {})
+    yield driver
+    driver.close()
+
+
+def test_keys_of_a_profile_are_renewed_once_before_they_end(
+    short_lived_driver: Any, tmp_path: Path, server: Scripted
+) -> None:
+    driver, calls = short_lived_driver, tmp_path / "calls"
+    server.say(200, b"", {"ETag": f'"{32 * "a"}"'})
+    (tmp_path / "left_s").write_text("500")
+    before = len(calls.read_text().splitlines())
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda number: driver.put(f"/{number}", Literal(b"x")), range(8)))
+    assert len(calls.read_text().splitlines()) == before + 1
+    signed_by = {headers["Authorization"].partition("=")[2].partition("/")[0] for _, headers in server.requests}
+    assert signed_by == {f"AKIA{before + 1}"}
+    assert {headers["X-Amz-Security-Token"] for _, headers in server.requests} == {"of-closed-surroundings"}
+
+
+def test_keys_of_a_profile_that_cannot_be_renewed_are_an_auth_error(
+    short_lived_driver: Any, tmp_path: Path, server: Scripted
+) -> None:
+    (tmp_path / "keys.py").write_text("import sys; sys.exit('log in again,\\nplease')")
+    error = refusal(lambda: short_lived_driver.stat("/a"))
+    assert error.kind is ErrorKind.AUTH
+    assert error.detail.startswith("profile mine: ")
+    assert "log in again, please" in error.detail
+    assert server.requests == []
 
 
 @pytest.mark.parametrize(

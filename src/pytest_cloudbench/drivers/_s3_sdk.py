@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from pytest_cloudbench.drivers._s3_profile import ProfileKeys
 from pytest_cloudbench.drivers.base import (
     CredentialSet,
     RequestCount,
@@ -280,8 +281,9 @@ def signing_keys(spec: ProviderSpec, sets: Sequence[CredentialSet], fields: Mapp
 
 
 def sdk_client(
-    spec: ProviderSpec, endpoint: Endpoint | None, secrets: Mapping[str, str], egress: Egress, *, checks: bool
-) -> Any:
+    spec: ProviderSpec, endpoint: Endpoint | None, secrets: Mapping[str, str] | ProfileKeys, egress: Egress,
+    *, checks: bool,
+) -> Any:  # fmt: skip
     """Return a client that sends each request once. Raises SpecError."""
     import boto3
     from botocore.config import Config
@@ -317,16 +319,21 @@ def sdk_client(
     # Not the files in the home folder, which would replace the SDK's own descriptions of services.
     models = Loader([Loader.BUILTIN_DATA_PATH], include_default_search_paths=False)
     session.register_component("data_loader", models)
+    keys: dict[str, str | None] = {}
+    if isinstance(secrets, ProfileKeys):
+        session.register_component("credential_provider", secrets)
+    else:
+        keys["aws_access_key_id"] = secrets["access_key_id"]
+        keys["aws_secret_access_key"] = secrets["secret_access_key"]
+        keys["aws_session_token"] = secrets.get("session_token")
     try:
         return boto3.Session(botocore_session=session).client(
             "s3",
             region_name=spec.params.get("region", REGION),
             endpoint_url=url or None,
             verify=egress.trusted_file() or True,
-            aws_access_key_id=secrets["access_key_id"],
-            aws_secret_access_key=secrets["secret_access_key"],
-            aws_session_token=secrets.get("session_token"),
             config=config,
+            **keys,
         )
     except (BotoCoreError, OSError, ValueError) as error:
         raise SpecError(f"provider {spec.text!r}: {redact.clean(str(error))}") from error

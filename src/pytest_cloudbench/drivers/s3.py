@@ -18,12 +18,12 @@ What the SDK does on its own, and how this driver handles it:
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from pytest_cloudbench.drivers._s3_profile import ProfileKeys
 from pytest_cloudbench.drivers._s3_sdk import (
     CAPABILITIES,
     MULTIPART_BYTES,
@@ -36,7 +36,7 @@ from pytest_cloudbench.drivers._s3_sdk import (
     signing_keys,
 )
 from pytest_cloudbench.drivers.base import CredentialSet, check_params, choice_of
-from pytest_cloudbench.drivers.egress import Egress, egress_of
+from pytest_cloudbench.drivers.egress import Egress
 from pytest_cloudbench.drivers.keys import ContentFile, bucket_of, key_of, path_of, prefix_of
 from pytest_cloudbench.drivers.sdk import read_pieces
 from pytest_cloudbench.model import (
@@ -44,13 +44,11 @@ from pytest_cloudbench.model import (
     Capabilities,
     CloudError,
     Content,
-    CredentialsError,
     Endpoint,
     Entry,
     ErrorKind,
     ProviderSpec,
 )
-from pytest_cloudbench.support import redact
 
 # --- capabilities ---------------------------------------------------------------------------------
 
@@ -76,8 +74,12 @@ class S3Driver(S3Bucket):
     multipart_bytes = MULTIPART_BYTES
     part_bytes = PART_BYTES
 
-    def __init__(self, client: Any, bucket: str, egress: Egress, *, tells_md5: bool = True) -> None:
+    def __init__(
+        self, client: Any, bucket: str, egress: Egress, profile: ProfileKeys | None = None, *, tells_md5: bool = True
+    ) -> None:
         super().__init__(client, bucket, egress)
+        if profile is not None:
+            self._opened.append(profile)
         self._tells_md5, self.clock_url = tells_md5, str(client.meta.endpoint_url)
         checks = "on" if client.meta.config.request_checksum_calculation == "when_supported" else "off"
         self.settings = {
@@ -97,10 +99,10 @@ class S3Driver(S3Bucket):
         checksum, etag = choice_of(spec, "checksum", ("0", "1")), choice_of(spec, "etag", ("md5", "opaque"))
         fields = endpoint.credentials if endpoint else credentials
         secrets = signing_keys(spec, cls.credential_sets, fields)
-        secrets = _keys_of_profile(secrets["profile"]) if "profile" in secrets else secrets
+        profile = ProfileKeys(secrets["profile"]) if "profile" in secrets else None
         egress = bucket_egress(spec, endpoint)
-        client = sdk_client(spec, endpoint, secrets, egress, checks=checksum == "1")
-        return cls(client, bucket, egress, tells_md5=etag == "md5")
+        client = sdk_client(spec, endpoint, profile or secrets, egress, checks=checksum == "1")
+        return cls(client, bucket, egress, profile, tells_md5=etag == "md5")
 
     def _entry_of_object(self, path: str, size_bytes: int, etag: str | None) -> Entry:
         return entry_of_object(path, size_bytes, etag, tells_md5=self._tells_md5)
@@ -183,27 +185,3 @@ class S3Driver(S3Bucket):
             _ = self._client.copy_object(Bucket=self._bucket, Key=key, CopySource=origin)["CopyObjectResult"]["ETag"]
             answer = self._client.head_object(Bucket=self._bucket, Key=key)
             return self._entry_of_object(target, answer["ContentLength"], answer["ETag"])
-
-
-def _keys_of_profile(name: str) -> Mapping[str, str]:
-    """Return the keys of a profile in the user's own AWS files. Raises CredentialsError."""
-    from botocore.exceptions import BotoCoreError, ClientError
-    from botocore.session import Session
-
-    # A profile's own program may be missing, or print something else than keys, which the SDK does not foresee.
-    failed = (BotoCoreError, ClientError, OSError, ValueError, AttributeError)
-    try:
-        # A profile may name a role, whose keys another Amazon service gives.
-        with closing(egress_of(None)) as egress, egress.as_environment():
-            session = Session(profile=name)
-            if os.path.isdir(egress.trusted):
-                session.set_config_variable("ca_bundle", egress.trusted_file())
-            profile = session.get_credentials()
-            keys = profile.get_frozen_credentials() if profile is not None else None
-    except failed as error:
-        raise CredentialsError(f"s3: profile {name}: {redact.clean(' '.join(str(error).split()))}") from error
-    if keys is None or not keys.access_key or not keys.secret_key:
-        raise CredentialsError(f"s3: profile {name}: it has no keys; see ~/.aws/credentials")
-    fields = {"access_key_id": keys.access_key, "secret_access_key": keys.secret_key, "session_token": keys.token or ""}
-    redact.learn([keys.secret_key, *([keys.token] if keys.token else [])])
-    return {field: value for field, value in fields.items() if value}

@@ -287,8 +287,9 @@ def closed(rows: Iterable[Surrounding] | None) -> Iterator[None]:
 
     Drivers give their libraries arguments against what those read later. But some libraries read variables when they
     are imported or when they make a client, and have no argument against it: a client in Rust takes settings from all
-    variables that begin with ``AWS_``. The environment is one for all threads, so it is closed only here, and only
-    once for each driver, while it connects. A process that another thread starts at that moment sees less, too.
+    variables that begin with ``AWS_``. The environment is one for all threads, so it is closed only here, and only for
+    a moment: while a driver connects, and while it renews keys of a profile. A process that another thread starts at
+    that moment sees less, too.
     """
     global _hidden  # noqa: PLW0603 - there is one environment for the whole process
     if rows is None:

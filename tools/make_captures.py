@@ -207,8 +207,11 @@ def talk_reuse(address: str, port: int) -> None:
         connection.close()
 
 
-def quic_initial(name: str) -> bytes:
-    """Return a client's first QUIC packet with a TLS hello in it (RFC 9001, section 5), as browsers send it."""
+def quic_initial(name: str, target: bytes = bytes(range(8))) -> bytes:
+    """Return a client's first QUIC packet with a TLS hello in it (RFC 9001, section 5), as browsers send it.
+
+    ``target`` is the connection's number, of eight bytes.
+    """
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -228,7 +231,6 @@ def quic_initial(name: str) -> bytes:
         context.wrap_bio(incoming, outgoing, server_hostname=name).do_handshake()
     except ssl.SSLWantReadError:
         hello = outgoing.read()[5:]
-    target = bytes(range(8))
     extract = HMAC(bytes.fromhex("38762cf7f55934b34d179ae6a4c80cadccbb7f0a"), hashes.SHA256())
     extract.update(target)
     secret = expand(extract.finalize(), b"client in", 32)

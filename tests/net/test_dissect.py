@@ -17,6 +17,7 @@ from pytest_cloudbench.net import dissect
 from pytest_cloudbench.net.traffic import analyze
 from tests.limits import HANG_S
 from tests.net.traffic import craft
+from tests.net.traffic.test_captures import load_make_captures
 
 FOLDER = Path(__file__).resolve().parents[2] / "fixtures" / "captures"
 needs_tshark = pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
@@ -24,15 +25,19 @@ needs_tshark = pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark
 
 @needs_tshark
 def test_names_in_quic_hellos() -> None:
-    assert [name for _, _, name in dissect.read_hellos(FOLDER / "names.pcapng", quic=True)] == ["quic.example.com"]
+    assert [hello.name for hello in dissect.read_hellos(FOLDER / "names.pcapng", quic=True)] == ["quic.example.com"]
 
 
 @needs_tshark
 @pytest.mark.parametrize("file", ["tls13.pcapng", "tls12.pcapng", "upload-ipv4.pcapng"])
 def test_pyshark_reads_the_same_names(file: str) -> None:
     analysis = analyze((FOLDER / file).read_bytes())
-    names = [(str(facts.flow.client), facts.flow.client_port, facts.sni) for facts in analysis.facts if facts.sni]
-    assert names == dissect.read_hellos(FOLDER / file, quic=False)
+    hellos = [
+        (str(facts.flow.client), facts.flow.client_port, str(facts.flow.server), facts.flow.server_port, facts.sni)
+        for facts in analysis.facts
+        if facts.sni
+    ]
+    assert hellos == dissect.read_hellos(FOLDER / file, quic=False)
 
 
 @needs_tshark
@@ -43,6 +48,33 @@ def test_quic_flows_get_names_and_roles(tmp_path: Path, capsys: pytest.CaptureFi
     flows = {flow["protocol"]: flow for flow in json.loads(capsys.readouterr().out)["flows"]}
     assert (flows["quic"]["sni"], flows["quic"]["role"]) == ("quic.example.com", "storage")
     assert flows["tcp"]["role"] == "other"
+
+
+@needs_tshark
+def test_a_quic_flow_gets_the_name_of_its_own_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The client uses one port for two servers, and then for two names of a third, which its hellos do not tell."""
+    make_initial = load_make_captures().quic_initial
+    hellos = [
+        ("10.0.0.2", "upload.example.com"),
+        ("10.0.0.3", "www.example.com"),
+        ("10.0.0.4", "a.example.com"),
+        ("10.0.0.4", "b.example.com"),
+    ]
+    frames = [
+        (craft.START_NS, craft.udp("10.0.0.1", 5000, server, 443, make_initial(name, bytes([number] * 8))))
+        for number, (server, name) in enumerate(hellos)
+    ]
+    path, rules = tmp_path / "one-port.pcap", tmp_path / "rules.toml"
+    path.write_bytes(craft.pcap(frames))
+    rules.write_text('[[rules]]\nrole = "storage"\nnames = ["upload.*"]\n')
+    assert cli.main(["analyze", str(path), "--json", "--dissect", "--rules", str(rules)]) == 0
+    output = json.loads(capsys.readouterr().out)
+    assert [(flow["sni"], flow["role"]) for flow in output["flows"]] == [
+        ("upload.example.com", "storage"),
+        ("www.example.com", "other"),
+        (None, "other"),
+    ]
+    assert output["notes"] == ["1 QUIC flows have hellos of several names"]
 
 
 def test_missing_tshark_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,18 +16,26 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from ipaddress import ip_address
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from pytest_cloudbench.model import MIB, UsageError
 from pytest_cloudbench.net.traffic import Analysis, Rule
+from pytest_cloudbench.net.traffic.packets import Address
 from pytest_cloudbench.net.traffic.roles import Roles
 from pytest_cloudbench.support import extras, opening
 
 _QUIC = "quic && tls.handshake.type == 1"
 _TLS = "tls.handshake.type == 1"
 
-Hello = tuple[str, int, str]
-"""Client address, client port and server name of a TLS hello, including one within QUIC."""
+
+class Hello(NamedTuple):
+    """The ends and the server name of a TLS hello, including one within QUIC."""
+
+    client: str
+    client_port: int
+    server: str
+    server_port: int
+    name: str
 
 
 @contextmanager
@@ -130,22 +138,35 @@ def _parse_hello(packet: Any) -> Hello | None:
                 "handshake_extensions_server_name"
             )
             if name is not None:
-                return str(network.src), int(transport.srcport), str(name).lower()
+                ends = str(network.src), int(transport.srcport), str(network.dst), int(transport.dstport)
+                return Hello(*ends, str(name).lower())
     return None
 
 
 def name_quic_flows(analysis: Analysis, path: Path, rules: Sequence[Rule]) -> list[str]:
-    """Set names and roles of QUIC flows from their encrypted hellos, and return notes on missing names."""
+    """Set names and roles of QUIC flows from their encrypted hellos, and return notes on missing names.
+
+    A flow with hellos of several names stays unnamed, because its bytes may be of either server.
+    """
     flows = [facts for facts in analysis.facts if facts.quic_version is not None]
     if not flows:
         return []
+    names: dict[tuple[Address, int, Address, int], set[str]] = {}
     try:
-        names = {(ip_address(address), port): name for address, port, name in read_hellos(path, quic=True)}
+        for hello in read_hellos(path, quic=True):
+            ends = (ip_address(hello.client), hello.client_port, ip_address(hello.server), hello.server_port)
+            names.setdefault(ends, set()).add(hello.name)
     except UsageError as error:
         return [str(error)]
     roles = Roles(rules)
+    nameless = ambiguous = 0
     for facts in flows:
-        facts.sni = names.get((facts.flow.client, facts.flow.client_port), facts.sni)
-        facts.role = roles.find_role(facts.flow, facts.names, is_quic=True)
-    nameless = sum(facts.sni is None for facts in flows)
-    return [f"{nameless} QUIC flows have no readable hello"] if nameless else []
+        flow = facts.flow
+        flow_names = names.get((flow.client, flow.client_port, flow.server, flow.server_port), set())
+        if len(flow_names) == 1:
+            (facts.sni,) = flow_names
+        nameless += not flow_names
+        ambiguous += len(flow_names) > 1
+        facts.role = roles.find_role(flow, facts.names_for_role, is_quic=True)
+    notes = [f"{nameless} QUIC flows have no readable hello"] if nameless else []
+    return notes + ([f"{ambiguous} QUIC flows have hellos of several names"] if ambiguous else [])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench.net.traffic import Analysis, Whose, analyze
+from pytest_cloudbench.net.traffic import Analysis, Whose, analyze, parse_rules
 from pytest_cloudbench.net.traffic.owners import nameless_doubt
 from tests.net.traffic import craft
 from tests.net.traffic.test_handshake import hello, question
@@ -119,6 +119,42 @@ def test_known_server_name_is_used_for_later_connections() -> None:
         flow(SHARED, port=7_000, is_complete=False), flow(SHARED, port=7_001, is_complete=False), flow(SHARED)
     )
     assert {*later} == {"a.example.com", "b.example.org", SHARED}
+
+
+RULES = """
+[[rules]]
+role = "storage"
+names = ["upload.example.com"]
+[[rules]]
+role = "control"
+names = ["*.example.com", "10.2.0.1"]
+"""
+
+
+def find_roles(*records: Iterable[craft.Record] | craft.Record) -> list[str]:
+    """Return the roles of all TCP flows."""
+    flat: list[Any] = [record for group in records for record in ([group] if isinstance(group, tuple) else group)]
+    analysis = analyze(craft.pcapng(sorted(flat)), rules=parse_rules(RULES))
+    return [facts.role for facts in analysis.facts if facts.flow.is_tcp]
+
+
+def test_a_server_that_shares_its_address_has_the_role_of_its_own_name() -> None:
+    answers = (answer("upload.example.com", SHARED), answer("www.example.com", SHARED))
+    assert find_roles(*answers, flow(SHARED, "api.example.com")) == ["control"]
+    assert find_roles(*answers, flow(SHARED, "api.example.org")) == ["other"]
+    assert find_roles(*answers, flow(SHARED, "upload.example.com")) == ["storage"]
+    assert find_roles(*answers, flow(SHARED)) == ["storage"], "one of its names may be its own"
+    assert find_roles(answer("www.example.org", OTHER), flow(OTHER)) == ["other"], "a name counts and not the address"
+    assert find_roles(flow(OTHER)) == ["control"]
+
+
+def test_a_name_that_may_hide_another_leaves_the_role_to_both() -> None:
+    analysis = analyze_records(make_whose(), answer("upload.example.com", SHARED), flow(SHARED, "front.example.com"))
+    (facts,) = (facts for facts in analysis.facts if facts.sni)
+    names = []
+    for facts.has_ech in (False, True):
+        names.append(facts.names_for_role)
+    assert names == [("front.example.com",), ("front.example.com", "upload.example.com")]
 
 
 def test_server_addresses_leave_no_flow_nameless() -> None:

@@ -60,6 +60,17 @@ class FlowFacts:
         return (*([self.sni] if self.sni else []), *self.dns_names, self.address)
 
     @property
+    def names_for_role(self) -> tuple[str, ...]:
+        """The names that rules for roles look at: SNI, else DNS names, else the address.
+
+        Other servers may share the address, so DNS names do not count beside a known SNI. One that may hide another
+        name counts together with them.
+        """
+        if self.sni and not self.has_ech:
+            return (self.sni,)
+        return self.names[:-1] or (self.address,)
+
+    @property
     def is_plain_tls(self) -> bool:
         """True if it is TLS that encrypts nothing."""
         return self.tls_version is not None and handshake.is_null_cipher(self.cipher)
@@ -192,7 +203,7 @@ def _assign_roles(facts: CaptureFacts, table: FlowTable, roles: Roles) -> None:
     kinds = ["tcp" if is_tcp else "udp" for is_tcp in who.is_tcp[numbers].tolist()]
     known_facts = facts.find_known(numbers.tolist())
     for index, flow_facts in known_facts:
-        names[index] = flow_facts.names
+        names[index] = flow_facts.names_for_role
         kinds[index] = "quic" if flow_facts.quic_version else kinds[index]
     up, down = (column[numbers].tolist() for column in table.sums["payload_bytes"])
     ports = who.server_port[numbers].tolist()

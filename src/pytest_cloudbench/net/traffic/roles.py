@@ -81,7 +81,7 @@ class Roles:
 
         Args:
             flow: the flow with its counts.
-            names: the server's names: SNI, DNS names and address.
+            names: the server's names, see ``FlowFacts.names_for_role``.
             is_quic: whether the flow is QUIC.
         """
         transport = "tcp" if flow.is_tcp else "quic" if is_quic else "udp"

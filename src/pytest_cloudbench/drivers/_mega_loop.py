@@ -22,7 +22,8 @@ from weakref import WeakSet
 from pytest_cloudbench.drivers.egress import Egress
 
 _T = TypeVar("_T")
-_CONNECTIONS = 256
+_IDLE_S = 86_400.0
+"""How long an idle connection is kept: longer than a load lasts."""
 _LAST_TURNS = 100
 
 
@@ -115,8 +116,12 @@ class CountedSession:
                 waits = [answer.headers[name] for name in wait_headers if name in answer.headers]
                 raise RefusedAnswer(answer.status, text, waits[0].strip() if waits else "")
 
+        # Without a limit, since a request above it would wait inside the measured operation.
+        connector = aiohttp.TCPConnector(
+            ssl=trusted, limit=0, keepalive_timeout=_IDLE_S, socket_factory=self._new_socket
+        )
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=trusted, limit=_CONNECTIONS, socket_factory=self._new_socket),
+            connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=timeout_s, sock_read=timeout_s),
             trust_env=False,

@@ -12,12 +12,13 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+from pytest_cloudbench.drivers._egress_connections import unlimited_transport
 from pytest_cloudbench.drivers.surroundings import environment
 from pytest_cloudbench.model import Endpoint, UsageError
 from pytest_cloudbench.support import redact
@@ -163,17 +164,18 @@ class Egress:
 
         return send_by_proxy
 
-    def transport(self, **options: Any) -> Any:
-        """Return the transport of a client of httpx, with options as for its ``HTTPTransport``."""
+    def transport(self) -> Any:
+        """Return the transport of a client of httpx."""
         import httpx
 
         context = self.context()
+        if isinstance(context, bool):
+            context = httpx.create_ssl_context(trust_env=False)  # once, not again for each connection
 
         @cache
         def transport_through(proxy: str) -> Any:
-            own_context = context if proxy.startswith("https:") and not isinstance(context, bool) else None
-            through = httpx.Proxy(proxy, ssl_context=own_context) if proxy else None
-            return httpx.HTTPTransport(verify=context, trust_env=False, proxy=through, **options)
+            through = httpx.Proxy(proxy, ssl_context=context if proxy.startswith("https:") else None) if proxy else None
+            return unlimited_transport(partial(httpx.HTTPTransport, verify=context, trust_env=False, proxy=through))
 
         if not self._proxies:
             return transport_through("")

@@ -23,7 +23,6 @@ from pytest_cloudbench.support import redact
 if TYPE_CHECKING:
     import httpx
 
-_CONNECTIONS = 256
 _EARLY_S = 60.0
 
 Reason = Callable[[int, bytes], tuple[ErrorKind | None, str]]
@@ -31,7 +30,7 @@ Reason = Callable[[int, bytes], tuple[ErrorKind | None, str]]
 
 
 class WebClient:
-    """A pool of kept-alive connections, shared by all threads.
+    """Kept-alive connections, shared by all threads.
 
     Args:
         egress: how requests leave this machine.
@@ -42,10 +41,9 @@ class WebClient:
     def __init__(self, egress: Egress, reason: Reason, timeout_s: float) -> None:
         import httpx
 
-        limits = httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS)
         self._reason, self._count, self._egress = reason, RequestCount(), egress
         self._client = httpx.Client(
-            transport=egress.transport(limits=limits), trust_env=False, timeout=timeout_s,
+            transport=egress.transport(), trust_env=False, timeout=timeout_s,
             event_hooks={"request": [self._count.count]}, headers={"user-agent": "pytest-cloudbench"},
         )  # fmt: skip
         self._unsendable = (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.LocalProtocolError, UnicodeError)

@@ -76,7 +76,6 @@ _CAPABILITIES = Capabilities(
     via="webdav4 on httpx; retries off",
 )
 
-_CONNECTIONS = 256
 _PIECE_BYTES = MIB
 
 # --- error table ----------------------------------------------------------------------------------
@@ -168,14 +167,13 @@ class WebdavDriver(SdkDriver):
         self._last = _LastWebdav()
         self._folders = set[str]()
         egress = egress_of(endpoint, url)
-        limits = httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS)
         auth = (secrets["user"], secrets["password"]) if "user" in secrets else None
         headers = {"user-agent": "pytest-cloudbench", "accept-encoding": "identity"}
         if "token" in secrets:
             headers["authorization"] = f"Bearer {secrets['token']}"
         self.clock_url = site = f"{parts.scheme}://{parts.netloc}"
         self._http = HttpClient(
-            base_url=site, auth=auth, headers=headers, transport=egress.transport(limits=limits), trust_env=False,
+            base_url=site, auth=auth, headers=headers, transport=egress.transport(), trust_env=False,
             timeout=timeout_s, cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
             event_hooks={"request": [self._last.count], "response": [self._last.note]},
         )  # fmt: skip

@@ -6,9 +6,10 @@ and passes them on unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from types import MappingProxyType
+from typing import Any, NamedTuple, cast
 
 from pytest_cloudbench.emulators.mega.errors import Code, Failure
 from pytest_cloudbench.emulators.mega.login import User, decode
@@ -175,17 +176,16 @@ def _add_nodes(context: CommandContext, command: _Command) -> Any:
     target, entries = state.find_folder(command.get("t"), now_s), command.get("n")
     if not isinstance(entries, list) or not entries or not all(isinstance(entry, dict) for entry in entries):
         raise Failure(Code.EARGS)
+    # Everything is checked before the first node is added.
     sources = [_resolve_source(context, entry) for entry in entries]
     _require_space(context, sum(source.size_bytes for source in sources if source is not None))
+    _check_order(entries)
+    share_keys = _read_share_keys(context, command.get("cr"), {str(entry.get("h")) for entry in entries})
+    replaced = [_find_replaced(context, entry, target) for entry in entries]
     folders: dict[str, Folder] = {}
-    for entry in entries:
-        if "p" in entry and entry["p"] not in {other.get("h") for other in entries if other.get("t") == 1}:
-            raise Failure(Code.ENOENT)
     nodes: list[Node] = []
     for entry, source in zip(entries, sources, strict=True):
-        parent = folders.get(entry["p"]) if "p" in entry else target
-        if parent is None:
-            raise Failure(Code.EARGS)  # clients must list a folder before its content
+        parent = folders[str(entry["p"])] if "p" in entry else target
         node: Node
         if source is None:
             node = folders[str(entry.get("h"))] = state.store.add_folder(parent, state.new_name(), now_s)
@@ -196,17 +196,39 @@ def _add_nodes(context: CommandContext, command: _Command) -> Any:
         node.extra = ClientFields(entry["t"], entry["a"], entry["k"], now_s, str(entry.get("fa", "")))
         nodes.append(node)
     by_handle = {str(entry.get("h")): node for entry, node in zip(entries, nodes, strict=True)}
-    _store_share_keys(context, command.get("cr"), by_handle)
-    for entry in entries:
-        replaced = state.store.by_id(str(entry["ov"])) if "ov" in entry else None
-        if replaced is not None and replaced.deleted_s is None:
-            _remove_node(context, state.find_own_node(replaced.id), command)
+    _store_share_keys(context, share_keys, by_handle)
+    for former in replaced:
+        if former is not None and former.deleted_s is None:  # two entries may replace the same node
+            _remove_node(context, former, command)
     descriptions = [state.describe_node(node) for node in nodes]
     visible_s = max((node.versions[-1].visible_s for node in nodes if isinstance(node, File)), default=0.0)
     for node in nodes:
         client_fields(node).announced_s = visible_s
     state.log_event(now_s, command.get("i"), {"a": "t", "t": {"f": descriptions}, "ou": state.user}, visible_s)
     return {"f": descriptions}
+
+
+def _check_order(entries: Sequence[_Command]) -> None:
+    """Raise Failure unless each folder for new nodes is listed before its content."""
+    folders = [str(entry.get("h")) for entry in entries if entry["t"] == 1]
+    listed: set[str] = set()
+    for entry in entries:
+        if "p" in entry and str(entry["p"]) not in listed:
+            raise Failure(Code.EARGS if str(entry["p"]) in folders else Code.ENOENT)
+        if entry["t"] == 1:
+            listed.add(str(entry.get("h")))
+
+
+def _find_replaced(context: CommandContext, entry: _Command, target: Folder) -> Node | None:
+    """Return the node that a new one in the target replaces, or None. Raises Failure if it cannot be removed."""
+    store = context.state.store
+    node = store.by_id(str(entry["ov"])) if "ov" in entry else None
+    if node is None or node.deleted_s is not None:
+        return None
+    replaced = context.state.find_own_node(node.id)
+    if store.holds(replaced, target):
+        raise Failure(Code.ECIRCULAR)
+    return replaced
 
 
 def _resolve_source(context: CommandContext, entry: _Command) -> Any:
@@ -250,8 +272,9 @@ def _move_node(context: CommandContext, command: _Command) -> Any:
     announced_s = client_fields(node).announced_s
     if state.store.holds(node, target):
         raise Failure(Code.ECIRCULAR)
+    share_keys = _read_share_keys(context, command.get("cr"))
     state.store.move(node, target, node.name, now_s)
-    _store_share_keys(context, command.get("cr"), {})
+    _store_share_keys(context, share_keys)
     origin = command.get("i")
     state.log_event(now_s, origin, {"a": "d", "n": node.id, "m": 1}, announced_s)
     descriptions = [state.describe_node(entry) for entry in state.walk_visible(node, now_s)]
@@ -306,14 +329,16 @@ def _change_share(context: CommandContext, command: _Command) -> Any:
     targets = command.get("s")
     if not isinstance(node, Folder) or not isinstance(targets, list) or not targets:
         raise Failure(Code.EARGS)
-    for target in targets:
-        if not isinstance(target, dict) or target.get("u") != _EXPORTED:
-            raise Failure(Code.ENOENT)
-        if target.get("r") in (0, "0"):
-            for name in ("ok", "ha"):
-                decode(command.get(name))
+    if any(not isinstance(target, dict) or target.get("u") != _EXPORTED for target in targets):
+        raise Failure(Code.ENOENT)
+    begins = [target.get("r") in (0, "0") for target in targets]
+    for name in ("ok", "ha") if any(begins) else ():
+        decode(command.get(name))
+    share_keys = _read_share_keys(context, command.get("cr"))
+    for is_shared in begins:
+        if is_shared:
             state.shares[node.id] = {"ok": command["ok"], "ha": command["ha"], "ts": str(context.now_s)}
-            _store_share_keys(context, command.get("cr"), {})
+            _store_share_keys(context, share_keys)
         else:
             state.shares.pop(node.id, None)
             for entry in state.walk_visible(node, context.now_s):
@@ -321,22 +346,46 @@ def _change_share(context: CommandContext, command: _Command) -> Any:
     return {"r": [0] * len(targets)}
 
 
-def _store_share_keys(context: CommandContext, request: object, new_nodes: Mapping[str, Node]) -> None:
-    """Store the keys of nodes in shares.
+class _ShareKey(NamedTuple):
+    """The key of a node in a share, each named by its handle. A new node has the handle of its entry."""
+
+    share: str
+    node: str
+    key: str
+
+
+def _read_share_keys(
+    context: CommandContext, request: object, new_handles: Collection[str] = ()
+) -> Sequence[_ShareKey]:
+    """Return the keys of nodes in shares. Raises Failure if one is wrong or for an unknown node.
 
     ``request`` holds shares, handles of nodes, and a flat list of triples: index of a share, index of a handle, key.
     """
     if request is None:
-        return
+        return ()
+    keys = []
     try:
         shares, handles, triples = cast("Any", request)
         for offset in range(0, len(triples), 3):
             share, handle, key = shares[triples[offset]], handles[triples[offset + 1]], triples[offset + 2]
             decode(key)
-            node = new_nodes.get(handle) or context.state.find_existing_node(handle)
-            client_fields(node).share_keys[share] = key
+            if not isinstance(share, str):
+                raise TypeError(share)
+            if handle not in new_handles:
+                context.state.find_existing_node(handle)
+            keys.append(_ShareKey(share, handle, key))
     except (TypeError, ValueError, IndexError, KeyError):
         raise Failure(Code.EARGS) from None
+    return keys
+
+
+def _store_share_keys(
+    context: CommandContext, keys: Sequence[_ShareKey], new_nodes: Mapping[str, Node] = MappingProxyType({})
+) -> None:
+    """Store the keys of nodes in shares. ``new_nodes`` are those of the same command, by the handles of its entries."""
+    for share, handle, key in keys:
+        node = new_nodes.get(handle) or context.state.find_existing_node(handle)
+        client_fields(node).share_keys[share] = key
 
 
 COMMANDS: Mapping[str, Callable[[CommandContext, _Command], Any]] = {

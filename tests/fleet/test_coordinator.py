@@ -43,7 +43,11 @@ class Fleet:
         self.handled: list[tuple[str, dict[str, Any]]] = []
         self.coordinator = Coordinator(
             handlers={"sum": self._sum, "broken": self._broken},
-            answers={"twice": lambda agent, payload: [agent, payload * 2], "odd": lambda agent, payload: object()},
+            answers={
+                "twice": lambda agent, payload: [agent, payload * 2],
+                "odd": lambda agent, payload: object(),
+                "broken": self._broken,
+            },
             patience_s=patience_s,
             kill=lambda agent, reason: self.killed.append(agent),
             **options,
@@ -56,7 +60,7 @@ class Fleet:
         self.handled.append((item.nodeid, payloads))
         return sum(payloads.values())
 
-    def _broken(self, item: Item, payloads: dict[str, Any]) -> int:
+    def _broken(self, item: object, payloads: object) -> int:
         raise CloudbenchError("it broke")
 
     def join(self, agent: str) -> None:
@@ -583,3 +587,10 @@ def test_asker_receives_error_for_answer_that_cannot_be_sent() -> None:
     fleet = Fleet(1)
     fleet.coordinator.receive("gw0", Ask(4, "odd"))
     assert fleet.replies["gw0"][0] == Reply(error="object: cannot send a object; expected plain data", to=4)
+
+
+def test_an_error_in_the_handler_of_a_message_without_an_answer_is_passed_on() -> None:
+    errors: list[tuple[str, str, str]] = []
+    fleet = Fleet(1, unhandled=lambda agent, name, error: errors.append((agent, name, str(error))))
+    fleet.coordinator.receive("gw0", Tell("broken"))
+    assert errors == [("gw0", "broken", "it broke")]

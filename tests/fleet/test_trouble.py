@@ -143,11 +143,49 @@ CAN_MOUNT = (
 FULL = pytest.mark.skipif(not CAN_MOUNT, reason="needs the right to mount a small disk: run as root")
 
 
+ON_ANOTHER_HOST = """
+    import os
+    from pytest_cloudbench.fleet import agent
+
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        agent.host_id = lambda: "another"
+"""
+NO_SPARE_ROOM = """
+    import tempfile
+
+    tempfile.tempdir = "small"
+"""
+
+
 @pytest.mark.quick_cases(1)
 @FULL
 @SPREAD
 @pytest.mark.parametrize("size_kib", [16, 72], ids=["log", "parquet"])
 def test_a_full_disk_loses_no_record(lab: Lab, spread: Spread, size_kib: int) -> None:
+    check_full_disk(lab, size_kib, *spread)
+
+
+@FULL
+def test_a_full_disk_loses_no_record_of_another_host(lab: Lab) -> None:
+    lab.write(ON_ANOTHER_HOST, "conftest.py")
+    run = check_full_disk(lab, 16, "-n", "2", "-ocloudbench_start=spawn")
+    assert (
+        len([note for note in run.info("test_many[folder:objects]")["notes"] if "the records continue in" in note]) == 2
+    )
+
+
+@FULL
+def test_records_of_another_host_that_fit_nowhere_are_a_doubt(lab: Lab) -> None:
+    lab.write(ON_ANOTHER_HOST + NO_SPARE_ROOM, "conftest.py")
+    run = run_on_small_disk(lab, 16, "-n", "2", "-ocloudbench_start=spawn")
+    assert run.status == 1, run.text
+    assert "the controller is gone" not in run.text
+    doubts = run.info("test_many[folder:objects]")["doubts"]
+    assert any(doubt.startswith("not all records of gw0 could be written: ") for doubt in doubts), doubts
+
+
+def run_on_small_disk(lab: Lab, size_kib: int, *args: str) -> FinishedRun:
+    """Run a session whose results are on a disk of this size."""
     lab.write("""
         def test_many(experiment, payloads):
             experiment.run(payloads.random(20), arrival=FixedInterval(0.005), sensors=4, ops_per_sensor=150).check()
@@ -158,9 +196,13 @@ def test_a_full_disk_loses_no_record(lab: Lab, spread: Spread, size_kib: int) ->
     (lab.folder / "small").mkdir()
     temporary = lab.folder / "kept"
     temporary.mkdir()
-    run = lab.run(*FOLDER, *spread, "--cloudbench-results", "small",
-                  env={"TMPDIR": str(temporary)}, within=f"mount -t tmpfs -o size={size_kib}k none small",
-                  after="cp -a small copied")  # fmt: skip
+    return lab.run(*FOLDER, *args, "--cloudbench-results", "small",
+                   env={"TMPDIR": str(temporary)}, within=f"mount -t tmpfs -o size={size_kib}k none small",
+                   after="cp -a small copied")  # fmt: skip
+
+
+def check_full_disk(lab: Lab, size_kib: int, *args: str) -> FinishedRun:
+    run = run_on_small_disk(lab, size_kib, *args)
     assert run.status == 1, run.text
     assert run.leftovers == []
     assert "Traceback" not in run.text
@@ -171,6 +213,7 @@ def test_a_full_disk_loses_no_record(lab: Lab, spread: Spread, size_kib: int) ->
     assert info["ops"] == 600, "the entry counts all"
     records = run.all_records()
     assert sorted(set(records)) == [(sensor, seq) for sensor in range(4) for seq in range(150)], "no record is lost"
+    return run
 
 
 @FULL

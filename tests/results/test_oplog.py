@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from pytest_cloudbench.judge.records import OpTable
 from pytest_cloudbench.model import ErrorKind, Op, Outcome, ResultsError, Verb
 from pytest_cloudbench.results import parquet
+from pytest_cloudbench.results.log_file import LogFile
 from pytest_cloudbench.results.oplog import (
     LOG_SCHEMA,
     PARQUET_SCHEMA,
@@ -340,7 +341,7 @@ def spare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_full_disk_moves_the_log_and_loses_nothing(tmp_path: Path, spare: Path, room: int) -> None:
     """The disk becomes full in the first line, in a record, or between two records."""
     log = OpLog(tmp_path / "gw0.oplog", HEADER)
-    log._file = FullDisk(log._file, room)  # type: ignore[assignment]  # has the two methods that the log uses
+    log._records._file = FullDisk(log._records._file, room)  # type: ignore[assignment]  # has the two methods that the log uses
     with log:
         for seq in range(100):
             log.record(op(seq))
@@ -355,7 +356,7 @@ def test_two_logs_of_one_name_move_to_two_places(tmp_path: Path, spare: Path) ->
     paths = set()
     for run in ("one", "two"):
         log = OpLog(tmp_path / run / "gw0.oplog", HEADER)
-        log._file = FullDisk(log._file, 100)  # type: ignore[assignment]  # has the methods that the log uses
+        log._records._file = FullDisk(log._records._file, 100)  # type: ignore[assignment]  # has the methods that the log uses
         with log:
             log.record(op())
         assert read_log(log.path) == table_of([op()])
@@ -423,13 +424,13 @@ def test_a_log_that_is_taken_away_again_and_again_loses_nothing(tmp_path: Path) 
 def disks(monkeypatch: pytest.MonkeyPatch) -> list[FullDisk]:
     """The files of all logs that a test opens. The first has room for 100 bytes, the others have none."""
     files: list[FullDisk] = []
-    real = OpLog._open
+    real = LogFile._open
 
     def open_limited(path: Path, mode: str = "ab") -> FullDisk:
         files.append(FullDisk(real(path, mode), 0 if files else 100))
         return files[-1]
 
-    monkeypatch.setattr(OpLog, "_open", staticmethod(open_limited))
+    monkeypatch.setattr(LogFile, "_open", staticmethod(open_limited))
     return files
 
 

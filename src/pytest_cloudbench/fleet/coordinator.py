@@ -101,6 +101,8 @@ class Coordinator:
         maxfail: failed items after which to stop; 0 means never.
         again: returns which round of an item begins, given how many rounds have ended; None: it is not run.
         size: returns how many agents the session is to have.
+        unhandled: called with an agent, the name of a message that awaits no answer, and the error of its handler.
+            Without it, ``receive`` raises the error.
     """
 
     def __init__(
@@ -116,10 +118,11 @@ class Coordinator:
         maxfail: int = 0,
         again: Callable[[str, int], int | None] = lambda nodeid, before: 0,
         size: Callable[[], int] = lambda: 1,
+        unhandled: Callable[[str, str, Exception], None] | None = None,
     ) -> None:
         self._handlers, self._answers, self._patience_s = dict(handlers), dict(answers), patience_s
         self._kill, self._ask, self._apart, self._stop, self._maxfail = kill, ask, apart, stop, maxfail
-        self._again, self._size = again, size
+        self._again, self._size, self._unhandled = again, size, unhandled
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._dismissed = False
@@ -240,7 +243,12 @@ class Coordinator:
         elif message.name == "interrupted":
             self._note_rest(agent)
         else:
-            self._answers[message.name](agent, message.payload)
+            try:
+                self._answers[message.name](agent, message.payload)
+            except Exception as error:  # it must not end the channel, as if the controller were gone
+                if self._unhandled is None:
+                    raise
+                self._unhandled(agent, message.name, error)
 
     def say(self, nodeid: str, name: str, payload: Message) -> None:
         """Tell all agents at an item something that they did not ask for. See ``Agent.listeners``."""

@@ -19,7 +19,6 @@ import contextlib
 import json
 import os
 import re
-import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,7 +26,7 @@ from functools import partial
 from itertools import compress
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any, Self
 
 from pytest_cloudbench.judge.records import (
     BLOCK_RECORDS,
@@ -50,6 +49,7 @@ from pytest_cloudbench.judge.records import (
 )
 from pytest_cloudbench.model import ErrorKind, Op, Outcome, ResultsError, Verb
 from pytest_cloudbench.results import parquet
+from pytest_cloudbench.results.log_file import LogFile
 from pytest_cloudbench.results.machine import THIS_MACHINE
 from pytest_cloudbench.support import redact
 from pytest_cloudbench.support.printable import printable
@@ -58,7 +58,6 @@ LOG_SCHEMA = 3
 PARQUET_SCHEMA = 5
 
 _FLUSH_S = 0.25
-_COPY_BYTES = 1024 * 1024
 _PIECE_BYTES = 256 * 1024
 """The most that is sent at once: other messages of the agent wait meanwhile."""
 _MAX_HEADER_BYTES = 1 << 20
@@ -249,97 +248,26 @@ class OpLog(RecordLog):
         moved: Callable[[Path], None] = lambda path: None,
     ) -> None:  # fmt: skip
         super().__init__(header, progress)
-        self.path, self._report_move, self._has_moved = path, moved, False
-        self._file = self._open(path)
+        self._records = LogFile(path, moved)
+        self.notes = self._records.notes
 
-    @staticmethod
-    def _open(path: Path, mode: str = "ab") -> IO[bytes]:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            return path.open(f"{mode}+", buffering=0)
-        except OSError as error:
-            raise ResultsError(f"{path}: {error.strerror}; choose another place with --cloudbench-results") from error
+    @property
+    def path(self) -> Path:
+        """Where the log is now."""
+        return self._records.path
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
             self.stop()
-            if kind is None and self._is_file_lost():
-                self._write_again()
+            if kind is None:
+                self._records.restore()
         finally:
-            self._file.close()
+            self._records.close()
 
     def _write(self) -> None:
-        while self._unwritten:
-            try:
-                del self._unwritten[: self._file.write(self._unwritten)]
-            except OSError as error:
-                self._move_elsewhere(error.strerror or str(error))
-        if self._is_file_lost():
-            self._write_again()
-
-    def _is_file_lost(self) -> bool:
-        """Return whether the file is no longer where it was opened: removed, moved away, or replaced by another."""
-        try:
-            return not os.path.samestat(os.stat(self.path), os.fstat(self._file.fileno()))
-        except (FileNotFoundError, NotADirectoryError):
-            return True
-        except OSError:  # the path can no longer be read, but the open file can still be written
-            return False
-
-    def _write_again(self) -> None:
-        """Write all records so far, which the open file still has, to a new file at the same place or elsewhere."""
-        reason = "was removed, moved or replaced during the run"
-        try:
-            file = self._open(self.path, "xb")
-        except ResultsError:
-            self._move_elsewhere(reason)
-            return
-        try:
-            self._copy_to(file)
-        except OSError:
-            file.close()
-            self._move_elsewhere(reason)
-            return
-        self._continue_in(file, self.path, f"{self.path}: {reason}; all records were written there again")
-
-    def _move_elsewhere(self, reason: str) -> None:
-        """Continue in the system's temporary folder with all records so far. Raises ResultsError if it is full too."""
-        former_path = self.path
-        if self._has_moved:
-            raise ResultsError(f"{former_path}: {reason}; free some space and run again")
-        try:
-            descriptor, name = tempfile.mkstemp(prefix=f"cloudbench-{os.getpid()}-", suffix=f"-{former_path.name}")
-        except OSError as error:
-            raise ResultsError(
-                f"{former_path}: {reason}, and no temporary file can be made: {error.strerror}"
-            ) from error
-        os.close(descriptor)
-        target = Path(name)
-        file = self._open(target)
-        try:
-            self._copy_to(file)
-        except OSError as error:
-            file.close()
-            target.unlink()
-            raise ResultsError(f"{former_path}: {reason}, and {target}: {error.strerror}") from error
-        self._has_moved = True
-        self._continue_in(file, target, f"{former_path}: {reason}; the records continue in {target}")
-        self._report_move(target)
-
-    def _copy_to(self, file: IO[bytes]) -> None:
-        source = self._file.fileno()
-        os.lseek(source, 0, os.SEEK_SET)  # appending ignores this position
-        while piece := memoryview(os.read(source, _COPY_BYTES)):
-            while piece:
-                piece = piece[file.write(piece) :]
-
-    def _continue_in(self, file: IO[bytes], path: Path, note: str) -> None:
-        self._file.close()
-        self._file, self.path = file, path
-        if note not in self.notes:
-            self.notes.append(note)
+        self._records.write(self._unwritten)
 
 
 def _format_detail(text: str) -> str:

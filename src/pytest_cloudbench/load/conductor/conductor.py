@@ -21,6 +21,7 @@ from pytest_cloudbench.fleet.messages import ItemEnded, Message, StockEntry, Wha
 from pytest_cloudbench.fleet.run import RunFacts, slug
 from pytest_cloudbench.judge.stats import Listing
 from pytest_cloudbench.load.conductor.costs import Spending, announce_run
+from pytest_cloudbench.load.conductor.host_logs import HostLogs
 from pytest_cloudbench.load.engine.stopping import Decider
 from pytest_cloudbench.load.merging import wire
 from pytest_cloudbench.load.merging.entries import Entries
@@ -63,8 +64,6 @@ if TYPE_CHECKING:
     from pytest_cloudbench.load.versus.contest import Contests
 
 _BUSY = 0.95
-
-_RECORDS_ARE_LATE_S = 1.0
 _START_MARGIN_S = 0.05
 _START_MARGIN_PER_AGENT_S = 0.002
 
@@ -96,8 +95,10 @@ class Conductor:
             allow=self.spending.check, serve_at=option.cloudbench_serve_at or "", adapt=self._adapt,
         )  # fmt: skip
         self._runs: dict[str, OpenRun] = {}
-        self._ended_runs = set[str]()
-        self._records_late_s = dict[str, float]()
+        self._host_logs = HostLogs(
+            lambda run, agent: Path(facts.results) / slug(run) / f"{agent}.oplog",
+            lambda run, agent, path: self._note_moved_log(agent, LogMoved(run, str(path))),
+        )
         self.reports: list[tuple[str, Path | None]] = []
         self.is_incomplete = False
         self.doubts: tuple[str, ...] = ()
@@ -146,7 +147,7 @@ class Conductor:
                 "died": lambda agent, text: self._providers.died(text),
                 "stored": self._list_stored,
                 "listing": _handle_request(ListingPage, self._add_listing_page),
-                "records": _handle_request(LogPiece, self._keep_log_piece),
+                "records": _handle_request(LogPiece, self._host_logs.add),
                 "moved": _handle_request(LogMoved, self._note_moved_log),
                 "report": _handle_request(TextReport, self._keep_report),
                 "progress": _handle_request(ProgressReport, self._add_progress),
@@ -154,9 +155,18 @@ class Conductor:
                 **self._series.answers(),
             },
             patience_s=patience_s,
+            unhandled=self._doubt_all,
             **options,
         )
         return self.coordinator
+
+    def _doubt_all(self, agent: str, message: str, error: Exception) -> None:
+        """Doubt all that follows, because a message that awaits no answer could not be handled."""
+        doubt = f"a message of an agent ({message}) could not be handled: {error}"
+        self.is_incomplete = True
+        if doubt not in self.doubts:
+            self.doubts = (*self.doubts, doubt)
+            self._say(f"cloudbench: {doubt}")
 
     # -- answers to single agents -----------------------------------------------------------------
 
@@ -213,20 +223,6 @@ class Conductor:
             run.item.busy_until_s = run.end_ns / 1e9
             if self.coordinator is not None:
                 self.coordinator.say(run.item.nodeid, "end", EndOfRun(report.run, run.end_ns))
-
-    def _keep_log_piece(self, agent: str, log_piece: LogPiece) -> None:
-        """Write the next piece of the log of an agent on another host, as if the agent were here.
-
-        The first piece may come before the run begins. A piece after its end is from an agent that was given up.
-        """
-        if log_piece.run in self._ended_runs:
-            return
-        late_s = (now_ns() - log_piece.sent_ns) / 1e9
-        self._records_late_s[log_piece.run] = max(late_s, self._records_late_s.get(log_piece.run, 0.0))
-        folder = Path(self.facts.results) / slug(log_piece.run)
-        make_results_folder(folder)
-        with (folder / f"{agent}.oplog").open("ab") as file:
-            file.write(log_piece.piece)
 
     def _add_listing_page(self, agent: str, page: ListingPage) -> int:
         run = self._runs[page.run]
@@ -376,7 +372,6 @@ class Conductor:
             run.notes += [note for note in handed_in.notes if note not in run.notes]
             if handed_in.log_path:
                 run.logs[agent] = Path(handed_in.log_path)
-        self._ended_runs.add(first.run)
         try:
             doubts = [handed_in.doubt for handed_in in payloads.values() if handed_in.doubt]
             return self._merge_run(run, [*self._budget_doubts(payloads), *doubts])
@@ -400,11 +395,11 @@ class Conductor:
             run.counter.close()
         if run.sampler is not None:  # the run did not reach its end
             run.sampler.stop()
-        if (late_s := self._records_late_s.pop(run.request.subject.run, 0.0)) > _RECORDS_ARE_LATE_S:
-            run.notes.append(
-                f"records of other hosts came up to {late_s:.1f} s after they were sent, because this machine or the "
-                "network was busy; a host that had died would have lost as much of its records"
-            )
+        kept = self._host_logs.end(run.request.subject.run)
+        run.logs |= kept.paths
+        run.notes += [note for note in kept.notes if note not in run.notes]
+        run.is_incomplete |= bool(kept.doubts)
+        doubts += kept.doubts
         provider = run.request.subject.provider
         died, servers = self._providers.died(provider), self._providers.own_servers(provider)
         merged = merge_run(run, self.entries, doubts, died, servers)
@@ -484,6 +479,7 @@ class Conductor:
         """End the coordinator, the series and the services. Raises ServiceError if a service had already died."""
         if self.coordinator is not None:
             self.coordinator.close()
+        self._host_logs.close()
         self._series.close()
         self._providers.close()
 

@@ -14,8 +14,9 @@ import pytest
 
 from pytest_cloudbench.savingbox.batching.batcher import Batcher, BatchRules
 from pytest_cloudbench.savingbox.engine import BoxEngine, MirrorProgress, Pull, Push, Trouble
+from pytest_cloudbench.savingbox.listings import FoundAll
 from pytest_cloudbench.savingbox.mirror import Mirror
-from pytest_cloudbench.savingbox.side import STAGED, FolderSide, FoundAll
+from pytest_cloudbench.savingbox.side import STAGED, FolderSide
 from pytest_cloudbench.savingbox.store import AgreementStore
 from pytest_cloudbench.savingbox.written import NoWrites, Writes
 from pytest_cloudbench.support.watching import FileMark

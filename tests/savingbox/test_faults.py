@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_cloudbench.savingbox.side import FolderSide, FoundAll, VanishedError
+from pytest_cloudbench.savingbox.listings import FoundAll
+from pytest_cloudbench.savingbox.side import FolderSide, VanishedError
 from pytest_cloudbench.savingbox.watcher import EventWatcher
 from tests.savingbox.pairs import Pair, make_marks_certain, save, stamp, tree, write
 

@@ -367,6 +367,7 @@ class SavingBox:
             self._report_event(
                 Trouble("note", "one of the folders is not the one used before: both are merged, nothing is deleted")
             )
+            self.engine.mirror.mounts.forget()
             self._store.forget_all()
         self._store.write_meta(**identities)
 

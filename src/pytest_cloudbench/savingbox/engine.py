@@ -16,10 +16,10 @@ from pytest_cloudbench.model import CloudbenchError
 from pytest_cloudbench.savingbox import content
 from pytest_cloudbench.savingbox.agreements import Side
 from pytest_cloudbench.savingbox.batching.batcher import Batcher, Waiting
-from pytest_cloudbench.savingbox.listings import FoundEntry
+from pytest_cloudbench.savingbox.listings import FoundAll, FoundEntry
 from pytest_cloudbench.savingbox.mirror import Mirror, MirrorOutcome
 from pytest_cloudbench.savingbox.openfiles import BusyError
-from pytest_cloudbench.savingbox.side import FolderSide, FoundAll, OvertakenError, VanishedError
+from pytest_cloudbench.savingbox.side import FolderSide, OvertakenError, VanishedError
 from pytest_cloudbench.savingbox.store import NEVER
 from pytest_cloudbench.support.watching import FileMark
 
@@ -130,7 +130,8 @@ class BoxEngine:
     # --- changes come in ---
 
     def take_scan(self, box: FoundAll, sync: FoundAll, now_ns: int) -> None:
-        """Take in a scan of both folders: every entry that differs from the agreement has changed."""
+        """Take in a scan of both folders: every entry that differs from the agreement has changed. Raises OSError."""
+        box, sync = self.mirror.mounts.take_scans(box, sync)
         self.unread_folders = frozenset((*box.unknown, *sync.unknown))
         for folder, error in (*box.unknown.items(), *sync.unknown.items()):
             self._say_once("failed", f"{folder or '.'!r} cannot be read ({error.strerror}) and is left alone")

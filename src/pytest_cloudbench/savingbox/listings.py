@@ -1,6 +1,7 @@
 """Listings of folders as bytes, so that one comparison tells whether a folder is as agreed.
 
-What may live here: the format of a listing, which is one row for each entry, sorted by name. Nothing here does I/O.
+What may live here: found entries, and the format of a listing, which is one row for each entry, sorted by name. Nothing
+here does I/O.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from pytest_cloudbench.support.watching import FileMark
@@ -45,6 +47,36 @@ class FoundEntry(NamedTuple):
     mark: FileMark
     names: int = 1
     target: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundAll:
+    """The entries of a folder, as they were seen.
+
+    Attributes:
+        entries: by relative path, each folder before its entries. Of compared folders, only those that are not as
+            agreed.
+        unknown: relative paths of folders that could not be read, with the reason. Their entries are not known.
+        compared: relative paths of the folders that were compared with what is agreed.
+        gone: agreed entries of compared folders that no longer exist.
+        mounts: relative paths of mounts inside the folder, with what tells each from another file system.
+    """
+
+    entries: Mapping[str, FoundEntry]
+    unknown: Mapping[str, OSError]
+    compared: Set[str] = frozenset()
+    gone: Set[str] = frozenset()
+    mounts: Mapping[str, str] = field(default_factory=dict)
+
+    def is_known(self, path: str) -> bool:
+        """Return whether the entry's folders could be read, so that an entry absent from ``entries`` does not exist."""
+        return not self.unknown or not any(parent in self.unknown for parent in ("", *parents(path)))
+
+
+def parents(path: str) -> list[str]:
+    """Return the folders that a relative path is in, the outermost first."""
+    parts = path.split("/")
+    return ["/".join(parts[:count]) for count in range(1, len(parts))]
 
 
 def encode_row(name: str, kind: Kind, mode: int, mark: FileMark, target: str = "") -> bytes:

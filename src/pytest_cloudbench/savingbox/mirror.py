@@ -33,10 +33,11 @@ from pytest_cloudbench.model import CloudbenchError
 from pytest_cloudbench.savingbox import content
 from pytest_cloudbench.savingbox.agreements import Agreed, Change, change_of
 from pytest_cloudbench.savingbox.conflicts import conflict_paths
-from pytest_cloudbench.savingbox.listings import FoundEntry
+from pytest_cloudbench.savingbox.listings import FoundEntry, parents
+from pytest_cloudbench.savingbox.mounts import InnerMounts
 from pytest_cloudbench.savingbox.openfiles import BusyError, may_be_written
 from pytest_cloudbench.savingbox.patching import Patching, unwritten_pieces, written_pieces
-from pytest_cloudbench.savingbox.side import FolderSide, OvertakenError, parents
+from pytest_cloudbench.savingbox.side import FolderSide, OvertakenError
 from pytest_cloudbench.savingbox.store import NEVER, AgreementStore, Intent
 from pytest_cloudbench.savingbox.written import NoWrites, SeenWrites, Writes
 from pytest_cloudbench.support.watching import FileMark, mark_file
@@ -59,6 +60,7 @@ class Mirror:
         sync: the client's folder.
         store: their agreements.
         writes: the mechanism that sees which bytes of the box's files are written.
+        mounts: the mounts inside both folders.
         report_conflict: called with a sentence about each conflict.
         written_bytes: bytes written to the sync folder so far.
         again: entries of the box that may have changed unseen since they were read, and are to be examined again soon.
@@ -72,12 +74,17 @@ class Mirror:
     written_bytes: int = 0
     conflicts: int = 0
     again: set[str] = field(default_factory=set)
+    mounts: InnerMounts = field(init=False)
     _copies: dict[int, str] = field(default_factory=dict)
     """The path, by inode of the box, of the copy that lacks only the file's writes since they were last taken."""
     _new_files: dict[str, FoundEntry] = field(default_factory=dict)
     """Files of the box that the sync folder did not have when their intents were noted."""
     _interrupted: set[str] = field(default_factory=set)
     """Entries whose last attempt failed, perhaps after the copy had been made, as in a folder that vanished."""
+
+    def __post_init__(self) -> None:
+        """Prepare to look after the mounts."""
+        self.mounts = InnerMounts(self.box.root, self.sync.root, self.store)
 
     def box_change(self, path: str, seen: FoundEntry | None = None) -> tuple[Change, FoundEntry | None]:
         """Return whether the box's entry has changed since the agreement, and the entry now. Raises OSError.
@@ -100,6 +107,7 @@ class Mirror:
         """
         new_file = self._new_files.pop(path, None)
         try:
+            self.mounts.must_be_there(path)
             if path in self._interrupted:
                 self._settle_interrupted(path)
             if new_file is not None and self.store.get(path) is None and self._push_new_file(path, new_file):
@@ -113,11 +121,11 @@ class Mirror:
     def _reconcile(self, path: str) -> MirrorOutcome:
         was, seen_ns = self.store.get(path), time.time_ns()
         (in_box, ours), (in_sync, theirs) = self.box_change(path), self.sync_change(path)
-        # An entry may be missing because the whole folder is: check the root before believing in a deletion.
-        if ours is None:
-            self.box.must_be_there()
-        if theirs is None:
-            self.sync.must_be_there()
+        # An entry may be missing because a mount or the whole folder is: check both before believing in a deletion.
+        self.mounts.must_be_there(path)
+        for side, entry in ((self.box, ours), (self.sync, theirs)):
+            if entry is None:
+                side.must_be_there()
         if ours is None and theirs is None:
             self.store.replace(path, None)
             return "same" if was is None else "agreed"
@@ -226,7 +234,8 @@ class Mirror:
         self.store.forget_unfinished()
 
     def _settle_interrupted(self, path: str) -> None:
-        """Find out how far a failed attempt got, before its notes are replaced by those of the next."""
+        """Find out how far a failed attempt got, before its notes are replaced by those of the next. Raises OSError."""
+        self.mounts.must_be_there(path)
         self._settle(path)
         self._interrupted.discard(path)
 
@@ -269,22 +278,19 @@ class Mirror:
             elif not self._remove_folder(path, target):
                 return self._keep_both(path)
             present = None
-        if source_entry.kind != "file":
-            self._note_intent(path, source_entry, present, "theirs" if push else "ours", seen_ns)
-        if source_entry.kind == "folder":
-            if present is None:
-                target.make_folder(path, source_entry.mode)
-            else:
-                target.set_mode(path, source_entry.mode)
-            self._record_made(path, source_entry, target)
-            return outcome
+        if source_entry.kind == "file":
+            return self._copy_file(path, source_entry, present, seen_ns, push=push)
+        self._note_intent(path, source_entry, present, "theirs" if push else "ours", seen_ns)
         if source_entry.kind == "link":
             if present is not None:
                 target.remove(path, present)
             target.make_link(path, source_entry.target)
-            self._record_made(path, source_entry, target)
-            return outcome
-        return self._copy_file(path, source_entry, present, seen_ns, push=push)
+        elif present is None:
+            target.make_folder(path, source_entry.mode)
+        else:
+            target.set_mode(path, source_entry.mode)
+        self._record_made(path, source_entry, target)
+        return outcome
 
     def _copy_file(
         self, path: str, source_entry: FoundEntry, present: FoundEntry | None, seen_ns: int, *, push: bool
@@ -361,9 +367,7 @@ class Mirror:
         return is_equal or self.sync_change(path)[0] != "no"  # the client may have changed it during the comparison
 
     def ranges(self, path: str, fd: int) -> list[tuple[int, int]] | None:
-        """Return where a file of the box may differ from the agreed content, or None (anywhere) if its writes were not
-        seen.
-        """
+        """Return where a file of the box may differ from the agreed content. None: anywhere, if no write was seen."""
         return self._known_ranges(path, fd, self.writes.peek_writes)
 
     def _known_ranges(self, path: str, fd: int, ask: Callable[[int], SeenWrites]) -> list[tuple[int, int]] | None:
@@ -414,6 +418,7 @@ class Mirror:
         ``seen_ns`` is a time before ``before`` was taken: judged by a later time, a mark too recent to show the next
         change would seem old enough. ``is_certain`` says that the mark shows any change, however recent it is.
         """
+        self.mounts.must_be_there(path)  # a copy in the place of a mount that has just gone would be hidden by it
         # The mark is of the file that was read. Its name may be another file's by now, or its folder may have vanished.
         mark = before
         if after != before:
@@ -427,6 +432,7 @@ class Mirror:
 
     def _record_made(self, path: str, source_entry: FoundEntry, target: FolderSide) -> None:
         """Note a folder or link that was made as it was seen on the other side, which may have changed since."""
+        self.mounts.must_be_there(path)
         new_entry = target.find_entry(path)
         if new_entry is None or (new_entry.kind, new_entry.target) != (source_entry.kind, source_entry.target):
             raise OvertakenError(f"{path!r} was changed by another program")
@@ -562,6 +568,7 @@ class Mirror:
         if copy is None or change == "yes" or self.sync.find_entry(new) is not None:
             return False
         try:
+            self.mounts.must_be_there(old, new, with_inner=True)
             self._ensure_parents(new, self.sync)
             self.sync.rename(old, new)
         except (OSError, OvertakenError):

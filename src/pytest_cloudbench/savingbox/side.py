@@ -19,7 +19,7 @@ import hashlib
 import os
 import stat
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from pytest_cloudbench.model import CloudbenchError
@@ -27,6 +27,7 @@ from pytest_cloudbench.savingbox import content
 from pytest_cloudbench.savingbox.agreements import join_path
 from pytest_cloudbench.savingbox.listings import (
     NUMBERS,
+    FoundAll,
     FoundEntry,
     decode_row,
     encode_name,
@@ -34,6 +35,7 @@ from pytest_cloudbench.savingbox.listings import (
     name_of,
     split_listing,
 )
+from pytest_cloudbench.savingbox.mounts import find_mounts, identify
 from pytest_cloudbench.savingbox.openfiles import (
     can_name_open_files,
     close_new_file,
@@ -64,34 +66,6 @@ class OvertakenError(CloudbenchError):
 
 class VanishedError(CloudbenchError):
     """The folder is gone, or another folder has its name."""
-
-
-@dataclass(frozen=True, slots=True)
-class FoundAll:
-    """The entries of a folder, as they were seen.
-
-    Attributes:
-        entries: by relative path, each folder before its entries. Of compared folders, only those that are not as
-            agreed.
-        unknown: relative paths of folders that could not be read, with the reason. Their entries are not known.
-        compared: relative paths of the folders that were compared with what is agreed.
-        gone: agreed entries of compared folders that no longer exist.
-    """
-
-    entries: Mapping[str, FoundEntry]
-    unknown: Mapping[str, OSError]
-    compared: Set[str] = frozenset()
-    gone: Set[str] = frozenset()
-
-    def is_known(self, path: str) -> bool:
-        """Return whether the entry's folders could be read, so that an entry absent from ``entries`` does not exist."""
-        return not self.unknown or not any(parent in self.unknown for parent in ("", *parents(path)))
-
-
-def parents(path: str) -> list[str]:
-    """Return the folders that a relative path is in, the outermost first."""
-    parts = path.split("/")
-    return ["/".join(parts[:count]) for count in range(1, len(parts))]
 
 
 @dataclass
@@ -202,9 +176,10 @@ class FolderSide:
             agreed: returns a folder's listing as agreed. With None, no folder is compared.
         """
         entries, unknown, compared, gone = dict[str, FoundEntry](), dict[str, OSError](), set[str](), set[str]()
-        open_folders = [""]
+        open_folders, folders = [""], list[str]()
         while open_folders:
             folder = open_folders.pop()
+            folders.append(folder)
             try:
                 on_folder(folder)
                 rows = self._list_rows(folder, open_folders)
@@ -223,8 +198,9 @@ class FolderSide:
             agreed_rows = set(split_listing(was))
             entries.update((join_path(folder, name_of(row)), decode_row(row)) for row in rows if row not in agreed_rows)
             gone.update(join_path(folder, name) for name in {*map(name_of, agreed_rows)}.difference(map(name_of, rows)))
+        mounts = find_mounts(self.root, folders)  # afterwards, so that a mount that went away meanwhile is missing
         self.must_be_there()
-        return FoundAll(entries, unknown, compared, gone)
+        return FoundAll(entries, unknown, compared, gone, mounts)
 
     def _list_rows(self, folder: str, open_folders: list[str]) -> list[bytes]:
         """Return the rows of a folder's listing, in any order, and add the folders in it. Raises OSError."""
@@ -481,12 +457,12 @@ class FolderSide:
     def _read_identity(self, root: str | int) -> str:
         try:
             status = os.stat(root)
-            system = os.statvfs(root).f_fsid if hasattr(os, "statvfs") else status.st_dev
+            identity = identify(root, status)
         except OSError as error:
             raise VanishedError(f"{self.name} {self.root!r}: {error.strerror}") from error
         if not stat.S_ISDIR(status.st_mode):
             raise VanishedError(f"{self.name} {self.root!r}: no longer a folder")
-        return f"{system:x}:{status.st_ino}"
+        return identity
 
     def _remove_staged(self, path: str, folder: int | None = None) -> None:
         """Remove the entry if it is an unfinished file of this folder. Call it only while no file is being created."""

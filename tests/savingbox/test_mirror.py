@@ -263,6 +263,29 @@ def test_both_changed_and_both_are_kept(pair: Pair, change: Callable[[Path, str]
     assert name in message
 
 
+@pytest.mark.parametrize("is_sure", [True, False], ids=["time", "unsure"])
+@pytest.mark.parametrize(
+    ("act", "expected"),
+    [(lambda path: save(path, "theirs"), ["box's", "theirs"]), (Path.unlink, ["box's"])],
+    ids=["replaced", "deleted"],
+)
+def test_a_change_whose_time_was_set_back_outlives_one_of_the_client(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, act: Callable[[Path], object], expected: list[str], is_sure: bool
+) -> None:
+    monkeypatch.setattr(FileMark, "is_reliable", lambda mark, taken_ns=None: is_sure)
+    write(pair.box / "a", "first")
+    pair.advance(61)
+    status = (pair.box / "a").stat()
+    (pair.box / "a").write_text("box's")
+    os.utime(pair.box / "a", ns=(status.st_atime_ns, status.st_mtime_ns))
+    pair.advance(1)
+    assert "a" in pair.engine.batcher
+    act(pair.sync / "a")
+    pair.settle()
+    assert sorted(pair.equal_texts().values()) == expected
+    assert len(pair.troubles("conflict")) == len(expected) - 1
+
+
 @pytest.mark.parametrize("name", ["\u6f22" * 80, f"a.{'x' * 240}"], ids=["stem", "ending"])
 def test_both_are_kept_of_a_file_with_the_longest_name(pair: Pair, name: str) -> None:
     write(pair.box / name, "mine")

@@ -359,8 +359,23 @@ class BoxEngine:
                 ranges = self.mirror.ranges(path, new)
                 with self.mirror.sync.reading(copy_path) as old:
                     counted_bytes = content.compressed_bytes(new, old, ranges, enough_bytes=enough_bytes)
+        if counted_bytes:
+            self._note_new_content(path, now)
         self._delay_next_count(path, now_ns, self.cpu_ns() - began_ns)
         return counted_bytes
+
+    def _note_new_content(self, path: str, now: FoundEntry) -> None:
+        """Note that the content has changed, also where the mark does not show it because the time was set back.
+
+        Otherwise the client's next change would pass for the only one.
+        """
+        was = self.mirror.store.get(path)
+        if (
+            was is not None
+            and self.mirror.box_change(path, now)[0] != "yes"
+            and self.mirror.sync_change(path)[0] == "no"
+        ):
+            self.mirror.store.replace(path, was._replace(box=NEVER))
 
     def _count_again(self, now_ns: int) -> None:
         for path in [path for path, due_ns in self._count_due_ns.items() if due_ns <= now_ns]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import gc
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -280,23 +280,9 @@ def test_a_failed_operation_leaves_no_open_file(server: Any) -> None:
 
 
 @contextmanager
-def full_server(max_bytes: int) -> Iterator[tuple[Endpoint, str]]:
-    """Run an SFTP server whose disk is full after this many bytes of a file. Yield its endpoint and host key."""
+def own_server(subsystem: Any, files: Any) -> Iterator[tuple[Endpoint, str]]:
+    """Run an SFTP server of paramiko's classes. Yield its endpoint and host key. All its connections must end."""
     import paramiko
-
-    class Full(paramiko.SFTPHandle):  # type: ignore[misc]  # the library has no types
-        def stat(self) -> Any:
-            return paramiko.SFTPAttributes()
-
-        def write(self, offset: int, data: bytes) -> Any:
-            return paramiko.SFTP_OK if offset + len(data) <= max_bytes else paramiko.SFTP_FAILURE
-
-    class Files(paramiko.SFTPServerInterface):  # type: ignore[misc]  # the library has no types
-        def open(self, path: str, flags: int, attr: Any) -> Any:
-            return Full(flags)
-
-        def stat(self, path: str) -> Any:
-            return paramiko.SFTP_NO_SUCH_FILE
 
     class Door(paramiko.ServerInterface):  # type: ignore[misc]  # the library has no types
         def get_allowed_auths(self, username: str) -> str:
@@ -318,7 +304,7 @@ def full_server(max_bytes: int) -> Iterator[tuple[Endpoint, str]]:
                     door = paramiko.Transport(listener.accept()[0])
                     doors.append(door)
                     door.add_server_key(key)
-                    door.set_subsystem_handler("sftp", paramiko.SFTPServer, Files)
+                    door.set_subsystem_handler("sftp", subsystem, files)
                     door.start_server(server=Door())
             except OSError:
                 pass
@@ -327,9 +313,62 @@ def full_server(max_bytes: int) -> Iterator[tuple[Endpoint, str]]:
         thread.start()
         yield Endpoint({"": f"sftp://127.0.0.1:{listener.getsockname()[1]}/"}, KEYS), key.fingerprint
         for door in doors:
-            door.close()
+            door.join(HANG_S)
+            assert not door.is_alive(), "the driver has left a connection open"
         listener.shutdown(socket.SHUT_RDWR)
         thread.join()
+
+
+def full_server(max_bytes: int) -> AbstractContextManager[tuple[Endpoint, str]]:
+    """Run an SFTP server whose disk is full after this many bytes of a file."""
+    import paramiko
+
+    class Full(paramiko.SFTPHandle):  # type: ignore[misc]  # the library has no types
+        def stat(self) -> Any:
+            return paramiko.SFTPAttributes()
+
+        def write(self, offset: int, data: bytes) -> Any:
+            return paramiko.SFTP_OK if offset + len(data) <= max_bytes else paramiko.SFTP_FAILURE
+
+    class Files(paramiko.SFTPServerInterface):  # type: ignore[misc]  # the library has no types
+        def open(self, path: str, flags: int, attr: Any) -> Any:
+            return Full(flags)
+
+        def stat(self, path: str) -> Any:
+            return paramiko.SFTP_NO_SUCH_FILE
+
+    return own_server(paramiko.SFTPServer, Files)
+
+
+def server_that_answers(asked: str, kind: str, content: Any) -> AbstractContextManager[tuple[Endpoint, str]]:
+    """Run an SFTP server with files of 40,000 bytes that answers requests of one kind in its own way."""
+    import paramiko
+    from paramiko import sftp as protocol
+
+    class Answering(paramiko.SFTPServer):  # type: ignore[misc]  # the library has no types
+        def _process(self, request_kind: int, number: int, message: Any) -> None:
+            if request_kind == getattr(protocol, asked):
+                self._response(number, getattr(protocol, kind), content)
+            else:
+                super()._process(request_kind, number, message)
+
+    class File(paramiko.SFTPHandle):  # type: ignore[misc]  # the library has no types
+        def stat(self) -> Any:
+            status = paramiko.SFTPAttributes()
+            status.st_size, status.st_mode = 40_000, 0o100644
+            return status
+
+        def read(self, offset: int, length: int) -> Any:
+            return bytes(length)
+
+    class Files(paramiko.SFTPServerInterface):  # type: ignore[misc]  # the library has no types
+        def open(self, path: str, flags: int, attr: Any) -> Any:
+            return File(flags)
+
+        def stat(self, path: str) -> Any:
+            return File().stat()
+
+    return own_server(Answering, Files)
 
 
 def test_a_connection_that_breaks_is_an_error_and_no_traceback_in_a_log(caplog: pytest.LogCaptureFixture) -> None:
@@ -357,3 +396,45 @@ def test_a_refused_last_write_is_not_lost() -> None:
         refusal(ErrorKind.SERVER, lambda: driver.put("/full", RandomContent("full", 100_001)))
         refusal(ErrorKind.SERVER, lambda: driver.put("/full", RandomContent("full", 10_000_000)))
         driver.put("/fits", RandomContent("fits", 100_000))
+
+
+def test_a_greeting_in_the_place_of_an_answer_is_a_server_error() -> None:
+    """A login script of the server's user prints it, which breaks the protocol."""
+    import paramiko
+
+    class Greeting(paramiko.SFTPServer):  # type: ignore[misc]  # the library has no types
+        def start_subsystem(self, name: str, transport: Any, channel: Any) -> None:
+            channel.sendall(b"Welcome to our server!\r\n")
+            super().start_subsystem(name, transport, channel)
+
+    with (
+        own_server(Greeting, paramiko.SFTPServerInterface) as (endpoint, key),
+        connected(endpoint, f"sftp?host_key={key}") as driver,
+    ):
+        for action in (lambda: driver.stat("/a"), lambda: driver.put("/a", Literal(b"1"))):
+            error = refusal(ErrorKind.SERVER, action)
+            assert error.detail == "the answer cannot be read: Garbage packet received"
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer", "verb", "words"),
+    [
+        ("CMD_STAT", ("CMD_HANDLE", b"h"), "stat", "Expected attributes"),
+        ("CMD_OPENDIR", ("CMD_ATTRS", 0), "list", "Expected handle"),
+        ("CMD_OPEN", ("CMD_ATTRS", 0), "put", "Expected handle"),
+        ("CMD_READ", ("CMD_ATTRS", 0), "get", "expected data"),
+        ("CMD_READ", ("CMD_DATA", b""), "get", "no data before the end"),
+    ],
+)
+def test_an_answer_to_another_question_is_a_server_error(
+    asked: str, answer: tuple[str, Any], verb: str, words: str
+) -> None:
+    actions: dict[str, Callable[[Any], object]] = {
+        "stat": lambda driver: driver.stat("/a"),
+        "list": lambda driver: list(driver.list("/")),
+        "put": lambda driver: driver.put("/a", Literal(b"1")),
+        "get": lambda driver: content_of(driver, "/a"),
+    }
+    with server_that_answers(asked, *answer) as (endpoint, key), connected(endpoint, f"sftp?host_key={key}") as driver:
+        assert refusal(ErrorKind.SERVER, lambda: actions[verb](driver)).detail == f"the answer cannot be read: {words}"
+        assert not driver._idle, "what the server sends next could be taken for another answer"

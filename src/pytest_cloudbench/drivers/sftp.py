@@ -38,7 +38,7 @@ from pytest_cloudbench.drivers.base import (
     usable_credentials,
     walk,
 )
-from pytest_cloudbench.drivers.sdk import CloudErrors, Meaning, SdkDriver, network_failure
+from pytest_cloudbench.drivers.sdk import UNREADABLE, CloudErrors, Meaning, SdkDriver, network_failure
 from pytest_cloudbench.model import (
     KIB,
     Capabilities,
@@ -186,6 +186,7 @@ class SftpDriver(SdkDriver):
         self._handshakes = BoundedSemaphore(_HANDSHAKES)
         self._refused = (paramiko.AuthenticationException, Untrusted)
         self._broken = (paramiko.SSHException, EOFError, TimeoutError)
+        self._unreadable = paramiko.SFTPError
 
     @staticmethod
     def address_of(spec: ProviderSpec) -> str:
@@ -237,7 +238,8 @@ class SftpDriver(SdkDriver):
     def _connected(self, verb: str, path: str) -> Iterator[_Connection]:
         """Yield a connection for this thread alone, and raise every error as CloudError.
 
-        A connection whose answers are still outstanding, because a caller stopped in the middle, is not used again.
+        A connection is not used again if answers are still outstanding, because a caller stopped in the middle, or if
+        one could not be read.
         """
         connection: _Connection | None = None
         is_usable = False
@@ -255,7 +257,7 @@ class SftpDriver(SdkDriver):
                 yield connection
             is_usable = True
         except CloudError as error:
-            is_usable = error.kind is not ErrorKind.NETWORK
+            is_usable = error.kind is not ErrorKind.NETWORK and not isinstance(error.__cause__, self._unreadable)
             raise
         finally:
             if connection is not None and is_usable and connection.is_open() and not connection.sftp._expecting:
@@ -267,7 +269,12 @@ class SftpDriver(SdkDriver):
         if not self._handshakes.acquire(timeout=self._timeout_s):
             raise TimeoutError("the connections before this one are still being opened")
         try:
-            return _Connection(self._open_client(), self._sent, self._timeout_s)
+            client = self._open_client()
+            try:
+                return _Connection(client, self._sent, self._timeout_s)
+            except BaseException:
+                client.close()
+                raise
         finally:
             self._handshakes.release()
 
@@ -277,6 +284,8 @@ class SftpDriver(SdkDriver):
             return Meaning(ErrorKind.AUTH, words)
         if isinstance(error, UnicodeDecodeError):
             return Meaning(ErrorKind.SERVER, "a name that is not UTF-8")
+        if isinstance(error, self._unreadable):
+            return Meaning(ErrorKind.SERVER, f"{UNREADABLE.words}: {words}")
         if isinstance(error, self._broken):
             return network_failure(error)
         if isinstance(error, OSError):
@@ -335,9 +344,10 @@ class SftpDriver(SdkDriver):
             file._closed = True  # else the collector would close it, too
             try:
                 yield connection.sftp, file
-            except Exception:
+            except Exception as error:
                 # Otherwise the connection is closed, and its files with it.
-                if connection.is_open() and not connection.sftp._expecting:
+                is_reused = connection.is_open() and not isinstance(error, self._unreadable)
+                if is_reused and not connection.sftp._expecting:
                     with suppress(Exception):  # the first failure counts
                         connection.sftp._request(CMD_CLOSE, file.handle)
                 raise

@@ -66,6 +66,14 @@ def test_a_name_gets_a_line_with_operator_place_and_reason(
     ), line  # fmt: skip
 
 
+def test_a_name_without_an_address_has_no_known_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with internet(tmp_path, ["127.0.0.1"]) as net:
+        assert cli.main(["locate", NAME, "absent.example", "--here", "Oslo", *net.options]) == 1
+    text = capsys.readouterr().out
+    assert "km of Oslo" in text
+    assert "absent.example" in text
+
+
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder of a user, with a configuration of pytest."""
@@ -254,12 +262,43 @@ def test_foreign_servers_are_not_contacted_without_agreement(
     assert net.registry.asked == []
 
 
+def test_only_a_name_with_other_answers_for_other_networks_heeds_them(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / "subnets.txt").write_text("198.51.100.0/24\n203.0.113.0/24\n", "utf-8")
+    with internet(home, ["127.0.0.1"]) as net:
+        nets = {ANYONE: ["127.0.0.1"], "198.51.100.0/24": ["127.0.0.2"], "203.0.113.0/24": ["127.0.0.3"]}
+        net.zone.names = {NAME: {ANYONE: ["127.0.0.1"]}, "near.fjord.example": nets}
+        words = [NAME, "near.fjord.example", "--subnets", "subnets.txt", "--rate", "2000", "--json"]
+        cli.main(["locate", *words, *net.options])
+    names = json.loads(capsys.readouterr().out)["names"]
+    assert {name: seen["heeds_subnets"] for name, seen in names.items()} == {NAME: None, "near.fjord.example": True}
+
+
 def test_the_servers_of_a_capture_are_listed_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with internet(tmp_path, []) as net:
         cli.main(["locate", "--capture", str(FOLDER / "names.pcapng"), "--json", *net.options])
     names = json.loads(capsys.readouterr().out)["names"]
     assert any(entry["addresses"] for entry in names.values())
     assert not any(kind == "A" and re.fullmatch(r"[\d.]+", name) for name, kind in net.zone.asked)
+
+
+def test_only_servers_of_a_capture_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    others = [
+        (5000, "233.252.0.9", 9), (5353, "ff02::fb", 5353), (17500, "255.255.255.255", 17500), (5353, "10.0.0.9", 5353),
+        (68, "10.0.0.9", 67),
+    ]  # fmt: skip
+    frames = [
+        (craft.START_NS, craft.udp("fe80::1" if ":" in address else "10.0.0.1", client_port, address, port, b"1"))
+        for client_port, address, port in others
+    ]
+    for server, port in (("192.0.2.1", 443), ("192.0.2.53", 853)):
+        segments = [replace(segment, server=server, server_port=port) for segment in craft.connection(b"x" * 1000)]
+        frames += craft.records(segments)
+    (tmp_path / "all.pcap").write_bytes(craft.pcap(frames))
+    with internet(tmp_path, []) as net:
+        cli.main(["locate", "--capture", str(tmp_path / "all.pcap"), "--json", *net.options])
+    assert [*json.loads(capsys.readouterr().out)["names"]] == ["192.0.2.1"]
 
 
 def test_capture_with_a_name_that_no_host_can_have_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -56,7 +56,8 @@ def locate(options: argparse.Namespace) -> int:
                 print_line(line)
         if stored is not None:
             print_line(f"stored in {stored}, and with each run of providers with these names from now on")
-    return 0 if locations and all(row.place != "unknown" for row in locations.values()) else 1
+    has_addresses = bool(survey.names) and all(seen.addresses for seen in survey.names.values())
+    return 0 if has_addresses and all(row.place != "unknown" for row in locations.values()) else 1
 
 
 def _take_survey(options: argparse.Namespace, tables: LocateTables) -> ServerSurvey:
@@ -124,9 +125,10 @@ def _check_names(names: list[str]) -> Mapping[str, NameSeen]:
 
 
 def _read_capture(path: Path) -> Mapping[str, NameSeen]:
-    """Return the names of servers in a capture with their addresses. Name resolution itself is left out."""
+    """Return the names of servers in a capture with their addresses. Name resolution and multicast are left out."""
     from pytest_cloudbench.net import dissect
     from pytest_cloudbench.net.traffic import analyze
+    from pytest_cloudbench.net.traffic.owners import leads_to_server
     from pytest_cloudbench.support import extras
 
     extras.require_extra("capture", "locate --capture")
@@ -135,7 +137,7 @@ def _read_capture(path: Path) -> Mapping[str, NameSeen]:
         if analysis.validity.verdict == "invalid":
             reason = f"cloudbench: {path}: servers may be missing: {analysis.validity.reasons[0]}"
             sys.stderr.write(f"{escape_lines(reason)}\n")
-        flows = [(facts.names[0], facts.address) for facts in analysis.facts if facts.flow.server_port != 53]
+        flows = [(facts.names[0], facts.address) for facts in analysis.facts if leads_to_server(facts.flow)]
         del analysis, buffer
     return name_servers(flows, path)
 

@@ -156,14 +156,14 @@ def _ask_names(names: Mapping[str, NameSeen], settings: LocateSettings) -> tuple
 
     liars = resolve.find_liars(replies, settings.resolvers, manners=settings.manners, certifies=certifies)
     good = [reply for reply in replies if reply.resolver not in liars]
-    heeds = False
+    heeding = set[str | None]()
     for resolver in settings.resolvers if settings.subnets else ():
-        heeds_it, more_replies = resolve.heeds_subnets(good, resolver, manners=settings.manners)
-        heeds, good = heeds or bool(heeds_it), [*good, *more_replies]
+        heeding_name, more_replies = resolve.find_heeding_name(good, resolver, manners=settings.manners)
+        heeding, good = heeding | {heeding_name}, [*good, *more_replies]
     seen = {
         name: NameSeen(
             [*dict.fromkeys([*known.addresses, *(a for reply in good if reply.name == name for a in reply.addresses)])],
-            known.phases, True if heeds else None,
+            known.phases, True if name in heeding else None,
         )
         for name, known in names.items()
     }  # fmt: skip

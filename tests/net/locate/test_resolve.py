@@ -47,11 +47,11 @@ def test_all_addresses_come_by_resolver_and_subnet(stack: ExitStack) -> None:
     ]
 
 
-@pytest.mark.parametrize(("fault", "heeds"), [("", True), ("ignores subnets", None), ("rotates", None)])
-def test_whether_a_subnet_was_heeded_shows_in_the_answers(stack: ExitStack, fault: str, heeds: bool | None) -> None:
+@pytest.mark.parametrize(("fault", "name"), [("", NAME), ("ignores subnets", None), ("rotates", None)])
+def test_whether_a_subnet_was_heeded_shows_in_the_answers(stack: ExitStack, fault: str, name: str | None) -> None:
     resolver = start_resolver(stack, fault)
     replies = resolve.ask_resolvers([NAME], [resolver], SUBNETS, times=2, manners=FAST)
-    assert resolve.heeds_subnets(replies, resolver, manners=FAST)[0] is heeds
+    assert resolve.find_heeding_name(replies, resolver, manners=FAST)[0] == name
 
 
 def test_a_few_addresses_that_take_turns_heed_no_subnet(stack: ExitStack) -> None:
@@ -61,8 +61,8 @@ def test_a_few_addresses_that_take_turns_heed_no_subnet(stack: ExitStack) -> Non
         for number, subnet in enumerate(SUBNETS)
         for _ in range(2)
     ]
-    heeds, new_replies = resolve.heeds_subnets(by_chance, resolver, manners=FAST)
-    assert heeds is None
+    name, new_replies = resolve.find_heeding_name(by_chance, resolver, manners=FAST)
+    assert name is None
     assert {address for reply in new_replies for address in reply.addresses} == {"192.0.2.100", "192.0.2.101"}
 
 

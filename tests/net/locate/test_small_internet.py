@@ -75,7 +75,8 @@ def test_a_server_beside_a_vantage_point_is_placed_within_500_km(world: World) -
 
 
 def test_more_addresses_come_to_light_by_clients_networks(world: World) -> None:
-    result = world.locate("edges.example", "--subnets", "subnets.txt")
+    result = world.locate("plain.example", "edges.example", "--subnets", "subnets.txt")
+    assert result["names"]["plain.example"]["heeds_subnets"] is None
     assert result["names"]["edges.example"] == {
         "addresses": [EDGE_A, EDGE_B], "phases": [], "heeds_subnets": True,
     }  # fmt: skip

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from pytest_cloudbench.net.traffic import Analysis, FlowTable
-
-_DNS_PORT = 53
+from pytest_cloudbench.net.traffic.owners import leads_to_server
 
 
 class Contact(NamedTuple):
@@ -18,17 +17,15 @@ class Contact(NamedTuple):
 
 
 def find_contacts(analysis: Analysis, table: FlowTable) -> tuple[Contact, ...]:
-    """Return the servers of all flows that have packets in a table, each once. Name resolution does not count.
+    """Return the servers of all flows that have packets in a table, each once.
+
+    Name resolution, multicast and broadcast do not count.
 
     Args:
         analysis: of the whole capture.
         table: its flows, cut to a part of the time (``detect.observe.cut_window``).
     """
-    numbers = [
-        flow.number
-        for flow in table.flows
-        if len(table.rows(flow)) and not flow.server.is_multicast and flow.server_port != _DNS_PORT
-    ]
+    numbers = [flow.number for flow in table.flows if len(table.rows(flow)) and leads_to_server(flow)]
     all_facts = [analysis.known.get(number) for number in numbers]
     return tuple(dict.fromkeys(Contact(facts.names[0], facts.address) for facts in all_facts))
 

@@ -151,7 +151,7 @@ def ask_resolvers(
     """Ask every resolver for every name, without a subnet and with each. A silent resolver is asked only once more.
 
     The replies are in the order of names, resolvers and subnets. Each is about both families of addresses. Every
-    question is asked ``times`` times, because ``heeds_subnets`` needs at least two replies.
+    question is asked ``times`` times, because ``find_heeding_name`` needs at least two replies.
     """
     return _ask_all([*product(names, resolvers, (None, *subnets))] * times, manners)
 
@@ -219,14 +219,14 @@ def has_certificate(address: str, name: str, port: int, timeout_s: float) -> boo
         return None
 
 
-def heeds_subnets(
+def find_heeding_name(
     replies: Sequence[DnsReply], resolver: Resolver, *, manners: Manners = _POLITE
-) -> tuple[bool | None, list[DnsReply]]:
-    """Return whether a resolver's answers depend on the client's subnet, and the replies to further questions about it.
+) -> tuple[str | None, list[DnsReply]]:
+    """Return a name for which a resolver's answers depend on the client's subnet, and replies to further questions.
 
     The answers depend on it if two subnets share no address although each gets the same address repeatedly. So
     ``replies`` must answer each question at least twice. Servers that choose among a few addresses at random or in turn
-    sometimes look the same. So the first such pair is asked about again, in random order. The result is None if the
+    sometimes look the same. So the first such pair is asked about again, in random order. There is no name if the
     difference is not confirmed.
     """
     difference = _find_different_subnets(replies, resolver)
@@ -237,7 +237,7 @@ def heeds_subnets(
     secrets.SystemRandom().shuffle(pairs)
     again = _ask_all(pairs, manners, at_once=1)
     before = [reply for reply in replies if reply.name == name and reply.subnet in subnets]
-    return (True if _find_different_subnets([*before, *again], resolver) else None), again
+    return (name if _find_different_subnets([*before, *again], resolver) else None), again
 
 
 _TIMES_AGAIN = 12

@@ -72,7 +72,7 @@ class Whose:
         result = Sorted()
         for flow_facts in facts:
             flow = flow_facts.flow
-            if flow.server.is_multicast or flow.server_port in _DNS_PORTS or _is_broadcast(flow):
+            if not leads_to_server(flow):
                 continue
             is_own, evidence = self._judge_flow(flow_facts)
             result.names[flow.number] = self._find_name(flow_facts)
@@ -138,6 +138,11 @@ def _find_common_answer(answers: Iterable[bool]) -> bool | None:
 
 def _make_connection_key(flow: Flow) -> _Connection:
     return flow.protocol, flow.client, flow.client_port, flow.server, flow.server_port
+
+
+def leads_to_server(flow: Flow) -> bool:
+    """Return whether a flow leads to a server: no multicast, no broadcast and no name resolution."""
+    return not (flow.server.is_multicast or flow.server_port in _DNS_PORTS or _is_broadcast(flow))
 
 
 def _is_broadcast(flow: Flow) -> bool:

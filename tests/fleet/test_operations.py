@@ -207,11 +207,14 @@ def test_files_that_a_budget_prevented_are_not_handed_on(lab: Lab, spread: Sprea
 
 def test_a_run_that_a_budget_prevented_as_a_whole_hands_on_no_file(lab: Lab) -> None:
     lab.write(f"""
+        from pytest_cloudbench.model import Verb
         from pytest_cloudbench.workload.arrival import Threads
 
         def test_it(experiment, payloads):
             up = experiment.run(payloads.random(500), {POOL}, keep=True)
             assert (up["ops"], list(up.files.members)) == (0, [])
+            half = experiment.run(on=up.files, sample=0.5, arrival=Threads(2), operation=Verb.GET)
+            assert half["ops"] == 0
     """)
     run = lab.run(*FOLDER, "--max-ops", "0")
     assert run.counts() == {"passed": 1}, run.text

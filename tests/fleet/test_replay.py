@@ -10,12 +10,12 @@ import pytest
 from pytest_cloudbench.drivers.base import Driver
 from pytest_cloudbench.load.engine.operations import TracedWork, Upload, find_traced_work
 from pytest_cloudbench.load.names import FileNames
-from pytest_cloudbench.load.request import Files
+from pytest_cloudbench.load.request import Files, Load
 from pytest_cloudbench.model import Capabilities, CloudError, Content, ErrorKind, UsageError, Verb
 from pytest_cloudbench.support.clock import now_ns
 from pytest_cloudbench.workload.arrival import FixedInterval
 from pytest_cloudbench.workload.payload import RandomContent, RandomPayload
-from pytest_cloudbench.workload.trace import Replay, parse_trace
+from pytest_cloudbench.workload.trace import Mixture, Replay, parse_trace
 from tests.runs import SPREAD, Spread
 
 from .harness import Lab
@@ -74,6 +74,17 @@ def test_trace_with_unsupported_operation_fails_in_one_line(lab: Lab) -> None:
     run = lab.write(TESTS).run("--provider", "folder:objects", "-k", "bad")
     assert run.status == 1, run.text
     assert run.lines_with("operation 1 of sensor 0 is delete; only put, get, stat, list are replayed")
+
+
+@pytest.mark.parametrize(
+    "arrival",
+    [Replay(parse_trace(HEAD + "0,0,put,1\n")), Mixture(FixedInterval(1.0), {Verb.PUT: 1.0}, 9)],
+    ids=["trace", "mixture"],
+)
+def test_files_of_a_trace_are_not_kept_because_their_sizes_are_not_known_later(arrival: Replay | Mixture) -> None:
+    with pytest.raises(UsageError, match=r"keep=True: .* sets the size of each file, which a later run does not know"):
+        Load(RandomPayload("seed", 1), arrival=arrival, sensors=1, keep=True).check()
+    Load(RandomPayload("seed", 1), arrival=arrival, sensors=1).check()
 
 
 @pytest.mark.slow

@@ -6,14 +6,12 @@ What may live here: one run from its empty folder to its merged result, and conc
 from __future__ import annotations
 
 import time
-from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from random import Random
 from statistics import median
 from typing import Any, Unpack
 
@@ -33,6 +31,8 @@ from pytest_cloudbench.load.engine.operations import (
     agent_budget,
     make_load_shape,
     make_task,
+    sample_files,
+    written_files,
 )
 from pytest_cloudbench.load.engine.pool import start_time_s
 from pytest_cloudbench.load.engine.stopping import RunWatch
@@ -411,16 +411,11 @@ class Experiment:
             deal = Deal.from_load(load, None, self.facts.seed)
         else:
             files = load.on.in_turn() if load.in_turn else load.on
-            deal = Deal.from_load(load, self._sample_files(load.on, load.sample, name), self.facts.seed)
+            deal = Deal.from_load(
+                load, sample_files(load.on, load.sample, f"{self.facts.seed}/sample/{name}"), self.facts.seed
+            )
         check_memory(deal, lambda: self.agent.once(f"room:{name}", available_bytes))
         return files, deal
-
-    def _sample_files(self, on: Files, sample: float, name: str) -> Sequence[tuple[int, int]]:
-        """Return a random share of kept files, the same on every agent, and at least one file."""
-        if sample >= 1.0:
-            return on.members
-        count = max(1, round(sample * len(on.members)))
-        return sorted(Random(f"{self.facts.seed}/sample/{name}").sample(list(on.members), count))
 
     def _run_in_folder(self, run: _Part) -> Result:
         """Run a load in its folder, which is made and removed here if it is the run's own."""
@@ -437,7 +432,7 @@ class Experiment:
                 if run.load.keep:
                     if is_new:
                         self._kept_folders.append(folder)
-                    return replace(result, files=_written_files(run.files, run.deal, result.tried))
+                    return replace(result, files=written_files(run.files, run.deal, result.tried))
                 return result
             finally:
                 if is_new and folder not in self._kept_folders and not self.agent.stop.is_set():
@@ -585,16 +580,3 @@ def _open_log(
         )  # fmt: skip
     path = Path(facts.results) / slug(run) / f"{agent.name}.oplog"
     return OpLog(path, header, progress, moved=lambda path: agent.tell("moved", LogMoved(run, str(path))))
-
-
-def _written_files(files: Files, deal: Deal, tried: bytes | None) -> Files:
-    """Return the files that a run has left. ``tried`` has the number of each sensor's files if the run ended early."""
-    if tried is None:
-        members = deal.agent_files(0, 1) if deal.traced_work(0, 1) is None else ()
-        return replace(files, members=members, limits=deal.limits)
-    limits = array("I")
-    limits.frombytes(tried)
-    if deal.traced_work(0, 1) is not None:
-        return replace(files, limits=limits)
-    written = sorted((seq, sensor) for sensor, count in enumerate(limits) for seq in range(count))
-    return replace(files, members=[(sensor, seq) for seq, sensor in written], limits=limits)

@@ -103,7 +103,8 @@ class Load:
         in_turn: with ``on`` and sensors, use a sensor's files again from the first one, so that operations may
             outnumber files. A sensor that has no file does nothing, unless it uploads or lists.
         sample: with ``on`` and ``Threads``, the share of the files that is used, chosen anew by each run.
-        keep: leave the files for another run of this test. They are removed at its end.
+        keep: leave the files for another run of this test. They are removed at its end. Not with a ``Replay`` or a
+            ``Mixture``.
         verify: after uploads and deletions, compare the provider's listing.
         mkdir: make the folder first. If False, the first upload makes it, and an emulator is emptied only before the
             test's first run, so that a provider in trouble is measured as it is.
@@ -146,6 +147,11 @@ class Load:
                 raise UsageError(f"experiment.run: {name}={seconds!r}: expected seconds, 0 or more")
         if self.in_turn and (self.on is None or isinstance(self.arrival, Threads)):
             raise UsageError("experiment.run: in_turn expects on=files of a former run, and sensors")
+        if self.keep and not isinstance(self.arrival, Closed) and self.arrival.steps(0, 0) is not None:
+            raise UsageError(
+                f"experiment.run: keep=True: {self.arrival!r} sets the size of each file, which a later run does not "
+                "know"
+            )
         self._check_time()
         until = self.until
         if until is not None and (about := METRICS[until.metric].about) and self.operation not in about:

@@ -7,9 +7,11 @@ that a trace can be replayed.
 from __future__ import annotations
 
 import sys
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from random import Random
 from typing import Any
 
 from pytest_cloudbench.drivers.base import Driver
@@ -99,6 +101,24 @@ def _count_allowed(load: Load) -> Sequence[int] | None:
     if with_files.issuperset(range(load.sensors)):
         return None
     return [sys.maxsize if sensor in with_files else 0 for sensor in range(load.sensors)]
+
+
+def sample_files(on: Files, share: float, seed: str) -> Sequence[tuple[int, int]]:
+    """Return a random share of kept files, the same on every agent: at least one file if there are any."""
+    if share >= 1.0 or not on.members:
+        return on.members
+    count = max(1, round(share * len(on.members)))
+    return sorted(Random(seed).sample(list(on.members), count))
+
+
+def written_files(files: Files, deal: Deal, tried: bytes | None) -> Files:
+    """Return the files that a run has left. ``tried`` has the number of each sensor's files if the run ended early."""
+    if tried is None:
+        return replace(files, members=deal.agent_files(0, 1), limits=deal.limits)
+    limits = array("I")
+    limits.frombytes(tried)
+    written = sorted((seq, sensor) for sensor, count in enumerate(limits) for seq in range(count))
+    return replace(files, members=[(sensor, seq) for seq, sensor in written], limits=limits)
 
 
 @dataclass(frozen=True, slots=True)

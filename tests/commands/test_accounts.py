@@ -14,11 +14,12 @@ import threading
 import time
 import tomllib
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -32,12 +33,8 @@ from pytest_cloudbench.commands.cli import main
 from pytest_cloudbench.drivers.base import OAuthLogin
 from pytest_cloudbench.emulators import EmulatorService, start_emulator
 from pytest_cloudbench.lab.clients.processes import free_port
-from pytest_cloudbench.model import (
-    CredentialsError,
-    Endpoint,
-    ProviderSpec,
-)
-from pytest_cloudbench.providers import credentials, renewal
+from pytest_cloudbench.model import CloudError, CredentialsError, Endpoint, ErrorKind, ProviderSpec
+from pytest_cloudbench.providers import credentials, elsewhere, renewal
 from pytest_cloudbench.providers.for_agents import Provided
 from pytest_cloudbench.providers.login import (
     Application,
@@ -47,6 +44,7 @@ from pytest_cloudbench.providers.login import (
     redirect_to_service,
     request_tokens,
 )
+from pytest_cloudbench.workload.payload.contents import Literal
 from tests.limits import HANG_S
 
 
@@ -375,6 +373,7 @@ def test_login_to_box_stores_only_the_secrets_for_renewal(
 
 
 BOX = {"refresh_token": "the-first", "client_id": "an-app", "client_secret": "its-secret"}
+BOX_TOKEN_S = 3600.0
 
 
 def test_each_refresh_token_of_box_is_used_once(
@@ -406,6 +405,92 @@ def test_ended_login_to_box_is_reported_with_the_providers_reason(renewals: list
     with pytest.raises(CredentialsError, match=r"^box-2: the provider renewed no token: Invalid refresh token; "):
         renewal.load_usable(credentials.ProviderAccount.named("box-2"))
     assert renewals == ["invalid"]
+
+
+@pytest.fixture
+def connect_box(box: EmulatorService, renewals: list[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A function that connects an agent's driver by the stored login. The emulator is in the place of Box."""
+    driver_class: Any = drivers.driver_class("box")
+    connect = driver_class.connect
+
+    def connect_to_emulator(spec: ProviderSpec, _endpoint: object, given: Mapping[str, str]) -> Any:
+        return connect(spec, Endpoint(box.endpoint.urls, dict(given), box.endpoint.ca_file), {})
+
+    monkeypatch.setattr(driver_class, "connect", connect_to_emulator)
+    credentials.store(credentials.ProviderAccount.named("box"), BOX)
+    before = box.control(get="profile")["profile"]
+    box.control(reset=True)
+    box.control(set={"account.token_lifetime_s": BOX_TOKEN_S})
+    with ExitStack() as stack:
+
+        def connect_agent(provided: Provided) -> Any:
+            driver: Any = providers.connect(provided)
+            stack.callback(driver.close)
+            return driver
+
+        yield connect_agent
+    box.control(set=before)
+
+
+def end_tokens(box: EmulatorService, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let time pass for this process and the service, so that access tokens end."""
+    box.control(reset=True)  # it knows no token any more
+    real_time, real_monotonic = time.time, time.monotonic
+    clock = SimpleNamespace(time=lambda: real_time() + BOX_TOKEN_S, monotonic=lambda: real_monotonic() + BOX_TOKEN_S)
+    for module in ("drivers.web", "providers.renewal"):
+        monkeypatch.setattr(f"pytest_cloudbench.{module}.time", clock)
+
+
+def test_drivers_of_box_share_a_token_that_is_renewed_during_a_run(
+    connect_box: Any, box: EmulatorService, renewals: list[str], file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agents = [connect_box(Provided("box")) for _ in range(3)]
+    for number, driver in enumerate(agents):
+        driver.put(f"/{number}", Literal(b"before"))
+    assert renewals == ["the-first"]
+    second = tomllib.loads(file.read_text())["box"]["refresh_token"]
+    end_tokens(box, monkeypatch)
+    barrier = threading.Barrier(6)
+
+    def put(number: int) -> None:
+        barrier.wait(HANG_S)
+        agents[number % 3].put(f"/later-{number}", Literal(b"after"))
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(put, range(6)))
+    assert renewals == ["the-first", second]
+    assert len(list(agents[0].list("/"))) == 6
+
+
+def test_login_to_box_that_ends_during_a_run_is_an_auth_error(
+    connect_box: Any, box: EmulatorService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver, account = connect_box(Provided("box")), credentials.ProviderAccount.named("box")
+    driver.put("/a", Literal(b"before"))
+    end_tokens(box, monkeypatch)
+    credentials.store(account, {**BOX, "refresh_token": "invalid"})
+    with pytest.raises(CloudError, match=r"the provider renewed no token: .* run 'cloudbench login box'") as caught:
+        driver.put("/a", Literal(b"after"))
+    assert (caught.value.kind, caught.value.operation, caught.value.path) == (ErrorKind.AUTH, "put", "/a")
+    credentials.forget(account)
+    with pytest.raises(CloudError, match="no credentials found") as caught:
+        driver.put("/a", Literal(b"after"))
+    assert caught.value.kind is ErrorKind.AUTH
+
+
+def test_agent_on_another_host_says_that_its_token_has_ended(
+    connect_box: Any, box: EmulatorService, renewals: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared = elsewhere.prepare(Provided("box"), None)
+    assert prepared.sent is not None
+    assert prepared.sent.credentials.keys() == {"access_token"}
+    driver = connect_box(Provided.from_plain(prepared.plain()))
+    driver.put("/a", Literal(b"before"))
+    end_tokens(box, monkeypatch)
+    with pytest.raises(CloudError, match="this host's access token ends") as caught:
+        driver.put("/a", Literal(b"after"))
+    assert caught.value.kind is ErrorKind.AUTH
+    assert renewals == ["the-first"]
 
 
 def test_single_use_refresh_token_is_not_read_from_the_environment(

@@ -11,9 +11,11 @@ from importlib import import_module
 from typing import Any, cast
 from urllib.parse import urlsplit
 
+from pytest_cloudbench.drivers.base import NextToken
 from pytest_cloudbench.drivers.egress import egress_of
+from pytest_cloudbench.drivers.sdk import OwnError, SdkDriver
 from pytest_cloudbench.drivers.web import Bearer
-from pytest_cloudbench.model import Endpoint
+from pytest_cloudbench.model import CredentialsError, Endpoint, ErrorKind
 
 # One pool of connections for all threads: more threads than this would lose kept-alive connections.
 _POOL_CONNECTIONS = 256
@@ -71,32 +73,60 @@ def new_network_session(sdk: Any, endpoint: Endpoint | None, timeout_s: float) -
     return session, network
 
 
+class RenewsBoxToken(SdkDriver):
+    """Tells where the next access token comes from, for a driver that has the SDK's authentication."""
+
+    _auth: Any
+
+    def renew_by(self, next_token: NextToken) -> None:
+        """Call this function when the present access token is about to end."""
+
+        def load() -> tuple[str, float]:
+            try:
+                return next_token()
+            except CredentialsError as error:
+                raise OwnError(ErrorKind.AUTH, str(error)) from error
+
+        self._auth.bearer = _renewed_bearer(load)
+
+
+def _renewed_bearer(next_token: NextToken) -> Bearer:
+    class Grant:
+        """Gives the next token, in place of the client that ``Bearer`` expects."""
+
+        def send_json(self, *_args: object, **_options: object) -> Mapping[str, object]:
+            token, lifetime_s = next_token()
+            return {"access_token": token, "expires_in": lifetime_s}
+
+    return Bearer(cast("Any", Grant()), {"refresh_token": ""}, "", bytes)
+
+
 def authentication(sdk: Any, network: Any, secrets: Mapping[str, str]) -> Any:
-    """Return the SDK's authentication: a fixed token, or one that is renewed before it ends."""
+    """Return the SDK's authentication with a ``bearer``: of a fixed token, or of one renewed before it ends."""
+
+    class Bearing(sdk.BoxDeveloperTokenAuth):  # type: ignore[misc]  # the SDK has no types here
+        """Authentication that gives the SDK the header of each request."""
+
+        def __init__(self, bearer: Bearer) -> None:
+            super().__init__(token="")
+            self.bearer = bearer
+
+        def retrieve_authorization_header(self, *, network_session: Any = None) -> str:
+            return str(self.bearer.header())
+
     if "access_token" in secrets:
-        return sdk.BoxDeveloperTokenAuth(token=secrets["access_token"])
+        return Bearing(Bearer(cast("Any", None), secrets, "", bytes))
     config = sdk.CCGConfig(
         client_id=secrets["client_id"], client_secret=secrets["client_secret"],
         enterprise_id=secrets.get("enterprise_id"), user_id=secrets.get("user_id"),
     )  # fmt: skip
     granted = sdk.BoxCCGAuth(config=config)
 
-    class Grant:
-        """Asks for the next token, in place of the client that ``Bearer`` expects."""
+    def grant() -> tuple[str, float]:
+        token = granted.refresh_token(network_session=network)
+        return token.access_token, token.expires_in
 
-        def send_json(self, *_args: object, **_options: object) -> Mapping[str, object]:
-            token = granted.refresh_token(network_session=network)
-            return {"access_token": token.access_token, "expires_in": token.expires_in}
-
-    bearer = Bearer(cast("Any", Grant()), {"refresh_token": ""}, "", bytes)
-
-    class Renewed(sdk.BoxCCGAuth):  # type: ignore[misc]  # the SDK has no types here
-        """Authentication that gives the SDK the header of each request."""
-
-        def retrieve_authorization_header(self, *, network_session: Any = None) -> str:
-            return bearer.header()
-
-    return Renewed(config=config)
+    return Bearing(_renewed_bearer(grant))
 
 
 def forget_details(error: Any) -> None:

@@ -68,7 +68,8 @@ class CredentialSet:
         free: names of fields that may hold spaces and letters of any script, because no header carries them as they
             are: names, passwords and paths.
         single_use: True if its refresh token works only once. Then only credentials that ``cloudbench login`` has
-            stored are used, because the next token is stored there. ``renewal`` gets the driver's access token.
+            stored are used, because the next token is stored there. ``renewal`` gets the driver's access token, and
+            the next ones if the driver is ``Renewing``.
     """
 
     required: tuple[str, ...]
@@ -528,6 +529,19 @@ class Preparing(Protocol):
 
         Every agent calls this before measurement starts, once the folder exists, and may call it again.
         """
+        ...
+
+
+NextToken = Callable[[], tuple[str, float]]
+"""Returns an access token, and for how many seconds it lasts. Raises CredentialsError."""
+
+
+@runtime_checkable
+class Renewing(Protocol):
+    """A driver that can be told where its next access token comes from, because it cannot renew one by itself."""
+
+    def renew_by(self, next_token: NextToken) -> None:
+        """Call this function when the present access token is about to end. Any thread may do so."""
         ...
 
 

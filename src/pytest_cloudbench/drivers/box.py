@@ -16,8 +16,8 @@ What the SDK does on its own, and how this driver handles it:
 - It repeats requests by two counters, one for answers and one for broken connections: both are off. The exception is
   part of the service's protocol: a commit of an upload session that is answered by 202 is sent again by the SDK, after
   the seconds that the service names.
-- It gets another token after a 401 only by repeating: off. With client credentials the driver asks for the next token
-  shortly before the old one ends, inside the operation that notices it.
+- It gets another token after a 401 only by repeating: off. With client credentials or a stored login, the driver asks
+  for the next token shortly before the old one ends, inside the operation that notices it.
 - Its HTTP library follows redirects: only a download may be redirected, and only to a host of the service.
 - It reads a download in pieces of 1 KiB, which costs CPU: the driver reads the answer itself.
 """
@@ -36,6 +36,7 @@ from typing import Any, ClassVar, TypeVar
 from pytest_cloudbench.drivers._box_members import SharesBoxFolders
 from pytest_cloudbench.drivers._box_memory import Memory
 from pytest_cloudbench.drivers._box_network import (
+    RenewsBoxToken,
     authentication,
     commit_retries,
     forget_details,
@@ -128,7 +129,7 @@ class _NameIsFree(Exception):
 # --- connect --------------------------------------------------------------------------------------
 
 
-class BoxDriver(SharesBoxFolders, FindsInBoxTrash):
+class BoxDriver(RenewsBoxToken, SharesBoxFolders, FindsInBoxTrash):
     """The SDK's managers on one session, shared by all threads.
 
     That is safe: the managers have no state, and the session's only state is its cookies, which are refused. The token
@@ -167,7 +168,7 @@ class BoxDriver(SharesBoxFolders, FindsInBoxTrash):
         self._unreadable: tuple[type[Exception], ...] = (http.InvalidJSONError,)
         self._unsendable: tuple[type[Exception], ...] = (http.InvalidURL, http.InvalidHeader)
         self._broken: tuple[type[Exception], ...] = (http.RequestException, OSError)
-        auth = authentication(sdk, network, secrets)
+        auth = self._auth = authentication(sdk, network, secrets)
         options = {"auth": auth, "network_session": network}
         patient = {"auth": auth, "network_session": network.with_retry_strategy(commit_retries(sdk))}
         self._files, self._folders = sdk.FilesManager(**options), sdk.FoldersManager(**options)

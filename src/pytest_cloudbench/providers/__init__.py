@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
@@ -35,7 +35,7 @@ from pytest_cloudbench.model import (
 )
 from pytest_cloudbench.providers import elsewhere
 from pytest_cloudbench.providers.for_agents import Provided
-from pytest_cloudbench.providers.leaves import Leaf, load_credentials
+from pytest_cloudbench.providers.leaves import Leaf, connect_account, load_credentials
 from pytest_cloudbench.providers.numbered import split_number, with_number
 from pytest_cloudbench.results import journal
 from pytest_cloudbench.results.owner import make_private_folder
@@ -63,12 +63,13 @@ def connect(provided: Provided, *, is_part: bool = False) -> Driver:
     if not provided.children:
         if provided.sent is not None:
             provided = elsewhere.unpack(provided)
-        credentials: Mapping[str, str] = {}
-        if provided.endpoint is None:
-            credentials = (
-                load_credentials(bound, provided.account) if provided.sent is None else provided.sent.credentials
-            )
-        return bound.connect(provided.endpoint, credentials, is_part=is_part)
+        if provided.endpoint is not None:
+            return bound.connect(provided.endpoint, is_part=is_part)
+        sent = provided.sent
+        load = (
+            partial(load_credentials, bound, provided.account) if sent is None else elsewhere.receive_credentials(sent)
+        )
+        return connect_account(bound, load, is_part=is_part)
     with ExitStack() as stack:
         children = []
         for child in provided.children:

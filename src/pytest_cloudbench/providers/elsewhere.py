@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,13 +17,15 @@ from pytest_cloudbench.drivers import egress
 from pytest_cloudbench.drivers.base import Described
 from pytest_cloudbench.model import ConfigError, CredentialsError, Endpoint, UsageError
 from pytest_cloudbench.providers.for_agents import Provided, SentAlong
-from pytest_cloudbench.providers.leaves import load_credentials
+from pytest_cloudbench.providers.leaves import load_credentials, remaining_s
 
 FindPort = Callable[[tuple[str, int]], int]
 """Returns the port of an agent's loopback that leads to an address of this machine. Raises FleetError."""
 
 _FILE_FIELDS = re.compile(r".*_file|known_hosts")
 """Fields of credentials that name a file."""
+_LEAST_LEFT_S = 120.0
+"""A token that ends sooner is no longer given to a driver."""
 
 
 # --- the controller's half ----------------------------------------------------------------------------
@@ -45,7 +48,8 @@ def prepare(provided: Provided, find_port: FindPort | None) -> Provided:
     endpoint = provided.endpoint
     if endpoint is None:
         credentials = load_credentials(provided.bind(), provided.account)
-        return provided.replace(sent=SentAlong(dict(credentials), _read_files(_file_names(credentials))))
+        files = _read_files(_file_names(credentials))
+        return provided.replace(sent=SentAlong(dict(credentials), files, remaining_s(credentials)))
     moves = dict[str, str]()
     for host, port in _list_loopback(endpoint):
         if find_port is None:
@@ -112,7 +116,25 @@ def unpack(provided: Provided) -> Provided:
             endpoint, ca_file=names.get(endpoint.ca_file, endpoint.ca_file),
             credentials=_rename(endpoint.credentials, names),
         )  # fmt: skip
-    return provided.replace(endpoint=endpoint, sent=SentAlong(_rename(sent.credentials, names), {}))
+    return provided.replace(
+        endpoint=endpoint, sent=replace(sent, credentials=_rename(sent.credentials, names), files={})
+    )
+
+
+def receive_credentials(sent: SentAlong) -> Callable[[], Mapping[str, str]]:
+    """Return a function that returns the credentials which were sent, and raises CredentialsError once they end."""
+    if sent.lasts_s is None:
+        return lambda: sent.credentials
+    from pytest_cloudbench.providers.renewal import RenewedToken
+
+    token = RenewedToken(sent.credentials["access_token"], time.time() + sent.lasts_s)
+
+    def load() -> Mapping[str, str]:
+        if token.remaining_s < _LEAST_LEFT_S:
+            raise CredentialsError("this host's access token ends, and none is sent during a session: run shorter ones")
+        return token
+
+    return load
 
 
 def _rename(credentials: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:

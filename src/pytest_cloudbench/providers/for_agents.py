@@ -18,10 +18,12 @@ class SentAlong:
     Attributes:
         credentials: the values for the provider's account, by the driver's field names.
         files: maps the names of files in the credentials and the endpoint to their contents.
+        lasts_s: for how long the credentials can be used. None if they do not end by themselves.
     """
 
     credentials: Mapping[str, str] = field(repr=False)
     files: Mapping[str, bytes] = field(repr=False)
+    lasts_s: float | None = None
 
 
 class Provided(Message, frozen=True):

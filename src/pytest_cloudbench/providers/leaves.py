@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pytest_cloudbench.drivers import BoundSpec, egress
-from pytest_cloudbench.model import Capabilities, Verb
+from pytest_cloudbench.drivers.base import Driver, Renewing
+from pytest_cloudbench.model import Capabilities, CredentialsError, Verb
 
 _ADDRESSES = ("endpoint", "auth_url")
 """Parameters of a spec that lead to a server."""
@@ -79,3 +80,29 @@ def load_credentials(bound: BoundSpec, account: int = 1) -> Mapping[str, str]:
         if "token_env" in bound.spec.params or not may_be_anonymous(bound):
             raise
         return {}
+
+
+def remaining_s(credentials: Mapping[str, str]) -> float | None:
+    """Return how long credentials still last. None if they do not end by themselves."""
+    seconds: float | None = getattr(credentials, "remaining_s", None)
+    return seconds
+
+
+def connect_account(bound: BoundSpec, load: Callable[[], Mapping[str, str]], *, is_part: bool) -> Driver:
+    """Return a driver that is connected by the credentials of a function. Raises SpecError and CredentialsError.
+
+    If the credentials end by themselves, the driver asks the function for the next access token in time.
+    """
+
+    def next_token() -> tuple[str, float]:
+        loaded = load()
+        if "access_token" not in loaded:
+            raise CredentialsError("the stored login is another one now: start again")
+        lasts_s = remaining_s(loaded)
+        return loaded["access_token"], float("inf") if lasts_s is None else lasts_s
+
+    credentials = load()
+    driver = bound.connect(None, credentials, is_part=is_part)
+    if remaining_s(credentials) is not None and isinstance(driver, Renewing):
+        driver.renew_by(next_token)
+    return driver

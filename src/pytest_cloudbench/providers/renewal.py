@@ -1,6 +1,7 @@
 """Credentials as drivers take them: a refresh token that works only once is exchanged, and its successor is stored.
 
-Only one process at a time renews a token. Fifty agents import this module.
+Only one process at a time renews a token. An agent does so during a run, too, and the others find what it has stored.
+Fifty agents import this module.
 """
 
 from __future__ import annotations
@@ -19,6 +20,24 @@ _LEAST_LEFT_S = 45 * 60.0
 """A token that still lasts this long is used again, so that processes that start together share it."""
 
 
+class RenewedToken(Secrets):
+    """Credentials that consist of an access token, which ends.
+
+    Args:
+        access_token: the token.
+        until_s: the time of its end, in seconds since 1970.
+    """
+
+    def __init__(self, access_token: str, until_s: float) -> None:
+        super().__init__(access_token=access_token)
+        self._until_s = until_s
+
+    @property
+    def remaining_s(self) -> float:
+        """How long the token still lasts."""
+        return self._until_s - time.time()
+
+
 def load_usable(account: ProviderAccount) -> Mapping[str, str]:
     """Return the credentials of an account, as its driver takes them.
 
@@ -33,7 +52,7 @@ def load_usable(account: ProviderAccount) -> Mapping[str, str]:
         if _is_single_use(account, stored):
             if _remaining_s(stored) < _LEAST_LEFT_S:
                 stored = _renew(account, stored)
-            return Secrets({"access_token": stored["renewed_token"]})
+            return RenewedToken(stored["renewed_token"], float(stored["renewed_until_s"]))
     return stored
 
 
@@ -71,7 +90,7 @@ def _renew(account: ProviderAccount, stored: Mapping[str, str]) -> Mapping[str, 
 
 @contextmanager
 def _lock() -> Iterator[None]:
-    """Keep other processes out, except on Windows, where two sessions must not start at the same moment."""
+    """Keep other processes out, except on Windows, where two of them must not renew a token at the same moment."""
     try:
         import fcntl
     except ImportError:

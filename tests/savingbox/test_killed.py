@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from pytest_cloudbench.savingbox.store import Intent
+from pytest_cloudbench.savingbox.records import Record
+from pytest_cloudbench.savingbox.side import VanishedError
+from pytest_cloudbench.savingbox.store import AgreementStore, Intent
 from tests.savingbox.pairs import KilledError, Pair, make_marks_certain, save, stamp, tree, write
 
 
@@ -344,3 +347,108 @@ def test_copied_entry_is_noted_before_the_next_one(
     assert tree(pair.box) == tree(pair.sync)
     assert (pair.box / copied).exists() == (act is become_a_file)
     assert not pair.troubles("conflict")
+
+
+# --- a power cut ---
+
+
+def replace_file(folder: Path) -> None:
+    save(folder / "d/old", "replaced")
+
+
+def move_file(folder: Path) -> None:
+    (folder / "d/old").rename(folder / "e/new")
+
+
+NAMING: Mapping[str, tuple[Callable[[Path], object], str, str]] = {
+    "file": (lambda folder: write(folder / "d/new", "new"), "publish", "d"),
+    "replaced file": (replace_file, "publish", "d"),
+    "folder": (lambda folder: (folder / "d/new").mkdir(), "mkdir", "d"),
+    "link": (lambda folder: (folder / "d/new").symlink_to("old"), "symlink", "d"),
+    "moved file": (move_file, "rename", "e"),
+}
+
+
+@pytest.mark.parametrize("side", ["box", "sync"])
+@pytest.mark.parametrize("name", NAMING)
+def test_a_name_is_on_the_disk_before_its_agreement_is_stored(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, side: str, name: str
+) -> None:
+    """Otherwise the entry would seem to be deleted after a power cut that undoes its name."""
+    act, step, folder = NAMING[name]
+    actor = pair.home / {"box": "sync", "sync": "box"}[side]
+    if name == "moved file" and side == "box":
+        step = "publish"  # the client's renames are copied
+    monkeypatch.setattr("pytest_cloudbench.savingbox.side._MOST_PATCHED_PAGES", 0)  # files are replaced
+    write(actor / "d/old", "old")
+    (actor / "e").mkdir()
+    pair.settle()
+    steps: list[str] = []
+    fsync, write_records = os.fsync, pair.store._file.write
+
+    def note_fsync(fd: int) -> None:
+        steps.append(os.readlink(f"/proc/self/fd/{fd}"))
+        fsync(fd)
+
+    def note_records(records: Iterable[Record]) -> None:
+        records = list(records)
+        steps.extend("agreement" for about, _, value in records if about in ("agreed", "folder") and value)
+        write_records(records)
+
+    monkeypatch.setattr(os, "fsync", note_fsync)
+    monkeypatch.setattr(pair.store._file, "write", note_records)
+    pair.fault = lambda now, path: steps.append(now)
+    act(actor)
+    pair.settle()
+    begin = steps.index(step)
+    assert str(pair.home / side / folder) in steps[begin : steps.index("agreement", begin)]
+
+
+@pytest.mark.parametrize("side", ["box", "sync"])
+def test_many_names_are_on_the_disk_before_their_agreements_are_stored(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, side: str
+) -> None:
+    actor = pair.home / {"box": "sync", "sync": "box"}[side]
+    (actor / "d").mkdir()
+    pair.settle()
+    steps: list[str] = []
+    write_records = pair.store._file.write
+
+    def note_records(records: Iterable[Record]) -> None:
+        records = list(records)
+        steps.extend("agreement" for about, _, value in records if about in ("agreed", "folder") and value)
+        write_records(records)
+
+    monkeypatch.setattr(os, "sync", lambda: steps.append("sync"))
+    monkeypatch.setattr(os, "fsync", lambda fd: steps.append("fsync"))
+    monkeypatch.setattr(pair.store._file, "write", note_records)
+
+    def fail_in_the_middle(now: str, path: str) -> None:
+        steps.append(now)
+        if now == "publish" and steps.count(now) == 50:
+            raise VanishedError("gone for a moment")
+
+    for number in range(100):
+        write(actor / f"d/{number}", f"{number}")
+    pair.fault = fail_in_the_middle
+    with suppress(VanishedError):
+        pair.advance(61)
+    write(actor / "d/later", "later")
+    pair.settle()
+    last_names = [number for number, step in enumerate(steps) if step == "publish"]
+    for number in [number for number, step in enumerate(steps) if step == "agreement"]:
+        before = [name for name in last_names if name < number]
+        assert {"sync", "fsync"}.intersection(steps[before[-1] : number]), "of the last name before it"
+
+
+def test_what_a_killed_process_has_made_is_on_the_disk_before_it_is_agreed_on(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(pair.box / "a", "1")
+    kill_before_the_push_is_noted(pair)
+    pair.end()
+    steps: list[str] = []
+    monkeypatch.setattr(os, "sync", lambda: steps.append("sync"))
+    monkeypatch.setattr(AgreementStore, "flush", lambda store: steps.append("agreement"))
+    pair.open()
+    assert steps == ["sync", "agreement"]

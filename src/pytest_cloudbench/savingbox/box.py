@@ -452,8 +452,7 @@ class SavingBox:
     def _write_end_status(self) -> None:
         self._state = "stopped"
         self._write_status(at_once=True)
-        with contextlib.suppress(OSError):
-            self._store.flush()
+        self.engine.flush()
         self.close()
 
 

@@ -252,6 +252,15 @@ class BoxEngine:
         self._pull_due(now_ns, at_once=True)
         self._look_again(now_ns, at_once=True)
 
+    def flush(self) -> None:
+        """Store the agreements, once the names of their entries are on the disk."""
+        for side in (self.mirror.box, self.mirror.sync):
+            side.sync_names()
+        try:
+            self.mirror.store.flush()
+        except OSError as error:  # the agreement stays in memory, and after a kill, comparing the files finds it again
+            self._say_once("failed", f"the state cannot be written: {error.strerror or error}")
+
     # --- inside ---
 
     def _differs_from_agreement(self, path: str, now: FoundEntry | None, side: Side) -> bool:
@@ -402,7 +411,7 @@ class BoxEngine:
             for path in due:
                 if path not in self.incoming:
                     self.incoming[path] = now_ns, now_ns
-            self._flush()
+            self.flush()
 
     def _pull_due(self, now_ns: int, *, at_once: bool = False) -> None:
         due = [
@@ -451,7 +460,7 @@ class BoxEngine:
         try:
             if moved := self.mirror.repeat_renames(paths):
                 changed += moved
-                self._flush()
+                self.flush()
         except (OSError, CloudbenchError):
             self.mirror.sync.must_be_there()  # otherwise the renamed entries are copied
 
@@ -498,23 +507,24 @@ class BoxEngine:
 
         ``announce`` is called with the entries of each part before the first of them is handled.
         """
-        target.is_durable = len(paths) <= _MANY
+        is_durable = len(paths) <= _MANY
         for begin in range(0, len(paths), _SYNCED):
             part = paths[begin : begin + _SYNCED]
             announce(part)
+            target.is_durable = is_durable
             try:
                 for count, path in enumerate(part, begin + 1):
                     handle_entry(path)
-                    if target.is_durable:  # before a slow next entry: a kill leaves in doubt what is not stored
-                        self._flush()
+                    if is_durable:  # before a slow next entry: a kill leaves in doubt what is not stored
+                        self.flush()
                     if count % _PROGRESS == 0:
                         self.report(MirrorProgress(count, len(paths)))
             finally:
                 target.leave_folder()
-            if not target.is_durable:
-                os.sync()
-            self._flush()
-        self._flush()
+                if not is_durable:
+                    os.sync()
+                target.is_durable = True
+            self.flush()
 
     def _note_intents(self, paths: Iterable[str]) -> None:
         try:
@@ -540,12 +550,6 @@ class BoxEngine:
             )
         except OSError:
             return True
-
-    def _flush(self) -> None:
-        try:
-            self.mirror.store.flush()
-        except OSError as error:  # the agreement stays in memory, and after a kill, comparing the files finds it again
-            self._say_once("failed", f"the state cannot be written: {error.strerror or error}")
 
     def _next_retry_ns(self, path: str, now_ns: int) -> int:
         delay_ns = min(max(2 * self._delays_ns.get(path, 0), _FIRST_RETRY_NS), _LAST_RETRY_NS)

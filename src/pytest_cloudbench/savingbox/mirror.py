@@ -107,9 +107,7 @@ class Mirror:
         """
         new_file = self._new_files.pop(path, None)
         try:
-            self.mounts.must_be_there(path)
-            if path in self._interrupted:
-                self._settle_interrupted(path)
+            self._begin_attempt(path)
             if new_file is not None and self.store.get(path) is None and self._push_new_file(path, new_file):
                 return "pushed"
             with self.box.remembering_folder(), self.sync.remembering_folder():
@@ -180,8 +178,7 @@ class Mirror:
             for path in paths:
                 folder, _, name = path.rpartition("/")
                 try:
-                    if path in self._interrupted:
-                        self._settle_interrupted(path)
+                    self._begin_attempt(path)
                     ours, theirs = self.box.find_entry(path), None
                     # Where nothing is agreed on, there are few names or none: listing them is quicker than lookups.
                     if folder != listed_folder and folder not in self.store.entries.folders:
@@ -228,16 +225,20 @@ class Mirror:
 
     def settle_begun(self) -> None:
         """Find out how far a killed process got, or this one in a folder that vanished. Raises OSError."""
-        for path in {**self.store.unfinished_intents(), **self.store.unfinished_patches()}:
+        begun = {**self.store.unfinished_intents(), **self.store.unfinished_patches()}
+        for path in begun:
             self._settle(path)
+        if begun:
+            os.sync()  # before there are agreements on what may not be on the disk yet
         self.store.flush()
         self.store.forget_unfinished()
 
-    def _settle_interrupted(self, path: str) -> None:
-        """Find out how far a failed attempt got, before its notes are replaced by those of the next. Raises OSError."""
+    def _begin_attempt(self, path: str) -> None:
+        """Check that no mount is missing, and settle a failed attempt before its notes are replaced. Raises OSError."""
         self.mounts.must_be_there(path)
-        self._settle(path)
-        self._interrupted.discard(path)
+        if path in self._interrupted:
+            self._settle(path)
+            self._interrupted.discard(path)
 
     def _settle(self, path: str) -> None:
         """Agree on what an attempt has made of an entry before it ended."""

@@ -21,6 +21,7 @@ import stat
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from pytest_cloudbench.model import CloudbenchError
 from pytest_cloudbench.savingbox import content
@@ -44,7 +45,7 @@ from pytest_cloudbench.savingbox.openfiles import (
     take_lease,
 )
 from pytest_cloudbench.savingbox.openfolder import FOLDER_FLAGS, OpenFolder
-from pytest_cloudbench.support.opening import open_flags
+from pytest_cloudbench.support.opening import open_flags, sync_names
 from pytest_cloudbench.support.watching import GONE, FileMark, mark_file
 
 STAGED = ".~cloudbench-saving-"
@@ -76,7 +77,8 @@ class FolderSide:
         root: its path.
         name: what messages call it.
         before: called before each step that changes the folder, with the step and the relative path.
-        is_durable: whether each file is flushed to the disk by itself. Otherwise the caller flushes many together.
+        is_durable: whether each file is flushed to the disk by itself, and its name by ``sync_names``. Otherwise the
+            caller flushes many together.
         identity: the root's identity when it was opened, or empty before that.
     """
 
@@ -88,6 +90,7 @@ class FolderSide:
     _staging: str = field(default="", init=False)
     _real_folder: str | None = field(default=None, init=False)
     _entered: OpenFolder | None = field(default=None, init=False)
+    _unsynced_folders: set[str] = field(default_factory=set, init=False)
 
     def open(self) -> None:
         """Accept the folder that is there now as the right one. Raises VanishedError if there is none."""
@@ -262,16 +265,31 @@ class FolderSide:
 
     # --- changing ---
 
+    def sync_names(self) -> None:
+        """Wait until the names of entries that were made or renamed are on the disk."""
+        while self._unsynced_folders:
+            try:
+                sync_names(Path(self.path(self._unsynced_folders.pop())))
+            except OSError:  # it has another name by now, or may not be read
+                os.sync()
+
+    def _note_name(self, relative: str) -> None:
+        """Note that an entry got its name just now."""
+        if self.is_durable:
+            self._unsynced_folders.add(relative.rpartition("/")[0])
+
     def make_folder(self, relative: str, mode: int) -> None:
         """Create a folder. Raises OSError."""
         self._begin_step("mkdir", relative)
         os.mkdir(self.path(relative), mode | stat.S_IRWXU)
+        self._note_name(relative)
         os.chmod(self.path(relative), mode)
 
     def make_link(self, relative: str, target: str) -> None:
         """Create a symbolic link. Raises OSError."""
         self._begin_step("symlink", relative)
         os.symlink(target, self.path(relative))
+        self._note_name(relative)
 
     def set_mode(self, relative: str, mode: int) -> None:
         """Change permissions. Raises OvertakenError, BusyError and OSError.
@@ -301,6 +319,8 @@ class FolderSide:
         """Rename an entry. Raises FileExistsError if the new name is taken, and OSError."""
         self._begin_step("rename", new)
         rename_to_free_name(self.path(old), self.path(new))
+        for name in (old, new):
+            self._note_name(name)
 
     def put_file(
         self, relative: str, source: int, mode: int, replaced: FoundEntry | None,
@@ -356,6 +376,7 @@ class FolderSide:
                     with contextlib.suppress(OSError):
                         os.unlink(staged)
                     raise
+            self._note_name(relative)
             return self._check_published(relative, fd), source_mark
 
     def put_new_file(self, relative: str, source: int, status: os.stat_result) -> FoundEntry | None:
@@ -386,6 +407,7 @@ class FolderSide:
             if not entered.publish(fd, name):
                 self.leave_folder()
                 return None
+            self._note_name(relative)
             new_entry = entered.find_published(name, copied)
             if new_entry is None:
                 self.leave_folder()

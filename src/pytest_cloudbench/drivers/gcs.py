@@ -5,8 +5,9 @@ table, connect, required verbs, optional verbs.
 
 What the SDK does on its own, and how this driver handles it:
 
-- It retries for two minutes, and repeats a request with a new token after a 401: both are off. Only the request for a
-  service account's token, which is sent before the request that needs it, may be repeated by the library.
+- It retries for two minutes, and repeats a request with a new token after a 401: both are off.
+- It repeats a refused request for a token after pauses, and each thread asks for a token of its own. Here one request,
+  of the operation that needs it first, renews the token for all threads.
 - In a thread of its own, it asks another host where a service account may be used: off.
 - During some uploads, another of its threads asks for the bucket, to name it in traces: off.
 - It hashes what it uploads, and compares what it downloads: off, because that measures the client's CPU.
@@ -25,7 +26,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar
+from threading import Lock
+from typing import Any, ClassVar, NamedTuple
 from urllib.parse import quote
 
 from pytest_cloudbench.drivers.base import (
@@ -96,15 +98,22 @@ _REASON_KINDS: Mapping[str, ErrorKind] = {
     "userRateLimitExceeded": ErrorKind.THROTTLED,
     "quotaExceeded": ErrorKind.QUOTA,
     "accountDisabled": ErrorKind.AUTH,
+    "internal_failure": ErrorKind.SERVER,  # of the token route, with status 400
 }
+# What a refusal of the token route says about the service. All others are about the login.
+_SERVICE_KINDS = frozenset({ErrorKind.SERVER, ErrorKind.THROTTLED})
 
 
 def _meaning_of(response: Any) -> Meaning:
     reason, words = "", ""
     try:
-        problem = response.json()["error"]
-        words = str(problem["message"])
-        reason = str(problem["errors"][0]["reason"])
+        answer = response.json()
+        problem = answer["error"]
+        if isinstance(problem, str):  # the token route's
+            reason, words = problem, str(answer.get("error_description", ""))
+        else:
+            words = str(problem["message"])
+            reason = str(problem["errors"][0]["reason"])
     except (ValueError, KeyError, TypeError, IndexError):
         words = words or response.text
     text = " ".join(filter(None, (reason, words)))
@@ -171,8 +180,6 @@ class GcsDriver(SdkDriver):
     def _explain_error(self, error: Exception) -> Meaning | None:
         if isinstance(error, self._errors.GoogleAPICallError):
             return _meaning_of(error.response)
-        if isinstance(error, self._auth.TransportError):
-            return network_failure(error)
         if isinstance(error, self._auth.GoogleAuthError):
             return Meaning(ErrorKind.AUTH, str(error))
         if isinstance(error, (ValueError, KeyError, TypeError, AttributeError)):
@@ -289,7 +296,7 @@ def _sdk_credentials(spec: ProviderSpec, secrets: Mapping[str, str], token_url: 
         return users.Credentials(secrets["access_token"])
     if "refresh_token" in secrets:
         fields = {name: secrets[name] for name in OAUTH_FIELDS}
-        return _hide_tokens(users.Credentials(None, token_uri=token_url, **fields))
+        return _renewed_once(users.Credentials(None, token_uri=token_url, **fields))
     if "service_account_file" not in secrets:
         return import_module("google.auth.credentials").AnonymousCredentials()
     account = import_module("google.oauth2.service_account")
@@ -303,26 +310,50 @@ def _sdk_credentials(spec: ProviderSpec, secrets: Mapping[str, str], token_url: 
     except (ValueError, KeyError, TypeError):
         # Not chained: the error can quote the key.
         raise CredentialsError(f"{spec.scheme}: {path}: not a service account's key as JSON") from None
+    return _renewed_once(credentials)
+
+
+def _renewed_once(credentials: Any) -> Any:
+    """Make credentials renew their token once for all threads and hide it in messages, and return them."""
+    lock = Lock()
 
     def before_request(request: Any, _method: str, _url: str, headers: dict[str, str]) -> None:
         if not credentials.valid:
-            credentials.refresh(request)
+            with lock:
+                if not credentials.valid:  # another thread may have renewed it
+                    credentials.refresh(request)
+                    redact.learn([str(credentials.token)])
         credentials.apply(headers)
 
-    credentials.before_request = before_request  # the library's own also looks up where the account may be used
-    return _hide_tokens(credentials)
-
-
-def _hide_tokens(credentials: Any) -> Any:
-    """Make credentials hide every token that they are issued, and return them."""
-    refresh = credentials.refresh
-
-    def refresh_and_hide(request: Any) -> None:
-        refresh(request)
-        redact.learn([str(credentials.token)])
-
-    credentials.refresh = refresh_and_hide
+    credentials.before_request = before_request  # the library's own also looks up where a service account may be used
     return credentials
+
+
+class _Renewal:
+    """The object by which google-auth sends a request for a token.
+
+    A refusal is an error of this driver's own, because the library would repeat the request.
+    """
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+
+    def __call__(
+        self, url: str, method: str = "GET", body: Any = None, headers: Any = None, timeout: Any = None, **_more: Any
+    ) -> _TokenAnswer:
+        response = self._session.request(method, url, data=body, headers=headers, timeout=timeout)
+        if response.status_code != 200:
+            kind, words, retry_after_s = _meaning_of(response)
+            raise OwnError(kind if kind in _SERVICE_KINDS else ErrorKind.AUTH, words, retry_after_s)
+        return _TokenAnswer(response.status_code, response.headers, response.content)
+
+
+class _TokenAnswer(NamedTuple):
+    """An answer as google-auth reads it."""
+
+    status: int
+    headers: Mapping[str, str]
+    data: bytes
 
 
 def _new_session(egress: Egress, credentials: Any) -> Any:
@@ -333,7 +364,7 @@ def _new_session(egress: Egress, credentials: Any) -> Any:
     transport = import_module("google.auth.transport.requests")
     tokens: Any = Session()
     session = transport.AuthorizedSession(
-        credentials, refresh_status_codes=(), max_refresh_attempts=0, auth_request=transport.Request(tokens)
+        credentials, refresh_status_codes=(), max_refresh_attempts=0, auth_request=_Renewal(tokens)
     )
     adapter = HTTPAdapter(_CONNECTIONS, _CONNECTIONS, max_retries=0)
     for own_session in (tokens, session):

@@ -15,7 +15,7 @@ import pytest
 from pytest_cloudbench.load.conductor.costs import Price, Spending, estimate_usd, load_work, price_of
 from pytest_cloudbench.load.engine.operations import Deal, make_load_shape
 from pytest_cloudbench.load.estimate import count_work
-from pytest_cloudbench.load.messages import LoadShape, Start, Subject
+from pytest_cloudbench.load.messages import UNKNOWN_LOAD, LoadShape, Start, Subject
 from pytest_cloudbench.load.request import EntryOptions, Files, Load
 from pytest_cloudbench.model import UsageError, Verb
 from pytest_cloudbench.providers import Providers
@@ -109,6 +109,21 @@ def test_an_unknown_price_is_no_price_of_zero() -> None:
     assert "no price per request (a subscription)" in Spending(0.0, True, lambda: None).begin(
         make_start(), [("dropbox", {})]
     )
+
+
+def test_work_of_unknown_extent_has_no_estimate_and_fits_no_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    request = make_start().replace(load=UNKNOWN_LOAD)
+    flat: list[tuple[str, dict[Verb, int]]] = [("dropbox", {})]
+    assert "no price per request" in Spending(0.0, True, lambda: None).begin(request, flat)
+    monkeypatch.setattr("pytest_cloudbench.load.conductor.costs.price_of", lambda spec: PRICE)
+    line = Spending(None, True, lambda: None).begin(request, [("acme", {})])
+    assert line == "acme: as many operations as it takes, cost not estimated"
+    refusal = r"cloudbench_max_cost 5: nobody knows before how many operations this takes"
+    with pytest.raises(UsageError, match=refusal):
+        Spending(5.0, True, lambda: None).begin(request, [("acme", {})])
+    on_no_files = request.replace(load=LoadShape(0, 0, arrival="ThinkTime(0)"))
+    nothing = Spending(5.0, True, lambda: None).begin(on_no_files, [("acme", {})])
+    assert nothing.startswith("acme: about 0 operations, 0 bytes up"), "a run on no files is known to do nothing"
 
 
 @pytest.mark.parametrize(
@@ -240,6 +255,23 @@ def test_a_terminal_is_asked(lab: Lab, account: tuple[str, Path], answer: str, p
     assert (os.waitstatus_to_exitcode(status) == 0) == passes, output.decode()
     assert passes or b"you did not agree" in output
     assert b"no sign of life" not in output
+
+
+def test_a_probe_of_unknown_extent_says_so_and_fits_no_bound_on_money(lab: Lab, account: tuple[str, Path]) -> None:
+    spec, _ = account
+    lab.write("""
+        from pytest_cloudbench.load.conductor import costs
+        costs.price_of = lambda spec: costs.Price("a page", "2026-01-01", {"put": 0.01})
+
+        def test_it(experiment, payloads):
+            with experiment.scratch(payloads.random(1)):
+                pass
+    """)
+    run = lab.run("--provider", spec, "--cloudbench-yes", env=PASSWORD)
+    assert run.lines_with(f"{spec}: as many operations as it takes, cost not estimated"), run.text
+    bounded = lab.run("--provider", spec, "--cloudbench-yes", "-ocloudbench_max_cost=1", env=PASSWORD)
+    assert (bounded.status, bounded.counts()) == (1, {"failed": 1})
+    assert bounded.lines_with("nobody knows before how many operations this takes"), bounded.text
 
 
 def test_service_started_by_the_run_costs_nothing(lab: Lab) -> None:

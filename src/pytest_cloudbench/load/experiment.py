@@ -39,6 +39,7 @@ from pytest_cloudbench.load.engine.stopping import RunWatch
 from pytest_cloudbench.load.engine.unmeasured import Unmeasured
 from pytest_cloudbench.load.gate.verdicts import ExpectationBroken, ExpectationUnknown, entry_properties, failing_gates
 from pytest_cloudbench.load.messages import (
+    UNKNOWN_LOAD,
     Conclusion,
     HandedIn,
     LoadShape,
@@ -289,7 +290,7 @@ class Experiment:
         self._runs += 1
         name = self._run_name()
         folder = f"/cloudbench-{self.facts.run_id}/{slug(name)}"
-        self._ask_consent(name, Start(self.make_subject(name, "", stores=False), LoadShape(0, 0), _NO_ENTRY))
+        self._ask_consent(name, Start(self.make_subject(name, "", stores=False), UNKNOWN_LOAD, _NO_ENTRY))
         try:
             self.agent.once(
                 f"folder:{name}",

@@ -143,6 +143,10 @@ class LoadShape(Message, frozen=True):
         return self.for_s > 0 and self.loop == "closed"
 
 
+UNKNOWN_LOAD = LoadShape(0, 0)
+"""The plan of work that ends when something is known, after as many operations as that takes."""
+
+
 class Start(Message, frozen=True):
     """The request of an agent to begin a run. The answer, once all agents have sent it, is ``Started``.
 

@@ -13,7 +13,7 @@ from math import floor, log10
 from typing import Any
 from urllib.parse import urlsplit
 
-from pytest_cloudbench.load.messages import LoadShape, Start
+from pytest_cloudbench.load.messages import UNKNOWN_LOAD, LoadShape, Start
 from pytest_cloudbench.model import ProviderSpec, UsageError, Verb
 
 _MOVES_FILES = frozenset({Verb.PUT, Verb.GET})
@@ -147,7 +147,7 @@ def announce_run(request: Start, money: str = "") -> str:
     took = f", at least {request.planned_s:.0f} s" if request.planned_s >= 1 else ""
     if load.ends_by_time:
         took = f", in {request.planned_s:.0f} s"
-    if not load.ops:
+    if load == UNKNOWN_LOAD:
         return f"{request.subject.provider}: as many operations as it takes{money and f', {money}'}"
     count = f"{'at most' if load.ends_by_time else 'about'} {load.ops:,} operations"
     return f"{request.subject.provider}: {count}{moved}{more}{took}{money and f', {money}'}"
@@ -188,17 +188,24 @@ class Spending:
             request: the run.
             accounts: those that the provider uses.
 
-        Raises UsageError if the run would exceed the bound or has no known price, or the user says no.
+        Raises UsageError if the run would exceed the bound, or its cost cannot be estimated, or the user says no.
         """
         prices = {spec: price_of(spec) for spec, _ in accounts}
         unknown = sorted(_account_name(spec) for spec, price in prices.items() if price is None)
         work = load_work(request.load)
         run_usd = sum(estimate_usd(price, work, requests) for spec, requests in accounts if (price := prices[spec]))
-        line = announce_run(request, _price_text(prices, run_usd, unknown))
+        has_estimate = request.load != UNKNOWN_LOAD or all(price is None or price.flat for price in prices.values())
+        money = _price_text(prices, run_usd, unknown) if has_estimate else "cost not estimated"
+        line = announce_run(request, money)
         if self._most_usd is not None:
             if unknown:
                 raise UsageError(
                     f"cloudbench_max_cost {self._most_usd:g}: the price of {', '.join(unknown)} is unknown; "
+                    "leave the option out, and bound the run with --max-ops and --max-bytes"
+                )
+            if not has_estimate:
+                raise UsageError(
+                    f"cloudbench_max_cost {self._most_usd:g}: nobody knows before how many operations this takes; "
                     "leave the option out, and bound the run with --max-ops and --max-bytes"
                 )
             if self._spent_usd + run_usd > self._most_usd:

@@ -20,7 +20,7 @@ from pytest_cloudbench.drivers.folder import FolderDriver
 from pytest_cloudbench.drivers.stranger import SharesLinks, SharesUntil, Stranger
 from pytest_cloudbench.load.engine.engine import Budget
 from pytest_cloudbench.load.engine.unmeasured import Unmeasured
-from pytest_cloudbench.load.messages import AccountRequest, LoadShape, OpenedAccount, Start, SwitchFaults
+from pytest_cloudbench.load.messages import UNKNOWN_LOAD, AccountRequest, OpenedAccount, Start, SwitchFaults
 from pytest_cloudbench.load.request import EntryOptions
 from pytest_cloudbench.load.sandbox import RetryingDriver
 from pytest_cloudbench.model import Endpoint, FleetError, UsageError
@@ -203,7 +203,7 @@ def inquire(experiment: Experiment, payload: Generator, ask: Callable[[Inquiry],
         try:
             opened = OpenedAccount.from_plain(agent.ask("account", request))
             if opened.provided.is_kept:  # a real account is announced, and the user asked
-                start = Start(subject.replace(provider=opened.spec), LoadShape(0, 0), EntryOptions(store=False))
+                start = Start(subject.replace(provider=opened.spec), UNKNOWN_LOAD, EntryOptions(store=False))
                 agent.ask("agree", start)
         except FleetError as error:
             raise UsageError(str(error)) from error

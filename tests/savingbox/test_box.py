@@ -316,6 +316,25 @@ def test_run_returns_false_if_the_folders_cannot_be_read_at_the_end(
     assert running.box.run() is False
 
 
+def test_run_returns_false_if_a_file_of_the_client_cannot_be_taken_in_at_the_end(home: Path) -> None:
+    running = Running(home)
+    running.box.stop()
+    write(home / "sync/b", "2")
+    with (home / "sync/a").open("w") as file:
+        file.write("half of it")
+        file.flush()
+        assert running.box.run() is False
+    assert texts(home / "box") == {"b": "2"}
+    assert (
+        Trouble("failed", "1 entries of the client could not be taken in, such as 'a'; the next start does it")
+        in running.events
+    )
+    running = Running(home)
+    running.box.stop()
+    assert running.box.run() is True
+    assert texts(home / "box") == {"a": "half of it", "b": "2"}
+
+
 @pytest.mark.parametrize("name", ["/dev/full", "/dev/null"])
 def test_once_is_done_though_its_output_cannot_be_written(home: Path, name: str) -> None:
     if not Path(name).exists():

@@ -296,7 +296,7 @@ class SavingBox:
             self._write_end_status()
 
     def run(self, ready: Callable[[], None] = lambda: None) -> bool:
-        """Run until ``stop``, then push what waits. Returns whether everything could be read and pushed at the end.
+        """Run until ``stop``, then push what waits. Returns whether all could be read, pushed and taken in at the end.
 
         ``ready`` is called once both folders are watched.
         """
@@ -326,11 +326,12 @@ class SavingBox:
         self.engine.work(now_ns())
 
     def _push_and_pull_all(self) -> bool:
-        """Push and pull all known changes at the end. Returns whether everything could be read and pushed."""
+        """Push and pull all known changes at the end. Returns whether all could be read, pushed and taken in."""
         try:
             self._scan()
             self.engine.push_all(now_ns())
             self.engine.pull_all(now_ns())
+            untaken_paths = self.engine.untaken_paths()
         except VanishedError as error:
             self._report_event(Trouble("vanished", f"{error}; what has changed meanwhile is pushed at the next start"))
             return False
@@ -341,7 +342,10 @@ class SavingBox:
             self._report_event(
                 Trouble("failed", f"{self.engine.unpushed_files} entries could not be pushed; the next start does it")
             )
-        return not (self.engine.unpushed_files or self.engine.unread_folders)
+        if untaken_paths:
+            text = f"{len(untaken_paths)} entries of the client could not be taken in, such as {untaken_paths[0]!r}"
+            self._report_event(Trouble("failed", f"{text}; the next start does it"))
+        return not (self.engine.unpushed_files or untaken_paths or self.engine.unread_folders)
 
     def _check_return(self) -> None:
         """Check whether vanished folders are back. A new folder on the same file system replaces the old one."""

@@ -212,10 +212,12 @@ class BoxEngine:
 
     def is_at_rest(self) -> bool:
         """Return whether both folders are as agreed, as far as is known. Raises OSError if that cannot be told."""
+        return not self.unpushed_files and not self.untaken_paths()
+
+    def untaken_paths(self) -> list[str]:
+        """Return the entries that the client has changed since the agreement. Raises OSError if that cannot be told."""
         # A mark is "unsure" while it is too recent to show a change. The file was compared when it got this mark.
-        return not self.unpushed_files and all(
-            self.mirror.sync_change(path)[0] in ("no", "unsure") for path in self.incoming
-        )
+        return [path for path in self.incoming if self.mirror.sync_change(path)[0] not in ("no", "unsure")]
 
     # --- work ---
 

@@ -167,11 +167,14 @@ def test_changes_tell_what_was_deleted_permanently(sdk: dropbox.Dropbox) -> None
 
 def test_cursor_of_another_account_or_of_nobody(sdk: dropbox.Dropbox, emulator: EmulatorService) -> None:
     sdk.files_upload(b"x", "/a/1.bin")
-    cursor = sdk.files_list_folder_get_latest_cursor("/a").cursor
+    cursors = [sdk.files_list_folder_get_latest_cursor(path).cursor for path in ("", "/a")]
     emulator.control(reset=True)
-    with pytest.raises(ApiError) as caught:
-        sdk.files_list_folder_continue(cursor)
-    assert caught.value.error.is_reset()
+    for _ in range(3):
+        sdk.files_upload(b"x", "/new.bin", autorename=True, mode=files.WriteMode.overwrite)
+    for cursor in cursors:
+        with pytest.raises(ApiError) as caught:
+            sdk.files_list_folder_continue(cursor)
+        assert caught.value.error.is_reset()
     with pytest.raises(BadInputError):
         sdk.files_list_folder_continue("nonsense")
 

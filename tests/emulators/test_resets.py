@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Coroutine
 from typing import Any, cast
 
@@ -11,6 +12,8 @@ import pytest
 from pytest_cloudbench.emulators import EmulatorService, start_emulator
 from pytest_cloudbench.emulators.behaviour import EmulatorClock
 from pytest_cloudbench.emulators.box.skin import Box
+from pytest_cloudbench.emulators.dropbox.listing import Cursor
+from pytest_cloudbench.emulators.dropbox.skin import Dropbox
 from pytest_cloudbench.emulators.mega.skin import Mega
 from pytest_cloudbench.emulators.profile import find_profile
 from pytest_cloudbench.emulators.server import Emulator
@@ -21,23 +24,31 @@ from .box_wire import BoxWire
 from .graph_wire import GraphWire
 
 
-def address_of_news(skin: Skin) -> str:
-    """Return the path and query of a request that waits for the next change of an account."""
+def call_for_news(skin: Skin, now_s: float) -> Call:
+    """Return a call that waits for the next change of an account."""
+    method, path, query, body = "GET", "", "", {}
     if isinstance(skin, Box):
-        return f"/subscribe?channel={skin.state.secret}"
-    assert isinstance(skin, Mega)
-    return f"/wsc/{skin.state.current_cursor(0.0)}"
+        path, query = "/subscribe", f"channel={skin.state.secret}"
+    elif isinstance(skin, Mega):
+        path = f"/wsc/{skin.state.current_cursor(0.0)}"
+    else:
+        assert isinstance(skin, Dropbox)
+        tree = skin.state.tree
+        log = tree.paths.log.number
+        cursor = Cursor(tree.store.root.id, True, False, limit=10, log=log, place=0, begun_s=0.0, after=None)
+        method, path, body = "POST", "/2/files/list_folder/longpoll", {"cursor": cursor.encode(), "timeout": 480}
+    match = skin.route(method, path, query.encode())
+    assert match is not None
+    headers = {b"content-type": b"application/json"}
+    return Call(match.route, method, path, match.parameters, query.encode(), headers, now_s, json.dumps(body).encode())
 
 
 async def answer_to_waiting_client(emulator: Emulator, number: int) -> bytes:
     """Return the answer to a client that waits for a change of an account when a reset comes."""
     skin = emulator.accounts.open(number)
     assert skin is not None
-    path, _, query = address_of_news(skin).partition("?")
-    match = skin.route("GET", path, query.encode())
-    assert match is not None
-    call = Call(match.route, "GET", path, match.parameters, query.encode(), {}, EmulatorClock(1.0).now_s())
-    waiting = asyncio.create_task(cast("Coroutine[Any, Any, Answer]", match.route.handler(call)))
+    call = call_for_news(skin, EmulatorClock(1.0).now_s())
+    waiting = asyncio.create_task(cast("Coroutine[Any, Any, Answer]", call.route.handler(call)))
     await asyncio.sleep(0)
     assert not waiting.done()
     assert emulator.control({"reset": True}) == {"ok": True}
@@ -47,11 +58,18 @@ async def answer_to_waiting_client(emulator: Emulator, number: int) -> bytes:
 
 @pytest.mark.parametrize(
     ("api", "number", "expected"),
-    [("box", 1, b'{"message": "reconnect"}'), ("box", 2, b'{"message": "reconnect"}'), ("mega", 1, b"0")],
+    [
+        ("box", 1, b'{"message": "reconnect"}'),
+        ("box", 2, b'{"message": "reconnect"}'),
+        ("mega", 1, b"0"),
+        ("dropbox", 1, b'"error": {".tag": "reset"}'),
+        ("dropbox", 2, b'"error": {".tag": "reset"}'),
+    ],
 )
 def test_reset_answers_clients_that_wait(api: str, number: int, expected: bytes) -> None:
     emulator = Emulator(find_profile("ideal", api))
-    assert asyncio.run(answer_to_waiting_client(emulator, number)).replace(b'":"', b'": "') == expected
+    answer = asyncio.run(answer_to_waiting_client(emulator, number))
+    assert expected in answer.replace(b'":', b'": ').replace(b":  ", b": ")
 
 
 def all_events(box: BoxWire, position: object = 0) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
+from itertools import count
 from math import inf
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -173,9 +174,14 @@ class ChangeLog(Generic[_Key]):
         keys: the ids, paths or keys of what changed, as the code that adds them chooses.
         listeners: called after each change, even if reads do not see it yet, and at the end.
         has_ended: whether a reset has replaced the account, so that nothing will change any more.
+        number: larger than those of all earlier logs of this process, so that clients cannot use their positions in
+            the log of an account that was replaced.
     """
 
+    _numbers = count()
+
     def __init__(self) -> None:
+        self.number = next(ChangeLog._numbers)
         self.keys: list[_Key] = []
         self._shown_s: list[float] = []
         self.listeners: list[Callable[[], None]] = []

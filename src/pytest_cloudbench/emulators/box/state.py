@@ -6,7 +6,6 @@ folder, and ``ItemMeta.former_parent`` is the folder from which it came.
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +23,6 @@ from pytest_cloudbench.emulators.skin import Answer, Call, Clock, Kind, Sink
 
 _FIRST_USER_ID = 11446498007
 _LOGIN = "emulated@example.com"
-_STARTS = itertools.count()
 _MAX_EVENTS = 1_000_000_000
 _FIRST_ID = 20_000_000_000
 _MAX_NAME_LENGTH = 255
@@ -158,7 +156,7 @@ class BoxState:
         """Upload sessions that became files."""
         self.links: dict[str, Node] = {}
         self.events: ChangeLog[Event] = ChangeLog()
-        self.first_position = next(_STARTS) * _MAX_EVENTS
+        self.first_position = self.events.number * _MAX_EVENTS
         """The position of the first event, which is beyond every one before a reset: clients skip events they know."""
         self.comments: dict[str, Any] = {}
         self.collaborations: dict[str, Any] = {}

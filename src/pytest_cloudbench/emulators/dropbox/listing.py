@@ -54,17 +54,19 @@ _longpoll = struct(cursor=string(minimum=1), timeout=(integer(30, 480), 30))
 
 
 @dataclass(frozen=True, slots=True)
-class _Cursor:
+class Cursor:
     """A client's position. ``after`` is the last path returned until the listing is complete, then None.
 
     All pages of a listing are at least as new as its first one, at ``begun_s``, even if a lagging replica answers:
-    changes before ``place`` are listed, or never shown.
+    changes before ``place`` are listed, or never shown. ``log`` is the number of the log, which is another one after a
+    reset.
     """
 
     folder: str
     recursive: bool
     deleted: bool
     limit: int
+    log: int
     place: int
     begun_s: float
     after: str | None
@@ -74,14 +76,15 @@ class _Cursor:
         return urlsafe_b64encode(json.dumps(asdict(self)).encode()).decode()
 
 
-def _read_cursor(text: str) -> _Cursor:
+def _read_cursor(text: str) -> Cursor:
     try:
         value = json.loads(urlsafe_b64decode(text.encode()))
-        cursor = _Cursor(
+        cursor = Cursor(
             _read_field(value, "folder", str),
             _read_field(value, "recursive", bool),
             _read_field(value, "deleted", bool),
             _read_field(value, "limit", int),
+            _read_field(value, "log", int),
             _read_field(value, "place", int),
             _read_field(value, "begun_s", (int, float)),
             _read_field(value, "after", (str, type(None))),
@@ -99,7 +102,7 @@ def _read_field(value: Any, key: str, kind: type | tuple[type, ...]) -> Any:
     return value[key]
 
 
-def _start_listing(state: State, arg: dict[str, Any], now_s: float) -> tuple[Folder, _Cursor]:
+def _start_listing(state: State, arg: dict[str, Any], now_s: float) -> tuple[Folder, Cursor]:
     if arg["shared_link"] is not None:
         raise BadRequest("shared_link: this emulator does not list what a link shows")
     path = arg["path"]
@@ -109,12 +112,12 @@ def _start_listing(state: State, arg: dict[str, Any], now_s: float) -> tuple[Fol
         folder = state.tree.find_folder(path, now_s)
     except StoreError as error:
         raise lookup_error(error) from error
-    position = state.tree.paths.log.end(now_s)
-    limit = arg["limit"] or _DEFAULT_LIMIT
-    return folder, _Cursor(folder.id, arg["recursive"], arg["include_deleted"], limit, position, now_s, "")
+    log, limit = state.tree.paths.log, arg["limit"] or _DEFAULT_LIMIT
+    position = log.end(now_s)
+    return folder, Cursor(folder.id, arg["recursive"], arg["include_deleted"], limit, log.number, position, now_s, "")
 
 
-def _list_page(state: State, folder: Folder, cursor: _Cursor, now_s: float) -> dict[str, Any]:
+def _list_page(state: State, folder: Folder, cursor: Cursor, now_s: float) -> dict[str, Any]:
     """Return the next entries of an incomplete listing."""
     after, now_s = cursor.after or "", max(now_s, cursor.begun_s)
     entries = state.tree.paths.entries(folder, now_s, recursive=cursor.recursive, gone_too=cursor.deleted, after=after)
@@ -126,7 +129,7 @@ def _list_page(state: State, folder: Folder, cursor: _Cursor, now_s: float) -> d
     return {"entries": [entry_metadata(entry) for entry in page], "cursor": next_cursor.encode(), "has_more": has_more}
 
 
-def _list_changes(state: State, folder: Folder, cursor: _Cursor, now_s: float) -> dict[str, Any]:
+def _list_changes(state: State, folder: Folder, cursor: Cursor, now_s: float) -> dict[str, Any]:
     """Return the entries that changed since the cursor, each once, in the order of their last change."""
     log = state.tree.paths.log
     end = log.end(now_s)
@@ -151,9 +154,10 @@ def _current_entries(state: State, path: str, now_s: float) -> list[dict[str, An
         return [] if state.tree.paths.find(path) is not None else [deleted_metadata(path)]  # deleted permanently
 
 
-def _cursor_folder(state: State, cursor: _Cursor) -> Folder:
+def _cursor_folder(state: State, cursor: Cursor) -> Folder:
     node = state.tree.store.by_id(cursor.folder)
-    if cursor.place > len(state.tree.paths.log.keys) or node is None:
+    log = state.tree.paths.log
+    if cursor.log != log.number or cursor.place > len(log.keys) or node is None:
         raise ApiError("reset")
     if not isinstance(node, Folder) or node.deleted_s is not None:
         raise ApiError("path", "not_found")
@@ -192,6 +196,8 @@ async def _run_longpoll(state: State, arg: dict[str, Any], call: Call) -> dict[s
                 folder = _cursor_folder(state, cursor)
             except ApiError:
                 raise ApiError("reset") from None
+            if log.has_ended:  # the account of the cursor is no longer there
+                raise ApiError("reset")
             now_s = clock.now_s()
             state.jobs.advance(now_s)
             if cursor.after is not None or _list_changes(state, folder, cursor, now_s)["entries"]:

@@ -124,6 +124,10 @@ class Dropbox:
         self.state.account = profile.account
         self.state.job_times = profile.jobs
 
+    def end_waits(self) -> None:
+        """Answer the clients that wait for changes, because a reset is about to replace the account."""
+        self.state.tree.paths.log.finish()
+
     def route(self, method: str, path: str, query: bytes) -> Match | None:
         """Return the route of a request. Every function has its own path and uses POST. Downloads also use GET."""
         return self._routes.find(method, path)

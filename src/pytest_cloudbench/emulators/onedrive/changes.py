@@ -23,7 +23,7 @@ from pytest_cloudbench.emulators.skin import Answer, Kind
 
 
 def _format_token(request: GraphRequest, position: int, begun: int) -> str:
-    parts = [position, begun, request.state.drive_id, request.tree.start]
+    parts = [position, begun, request.state.drive_id, request.tree.store.log.number]
     return urlsafe_b64encode(json.dumps(parts).encode()).decode().rstrip("=")
 
 
@@ -32,7 +32,7 @@ def _parse_token(request: GraphRequest, token: str) -> tuple[int, int]:
     length = len(request.tree.store.log.keys)
     try:
         position, begun, *drive = json.loads(urlsafe_b64decode(token + "=" * (-len(token) % 4)))
-        is_known = drive == [request.state.drive_id, request.tree.start]
+        is_known = drive == [request.state.drive_id, request.tree.store.log.number]
         if not (is_known and 0 <= position <= length and 0 <= begun <= length):
             raise ValueError(position)
         return int(position), int(begun)

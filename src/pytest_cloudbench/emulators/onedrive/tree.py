@@ -6,7 +6,6 @@ it is in the recycle bin.
 
 from __future__ import annotations
 
-import itertools
 import re
 from base64 import b32encode
 from collections.abc import Iterator
@@ -25,7 +24,6 @@ _RESERVED = re.compile(r"\.{1,2}|\.lock|desktop\.ini|con|prn|aux|nul|(com|lpt)[0
 """Reserved names ("Restrictions and limitations in OneDrive and SharePoint")."""
 _MAX_NAME = 255
 _MAX_PATH = 400
-_STARTS = itertools.count()
 
 
 @dataclass(slots=True)
@@ -101,13 +99,10 @@ def _fold_name(node: Node) -> str:
 
 
 class GraphTree:
-    """One drive. ``root`` is its top folder, and ``bin`` is the recycle bin beside it.
-
-    ``start`` differs from that of the same drive before a reset, whose positions in the log mean nothing any more.
-    """
+    """One drive. ``root`` is its top folder, and ``bin`` is the recycle bin beside it."""
 
     def __init__(self, seed: int, now_s: float, drive_id: str) -> None:
-        self._random, self._tokens, self.start = Random(seed), Tokens(seed), next(_STARTS)
+        self._random, self._tokens = Random(seed), Tokens(seed)
         self._prefix, self._versions = ("01", 0) if drive_id.startswith("b!") else (f"{drive_id}!s", 0)
         self.store = NodeStore(self._new_id, self._new_rev, str.lower)
         self.root = self.add_folder(self.store.root, "root", now_s)

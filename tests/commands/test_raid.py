@@ -129,19 +129,51 @@ def test_status_changes_nothing_that_children_hold(arrays: Arrays) -> None:
     assert not arrays.packages(1)
 
 
+def damage_largest_package(arrays: Arrays, child: int) -> None:
+    """Flip a bit of a share, which no listing shows."""
+    damaged = max(arrays.packages(child), key=lambda path: path.stat().st_size)
+    data = bytearray(damaged.read_bytes())
+    data[-1] ^= 1
+    damaged.write_bytes(data)
+
+
 def test_repair_and_scrub(arrays: Arrays, capsys: pytest.CaptureFixture[str]) -> None:
     arrays.lose(2)
     assert arrays.run("repair", "--json") == 0
     done = read_json(capsys)
     assert (done["mended"], done["is_complete"], done["left"]) == (3, True, {})
-    damaged = max(arrays.packages(0), key=lambda path: path.stat().st_size)
-    data = bytearray(damaged.read_bytes())
-    data[-1] ^= 1
-    damaged.write_bytes(data)
+    damage_largest_package(arrays, 0)
     assert arrays.run("status") == 0, "its size is right"
     assert arrays.run("scrub", "--json") == 3
     assert [child["damaged"] for child in (read_last_json_line(capsys))["children"]] == [1, 0, 0]
     assert arrays.run("repair") == 0
+    assert arrays.run("scrub") == 0
+
+
+def test_damage_that_a_scrub_has_found_is_known_until_it_is_repaired(
+    arrays: Arrays, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damage_largest_package(arrays, 0)
+    assert arrays.run("scrub") == 3
+    capsys.readouterr()
+    assert arrays.run("status", "--json") == 3
+    values = read_json(capsys)
+    assert ([child["missing"] for child in values["children"]], values["at_risk"]) == ([1, 0, 0], 1)
+    make_folders(arrays.folder, [new := f"folder:{arrays.folder}/new"])
+    before = arrays.file.read_text("utf-8")
+    assert arrays.run("replace", "2", new) == 4
+    assert "1 objects cannot be read, such as /folder/c: repair the others first" in capsys.readouterr().err
+    assert arrays.file.read_text("utf-8") == before
+    assert arrays.run("repair") == 0
+    assert arrays.run("status") == 0
+    assert arrays.run("replace", "2", new) == 0
+    assert arrays.read() == FILES
+
+
+def test_a_scrub_believes_what_it_reads(arrays: Arrays, capsys: pytest.CaptureFixture[str]) -> None:
+    damage_largest_package(arrays, 0)
+    assert arrays.run("scrub") == 3
+    damage_largest_package(arrays, 0)  # back again, as after a restored backup
     assert arrays.run("scrub") == 0
 
 

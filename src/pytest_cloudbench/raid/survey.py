@@ -37,7 +37,8 @@ class ChildState:
         unreachable: why it does not answer, or empty if it does.
         expected: packages that it should have.
         held: those that are there with the right size and, in a scrub, with all their shares intact.
-        missing: those that are not there, or too small. 0 for a child that does not answer.
+        missing: those that are not there, or too small. Except in a scrub, also those noted as missing or damaged
+            before. 0 for a child that does not answer.
         damaged: in a scrub, those with damaged shares.
         unread: in a scrub, those that are listed but could not be read, or were not asked for after several failures.
         strange: packages there that belong to no object: unfinished, or another array's.
@@ -118,13 +119,15 @@ def survey_array(
 
     Args:
         array: prepared.
-        deep: read every share and compare it with its digest. Otherwise only the listed sizes are compared.
+        deep: read every share and compare it with its digest. Otherwise only the listed sizes are compared, and what
+            is noted as missing or damaged is believed.
         without: a child to treat as silent.
         progress: called with the progress.
 
     Passes on any error that is not a CloudError: a mistake of a driver.
     """
     known = {version for version, _ in array.metadata.snapshot(len(array.children)).objects}
+    noted = frozenset() if deep else frozenset(array.metadata.missing_packages())
     names, silent = list_children(array)
     if without is not None:
         names.pop(without, None)
@@ -140,7 +143,7 @@ def survey_array(
         if row.version not in known:  # the children may have been listed before they had it
             survey.written_meanwhile += 1
             continue
-        _survey_object(array, row, names, unexplained, survey, failures)
+        _survey_object(array, row, names, unexplained, noted, survey, failures)
         progress("objects", survey.objects, max(total, survey.objects))
     _count_unexplained(array, unexplained, survey)
     survey.unknown_paths = [version.path for version in array.unknown]
@@ -154,13 +157,18 @@ def _describe_error(error: CloudError | None) -> str:
 
 def _survey_object(
     array: Array, row: ObjectRow, names: Mapping[int, Mapping[str, int]], unexplained: Mapping[int, dict[str, int]],
-    survey: Survey, failures: Counter[int],
+    noted: frozenset[MissingPackage], survey: Survey, failures: Counter[int],
 ) -> None:  # fmt: skip
     manifest = array.manifest_of("survey", row)
     states, margins = list[tuple[int, int, str]](), list[int]()
     for number, segment in enumerate(manifest.segments):
         holders = [child for child, count in enumerate(segment.split.counts) if count]
         state_by_child = {child: _listed_state(array, manifest, number, child, names, unexplained) for child in holders}
+        state_by_child |= {
+            child: "missing"
+            for child, state in state_by_child.items()
+            if state == "held" and MissingPackage(row.version, number, child) in noted
+        }
         if survey.is_deep:
             listed = [child for child in holders if state_by_child[child] == "held"]
             state_by_child |= _read_states(array, manifest, number, listed, failures)
@@ -168,9 +176,10 @@ def _survey_object(
         margins.append(_survivable_failures(segment.split.counts, segment.split.data, [
             child for child, state in state_by_child.items() if state == "held"
         ]))  # fmt: skip
-    array.metadata.note_missing(
+    lacking = {
         MissingPackage(row.version, number, child) for number, child, state in states if state in {"missing", "damaged"}
-    )
+    }
+    array.metadata.note_missing(lacking - noted)  # another process may have rebuilt what was noted
     if array.metadata.find_version(row.version) is None:
         return  # it was replaced or deleted meanwhile, together with its packages
     _count_object(survey, row, states, min(margins))

@@ -190,6 +190,66 @@ def test_repair_fails_if_an_object_is_unreadable(arrays: Arrays, capsys: pytest.
     assert "too few shares are left: /folder/b" in capsys.readouterr().out
 
 
+def silence(arrays: Arrays, *children: int) -> None:
+    for child in children:
+        (arrays.folder / f"{child}").rename(arrays.folder / f"gone {child}")
+
+
+def test_repair_reports_children_that_do_not_answer(arrays: Arrays, capsys: pytest.CaptureFixture[str]) -> None:
+    silence(arrays, 1)
+    assert arrays.run("repair") == 3
+    assert f"folder:{arrays.folder}/1: no answer: " in capsys.readouterr().out
+    assert arrays.run("repair", "--json") == 3
+    assert list(read_json(capsys)["unreachable"]) == [f"folder:{arrays.folder}/1"]
+
+
+def test_repair_fails_if_too_few_children_answer(arrays: Arrays, capsys: pytest.CaptureFixture[str]) -> None:
+    silence(arrays, 0, 1)
+    assert arrays.run("repair") == 1
+    assert "unreadable: /folder/c" in capsys.readouterr().out
+
+
+def test_repair_succeeds_if_it_makes_the_last_object_readable(arrays: Arrays) -> None:
+    damage_largest_package(arrays, 1)
+    assert arrays.run("scrub") == 3
+    damage_largest_package(arrays, 1)  # back again, though noted as damaged
+    max(arrays.packages(0), key=lambda path: path.stat().st_size).unlink()
+    assert arrays.run("status") == 1
+    assert arrays.run("repair") == 0
+
+
+def test_replace_reports_other_children_that_do_not_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arrays = Arrays(tmp_path)
+    arrays.write(child_specs(arrays, 0, 1, 2))
+    arrays.file.write_text(arrays.file.read_text("utf-8").replace("k = 2\nm = 1", "k = 1\nm = 2"), "utf-8")
+    arrays.fill(FILES)
+    silence(arrays, 0)
+    make_folders(arrays.folder, [new := f"folder:{arrays.folder}/new"])
+    assert arrays.run("replace", "2", new) == 3
+    assert f"folder:{arrays.folder}/0: no answer: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words", [["recover"], ["export", "{folder}/all.tar", "--recover"], ["export", "{folder}/out"]]
+)
+def test_recovery_reports_children_that_do_not_answer(
+    arrays: Arrays, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    for path in arrays.folder.glob("array.sqlite*"):
+        path.unlink()
+    silence(arrays, 1)
+    words = [word.format(folder=arrays.folder) for word in words]
+    assert arrays.run(*words) == 3
+    out = capsys.readouterr().out
+    assert "3 objects" in out
+    assert f"folder:{arrays.folder}/1: no answer: " in out
+
+
+def test_export_needs_no_child_that_does_not_answer(arrays: Arrays, tmp_path: Path) -> None:
+    silence(arrays, 1)
+    assert arrays.run("export", str(tmp_path / "all.tar")) == 0
+
+
 def test_replace_writes_the_file_and_fills_the_new_child(arrays: Arrays, capsys: pytest.CaptureFixture[str]) -> None:
     before = arrays.file.read_text("utf-8")
     new = f"folder:{arrays.folder}/new"

@@ -173,7 +173,7 @@ def _survey_lines(file: str, array: Array, result: Survey) -> list[str]:
     if result.usd_per_month is not None:
         equal = result.equal_usd_per_month
         lines.append(f"storage: {result.usd_per_month:.4g} USD a month (equal shares: {equal:.4g})")
-    lines += [f"{child.name}: no answer: {child.unreachable}" for child in result.children if child.unreachable]
+    lines += _silent_lines(_silent_children(result))
     lines += [f"unreadable: {path}" for path in result.unreadable_paths]
     lines += _unknown_lines(result.unknown_paths)
     if result.garbage:
@@ -188,22 +188,52 @@ def _repair_array(options: argparse.Namespace) -> int:
     with _open_array(options.file) as array, _show_progress(options) as progress:
         if options.discard_incomplete:
             discard_incomplete_versions(array)
-        survey_array(array, progress=progress)  # marks packages as missing that children do not list
+        result = survey_array(array, progress=progress)  # marks packages as missing that children do not list
         done = repair_array(array, progress)
-        return _print_repair(options, array, done)
+        if result.unreadable and done.mended:
+            result = survey_array(array, progress=progress)
+        return _print_repair(options, array, done, _silent_children(result), result.unreadable_paths)
 
 
-def _print_repair(options: argparse.Namespace, array: Array, done: RepairResult) -> int:
+def _print_repair(
+    options: argparse.Namespace, array: Array, done: RepairResult, silent: Mapping[str, str],
+    unreadable_paths: Sequence[str] = (),
+) -> int:  # fmt: skip
+    """Print the result of a repair. Returns the exit status.
+
+    ``silent``: why other children do not answer. ``unreadable_paths``: the first objects that still cannot be read.
+    """
     lines = [f"{done.mended} packages rebuilt, {format_bytes(done.mended_bytes)}"]
     lines += [f"{count} packages still missing on {name}: {done.reasons[name]}" for name, count in done.left.items()]
     lines += [f"too few shares are left: {path}" for path in done.lost_paths]
+    lines += [f"unreadable: {path}" for path in unreadable_paths if path not in done.lost_paths]
+    lines += _silent_lines(silent)
     if done.garbage:
         lines.append(f"unused packages could not be deleted in {done.garbage} cases; the next repair tries again")
     unknown_paths = [version.path for version in array.unknown]
     lines += _unknown_lines(unknown_paths)
     _print_result(options, {"file": options.file, **asdict(done), "is_complete": done.is_complete,
+                            "unreadable_paths": [*unreadable_paths], "unreachable": dict(silent),
                             "unknown_paths": unknown_paths}, lines)  # fmt: skip
-    return _FAILED if done.lost_paths else 0 if done.is_complete and not unknown_paths else _DEGRADED
+    if done.lost_paths or unreadable_paths:
+        return _FAILED
+    return 0 if done.is_complete and not silent and not unknown_paths else _DEGRADED
+
+
+def _silent_children(result: Survey) -> dict[str, str]:
+    """Return why children do not answer, by name."""
+    return {child.name: child.unreachable for child in result.children if child.unreachable}
+
+
+def _silent_when_recovered(array: Array) -> dict[str, str]:
+    """Return why children did not answer when new metadata was made from the others, by name."""
+    from pytest_cloudbench.raid.survey import describe_error
+
+    return {array.children.names[child]: describe_error(error) for child, error in array.silent.items()}
+
+
+def _silent_lines(silent: Mapping[str, str]) -> list[str]:
+    return [f"{name}: no answer: {why}" for name, why in silent.items()]
 
 
 def _unknown_lines(paths: Sequence[str]) -> list[str]:
@@ -234,13 +264,15 @@ def _replace_child(options: argparse.Namespace) -> int:
                 f"{options.file}: without {array.children.names[child]}, {result.unreadable} objects cannot be read, "
                 f"such as {result.unreadable_paths[0]}: repair the others first, or use --force to give them up"
             )
+        silent = _silent_children(result)
+        silent.pop(array.children.names[child], None)
         # Before the file changes: even after a kill, the metadata tells what the new child lacks.
         note_all_missing(array, child)
         if options.spec is None:
-            return _print_repair(options, array, repair_array(array, progress))
+            return _print_repair(options, array, repair_array(array, progress), silent)
     _write_array_file(Path(options.file), changed)
     with _open_array(options.file) as array, _show_progress(options) as progress:
-        return _print_repair(options, array, repair_array(array, progress))
+        return _print_repair(options, array, repair_array(array, progress), silent)
 
 
 def _find_child(file: str, name: str) -> int:
@@ -321,13 +353,13 @@ def _export_objects(options: argparse.Namespace) -> int:
         array = stack.enter_context(_open_array(options.file, metadata))
         progress = stack.enter_context(_show_progress(options))
         done = export_objects(array, options.target, progress)
-        unknown_paths = [version.path for version in array.unknown]
+        unknown_paths, silent = [version.path for version in array.unknown], _silent_when_recovered(array)
     lines = [f"{done.objects} objects, {format_bytes(done.content_bytes)}: {options.target}"]
     lines += [f"not exported: {path}: {why}" for path, why in done.failed.items()]
-    lines += _unknown_lines(unknown_paths)
-    _print_result(options, {"file": options.file, "target": str(options.target), **asdict(done),
+    lines += [*_silent_lines(silent), *_unknown_lines(unknown_paths)]
+    _print_result(options, {"file": options.file, "target": str(options.target), **asdict(done), "unreachable": silent,
                             "unknown_paths": unknown_paths}, lines)  # fmt: skip
-    return _FAILED if done.failed else _DEGRADED if unknown_paths else 0
+    return _FAILED if done.failed else _DEGRADED if silent or unknown_paths else 0
 
 
 def _recover_metadata(options: argparse.Namespace) -> int:
@@ -339,15 +371,18 @@ def _recover_metadata(options: argparse.Namespace) -> int:
     try:
         with _open_array(options.file, new) as array:
             count, unknown_paths = array.metadata.count(), [version.path for version in array.unknown]
+            silent = _silent_when_recovered(array)
         old_copy = replace_database(new, old)
     finally:
         for path in new.parent.glob(f"{new.name}*"):
             path.unlink()
-    lines = [f"{count} objects were found on the children; {old} is new", *_unknown_lines(unknown_paths)]
+    lines = [f"{count} objects were found on the children; {old} is new"]
+    lines += [*_silent_lines(silent), *_unknown_lines(unknown_paths)]
     lines += [f"the old file was kept as {old_copy}"] if old_copy else []
-    _print_result(options, {"file": options.file, "objects": count, "unknown_paths": unknown_paths,
-                            "kept": str(old_copy) if old_copy else None}, lines)  # fmt: skip
-    return _DEGRADED if unknown_paths else 0
+    _print_result(options, {"file": options.file, "objects": count, "unreachable": silent,
+                            "unknown_paths": unknown_paths, "kept": str(old_copy) if old_copy else None},
+                  lines)  # fmt: skip
+    return _DEGRADED if silent or unknown_paths else 0
 
 
 def _choose_providers(options: argparse.Namespace) -> int:

@@ -112,6 +112,7 @@ class Array:
         ledger: the costs of operations.
         pending: transfers still running after their operation ended.
         unknown: versions on the children that the metadata did not have when the array was opened.
+        silent: the errors of children that did not answer when new metadata was made from the others.
     """
 
     file: ArrayFile
@@ -123,6 +124,7 @@ class Array:
     ledger: Ledger = field(default_factory=Ledger)
     pending: Pending = field(default_factory=Pending)
     unknown: list[UnknownVersion] = field(default_factory=list)
+    silent: dict[int, CloudError] = field(default_factory=dict)
 
     def is_durable(self, split: Split, held_by: set[int]) -> bool:
         """Return whether a segment counts as written: enough of its holders have it, by the file's ``durability``."""

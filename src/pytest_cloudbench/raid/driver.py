@@ -183,6 +183,7 @@ def prepare_array(array: Array, verb: str, path: str, say: Callable[[str], objec
     recovery = agree(array, verb, path)
     array.unknown[:] = recovery.unknown
     if is_new:
+        array.silent.update(recovery.silent)
         _make_folders(array)
     elif recovery.is_old:
         say(

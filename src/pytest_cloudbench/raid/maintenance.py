@@ -27,7 +27,7 @@ from pytest_cloudbench.raid.array import Array
 from pytest_cloudbench.raid.costs import Costs
 from pytest_cloudbench.raid.metadata import MissingPackage, ObjectRow
 from pytest_cloudbench.raid.reading import read_object
-from pytest_cloudbench.raid.survey import Progress
+from pytest_cloudbench.raid.survey import Progress, describe_error
 from pytest_cloudbench.raid.upkeep import delete_leftovers, rebuild_package
 from pytest_cloudbench.raid.writing import write_object
 from pytest_cloudbench.support.opening import write_whole
@@ -106,7 +106,7 @@ def _try_rebuild(array: Array, package: MissingPackage, costs: Costs, result: Re
     try:
         result.mended_bytes += rebuild_package(array, package, costs)
     except CloudError as error:
-        reason = f"{error.kind.value}{f' ({error.detail})' if error.detail else ''}"
+        reason = describe_error(error)
         row = array.metadata.find_version(package.version)
         if error.operation == "mend":  # the other children do not have enough shares to rebuild it
             if row is not None and row.path not in result.lost_paths:

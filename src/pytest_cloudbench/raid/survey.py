@@ -131,9 +131,8 @@ def survey_array(
     names, silent = list_children(array)
     if without is not None:
         names.pop(without, None)
-    survey = Survey(deep, [
-        ChildState(name, _describe_error(silent.get(child))) for child, name in enumerate(array.children.names)
-    ])  # fmt: skip
+    reasons = {child: describe_error(error) for child, error in silent.items()}
+    survey = Survey(deep, [ChildState(name, reasons.get(child, "")) for child, name in enumerate(array.children.names)])
     unexplained = {child: dict(listing) for child, listing in names.items()}
     for child, listing in unexplained.items():
         listing.pop(array.children.marker_name(child), None)
@@ -151,8 +150,9 @@ def survey_array(
     return survey
 
 
-def _describe_error(error: CloudError | None) -> str:
-    return "" if error is None else f"{error.kind.value}{f' ({error.detail})' if error.detail else ''}"
+def describe_error(error: CloudError) -> str:
+    """Return an error's kind and its detail in one line."""
+    return f"{error.kind.value}{f' ({error.detail})' if error.detail else ''}"
 
 
 def _survey_object(

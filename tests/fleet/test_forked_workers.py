@@ -180,6 +180,38 @@ def test_workers_start_without_a_warm_one_that_is_gone(lab: Lab, number: signal.
     assert run.lines_with(ONE_BY_ONE + "the worker that others are forked from has ended"), run.text
 
 
+NO_PROCESS = """
+    import errno, os
+
+    if not os.environ.get("PYTEST_XDIST_WORKER"):  # in the controller; a worker that reads this is not forked
+        from pytest_cloudbench.fleet.start import forking
+
+        class Popen(forking.subprocess.Popen):
+            def __init__(self, command, **options):
+                if any(f"'{worker}-worker'" in command[-1] for worker in os.environ["REFUSED"].split()):
+                    raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+                super().__init__(command, **options)
+
+        forking.subprocess.Popen = Popen
+"""
+
+
+@pytest.mark.parametrize("refused", ["gw0", "gw1"])
+def test_a_worker_for_which_the_system_has_no_process_is_replaced(lab: Lab, refused: str) -> None:
+    lab.write(NO_PROCESS, "conftest.py").write(WHO)
+    run = lab.run(*FOLDER, "-n2", env={"REFUSED": refused})
+    assert (run.status, run.leftovers) == (0, []), run.text
+    assert run.lines_with(f"{refused} cannot be started: Resource temporarily unavailable"), run.text
+    assert len(read_facts(lab.folder)) == 2
+
+
+def test_a_session_without_a_process_for_any_worker_ends(lab: Lab) -> None:
+    lab.write(NO_PROCESS, "conftest.py").write(WHO)
+    run = lab.run(*FOLDER, "-n2", "--max-worker-restart=0", env={"REFUSED": "gw0 gw1"})
+    assert (run.status != 0, run.leftovers) == (True, []), run.text
+    assert run.lines_with("gw0 cannot be started: Resource temporarily unavailable"), run.text
+
+
 def test_a_lost_worker_is_replaced_by_another_fork(lab: Lab) -> None:
     lab.write(CONTROLLER, "conftest.py").write(WHO, "test_b.py")
     lab.write(

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import execnet
 import pytest
 from execnet.gateway import RInfo
+from execnet.gateway_base import Message
 
 from pytest_cloudbench.fleet.hosts.processes import is_stopped, wait_readable
 from pytest_cloudbench.fleet.start.socket_io import SocketIO
@@ -216,6 +217,14 @@ class Forking:
 
         return WORKER.format(source=inspect.getsource(remote), path=remote.__file__)
 
+    def pytest_testnodedown(self, node: WorkerController) -> None:
+        """Say why a worker ended that never began."""
+        if why := self._warm.failures.pop(node.gateway.id, ""):
+            reporter: Any = self._config.pluginmanager.getplugin("terminalreporter")
+            if reporter is not None:
+                reporter.ensure_newline()
+                reporter.write_line(f"cloudbench: {node.gateway.id} cannot be started: {why}")
+
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # around the end of the workers
     def pytest_sessionfinish(self) -> Generator[None, None, None]:
         """End the warm worker, after all others."""
@@ -285,10 +294,12 @@ class _WarmWorker:
 
     Attributes:
         obstacle: why workers were started as interpreters. Empty if none was.
+        failures: why a worker could not be started, by its id.
     """
 
     def __init__(self, program: str, env: dict[str, str]) -> None:
         self.obstacle, self._env = "", env
+        self.failures = dict[str, str]()
         self._control, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, "-u", "-c", _RUN_FILE, program, str(far.fileno())]
         self._process = subprocess.Popen(
@@ -363,10 +374,30 @@ class _WarmWorker:
             request.process.give_up()
         else:
             self.obstacle = self.obstacle or answer["refused"]
-            command = [sys.executable, "-u", "-c", INTERPRETER.format(request.worker)]
-            connection = request.connection.fileno()
+            self._start_interpreter(request)
+
+    def _start_interpreter(self, request: _Request) -> None:
+        command = [sys.executable, "-u", "-c", INTERPRETER.format(request.worker)]
+        connection = request.connection.fileno()
+        try:
             popen = subprocess.Popen(command, stdin=connection, stdout=connection, env=self._env)
+        except OSError as error:  # no process or no memory is left: to xdist, the worker has ended
+            self.failures[request.worker] = error.strerror or str(error)
+            self._read_task(request.connection)
+            request.process.give_up()
+        else:
             request.process.began(popen.pid, popen)
+
+    def _read_task(self, connection: socket.socket) -> None:
+        """Read what a worker is to do, because xdist fails if it cannot send that."""
+        while not wait_readable(connection.fileno(), _LOOK_S):
+            if self._is_closing:
+                return
+        connection.settimeout(_END_S)
+        io = SocketIO(connection, None)
+        with contextlib.suppress(OSError, EOFError):
+            while Message.from_io(io).msgcode != Message.CHANNEL_DATA:
+                pass
 
     def _request_fork(self, request: _Request) -> dict[str, Any]:
         message = json.dumps([request.worker, request.differing_keys]).encode()

@@ -59,6 +59,21 @@ def test_faults_fail_only_measured_operations(lab: Lab, spread: Spread, faults: 
     assert errors == {kind: 8}
 
 
+def test_faults_of_an_experiment_do_not_reach_a_later_folder_of_a_sandbox(lab: Lab) -> None:
+    write_profile(lab, "error_rate = 1").write("""
+        from pytest_cloudbench.workload.arrival import Threads
+
+        @pytest.mark.parametrize("number", [1, 2])
+        def test_it(experiment, sandbox, payloads, number):
+            content = payloads.random(30).content(0, 0)
+            sandbox.driver.put(f"{sandbox.folder()}/a", content)
+            assert experiment.run(payloads.random(300), arrival=Threads(2), files=8)["failed"] == 8
+            sandbox.driver.put(f"{sandbox.folder()}/a", content)
+    """)
+    run = lab.run(*SICK)
+    assert run.counts() == {"passed": 2}, run.text
+
+
 @pytest.mark.slow
 @SPREAD
 def test_prepared_files_are_not_corrupted(lab: Lab, spread: Spread) -> None:

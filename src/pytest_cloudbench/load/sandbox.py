@@ -50,9 +50,9 @@ class Sandbox:
     def folder(self) -> str:
         """Return the path of a new folder, created if the provider has folders. Raises CloudError and ResultsError."""
         path = f"{self._root}/{next(self._numbers)}"
+        if self.provider.has_services:  # an emulator's faults are only for operations that an experiment measures
+            self._agent.ask("faults", SwitchFaults(self.provider.spec, are_on=False))
         if not self._is_claimed:
-            if self.provider.has_services:  # an emulator's faults are only for measured operations
-                self._agent.ask("faults", SwitchFaults(self.provider.spec, are_on=False))
             if self.provider.is_kept:
                 self._is_noted = True  # even if the claim fails, the journal may have a note of it
                 self.provider.claim(path, self._facts.owner)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import errno
 import os
+import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -33,6 +34,12 @@ from pytest_cloudbench.raid.writing import write_object
 from pytest_cloudbench.support.opening import write_whole
 
 _MOST_PATHS = 20
+_ADVICE = "export to a .tar"
+_REFUSED = "this system does not allow such a file name"
+_REFUSALS = {
+    errno.ENAMETOOLONG: "this system does not allow such a long name", errno.EINVAL: _REFUSED, errno.EILSEQ: _REFUSED,
+}  # fmt: skip
+"""Reasons why a file system refuses a name, by the error's number."""
 
 
 def _ignore_progress(step: str, done: int, total: int) -> None:
@@ -278,25 +285,46 @@ def export_objects(array: Array, target: Path, progress: Progress = _ignore_prog
 def _export_files(array: Array, target: Path, progress: Progress) -> ExportResult:
     result, total = ExportResult(), array.metadata.count()
     target.mkdir(parents=True, exist_ok=True)
+    written: dict[str, list[str]] = defaultdict(list)
     for number, row in enumerate(array.object_rows(), 1):
-        parts = row.path.strip("/").split("/")
-        if any(map(_is_forbidden_name, parts)):
-            result.failed[row.path] = "this system does not allow such a file name; export to a .tar"
+        alike, path = written[_fold_names(row.path)], target.joinpath(*_names(row.path))
+        if any(map(_is_forbidden_name, _names(row.path))):
+            result.failed[row.path] = f"{_REFUSED}; {_ADVICE}"
+        elif same := next((other for other in alike if _is_one_file(path, target.joinpath(*_names(other)))), ""):
+            result.failed[row.path] = f"this system takes its name for that of {same}; {_ADVICE}"
         else:
+            alike.append(row.path)
             try:
-                _export_newest(array, row, partial(_export_file, array, target.joinpath(*parts)), result)
+                _export_newest(array, row, partial(_export_file, array, path), result)
             except (NotADirectoryError, FileExistsError, IsADirectoryError):
-                result.failed[row.path] = "a file and a folder have the same name; export to a .tar"
+                result.failed[row.path] = f"a file and a folder have the same name; {_ADVICE}"
             except OSError as error:
-                if error.errno != errno.ENAMETOOLONG:
+                if error.errno not in _REFUSALS:
                     raise
-                result.failed[row.path] = "this system does not allow such a long name; export to a .tar"
+                result.failed[row.path] = f"{_REFUSALS[error.errno]}; {_ADVICE}"
         progress("objects", number, max(total, number))
     return result
 
 
+def _names(path: str) -> list[str]:
+    return path.strip("/").split("/")
+
+
 def _is_forbidden_name(part: str) -> bool:
     return "\0" in part or (os.name == "nt" and bool(set(part) & set('\\:<>"|?*')))
+
+
+def _fold_names(path: str) -> str:
+    """Return a text that is equal for all names that any file system takes for one."""
+    decomposed = unicodedata.normalize("NFD", unicodedata.normalize("NFD", path).casefold())
+    return "/".join(name.rstrip(". ") for name in _names(decomposed))
+
+
+def _is_one_file(path: Path, other: Path) -> bool:
+    try:
+        return path.samefile(other)
+    except OSError:  # one of them does not exist
+        return False
 
 
 def _export_newest(array: Array, row: ObjectRow, export: Callable[[ObjectRow], None], result: ExportResult) -> None:

@@ -130,9 +130,8 @@ def test_a_name_that_a_file_system_refuses_does_not_end_an_export(
             raise OSError(number, os.strerror(number))
         write_whole(path, *arguments, **options)
 
-    monkeypatch.setattr(
-        "pytest_cloudbench.raid.maintenance.write_whole", refuse
-    )  # as FAT and others do, which no test can mount everywhere
+    # As FAT and others do, which no test can mount everywhere.
+    monkeypatch.setattr("pytest_cloudbench.raid.maintenance.write_whole", refuse)
     with opened_array(array_folder) as array:
         export = export_objects(array, tmp_path / "out")
     assert export.objects == 2

@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -382,6 +383,27 @@ def test_writes_with_outdated_children_fail(make_array: MakeArray) -> None:
             assert contents_of(driver) == {"before": "1"}, "reading harms nobody"
             assert_healthy(other)
         assert not old_children[0].fails
+
+
+def test_a_slow_child_with_another_spec_keeps_its_packages(make_array: MakeArray) -> None:
+    """A new parameter is another spec, too, and a listing may take longer than a read waits for a child."""
+    array_folder = make_array(patience_s=0.001)
+    with array_folder.opened() as driver:
+        write_all(driver, **{f"{number}": "1" for number in range(20)})
+    text = array_folder.file.read_text("utf-8")
+    array_folder.file.write_text(text.replace('/0"', '/0?fsync=1"'), "utf-8")
+    with array_folder.opened() as driver, ThreadPoolExecutor(1) as executor:
+        slow = array_folder.children[0]
+        slow.frozen = {"list"}
+        stat = executor.submit(driver.stat, "/1")
+        assert slow.has_frozen.wait(HANG_S)
+        for _ in range(20):  # takes longer than the patience
+            assert list(array_folder.children[1].list("/"))
+        slow.thawed.set()
+        stat.result(HANG_S)
+        assert not driver.array.metadata.missing_packages()
+        assert driver.settle(HANG_S)
+        assert "put" not in slow.called_verbs
 
 
 # --- the key ---

@@ -175,7 +175,9 @@ def _compare(array: Array, verb: str, path: str, *, everything: bool) -> _Compar
     metadata, count = array.metadata, len(array.children)
     is_new, is_copy = not metadata.is_prepared, metadata.is_copy
     changes = metadata.number_setting("changes")
-    names, silent = list_children(array, None if is_new else array.file.patience_s)
+    # A child whose spec has changed may only have another parameter, and all of its packages.
+    waits_for_all = is_new or metadata.child_specs() != [child.spec for child in array.file.children]
+    names, silent = list_children(array, None if waits_for_all else array.file.patience_s)
     if is_new and len(names) < array.file.k:
         reason = f"{len(names)} of {count} children answer, and {array.file.k} are needed to begin"
         raise shortage_error(verb, path, reason, silent, array.children.names) from next(iter(silent.values()))

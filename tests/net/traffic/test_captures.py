@@ -10,6 +10,7 @@ import sys
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -209,6 +210,38 @@ def test_repeated_packets_make_the_verdict_unknown(every: int) -> None:
     is_reported = every < 10  # one in a hundred also occurs in real networks
     assert validity.verdict == ("unknown" if is_reported else "valid")
     assert any("packets twice" in reason for reason in validity.reasons) == is_reported
+
+
+@pytest.mark.parametrize("keeps_datagrams", [True, False])
+@pytest.mark.parametrize("size", [1, 7, 8, 40, 1200, 1203])
+@pytest.mark.parametrize("every", [1, 3, 100])
+def test_repeated_datagrams_make_the_verdict_unknown(every: int, size: int, keeps_datagrams: bool) -> None:
+    """Single packets differ in one byte only, wherever it is."""
+    packets = []
+    for number in range(400):
+        data = bytearray(size)
+        data[number * 7 % size] = 1 + number % 255
+        at_ns, ends = craft.START_NS + number * 100_000, [("10.0.0.1", 5000 + number % 3), ("10.0.0.2", 443)]
+        source, target = ends if number % 5 else ends[::-1]
+        frame = craft.udp(*source, *target, bytes(data))
+        packets += [(at_ns + 20_000 * copy, frame) for copy in range(1 + (number % every == 0))]
+    validity = analyze(craft.pcapng(packets), keeps_datagrams=keeps_datagrams).validity
+    is_reported = every < 10
+    assert validity.verdict == ("unknown" if is_reported else "valid")
+    repeated = sum(number % every == 0 for number in range(400))
+    reasons = (f"{repeated:,} packets repeat the previous one: the capture may hold packets twice",)
+    assert validity.reasons == (reasons if is_reported else ())
+
+
+@pytest.mark.parametrize("snaplen", [60, 90, 120])
+def test_cut_datagrams_of_one_connection_are_not_taken_for_duplicates(snaplen: int) -> None:
+    datagrams = [b"\x40" * 21 + Random(number).randbytes(1200) for number in range(100)]
+    packets = [
+        (craft.START_NS + number * 10_000, craft.udp("10.0.0.1", 5000, "10.0.0.2", 443, datagram))
+        for number, datagram in enumerate(datagrams)
+    ]
+    data = craft.pcap(packets, nano=True, snaplen=snaplen)
+    assert not [reason for reason in analyze(data).validity.reasons if "twice" in reason]
 
 
 def test_retransmissions_are_not_taken_for_duplicates() -> None:

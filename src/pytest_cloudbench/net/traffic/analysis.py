@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_cloudbench.model import MIB, UsageError
 from pytest_cloudbench.net.traffic import lines, metrics, streams
+from pytest_cloudbench.net.traffic.datagrams import REPEAT_WITHIN_NS, RepeatedDatagrams
 from pytest_cloudbench.net.traffic.facts import CaptureFacts, FlowFacts, find_facts
 from pytest_cloudbench.net.traffic.flows import group_flows
 from pytest_cloudbench.net.traffic.headers import SENTINEL
@@ -32,7 +33,7 @@ _USUAL_MSS_BYTES, _USUAL_DATAGRAM_BYTES = 1460, 1472
 _MAX_NAMES = 8
 _PART_ROWS = 1 << 17
 _LEAST_ENCODED_BYTES = 8
-_REPEAT_WITHIN_NS, _MIN_REPEATED, _MIN_REPEATED_SHARE = 1_000_000, 8, 0.1
+_MIN_REPEATED, _MIN_REPEATED_SHARE = 8, 0.1
 
 
 class Validity(NamedTuple):
@@ -394,7 +395,7 @@ def _judge_validity(
     ):
         if count:
             doubts.append(f"{count:,} {problem}")
-    if repeated := _count_repeated(table):
+    if repeated := _count_repeated(table, collector.repeats):
         doubts.append(f"{repeated:,} packets repeat the previous one: the capture may hold packets twice")
     verdict = "invalid" if problems else "unknown" if doubts else "valid"
     return Validity(verdict, (*problems, *doubts), not size_reasons, size_reasons, drops)
@@ -425,22 +426,22 @@ def _join_names(counts: Counter[str]) -> str:
     )
 
 
-def _count_repeated(table: FlowTable) -> int:
-    """Return the number of TCP packets with payload that repeat within a millisecond, or 0 if there are few.
+def _count_repeated(table: FlowTable, datagrams: RepeatedDatagrams) -> int:
+    """Return the number of packets with payload that repeat within a millisecond, or 0 if there are few.
 
     A sender retransmits after a round trip at the earliest, but a mirror port or the interface "any" shows each packet
     twice.
     """
     import numpy as np
 
-    packets, repeated_packets, total = table.packets, 0, 0
+    packets, repeated_packets, total = table.packets, datagrams.repeated, datagrams.packets
     for first in range(0, len(table.order), _PART_ROWS):
         rows: Any = table.order[first : first + _PART_ROWS].astype(np.int64)
         rows = rows.compress((packets.payload[rows] > 0) & (packets.flags[rows] > 0))
         seq = packets.seq[rows]
         repeated = np.flatnonzero(seq[1:] == seq[:-1])
         earlier, later = rows[repeated], rows[repeated + 1]
-        is_same = np.abs(packets.time_ns[later] - packets.time_ns[earlier]) < _REPEAT_WITHIN_NS
+        is_same = np.abs(packets.time_ns[later] - packets.time_ns[earlier]) < REPEAT_WITHIN_NS
         for column in (packets.ack, packets.payload, packets.flags, table.up):
             is_same &= column[earlier] == column[later]
         repeated_packets, total = repeated_packets + int(is_same.sum()), total + len(rows)

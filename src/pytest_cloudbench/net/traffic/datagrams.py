@@ -9,10 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pytest_cloudbench.net.traffic.endpoints import Names
-    from pytest_cloudbench.net.traffic.records import Ints
+    from pytest_cloudbench.net.traffic.records import Buffer, Ints
+
+REPEAT_WITHIN_NS = 1_000_000
+"""The longest time between a packet and its copy in the same capture. No sender repeats a packet so soon."""
 
 _UDP_HEADER_BYTES, _DNS_PORT = 8, 53
 _LEAST_PAIRS = 1024
+_WORD_BYTES, _WIDE_BYTES = 8, 64
+_LEAST_CUT_BYTES = 64
+"""The most bytes in which all packets of an encrypted connection may be equal."""
 
 
 class Datagrams:
@@ -118,3 +124,67 @@ def _find_first_rows(keys: Ints, is_candidate: Any) -> Any:
     first_of = np.empty(int(keys.max(initial=0)) + 1, np.int64)
     first_of[keys[::-1]] = candidates[::-1]  # the last assignment stays, and sorting would take much longer
     return candidates[first_of[keys] == candidates]
+
+
+class RepeatedDatagrams:
+    """Counts of UDP packets with payload, and of those among them that repeat the previous packet of their flow.
+
+    A capture may hold packets twice. In encrypted connections, no packet equals the one before.
+
+    Attributes:
+        packets: number of packets with payload.
+        repeated: number of packets with the same bytes as the previous packet of their flow.
+    """
+
+    def __init__(self) -> None:
+        self.packets = self.repeated = 0
+
+    def count_batch(self, columns: dict[str, Any], buffer: Buffer) -> None:
+        """Count the UDP packets of a batch."""
+        import numpy as np
+
+        rows = np.flatnonzero((columns["header"] == _UDP_HEADER_BYTES) & (columns["payload"] > 0))
+        if not len(rows):
+            return
+        self.packets += len(rows)
+        pair = columns["pair"][rows]
+        pair = pair.astype(np.uint16) if pair.max() < 1 << 16 else pair  # numpy sorts 16 bits by radix sort
+        order = np.argsort(pair, kind="stable")
+        rows = rows[order]
+        is_same = np.abs(np.diff(columns["time_ns"][rows])) < REPEAT_WITHIN_NS
+        for column in (pair[order], *(columns[name][rows] for name in ("from_high", "payload", "kept"))):
+            is_same &= column[1:] == column[:-1]
+        later = np.flatnonzero(is_same) + 1
+        kept = columns["kept"][rows[later]].astype(np.int64)
+        is_long = (kept >= _LEAST_CUT_BYTES) | (kept == columns["payload"][rows[later]])
+        later, kept = later[is_long], kept[is_long]
+        offset = columns["offset"]
+        self.repeated += _count_equal(buffer, offset[rows[later - 1]], offset[rows[later]], kept)
+
+
+def _count_equal(buffer: Buffer, one: Ints, other: Ints, sizes: Ints) -> int:
+    """Return how often bytes at an offset equal as many bytes at another offset. Eight bytes must precede each offset.
+
+    The last bytes are compared first, because most packets that differ do so there.
+    """
+    last = sizes - _WORD_BYTES
+    rows = _find_equal_words(buffer, one + last, other + last, _WORD_BYTES)
+    one, other, sizes = one[rows], other[rows], sizes[rows]
+    count = 0
+    for width, is_chosen in ((_WORD_BYTES, sizes < _WIDE_BYTES), (_WIDE_BYTES, sizes >= _WIDE_BYTES)):
+        first, second, last = one[is_chosen], other[is_chosen], sizes[is_chosen] - width
+        for start in range(0, int(last.max(initial=-width)) + width, width):
+            position = last.clip(max=start)
+            rows = _find_equal_words(buffer, first + position, second + position, width)
+            first, second, last = first[rows], second[rows], last[rows]
+        count += len(first)
+    return count
+
+
+def _find_equal_words(buffer: Buffer, one: Ints, other: Ints, width: int) -> Any:
+    """Return the rows in which bytes at an offset equal those at another offset. ``width`` is a multiple of eight."""
+    import numpy as np
+
+    words: Any = np.ndarray((max(0, len(buffer) - width + 1),), f"V{width}", buffer, strides=(1,))
+    is_equal = words[one].view("u8") == words[other].view("u8")
+    return is_equal.reshape(-1, width // _WORD_BYTES).all(1).nonzero()[0]

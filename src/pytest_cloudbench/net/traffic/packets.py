@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from pytest_cloudbench.net.traffic.datagrams import Datagrams
+from pytest_cloudbench.net.traffic.datagrams import Datagrams, RepeatedDatagrams
 from pytest_cloudbench.net.traffic.endpoints import TCP, UDP, Address, Names, Pairs
 from pytest_cloudbench.net.traffic.fragments import Fragments
 from pytest_cloudbench.net.traffic.headers import KINDS, Aside, Headers
@@ -111,6 +111,7 @@ class Collector:
     Attributes:
         keeps_datagrams: whether ``make_packets`` returns all UDP packets, or else few of each flow.
         datagrams: counts of all UDP packets, unless all are kept.
+        repeats: counts of UDP packets that repeat the previous one.
         aside: counts of packets outside flows.
         sentinels: contents of the sentinels that mark the ends of a capture, which are counted nowhere else.
         records, wire_bytes: totals of all other packets.
@@ -121,6 +122,7 @@ class Collector:
     buffer: Buffer
     keeps_datagrams: bool = True
     datagrams: Datagrams | None = None
+    repeats: RepeatedDatagrams = field(default_factory=RepeatedDatagrams)
     aside: Aside = field(default_factory=Aside)
     sentinels: list[bytes] = field(default_factory=list)
     records: int = 0
@@ -185,6 +187,7 @@ class Collector:
 
     def _drop_datagrams(self, columns: dict[str, Any]) -> dict[str, Any]:
         """Count the UDP packets, and return the columns without those that need not be kept."""
+        self.repeats.count_batch(columns, self.buffer)
         is_kept = None if self.datagrams is None else self.datagrams.count_batch(columns)
         if is_kept is None or is_kept.all():
             return columns

@@ -227,3 +227,11 @@ def test_a_split_suits_if_it_survives_and_is_nearly_as_quick() -> None:
 def test_an_impossible_overhead_is_refused() -> None:
     with pytest.raises(ValueError, match=r"store at least 1.5"):
         Throughput(4, 6, lambda: [None] * 6, overhead_at_most=1.2)
+
+
+@pytest.mark.parametrize(("data", "children"), [(60, 70), (65, 130)])
+def test_many_children_and_little_overhead_have_a_split(data: int, children: int) -> None:
+    rates = [1.0 + child % 7 for child in range(children)]
+    split = Throughput(data, children, lambda: rates, overhead_at_most=children / data).split(SEGMENT_BYTES)
+    assert sum(sorted(split.counts)[:data]) >= split.data, "whichever children fail"
+    assert sum(split.counts) / split.data <= children / data * (1 + 1e-9)

@@ -257,7 +257,8 @@ class Throughput:
         shares = tuple(rate / scale for rate in rates)  # only their ratios matter
         latest = self._latest
         if latest is None or self._is_resplit_worthwhile(latest, shares):
-            latest = self._latest = (shares, throughput_split(shares, self._failures, self._overhead))
+            most_shares = max(_MOST_SHARES, len(shares))
+            latest = self._latest = (shares, throughput_split(shares, self._failures, self._overhead, most_shares))
         return latest[1]
 
     def suits(self, split: Split, size_bytes: int) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench.net.link.forward import Direction, Interrupter
-from pytest_cloudbench.net.link.packets import ACK, RST, SYN, Segment, parse_segment
+from pytest_cloudbench.net.link.packets import ACK, FIN, RST, SYN, Segment, parse_segment
 from pytest_cloudbench.support.clock import now_ns
 from tests.net.link.test_packets import V4, packet
 
@@ -182,6 +182,63 @@ def test_a_timed_reset_ends_existing_connections_only(wires: tuple[Wire, Wire]) 
     up.send(client_packet(b"", 9, SYN))
     up.send(client_packet(b"c", 10))
     assert [segment.payload_bytes for segment in up.segments()] == [0, 1]
+
+
+class Connection:
+    """A connection from one port of the client, whose packets pass two wires."""
+
+    def __init__(self, wires: tuple[Wire, Wire], port: int) -> None:
+        self._wires, self._ports = wires, (port.to_bytes(2), (443).to_bytes(2))
+
+    def send(self, *, up: bool, seq: int, ack: int, flags: int = ACK, payload: bytes = b"") -> list[Segment]:
+        """Send a packet, and return what arrives at the other end."""
+        ends, ports = (V4, self._ports) if up else (V4[::-1], self._ports[::-1])
+        wire = self._wires[not up]
+        wire.send(packet(ends, payload, seq=seq, ack=ack, flags=flags, ports=b"".join(ports)))
+        return wire.segments()
+
+    def open(self) -> None:
+        self.send(up=True, seq=0, ack=0, flags=SYN)
+        self.send(up=False, seq=100, ack=1, flags=SYN | ACK)
+        self.send(up=True, seq=1, ack=101)
+
+
+def test_a_timed_reset_leaves_ended_connections_alone(wires: tuple[Wire, Wire]) -> None:
+    interrupter = arm_interrupter(wires, "reset", None, at_s=0.0)
+    closed, reset, refused, lost_fin, half_closed = (Connection(wires, port) for port in range(5000, 5005))
+    for connection in (closed, reset, lost_fin, half_closed):
+        connection.open()
+    closed.send(up=True, seq=1, ack=101, flags=ACK | FIN)
+    closed.send(up=False, seq=101, ack=2, flags=ACK | FIN)
+    closed.send(up=True, seq=2, ack=102)
+    reset.send(up=False, seq=101, ack=1, flags=ACK | RST)
+    refused.send(up=True, seq=0, ack=0, flags=SYN)
+    refused.send(up=False, seq=0, ack=1, flags=ACK | RST)
+    lost_fin.send(up=True, seq=11, ack=101, flags=ACK | FIN)  # ten bytes before it were lost
+    lost_fin.send(up=False, seq=101, ack=1, flags=ACK | FIN)
+    lost_fin.send(up=True, seq=12, ack=102)
+    half_closed.send(up=True, seq=1, ack=101, flags=ACK | FIN)
+    half_closed.send(up=False, seq=101, ack=2)
+    interrupter.start_if_due()
+    assert interrupter.records()[0]["flows"] == 2
+    for wire, port_field in zip(wires, ("source_port", "target_port"), strict=True):
+        resets = wire.segments()
+        assert [int.from_bytes(getattr(segment, port_field)) for segment in resets] == [5003, 5004]
+        assert all(segment.flags & RST for segment in resets)
+    assert [segment.ack for segment in closed.send(up=True, seq=2, ack=102)] == [102], "late packets pass"
+    assert half_closed.send(up=False, seq=101, ack=2, payload=b"more") == []
+
+
+def test_a_new_connection_on_the_ports_of_an_ended_one_is_reset(wires: tuple[Wire, Wire]) -> None:
+    interrupter = arm_interrupter(wires, "reset", None, at_s=0.0)
+    for up in (True, False):
+        connection = Connection(wires, 5000 + up)
+        connection.open()
+        connection.send(up=up, seq=1 if up else 101, ack=101 if up else 1, flags=ACK | RST)
+        connection.send(up=up, seq=7000, ack=0, flags=SYN)
+        connection.send(up=not up, seq=8000, ack=7001, flags=SYN | ACK)
+    interrupter.start_if_due()
+    assert interrupter.records()[0]["flows"] == 2
 
 
 def test_a_black_hole_drops_all_protocols(wires: tuple[Wire, Wire]) -> None:

@@ -26,9 +26,10 @@ def ones_sum(data: bytes) -> int:
 
 
 def packet(
-    ends: tuple[bytes, bytes], payload: bytes, *, seq: int = 1000, flags: int = ACK, options: bytes = b""
-) -> bytes:
-    tcp = PORTS + struct.pack("!IIBBHHH", seq, 77, (5 + len(options) // 4) << 4, flags, 512, 0, 0) + options + payload
+    ends: tuple[bytes, bytes], payload: bytes, *, seq: int = 1000, ack: int = 77, flags: int = ACK,
+    options: bytes = b"", ports: bytes = PORTS,
+) -> bytes:  # fmt: skip
+    tcp = ports + struct.pack("!IIBBHHH", seq, ack, (5 + len(options) // 4) << 4, flags, 512, 0, 0) + options + payload
     if len(ends[0]) == 4:
         ip = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(tcp), 1, 0x4000, 64, 6, 0) + b"".join(ends)
     else:

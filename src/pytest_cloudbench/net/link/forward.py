@@ -12,11 +12,12 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pytest_cloudbench.net.link.packets import (
     ACK,
+    FIN,
     RST,
     SYN,
     Segment,
@@ -181,6 +182,20 @@ class TrackedConnection:
     """The server's next sequence number."""
     verdict: str = ""
     """``reset`` or ``drop`` once the connection is cut."""
+    is_ended: bool = False
+    """Whether a reset has passed, or both ends have acknowledged that the other closed the connection."""
+    fin_ends: dict[bool, int] = field(default_factory=dict)
+    """The sequence number after the FIN of the client (True) and of the server (False)."""
+    closed: set[bool] = field(default_factory=set)
+    """Whose FIN was acknowledged."""
+
+    def note_end(self, segment: Segment, *, is_up: bool) -> None:
+        """Note what a segment says about the end of the connection."""
+        if segment.flags & FIN:
+            self.fin_ends[is_up] = segment.end
+        if segment.flags & ACK and self.fin_ends.get(not is_up) == segment.ack:
+            self.closed.add(not is_up)
+        self.is_ended |= bool(segment.flags & RST) or len(self.closed) == 2
 
 
 class Interrupter:
@@ -213,7 +228,8 @@ class Interrupter:
         """Start a scheduled interruption that is due."""
         due_s = self.due_s()
         if due_s is not None and time.monotonic() >= due_s:
-            self._interrupt(list(self._connections.values()), time.monotonic())
+            connections = [connection for connection in self._connections.values() if not connection.is_ended]
+            self._interrupt(connections, time.monotonic())
 
     def records(self) -> list[dict[str, Any]]:
         """Return all interruptions as plain data. ``happened_ns`` is 0 for a pending one."""
@@ -251,7 +267,8 @@ class Interrupter:
         key = from_client.source + from_client.source_port + from_client.target + from_client.target_port
         connection = self._connections.get(key)
         is_first = segment.flags & (SYN | ACK) == SYN
-        if connection is None or (is_up and is_first):  # a SYN on the same ports begins a new connection
+        # A SYN on the same ports begins a new connection.
+        if connection is None or (is_first and (is_up or connection.is_ended)):
             connection = TrackedConnection(
                 from_client.source, from_client.target, from_client.source_port, from_client.target_port
             )
@@ -264,6 +281,7 @@ class Interrupter:
                 connection.sent = segment.ack
             if connection.returned is None or (segment.end - connection.returned) % _SEQ_RANGE < _HALF_SEQ_RANGE:
                 connection.returned = segment.end
+        connection.note_end(segment, is_up=is_up)
         return connection
 
     def _count_payload(

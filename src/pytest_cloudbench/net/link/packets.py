@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-SYN, RST, ACK = 0x02, 0x04, 0x10
+FIN, SYN, RST, ACK = 0x01, 0x02, 0x04, 0x10
 """TCP flag bits."""
 _TCP = 6
 _SEQ_RANGE = 1 << 32

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 import subprocess
 import sys
 import tarfile
 import tomllib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 from pytest_cloudbench import providers
 from pytest_cloudbench.commands import cli
 from pytest_cloudbench.drivers.base import Driver
+from pytest_cloudbench.raid.driver import RaidDriver
 from pytest_cloudbench.support import clock
 from pytest_cloudbench.workload.payload.contents import Literal
 from tests.limits import HANG_S
@@ -216,6 +218,26 @@ def test_repair_succeeds_if_it_makes_the_last_object_readable(arrays: Arrays) ->
     max(arrays.packages(0), key=lambda path: path.stat().st_size).unlink()
     assert arrays.run("status") == 1
     assert arrays.run("repair") == 0
+
+
+def test_repair_takes_over_what_may_run_elsewhere_only_if_forced(
+    arrays: Arrays, capsys: pytest.CaptureFixture[str]
+) -> None:
+    version, owner = b"v" * 16, json.dumps(["another host", "another boot", "", 1, 1])
+    with arrays.opened() as driver:
+        assert isinstance(driver, RaidDriver)
+        (name,) = driver.array.package_names(version, 0, 1)
+        package = arrays.folder / "0" / driver.array.children.path_of(name).strip("/")
+        package.write_bytes(b"of an unfinished write")
+    with closing(sqlite3.connect(arrays.folder / "array.sqlite")) as db, db:
+        db.execute("INSERT INTO writes VALUES (?, ?, 1, 1, ?)", (version, b"/left", owner))
+    assert arrays.run("repair") == 0
+    assert "1 processes with unfinished work may still run, for all that can be told here" in capsys.readouterr().out
+    assert package.exists()
+    assert arrays.run("repair", "--force") == 0
+    assert "may still run" not in capsys.readouterr().out
+    assert not package.exists()
+    assert arrays.read() == FILES
 
 
 def test_replace_reports_other_children_that_do_not_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -59,6 +59,10 @@ def add_commands(commands: Any) -> None:
         "--discard-incomplete", action="store_true",
         help="also delete versions that belong to no object and cannot be read, even with the children that are silent",
     )  # fmt: skip
+    repair.add_argument(
+        "--force", action="store_true",
+        help="also take over what processes left that may still run, such as those of other machines or containers",
+    )  # fmt: skip
     add(
         "recover",
         _recover_metadata,
@@ -185,7 +189,7 @@ def _repair_array(options: argparse.Namespace) -> int:
     from pytest_cloudbench.raid.maintenance import discard_incomplete_versions, repair_array
     from pytest_cloudbench.raid.survey import survey_array
 
-    with _open_array(options.file) as array, _show_progress(options) as progress:
+    with _open_array(options.file, takes_over_all=options.force) as array, _show_progress(options) as progress:
         if options.discard_incomplete:
             discard_incomplete_versions(array)
         result = survey_array(array, progress=progress)  # marks packages as missing that children do not list
@@ -203,11 +207,18 @@ def _print_repair(
 
     ``silent``: why other children do not answer. ``unreadable_paths``: the first objects that still cannot be read.
     """
+    from pytest_cloudbench.raid.recovery import find_unknown_owners
+
     lines = [f"{done.mended} packages rebuilt, {format_bytes(done.mended_bytes)}"]
     lines += [f"{count} packages still missing on {name}: {done.reasons[name]}" for name, count in done.left.items()]
     lines += [f"too few shares are left: {path}" for path in done.lost_paths]
     lines += [f"unreadable: {path}" for path in unreadable_paths if path not in done.lost_paths]
     lines += _silent_lines(silent)
+    if owners := find_unknown_owners(array):
+        lines.append(
+            f"{len(owners)} processes with unfinished work may still run, for all that can be told here; if they do "
+            "not, 'repair --force' takes it over"
+        )
     if done.garbage:
         lines.append(f"unused packages could not be deleted in {done.garbage} cases; the next repair tries again")
     unknown_paths = [version.path for version in array.unknown]
@@ -418,10 +429,10 @@ def _choose_providers(options: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _open_array(file: str, metadata: Path | None = None) -> Iterator[Array]:
+def _open_array(file: str, metadata: Path | None = None, *, takes_over_all: bool = False) -> Iterator[Array]:
     """Yield the array of a file, connected and prepared, with its metadata in ``metadata`` if that is given.
 
-    Raises UsageError and CloudError.
+    ``takes_over_all``: see ``recovery.agree``. Raises UsageError and CloudError.
     """
     from pytest_cloudbench import providers
     from pytest_cloudbench.raid.driver import RaidDriver, prepare_array
@@ -429,7 +440,10 @@ def _open_array(file: str, metadata: Path | None = None) -> Iterator[Array]:
     query = f"?{urlencode({'metadata': str(metadata)})}" if metadata else ""
     with providers.opened(f"raid:{file}{query}") as driver:
         assert isinstance(driver, RaidDriver)
-        yield prepare_array(driver.array, "raid", "/", lambda text: sys.stderr.write(f"{printable(text)}\n"))
+        yield prepare_array(
+            driver.array, "raid", "/", lambda text: sys.stderr.write(f"{printable(text)}\n"),
+            takes_over_all=takes_over_all,
+        )  # fmt: skip
 
 
 @contextmanager

@@ -172,15 +172,18 @@ def _not_found_error(verb: str, path: str) -> CloudError:
     return error
 
 
-def prepare_array(array: Array, verb: str, path: str, say: Callable[[str], object] = lambda text: None) -> Array:
+def prepare_array(
+    array: Array, verb: str, path: str, say: Callable[[str], object] = lambda text: None,
+    *, takes_over_all: bool = False,
+) -> Array:  # fmt: skip
     """Make an array ready for use, by an agreement of its metadata and its children, see ``recovery.agree``.
 
-    ``say``: called with a message if the metadata was an old copy.
+    ``say``: called with a message if the metadata was an old copy. ``takes_over_all``: see ``recovery.agree``.
 
     Raises CloudError, for the operation that needs it, if too few children answer.
     """
     is_new = not array.metadata.is_prepared
-    recovery = agree(array, verb, path)
+    recovery = agree(array, verb, path, takes_over_all=takes_over_all)
     array.unknown[:] = recovery.unknown
     if is_new:
         array.silent.update(recovery.silent)

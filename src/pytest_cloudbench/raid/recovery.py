@@ -132,14 +132,15 @@ def recover(array: Array, verb: str, path: str) -> Recovery:
 
     Raises CloudError, see ``agree``.
     """
-    return _agree_with_retries(array, verb, path, everything=True)
+    return _agree_with_retries(array, verb, path, everything=True, takes_over_all=False)
 
 
-def agree(array: Array, verb: str, path: str) -> Recovery:
+def agree(array: Array, verb: str, path: str, *, takes_over_all: bool = False) -> Recovery:
     """Compare the metadata with the children, and take in newer versions, or all versions if the metadata is new.
 
     Also takes over what ended processes left behind, and notes the array's children, so that later transactions of a
-    process with other children fail.
+    process with other children fail. ``takes_over_all``: also what processes left that may run, for all that is known
+    here, such as on another machine. Their writes fail if they do.
 
     An acknowledged version can be read as long as no more children are silent than the file's durability tolerates.
     A version that cannot be read then belongs to an interrupted write, and the version before it counts.
@@ -147,12 +148,17 @@ def agree(array: Array, verb: str, path: str) -> Recovery:
     Raises CloudError, for the operation that needs it, if nothing opens with this key, if more children are silent and
     might hold a newer version of an object, or, with new metadata, if fewer than k children answer.
     """
-    return _agree_with_retries(array, verb, path, everything=False)
+    return _agree_with_retries(array, verb, path, everything=False, takes_over_all=takes_over_all)
 
 
-def _agree_with_retries(array: Array, verb: str, path: str, *, everything: bool) -> Recovery:
+def find_unknown_owners(array: Array) -> frozenset[str]:
+    """Return the processes with unfinished work of which it is not known here whether they still run."""
+    return frozenset(owner for owner in array.metadata.other_owners() if is_alive(owner) is None)
+
+
+def _agree_with_retries(array: Array, verb: str, path: str, *, everything: bool, takes_over_all: bool) -> Recovery:
     for _ in range(_MOST_ATTEMPTS):
-        comparison = _compare(array, verb, path, everything=everything)
+        comparison = _compare(array, verb, path, everything=everything, takes_over_all=takes_over_all)
         try:
             deleted, remains = _find_deleted_objects(array, comparison)
             _write_comparison(array, comparison, deleted)
@@ -171,7 +177,7 @@ def _agree_with_retries(array: Array, verb: str, path: str, *, everything: bool)
     raise CloudError(ErrorKind.CONFLICT, verb, path, detail=detail)
 
 
-def _compare(array: Array, verb: str, path: str, *, everything: bool) -> _Comparison:
+def _compare(array: Array, verb: str, path: str, *, everything: bool, takes_over_all: bool) -> _Comparison:
     metadata, count = array.metadata, len(array.children)
     is_new, is_copy = not metadata.is_prepared, metadata.is_copy
     changes = metadata.number_setting("changes")
@@ -185,6 +191,8 @@ def _compare(array: Array, verb: str, path: str, *, everything: bool) -> _Compar
     deleted = max((_read_marker_generation(array, child, listing) for child, listing in unexplained.items()), default=0)
     snapshot = metadata.snapshot(count)  # after the listing: a version that is not known now was not known then
     ended = frozenset(owner for owner in metadata.other_owners() if is_copy or is_alive(owner) is False)
+    if takes_over_all:
+        ended |= find_unknown_owners(array)
     unfinished = {
         write.version for write in snapshot.begun
         if write.owner in ended or (write.owner == metadata.owner and not write.is_ours)

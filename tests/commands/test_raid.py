@@ -223,7 +223,7 @@ def test_repair_succeeds_if_it_makes_the_last_object_readable(arrays: Arrays) ->
 def test_repair_takes_over_what_may_run_elsewhere_only_if_forced(
     arrays: Arrays, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    version, owner = b"v" * 16, json.dumps(["another host", "another boot", "", 1, 1])
+    version, owner = b"left from afar..", json.dumps(["another host", "another boot", "", 1, 1])
     with arrays.opened() as driver:
         assert isinstance(driver, RaidDriver)
         (name,) = driver.array.package_names(version, 0, 1)

@@ -1,4 +1,4 @@
-"""What the regression gate judges: one metric of one experiment, with its former runs, this run and its repetitions.
+"""The input of the regression gate: one metric of one experiment, with its former runs, this run and its repetitions.
 
 These are values only. ``judge.watched`` makes them of stored numbers, and ``judge.gate`` has the rule.
 """

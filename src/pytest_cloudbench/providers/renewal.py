@@ -34,7 +34,7 @@ class RenewedToken(Secrets):
 
     @property
     def remaining_s(self) -> float:
-        """How long the token still lasts."""
+        """The time until the token ends."""
         return self._until_s - time.time()
 
 

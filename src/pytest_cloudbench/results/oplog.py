@@ -253,7 +253,7 @@ class OpLog(RecordLog):
 
     @property
     def path(self) -> Path:
-        """Where the log is now."""
+        """The file of the log, which may have moved."""
         return self._records.path
 
     def __exit__(

@@ -8,7 +8,7 @@ import mmap
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,16 +16,7 @@ import pytest
 from pytest_cloudbench.savingbox.listings import FoundAll
 from pytest_cloudbench.savingbox.side import FolderSide, VanishedError
 from pytest_cloudbench.savingbox.watcher import EventWatcher
-from tests.savingbox.pairs import Pair, make_marks_certain, save, stamp, tree, write
-
-
-@pytest.fixture
-def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
-    make_marks_certain(monkeypatch)
-    new_pair = Pair(tmp_path)
-    yield new_pair
-    assert not new_pair.list_unfinished()
-    new_pair.end()
+from tests.savingbox.pairs import Pair, save, stamp, tree, write
 
 
 def act_at(step: str, act: Callable[[], object], count: int = 1) -> Callable[[str, str], None]:

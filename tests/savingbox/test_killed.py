@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,17 +12,7 @@ import pytest
 from pytest_cloudbench.savingbox.records import Record
 from pytest_cloudbench.savingbox.side import VanishedError
 from pytest_cloudbench.savingbox.store import AgreementStore, Intent
-from tests.savingbox.pairs import KilledError, Pair, make_marks_certain, save, stamp, tree, write
-
-
-@pytest.fixture
-def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
-    make_marks_certain(monkeypatch)
-    new_pair = Pair(tmp_path)
-    yield new_pair
-    assert not new_pair.list_unfinished()
-    new_pair.end()
-
+from tests.savingbox.pairs import KilledError, Pair, save, stamp, tree, write
 
 PAGES = b"".join(bytes([letter]) * 4096 for letter in b"abcdef")
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -19,7 +17,7 @@ from pytest_cloudbench.savingbox.listings import (
 )
 from pytest_cloudbench.savingbox.records import RecordFile
 from pytest_cloudbench.support.watching import FileMark
-from tests.savingbox.pairs import KilledError, Pair, make_marks_certain, write
+from tests.savingbox.pairs import KilledError, Pair, write
 
 AFTER_2262_NS = 1 << 63
 ENTRIES = {
@@ -29,15 +27,6 @@ ENTRIES = {
     "ab": FoundEntry("folder", 0o700, FileMark(5, 0, 0, 0)),
     "\u00e4": FoundEntry("link", 0, FileMark(6, 3, 5, 7), target="to\udcff\u00e4"),
 }
-
-
-@pytest.fixture
-def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
-    make_marks_certain(monkeypatch)
-    new_pair = Pair(tmp_path)
-    yield new_pair
-    assert not new_pair.list_unfinished()
-    new_pair.end()
 
 
 def encode(name: str, entry: FoundEntry) -> bytes:

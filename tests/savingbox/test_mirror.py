@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from pytest_cloudbench.savingbox import content, side
 from pytest_cloudbench.support.watching import FileMark
-from tests.savingbox.pairs import Pair, make_marks_certain, save, stamp, tree, write
-
-
-@pytest.fixture
-def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
-    make_marks_certain(monkeypatch)
-    new_pair = Pair(tmp_path)
-    yield new_pair
-    assert not new_pair.list_unfinished()
-    new_pair.end()
+from tests.savingbox.pairs import Pair, save, stamp, tree, write
 
 
 def settle_files(pair: Pair, **files: str) -> None:

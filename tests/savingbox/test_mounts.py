@@ -13,17 +13,24 @@ import pytest
 
 from pytest_cloudbench.savingbox import mounts
 from pytest_cloudbench.savingbox.box import SavingBox
-from tests.savingbox.pairs import Pair, make_marks_certain, texts, write
+from tests.savingbox.pairs import Pair, texts, write
 from tests.savingbox.test_faults import act_at
 
+OTHER_SIDES = {"box": "sync", "sync": "box"}
 
-@pytest.fixture
-def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
-    make_marks_certain(monkeypatch)
-    new_pair = Pair(tmp_path)
-    yield new_pair
-    assert not new_pair.list_unfinished()
-    new_pair.end()
+
+def make_mount_point(pair: Pair, side: str) -> Path:
+    """Make the folder ``d`` of a side, and return it."""
+    inner = pair.home / side / "d"
+    inner.mkdir()
+    return inner
+
+
+def make_disk(folder: Path) -> Path:
+    """Make a folder that a test mounts, and return it."""
+    disk = folder / "disk"
+    disk.mkdir()
+    return disk
 
 
 @contextlib.contextmanager
@@ -44,11 +51,9 @@ def change_everything(pair: Pair, paths: Iterable[str]) -> None:
     pair.advance(61)
 
 
-@pytest.mark.parametrize(("side", "other"), [("box", "sync"), ("sync", "box")])
+@pytest.mark.parametrize(("side", "other"), [*OTHER_SIDES.items()])
 def test_a_missing_mount_inside_a_folder_deletes_nothing(pair: Pair, tmp_path: Path, side: str, other: str) -> None:
-    inner, disk = pair.home / side / "d", tmp_path / "disk"
-    for folder in (inner, disk):
-        folder.mkdir()
+    inner, disk = make_mount_point(pair, side), make_disk(tmp_path)
     with mounted("--bind", disk, inner):
         write(inner / "a", "1")
         write(inner / "e/b", "2")
@@ -77,9 +82,7 @@ def test_a_missing_mount_inside_a_folder_deletes_nothing(pair: Pair, tmp_path: P
 @pytest.mark.parametrize("side", ["box", "sync"])
 def test_nothing_goes_into_the_place_of_a_missing_mount(pair: Pair, tmp_path: Path, side: str) -> None:
     """Files that were put there would be hidden by the mount, and would then seem to be deleted."""
-    inner, disk, other = pair.home / side / "d", tmp_path / "disk", pair.home / {"box": "sync", "sync": "box"}[side]
-    for folder in (inner, disk):
-        folder.mkdir()
+    inner, disk, other = make_mount_point(pair, side), make_disk(tmp_path), pair.home / OTHER_SIDES[side]
     with mounted("--bind", disk, inner):
         write(inner / "a", "1")
         pair.settle()
@@ -94,9 +97,7 @@ def test_nothing_goes_into_the_place_of_a_missing_mount(pair: Pair, tmp_path: Pa
 
 @pytest.mark.parametrize("side", ["box", "sync"])
 def test_a_mount_that_goes_away_during_a_copy_into_it_deletes_nothing(pair: Pair, tmp_path: Path, side: str) -> None:
-    inner, disk, other = pair.home / side / "d", tmp_path / "disk", pair.home / {"box": "sync", "sync": "box"}[side]
-    for folder in (inner, disk):
-        folder.mkdir()
+    inner, disk, other = make_mount_point(pair, side), make_disk(tmp_path), pair.home / OTHER_SIDES[side]
     with mounted("--bind", disk, inner):
         write(inner / "a", "1")
         pair.settle()
@@ -110,7 +111,7 @@ def test_a_mount_that_goes_away_during_a_copy_into_it_deletes_nothing(pair: Pair
         assert pair.equal_texts() == {"d/a": "1", "d/new": "2", "d/e/new": "3"}
 
 
-@pytest.mark.parametrize(("side", "other"), [("box", "sync"), ("sync", "box")])
+@pytest.mark.parametrize(("side", "other"), [*OTHER_SIDES.items()])
 def test_a_mount_that_hides_files_deletes_nothing(pair: Pair, tmp_path: Path, side: str, other: str) -> None:
     inner, disk = pair.home / side / "d", tmp_path / "disk"
     write(pair.home / side / "d/e/a", "1")
@@ -124,10 +125,9 @@ def test_a_mount_that_hides_files_deletes_nothing(pair: Pair, tmp_path: Path, si
         assert pair.equal_texts() == {"d/e/a": "1"}, "deletions follow as before"
 
 
-@pytest.mark.parametrize(("side", "other"), [("box", "sync"), ("sync", "box")])
+@pytest.mark.parametrize(("side", "other"), [*OTHER_SIDES.items()])
 def test_another_disk_at_a_mount_point_deletes_nothing(pair: Pair, tmp_path: Path, side: str, other: str) -> None:
-    inner = pair.home / side / "d"
-    inner.mkdir()
+    inner = make_mount_point(pair, side)
     for number in (1, 2):
         write(tmp_path / f"disk{number}" / f"{number}", f"{number}")
     with mounted("--bind", tmp_path / "disk1", inner):
@@ -156,9 +156,7 @@ def test_renames_around_the_place_of_a_missing_mount_delete_nothing(pair: Pair, 
 
 @pytest.mark.parametrize("side", ["box", "sync"])
 def test_the_place_of_a_mount_is_forgotten_once_it_is_gone_on_both_sides(pair: Pair, tmp_path: Path, side: str) -> None:
-    inner, disk = pair.home / side / "d", tmp_path / "disk"
-    for folder in (inner, disk):
-        folder.mkdir()
+    inner, disk = make_mount_point(pair, side), make_disk(tmp_path)
     with mounted("--bind", disk, inner):
         write(inner / "a", "1")
         pair.settle()
@@ -174,7 +172,7 @@ def test_the_place_of_a_mount_is_forgotten_once_it_is_gone_on_both_sides(pair: P
     assert pair.equal_texts() == {"d/a": "2"}
 
 
-@pytest.mark.parametrize(("side", "other"), [("box", "sync"), ("sync", "box")])
+@pytest.mark.parametrize(("side", "other"), [*OTHER_SIDES.items()])
 def test_a_missing_mount_of_a_single_file_changes_nothing(pair: Pair, tmp_path: Path, side: str, other: str) -> None:
     write(tmp_path / "disk", "1")
     write(pair.home / side / "a b", "")

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from pytest_cloudbench.savingbox import openfiles, openfolder
-from tests.savingbox.pairs import Pair, make_marks_certain, tree, write
+from tests.savingbox.pairs import Pair, tree, write
 
 DATA = "of the box"
 
 
 @pytest.fixture
-def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
-    make_marks_certain(monkeypatch)
-    new_pair = Pair(tmp_path)
-    write(new_pair.box / "d/a", DATA)
-    yield new_pair
-    assert not new_pair.list_unfinished()
-    new_pair.end()
+def pair(pair: Pair) -> Pair:
+    write(pair.box / "d/a", DATA)
+    return pair
 
 
 def act_before(pair: Pair, step: str, act: Callable[[], object]) -> list[str]:

@@ -8,7 +8,7 @@ import random
 import shutil
 import sqlite3
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -26,15 +26,6 @@ PAGE = 4096
 S = 1_000_000_000
 
 Damage = Callable[[random.Random, bytes], bytes]
-
-
-@pytest.fixture
-def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
-    make_marks_certain(monkeypatch)
-    new_pair = Pair(tmp_path)
-    yield new_pair
-    assert not new_pair.list_unfinished()
-    new_pair.end()
 
 
 # --- records ---

@@ -331,7 +331,7 @@ def test_a_spec_may_name_the_second_account() -> None:
 def test_a_child_may_be_a_file_of_its_own(files: Path) -> None:
     (files / "mine.toml").write_text('[meta]\nname = "mine"\napi = "dropbox"\ndescription = "x"\n')
     part = providers.resolve("mirror:emulated:mine.toml,emulated:mine.toml")
-    assert [leaf.profile and leaf.profile.meta.name for leaf in part.leaves()] == ["mine", "mine"]
+    assert [leaf.stand_in and leaf.stand_in.profile for leaf in part.leaves()] == ["mine", "mine"]
     assert part.absolute() == f"mirror:(emulated:{files}/mine.toml),(emulated:{files}/mine.toml)"
 
 

@@ -135,9 +135,9 @@ for number in range(6):
 LOADERS = {
     ("providers.credentials", "load"): {"providers.renewal"},
     ("providers.renewal", "load_usable"): {"providers.leaves"},
-    ("emulators.profile", "find_profile"): {"providers", "emulators", "emulators.server"},
+    ("emulators.profile", "find_profile"): {"providers.stand_ins", "emulators", "emulators.server"},
     ("emulators.profile", "load_profile"): set(),
-    ("services.command", "load_recipe"): {"providers"},
+    ("services.command", "load_recipe"): {"providers.stand_ins"},
     ("drivers", "bind"): {"load.cassette.cassette", "providers", "providers.credentials", "providers.for_agents"},
     ("drivers", "connect"): set(),
 }

@@ -14,16 +14,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
-from hashlib import sha256
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from pytest_cloudbench import drivers
 from pytest_cloudbench.drivers import BoundSpec
 from pytest_cloudbench.drivers.base import Composite, Described, Driver
-from pytest_cloudbench.fleet.run import slug
 from pytest_cloudbench.model import (
     ConfigError,
     Endpoint,
@@ -37,18 +34,21 @@ from pytest_cloudbench.providers import elsewhere
 from pytest_cloudbench.providers.for_agents import Provided
 from pytest_cloudbench.providers.leaves import Leaf, connect_account, load_credentials
 from pytest_cloudbench.providers.numbered import split_number, with_number
+from pytest_cloudbench.providers.stand_ins import (
+    LOCAL,
+    SERVICE_SCHEMES,
+    ServiceSettings,
+    StandIn,
+    find_stand_in,
+    short_digest,
+)
 from pytest_cloudbench.results import journal
 from pytest_cloudbench.results.owner import make_private_folder
-from pytest_cloudbench.results.places import make_results_folder
 from pytest_cloudbench.support.collector import freeze_objects
 
 if TYPE_CHECKING:
-    from pytest_cloudbench.emulators.profile import Profile
     from pytest_cloudbench.services import Service
-    from pytest_cloudbench.services.command import Recipe
 
-_SERVED, _LOCAL = "served", "local"
-_SERVICE_SCHEMES = frozenset({"emulated", _SERVED, _LOCAL})
 _DEEPEST = 8
 _MOST_SILENT_S = 30.0
 """A service that is silent for this long is reported, before silent agents are."""
@@ -194,9 +194,7 @@ class ResolvedSpec:
         bound: the spec that the driver reads, and the driver.
         number: its number in the tree, such as 2.1. The top has none.
         account: the number of its account among those with the same provider, from 1.
-        profile: the behaviour of the emulator that stands in for the provider.
-        profile_name: the name by which an emulator's process finds its profile.
-        recipe: the server that stands in for the provider.
+        stand_in: the emulator or server that the run starts in the provider's place.
         children: the providers that it is made of.
     """
 
@@ -204,9 +202,7 @@ class ResolvedSpec:
     bound: BoundSpec
     number: str
     account: int = 1
-    profile: Profile | None = None
-    profile_name: str = ""
-    recipe: Recipe | None = None
+    stand_in: StandIn | None = None
     children: tuple[ResolvedSpec, ...] = ()
 
     def parts(self) -> Iterator[ResolvedSpec]:
@@ -221,21 +217,16 @@ class ResolvedSpec:
 
     def describe_leaves(self) -> list[Leaf]:
         """Return what is known about the parts that are not composite, before anything connects."""
-        return [Leaf.of(part.bound, part.has_service, part.profile is not None) for part in self.leaves()]
+        return [Leaf.of(part.bound, part.stand_in is not None, part.spec.is_emulated) for part in self.leaves()]
 
     def accounts(self) -> list[tuple[str, Mapping[Verb, int]]]:
         """Return the spec of each real account that the provider uses, with the requests that its verbs send."""
         return [(leaf.spec, leaf.requests) for leaf in self.describe_leaves() if leaf.is_account]
 
     @property
-    def has_service(self) -> bool:
-        """True if an emulator or a server of the run stands in for the provider."""
-        return self.profile is not None or self.recipe is not None
-
-    @property
     def exclusive_key(self) -> str:
         """A key that no other child may share. Empty if each child has an account of its own."""
-        if self.has_service:
+        if self.stand_in is not None:
             return ""
         if self.bound.credential_sets:
             token_env = self.bound.spec.params.get("token_env")
@@ -245,7 +236,7 @@ class ResolvedSpec:
     def absolute(self) -> str:
         """Return the spec in a form that means the same from every folder."""
         spec = self.spec
-        if self.has_service:
+        if self.stand_in is not None:
             is_file = "/" in spec.target or spec.target.endswith(".toml")
             _, mark, params = spec.text.partition("?")
             return f"{spec.scheme}:{Path(spec.target).resolve()}{mark}{params}" if is_file else spec.text
@@ -283,10 +274,9 @@ def resolve(text: str) -> ResolvedSpec:
 def _resolve_part(spec: ProviderSpec, number: str, accounts: Counter[str]) -> ResolvedSpec:
     if number.count(".") >= _DEEPEST:
         raise SpecError(f"provider {spec.text!r}: providers are nested more than {_DEEPEST} deep")
-    if spec.is_emulated:
-        return _resolve_emulated(spec, number)
-    if spec.scheme in (_SERVED, _LOCAL):
-        return _resolve_server(spec, number)
+    stand_in = find_stand_in(spec)
+    if stand_in is not None:
+        return ResolvedSpec(spec, _bind_to_stand_in(spec, stand_in), number, stand_in=stand_in)
     bound = drivers.bind(spec)
     if issubclass(bound.driver, Composite):
         return _resolve_composite(bound, bound.driver, number, accounts)
@@ -294,31 +284,6 @@ def _resolve_part(spec: ProviderSpec, number: str, accounts: Counter[str]) -> Re
     if "token_env" not in spec.params:
         accounts[bound.owner] += 1
     return ResolvedSpec(spec, bound, number, account=account or max(1, accounts[bound.owner]))
-
-
-def _resolve_emulated(spec: ProviderSpec, number: str) -> ResolvedSpec:
-    from pytest_cloudbench.emulators.profile import find_profile, full_name
-
-    wanted = spec.params.get("profile")
-    profile = find_profile(spec.target) if wanted is None else find_profile(wanted, spec.target)
-    name = spec.target if wanted is None else full_name(wanted, spec.target)
-    api = profile.meta.api
-    return ResolvedSpec(spec, _bind_to_service(spec, api, api), number, profile=profile, profile_name=name)
-
-
-def _resolve_server(spec: ProviderSpec, number: str) -> ResolvedSpec:
-    from pytest_cloudbench.services.command import load_recipe, recipe_names
-
-    is_file = spec.target.endswith(".toml") or "/" in spec.target
-    if not spec.target or is_file != (spec.scheme == _SERVED):
-        local = f"{_LOCAL}:NAME, NAME being one of {', '.join(recipe_names())}"
-        expected = local if spec.scheme == _LOCAL else f"{_SERVED}:RECIPE.toml"
-        raise SpecError(f"provider {spec.text!r}: expected {expected}")
-    recipe = load_recipe(spec.target)
-    bound = _bind_to_service(spec, recipe.driver, recipe.api, recipe.target, recipe.params)
-    if absent := recipe.describe_missing():
-        raise SpecError(f"provider {spec.text!r}: {absent}")
-    return ResolvedSpec(spec, bound, number, recipe=recipe)
 
 
 def _resolve_composite(bound: BoundSpec, driver: type[Composite], number: str, accounts: Counter[str]) -> ResolvedSpec:
@@ -335,24 +300,25 @@ def _resolve_composite(bound: BoundSpec, driver: type[Composite], number: str, a
     return ResolvedSpec(spec, bound, number, children=tuple(children))
 
 
-def _bind_to_service(
-    spec: ProviderSpec, driver: str, api: str, target: str = "", params: Mapping[str, str] = MappingProxyType({})
-) -> BoundSpec:
-    """Return the driver for a service that stands in for the provider, with the spec that it reads.
+def _bind_to_stand_in(spec: ProviderSpec, stand_in: StandIn) -> BoundSpec:
+    """Return the driver that speaks to a stand-in, with the spec that it reads.
 
-    The spec's parameter ``driver`` names another driver that speaks the API. Parameters that are not for the service
+    The user's parameter ``driver`` names another driver that speaks the API. Parameters that are not for the stand-in
     are the driver's.
     """
-    driver_params = {name: value for name, value in spec.params.items() if name not in ("profile", "driver")}
+    params = {name: value for name, value in spec.params.items() if name not in ("profile", "driver")}
     if "profile" in spec.params and not spec.is_emulated:
         raise SpecError(f"provider {spec.text!r}: unknown parameter 'profile'; only emulators have profiles")
-    if driver == spec.params.get("driver", driver):
-        driver_params = {**params, **driver_params}
+    scheme, api = stand_in.driver, stand_in.api
+    if scheme == spec.params.get("driver", scheme):
+        params = {**stand_in.params, **params}
     if "driver" in spec.params:
-        driver = spec.params["driver"].lower().replace(" ", "+")  # a plus sign in a query stands for a space
-    bound = drivers.bind(ProviderSpec.parse(_format_spec(driver, target, driver_params)))
-    if "driver" in spec.params and api not in getattr(bound.driver, "apis", ()) and driver != api:
-        raise SpecError(f"provider {spec.text!r}: the driver {driver} does not speak {api}")
+        scheme = spec.params["driver"].lower().replace(" ", "+")  # a plus sign in a query stands for a space
+    bound = drivers.bind(ProviderSpec.parse(_format_spec(scheme, stand_in.target, params)))
+    if "driver" in spec.params and api not in getattr(bound.driver, "apis", ()) and scheme != api:
+        raise SpecError(f"provider {spec.text!r}: the driver {scheme} does not speak {api}")
+    if stand_in.missing:
+        raise SpecError(f"provider {spec.text!r}: {stand_in.missing}")
     return bound
 
 
@@ -379,7 +345,7 @@ def check(text: str, time_scale: float) -> None:
     resolved = resolve(text)
     resolved.check_time_scale(time_scale)
     for leaf in resolved.leaves():
-        if not leaf.has_service:
+        if leaf.stand_in is None:
             leaf.bound.connect(None, load_credentials(leaf.bound, leaf.account), is_part=bool(leaf.number)).close()
 
 
@@ -404,8 +370,8 @@ class Providers:
         allow: Callable[[Sequence[str]], object] = lambda accounts: None, serve_at: str = "",
         adapt: Callable[[str, str, Provided], Provided] = lambda agent, text, provided: provided,
     ) -> None:  # fmt: skip
-        self._serve_at, self._adapt = serve_at or "127.0.0.1", adapt
-        self._seed, self._time_scale, self._logs = seed, time_scale, logs
+        self._settings = ServiceSettings(seed, time_scale, serve_at or "127.0.0.1", logs)
+        self._adapt = adapt
         self._silent_s = min(_MOST_SILENT_S, patience_s / 4)
         self._allow = allow
         self._lock = threading.Lock()
@@ -425,7 +391,7 @@ class Providers:
 
         There are none for a driver that only a test project has. Raises UsageError.
         """
-        if not drivers.has_driver(scheme := ProviderSpec.parse(text).scheme) and scheme not in _SERVICE_SCHEMES:
+        if not drivers.has_driver(scheme := ProviderSpec.parse(text).scheme) and scheme not in SERVICE_SCHEMES:
             return []
         return resolve(text).accounts()
 
@@ -474,7 +440,7 @@ class Providers:
         They are not the subject of a test. An emulator fails on purpose, and the server of a user's recipe is what the
         user wants to know about.
         """
-        names = [name for name, _ in self._services.get(text, ()) if name.startswith(f"{_LOCAL}:")]
+        names = [name for name, _ in self._services.get(text, ()) if name.startswith(f"{LOCAL}:")]
         return " and ".join(f"the server of {name}" for name in names)
 
     def close(self) -> None:
@@ -496,9 +462,9 @@ class Providers:
     def _prepare(self, text: str) -> None:
         """Check a provider, and start all services that it needs, or none."""
         resolved, started = resolve(text), list[tuple[str, "Service"]]()
-        resolved.check_time_scale(self._time_scale)
+        resolved.check_time_scale(self._settings.time_scale)
         for leaf in resolved.leaves():
-            if not leaf.has_service:
+            if leaf.stand_in is None:
                 load_credentials(leaf.bound, leaf.account)
         if accounts := resolved.accounts():
             self._allow([spec for spec, _ in accounts])
@@ -515,23 +481,23 @@ class Providers:
         spec = part.bound.spec.text
         if part.children:
             return self._compose(part.bound, [self._open(child, text, started) for child in part.children])
-        if not part.has_service:
+        stand_in = part.stand_in
+        if stand_in is None:
             return Provided(spec, account=part.account)
-        service = self._make(part)
+        service = stand_in.make(self._settings, f"-{part.number}" if part.number else "")
         endpoint = service.start()
         started.append((part.spec.text + (f" (child {part.number} of {text})" if part.number else ""), service))
         service.watch(self._silent_s)
-        digest = _digest_of(part)
-        if part.profile is None:
-            return Provided(spec, endpoint, digest=digest, is_kept=False)
-        name = part.profile.meta.name
-        return Provided(spec, endpoint, profile=name, digest=digest, emulated="all", is_kept=False)
+        emulated = "none" if stand_in.profile is None else "all"
+        return Provided(
+            spec, endpoint, profile=stand_in.profile, digest=stand_in.digest, emulated=emulated, is_kept=False
+        )
 
     def _compose(self, bound: BoundSpec, children: Sequence[Provided]) -> Provided:
         """Derive the facts about a composite provider from those about its children."""
         spec = bound.spec
         kinds, digests = {child.emulated for child in children}, [child.digest for child in children]
-        digest = None if None in digests else _short(repr(digests))
+        digest = None if None in digests else short_digest(repr(digests))
         emulated = kinds.pop() if len(kinds) == 1 else "some"
         is_kept = any(child.is_kept for child in children)
         text = spec.text
@@ -539,42 +505,6 @@ class Providers:
             self._states.append(str(make_private_folder("cloudbench-state-")))
             text = _format_spec(spec.scheme, spec.target, {**spec.params, "state": self._states[-1]})
         return Provided(text, digest=digest, emulated=emulated, is_kept=is_kept, children=tuple(children))
-
-    def _make(self, part: ResolvedSpec) -> Service:
-        child = f"-{part.number}" if part.number else ""
-        if part.recipe is not None:
-            from pytest_cloudbench.services.command import CommandService
-
-            return CommandService(part.recipe, log_path=self._log(f"server-{slug(part.recipe.name)}{child}.log"))
-        from pytest_cloudbench.emulators import EmulatorService
-
-        # The same --cloudbench-seed gives the same random numbers again. Equal children get different ones.
-        digest = sha256(f"{self._seed}/{part.profile_name}{child}".encode()).digest()
-        return EmulatorService(
-            part.profile_name, time_scale=self._time_scale, seed=int.from_bytes(digest[:6], "big"),
-            address=self._serve_at, log_path=self._log(f"emulator-{slug(part.profile_name)}{child}.log"),
-        )  # fmt: skip
-
-    def _log(self, name: str) -> Path | None:
-        if self._logs is None:
-            return None
-        make_results_folder(self._logs)
-        return self._logs / name
-
-
-def _digest_of(part: ResolvedSpec) -> str:
-    """Return a digest of what decides how a service behaves. Entries of runs are compared only if it is the same."""
-    if part.profile is not None:
-        from pytest_cloudbench.emulators.profile import profile_digest
-
-        return profile_digest(part.profile)
-    recipe = part.recipe
-    assert recipe is not None
-    return _short(repr((recipe.driver, recipe.command, sorted(recipe.environment.items()))))
-
-
-def _short(text: str) -> str:
-    return sha256(text.encode()).hexdigest()[:12]
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 # Classes whose objects can be waited for with a time-out. A wait for a new one, which no other code knows, is a sleep.
 WAITABLE_CLASSES = frozenset(
@@ -22,12 +22,10 @@ def last_part(node: ast.expr) -> str:
     return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
-def find_disguised_sleeps(tree: ast.Module) -> Iterator[int]:
+def find_disguised_sleeps(nodes: Sequence[ast.AST]) -> Iterator[int]:
     """Yield the lines that wait for a new signal, for one whose every use is a wait, or for no descriptor at all."""
     created: dict[str, list[int]] = {}
-    uses: dict[str, list[tuple[str | None, int]]] = {}
-    attributes = {id(node.value): node for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Attribute) and node.attr in WAITS and is_new(node.value):
             yield node.lineno
         elif isinstance(node, ast.Call) and len(node.args) == 4 and last_part(node.func) == "select":
@@ -43,9 +41,18 @@ def find_disguised_sleeps(tree: ast.Module) -> Iterator[int]:
                 for name, value in pairs:
                     if is_new(value):
                         created.setdefault(ast.unparse(name), []).append(node.lineno)
-        if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load):
-            use = attributes.get(id(node))
-            uses.setdefault(ast.unparse(node), []).append((use.attr if use else None, node.lineno))
+    uses = _find_uses(nodes) if created else {}
     for text in created:
         if uses.get(text) and all(attr in WAITS for attr, _ in uses[text]):
             yield from (line for _, line in uses[text])
+
+
+def _find_uses(nodes: Sequence[ast.AST]) -> dict[str, list[tuple[str | None, int]]]:
+    """Return for each name that is read, as it is written, the attribute that is asked of it, and the line."""
+    uses: dict[str, list[tuple[str | None, int]]] = {}
+    attributes = {id(node.value): node for node in nodes if isinstance(node, ast.Attribute)}
+    for node in nodes:
+        if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load):
+            use = attributes.get(id(node))
+            uses.setdefault(ast.unparse(node), []).append((use.attr if use else None, node.lineno))
+    return uses

@@ -77,7 +77,7 @@ def find_foreign_privates(source: str) -> list[tuple[int, str]]:
             own.add(node.attr)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             own.add(node.id)
-        elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__slots__":
+        elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__slots__":
             own |= set(re.findall(r"\w+", ast.unparse(node.value)))
     uses = []
     for node in nodes(source):

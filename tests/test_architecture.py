@@ -420,7 +420,6 @@ def check_sleep(module: str, source: str) -> list[str]:
         return []
     if not MAY_WAIT.search(source):
         return []
-    tree = parse(source)
     lines = []
     yields = {
         id(n.func)
@@ -439,7 +438,8 @@ def check_sleep(module: str, source: str) -> list[str]:
             lines.append(node.lineno)
     findings = [f"{line}: time.sleep; wait for a signal instead" for line in lines]
     findings += [
-        f"{line}: waits for what nobody signals: clock.wait_for" for line in sorted(set(find_disguised_sleeps(tree)))
+        f"{line}: waits for what nobody signals: clock.wait_for"
+        for line in sorted(set(find_disguised_sleeps(nodes(source))))
     ]
     return findings
 

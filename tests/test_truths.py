@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -52,3 +53,15 @@ def test_session_summary_counts_omitted_truths() -> None:
     assert summary([report("a", "")]) == ["set truths: 1 judged, 0 left out because the run had doubts"]
     lines = summary([report("a", ""), report("b", BUSY)])
     assert lines[:2] == ["set truths: 1 judged, 1 left out because the run had doubts", f"  b: {BUSY}"]
+
+
+def test_only_files_that_name_truths_have_tests_of_them() -> None:
+    """``make test`` collects only these files, so no fixture of a ``conftest.py`` may ask for truths on a test's behalf."""
+    asks = re.compile(r"def \w+\([^)]*\btruths\b|mark\.truth")
+    tests = Path(__file__).parent
+    hidden = [
+        path.name
+        for path in tests.rglob("*.py")
+        if not path.name.startswith("test_") and asks.search(path.read_text("utf-8"))
+    ]
+    assert hidden == []

@@ -134,6 +134,7 @@ def client(request: pytest.FixtureRequest) -> Any:
 on_httpx = pytest.mark.parametrize("client", ON_HTTPX, indirect=True)
 
 
+@pytest.mark.quick_cases(1)
 def test_no_request_waits_for_the_connection_of_another(meeting: Meeting, client: Any) -> None:
     """It would wait inside the measured operation, which counts as the provider's time."""
     with client(meeting.url) as send:

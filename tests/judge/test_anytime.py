@@ -38,6 +38,7 @@ def outside(bounds: AnytimeInterval, truth: float) -> bool:
     return not bounds.low <= truth <= bounds.high
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("noise", [normal, heavy, busy])
 def test_the_interval_holds_the_truth_at_every_look(noise: Callable[[Random, int], Noise]) -> None:
     """An ordinary 95 % interval would miss it in every third session."""

@@ -44,6 +44,7 @@ def thesis_total_s(knee_at: int) -> Callable[[int], float]:
     return lambda threads: max(50.0 / threads, 50.0 / knee_at)
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(("truth", "repeats"), [(5, 3), (10, 3), (25, 3), (10, 5)])
 def test_the_knee_is_found_and_its_interval_holds_it(truth: int, repeats: int) -> None:
     results = [knee(draw_times(thesis_total_s(truth), THESIS_THREADS, repeats, 0.02, seed)) for seed in SEEDS]
@@ -294,6 +295,7 @@ def test_the_category_is_found(category: str, truth_s: Callable[[int, int], floa
     assert category_counts[category] >= 95, category_counts
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(("category", "truth_s"), [(row[0], row[2]) for row in CLASSES if row[3] is PAPER_LEVELS],
                          ids=[row[1] for row in CLASSES if row[3] is PAPER_LEVELS])  # fmt: skip
 def test_batches_with_conditions_of_their_own_rarely_mislead(

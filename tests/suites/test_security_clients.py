@@ -221,6 +221,7 @@ def test_a_key_that_follows_from_the_content_is_found_by_two_accounts() -> None:
     assert own_keys.answer == "yes"
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     ("client", "answer"),
     [

@@ -34,6 +34,7 @@ def make_conversations(seed: int, count: int, *, tagged_share: float = 0) -> byt
     return craft.pcap([*craft.records(craft.connection(b"x" * 3000)), *frames])
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("batch_records", [7, BATCH_RECORDS])
 def test_counts_are_those_of_all_packets(seed: int, batch_records: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,6 +57,6 @@ def test_session_summary_counts_omitted_truths() -> None:
 
 def test_only_files_that_name_truths_have_tests_of_them() -> None:
     """``make test`` collects only these files. A fixture that asks for truths in a test's place would hide the test."""
-    asks = re.compile(r"def \w+\([^)]*\btruths\b|mark\.truth")
+    asks = re.compile(r"@pytest.fixture.*\ndef \w+\([^)]*\btruths\b|mark\.truth")
     helpers = [path for path in Path(__file__).parent.rglob("*.py") if not path.name.startswith("test_")]
     assert [path.name for path in helpers if asks.search(path.read_text("utf-8"))] == []

@@ -214,26 +214,28 @@ def test_reads_take_no_tokens(wire: Any, emulator: EmulatorService) -> None:
     assert stats["routes"]["files/upload"] == {"200": 3, "429": 2}
 
 
-def test_default_profile_carries_ten_sensors_and_throttles_fifty(connect: Connect) -> None:
-    """Sensors start together and upload once per second each, on an emulator that runs ten times as fast."""
-    with start_emulator("dropbox", time_scale=10) as running:
-        for sensors, low, high in ((10, 0.0, 0.0), (50, 0.1, 0.4)):
-            running.control(reset=True)
-            wires = [connect(running) for _ in range(sensors)]
+# Fifty sensors need a client that sends 50 uploads in such a second, also on a busy machine.
+@pytest.mark.parametrize(("sensors", "time_scale", "low", "high"), [(10, 10, 0.0, 0.0), (50, 2, 0.1, 0.4)])
+def test_default_profile_carries_ten_sensors_and_throttles_fifty(
+    connect: Connect, sensors: int, time_scale: int, low: float, high: float
+) -> None:
+    """Sensors start together and upload once per second each, on an emulator whose time runs faster."""
+    with start_emulator("dropbox", time_scale=time_scale) as running:
+        wires = [connect(running) for _ in range(sensors)]
+        for wire in wires:
+            wire.connection.connect()
+        statuses: Counter[int] = Counter()
+        began_ns = now_ns()
+        for second in range(8):
+            for number, wire in enumerate(wires):
+                _send(wire, "files/upload", f'{{"path": "/{number}/{second}.bin"}}', b"x" * 5120)
             for wire in wires:
-                wire.connection.connect()
-            statuses: Counter[int] = Counter()
-            began_ns = now_ns()
-            for second in range(8):
-                for number, wire in enumerate(wires):
-                    _send(wire, "files/upload", f'{{"path": "/{number}/{second}.bin"}}', b"x" * 5120)
-                for wire in wires:
-                    answer = wire.connection.getresponse()
-                    answer.read()
-                    statuses[answer.status] += 1
-                # The test depends on the sensors' schedule, so the next second begins by the clock.
-                sleep_until_ns(began_ns + (second + 1) * 100_000_000)
-            assert low <= statuses[429] / statuses.total() <= high, statuses
+                answer = wire.connection.getresponse()
+                answer.read()
+                statuses[answer.status] += 1
+            # The test depends on the sensors' schedule, so the next second begins by the clock.
+            sleep_until_ns(began_ns + (second + 1) * 1_000_000_000 // time_scale)
+        assert low <= statuses[429] / statuses.total() <= high, statuses
 
 
 def test_control_refuses_settings_that_are_invalid_in_profiles(emulator: EmulatorService) -> None:

@@ -11,6 +11,7 @@ import re
 import zlib
 from collections.abc import Callable
 from importlib import import_module
+from itertools import product
 from random import Random
 from urllib.parse import quote, quote_plus
 
@@ -89,10 +90,72 @@ ENCODINGS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+def wrap(text: bytes, width: int, line_break: bytes) -> bytes:
+    """Return a text in lines of some width, with a break after each of them."""
+    return b"".join(text[begin : begin + width] + line_break for begin in range(0, len(text), width))
+
+
+WRAPPINGS: dict[str, Callable[[bytes], bytes]] = {
+    "mime": lambda text: wrap(text, 76, b"\r\n"),
+    "pem": lambda text: b"-----BEGIN CERTIFICATE-----\n%b-----END CERTIFICATE-----\n" % wrap(text, 64, b"\n"),
+    "xml": lambda text: b"<data>\n    %b</data>" % wrap(text, 76, b"\n    "),
+    "xml of java": lambda text: b"<data>%b</data>" % wrap(text, 76, b"&#13;\n"),
+    "json of mime": lambda text: json.dumps({"data": wrap(text, 76, b"\r\n").decode()}).encode(),
+    "json of pem": lambda text: json.dumps({"data": wrap(text, 64, b"\n").decode()}).encode(),
+    "json in json": lambda text: json.dumps(json.dumps({"data": wrap(text, 76, b"\r\n").decode()})).encode(),
+    "form": lambda text: b"data=" + quote(wrap(text, 60, b"\r\n"), safe="+/=").encode(),
+    "gzip": lambda text: gzip.compress(wrap(text, 76, b"\n")),
+    "chunks": lambda text: chunk(wrap(text, 76, b"\r\n"), 1000),
+}
+WRAPPED: dict[str, Callable[[bytes], bytes]] = {
+    "base64": base64.b64encode,
+    "base64 of URLs": base64.urlsafe_b64encode,
+    "base64 of gzip": lambda data: base64.b64encode(gzip.compress(data)),
+    "base32": base64.b32encode,
+    "hex": lambda data: data.hex().encode(),
+    "hex in upper case": lambda data: data.hex().upper().encode(),
+}
+
+
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_a_needle_is_found_in_each_encoding(name: str) -> None:
     data = NOISE + ENCODINGS[name](b"some words, then " + NEEDLE.data + b" and more words") + NOISE
     assert [sighting.needle for sighting in find_needles(data, [NEEDLE])] == [NEEDLE]
+
+
+@pytest.mark.parametrize("wrapping", WRAPPINGS)
+@pytest.mark.parametrize("encoding", WRAPPED)
+def test_a_needle_is_found_in_wrapped_text_wherever_a_line_ends(encoding: str, wrapping: str) -> None:
+    for begin, length in product(range(120, 200, 9), (24, 90)):
+        needle, other = (make_text_needle("content", seed, length) for seed in ("seed", "another seed"))
+        data = Random(begin).randbytes(begin).hex().encode() + needle.data + b" and more words" * 9
+        packed = NOISE + WRAPPINGS[wrapping](WRAPPED[encoding](data)) + NOISE
+        search = search_needles(packed, [needle, other])
+        assert [sighting.needle for sighting in search.sightings] == [needle]
+        assert search.is_whole
+
+
+def test_sighting_names_the_lines_around_the_needle() -> None:
+    data = wrap(base64.b64encode(bytes(50) + NEEDLE.data), 76, b"\r\n")
+    (sighting,) = find_needles(gzip.compress(data), [NEEDLE])
+    assert sighting.form == "gzip, lines, base64"
+
+
+def test_a_needle_is_found_in_any_of_several_encoded_lines() -> None:
+    lines = [base64.b64encode(gzip.compress(b"%b %d" % (NEEDLE.data[::-1], number))) for number in range(30)]
+    lines[20] = base64.b64encode(gzip.compress(NEEDLE.data + b" 20"))
+    assert [sighting.needle for sighting in find_needles(b"\n".join(lines), [NEEDLE])] == [NEEDLE]
+    unpadded = [line.rstrip(b"=") for line in lines]
+    assert [sighting.needle for sighting in find_needles(b"\n".join(unpadded), [NEEDLE])] == [NEEDLE]
+    assert find_needles(b"\n".join(lines[:20] + lines[21:]), [NEEDLE]) == []
+
+
+def test_lines_are_joined_only_in_a_copy_of_what_is_searched() -> None:
+    stored = zlib.compressobj(0)
+    packed = stored.compress(wrap(base64.b64encode(TEXT[:3000]), 76, b"\n") + NEEDLE.data) + stored.flush()
+    assert search_needles(packed, [NEEDLE, make_text_needle("name", "seed")]).is_whole
+    words = b"Here are_words_of_a_text\nand_more_words of it"
+    assert find_needles(words, [Needle("content", b"words_of_a_text\nand_more_words")])
 
 
 TEXTS = (

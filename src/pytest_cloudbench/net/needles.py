@@ -1,9 +1,9 @@
 """A search for needles: bytes that were put into names and contents, and may come out encoded.
 
 A needle is found raw, and through the encodings that clients use: base64 at its three alignments, base32, hexadecimal,
-percent and JSON escapes, UTF-16, the chunks of HTTP, and streams of zlib, gzip, bzip2, xz, zstd and lz4, also nested. A
-needle of text is not found in deflate or brotli without a header. A needle of random bytes stays readable even there,
-because nothing can shorten it.
+percent and JSON escapes, UTF-16, the chunks of HTTP, and streams of zlib, gzip, bzip2, xz, zstd and lz4, also nested,
+and also if the text of an encoding is wrapped into lines. A needle of text is not found in deflate or brotli without a
+header. A needle of random bytes stays readable even there, because nothing can shorten it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import chain
 from random import Random
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -31,6 +32,17 @@ _MAX_OFFSETS = 20_000
 _CHUNK_HEAD = re.compile(rb"\r\n([0-9A-Fa-f]{1,16})[ \t]{0,16}(?:;[^\r\n]{0,200})?\r\n")
 _CHUNKED_BODY = re.compile(rb"\r\n(?=%b)" % _CHUNK_HEAD.pattern)
 _BASE64_TEXT = re.compile(rb"[A-Za-z0-9+/_-]{40,}")
+_LINE_BREAKS = (
+    rb"\r", rb"\n", rb"\r\n", rb"\\n", rb"\\r\\n", rb"\\\\n", rb"\\\\r\\\\n", rb"%0[Aa]", rb"%0[Dd]%0[Aa]", rb"&#13;\n",
+    rb"&#x[Dd];\n",
+)  # fmt: skip
+"""Breaks as they are, and with the escapes of JSON, of JSON within JSON, of forms and of XML."""
+_WRAPPED_LINE = rb"(?<=[A-Za-z0-9+/_-]{16}%b)(?<!--%b)"
+"""The end of a line of encoded text, which a mark such as ``-----BEGIN CERTIFICATE-----`` is not."""
+_WRAPPING = re.compile(
+    rb"(?:%b)[ \t]{0,64}(?=[A-Za-z0-9+/_-])"
+    % b"|".join(line_break + _WRAPPED_LINE % (line_break, line_break) for line_break in _LINE_BREAKS)
+)
 _LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 _SHORT_JSON_ESCAPES = {'"': b'"', "\\": b"\\", "/": b"/", "\n": b"n", "\r": b"r", "\t": b"t", "\b": b"b", "\f": b"f"}
 
@@ -179,23 +191,29 @@ class _Layers:
         if (joined := _join_chunks(data)) is not data:
             data, form = joined, (*form, "chunks")
             yield form, data
-        for name, content, is_certain in self._list_contents(data):
+        if (unwrapped := _WRAPPING.sub(b"", data)) != data:
+            yield (*form, "lines"), unwrapped
+        for name, content, is_certain in self._list_contents(data, unwrapped):
             if depth:
                 yield from self.unpack(content, (*form, name), depth - 1)
             elif is_certain:
                 self.is_whole = False
 
-    def _list_contents(self, data: bytes) -> Iterator[tuple[str, bytes, bool]]:
-        """Yield the encoding of each content, the content, and whether it is certain that these bytes are encoded."""
+    def _list_contents(self, data: bytes, unwrapped: bytes) -> Iterator[tuple[str, bytes, bool]]:
+        """Yield the encoding of each content, the content, and whether it is certain that these bytes are encoded.
+
+        ``unwrapped`` are the bytes without line breaks. Only base64 is looked for there: a break can be in a stream.
+        """
         for name, magic, unpack in _unpackers():
             for start in self._find_offsets(data, magic):
                 stream = unpack(data, start)
                 self.is_whole &= stream.is_ended or not stream.is_certain
                 if stream.content:
                     yield name, stream.content, stream.is_certain
-        for match in _BASE64_TEXT.finditer(data):
-            text = match[0].translate(bytes.maketrans(b"-_", b"+/"))
-            inside = base64.b64decode(text[: len(text) - (len(text) % 4 == 1)] + b"==")
+        texts = (data,) if unwrapped == data else (data, unwrapped)
+        for match in chain.from_iterable(map(_BASE64_TEXT.finditer, texts)):
+            digits = match[0].translate(bytes.maketrans(b"-_", b"+/"))
+            inside = base64.b64decode(digits[: len(digits) - (len(digits) % 4 == 1)] + b"==")
             if any(re.match(magic, inside, re.DOTALL) for _, magic, _ in _unpackers()):
                 yield "base64", inside, True
 

@@ -41,8 +41,9 @@ __all__ = [
     "measure_consistency", "measure_readiness", "missing_extra", "names_in", "note_all_missing", "now_ns",
     "open_provider", "parse_client_hello", "parse_duration_s", "parse_form", "parse_server_hello", "parse_trace",
     "path_of", "percentile", "placement_cost", "play_edits", "prefix_of", "read_trace", "recovery_cost", "repair_array",
-    "seconds_of", "sleep_until_ns", "slice_needles", "start_emulator", "survey_array", "time_percentiles", "timeout_of",
-    "transfer_doubts", "transfer_means", "usable_credentials", "wait_for", "walk_folders",
+    "search_needles", "seconds_of", "sleep_until_ns", "slice_needles", "start_emulator", "survey_array",
+    "time_percentiles", "timeout_of", "transfer_doubts", "transfer_means", "usable_credentials", "wait_for",
+    "walk_folders",
 ]  # fmt: skip
 
 __version__ = "1.0.0rc1"
@@ -189,6 +190,7 @@ if TYPE_CHECKING:
         find_needles,
         looks_random,
         make_text_needle,
+        search_needles,
         slice_needles,
     )
     from pytest_cloudbench.net.sockets.peers import list_peers
@@ -295,7 +297,7 @@ _NAMES = {
     # judging
     "pytest_cloudbench.judge.expect": "Expectation Gate",
     "pytest_cloudbench.net.needles": (
-        "Needle Sighting count_by_form find_needles looks_random make_text_needle slice_needles"
+        "Needle Sighting count_by_form find_needles looks_random make_text_needle search_needles slice_needles"
     ),
     "pytest_cloudbench.judge.metrics": "Metric time_percentiles",
     "pytest_cloudbench.judge.search": "BestLevel Bracket BracketSearch LevelSearch",

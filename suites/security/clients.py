@@ -18,11 +18,12 @@ from pytest_cloudbench import (
     LabItem,
     LocalClient,
     Overheard,
+    OverheardFlow,
     RandomContent,
     SyncClient,
     UsageError,
-    find_needles,
     make_client,
+    search_needles,
 )
 
 from . import certificates, convergence, transit
@@ -181,47 +182,56 @@ def _judge_flows(
     flows = [
         TappedFlow(flow.server, bytearray(flow.up), bytearray(flow.down), flow.protocol) for flow in overheard.flows
     ]
-    ruling = judge(flows, bait)
-    is_cut = not all(flow.is_whole for flow in overheard.flows)
+    return _doubt_if_cut(judge(flows, bait), overheard.flows)
+
+
+def _doubt_if_cut(ruling: Ruling, flows: Sequence[OverheardFlow]) -> Ruling:
+    is_cut = not all(flow.is_whole for flow in flows)
     return unknown("bytes are missing in the capture") if ruling.answer == "yes" and is_cut else ruling
 
 
 def judge_content(observed: Observed) -> Ruling:
     """Judge whether the client encrypts contents, by its traffic without encryption and by the files of its server."""
+    is_searched = True
     if observed.stored is not None:
         stored = transit.judge_at_rest(observed.stored, observed.bait)
         if stored.answer == "no":
             if observed.is_peer:
                 return unknown(_PEER, [stored.how, *stored.evidence])
             return no(f"its server stores it: {stored.how}", stored.evidence)
-    return _judge_plain(observed, transit.judge_content)
+        is_searched = stored.how != transit.UNSEARCHED
+    return _judge_plain(observed, transit.judge_content, is_searched=is_searched)
 
 
 def judge_names(observed: Observed) -> Ruling:
     """Judge whether the client encrypts names, as for contents."""
     names = [name.encode(errors="replace") for name, _ in observed.stored or ()]
     contents = [content for _, content in observed.stored or ()]
-    if sightings := find_needles(b"\n".join([*names, *contents]), observed.bait.names):
+    sightings, is_searched = search_needles(b"\n".join([*names, *contents]), observed.bait.names)
+    if sightings:
         how = transit.describe_sightings(sightings)
         return unknown(_PEER, [how]) if observed.is_peer else no(f"its server stores them: {how}")
-    return _judge_plain(observed, transit.judge_names)
+    return _judge_plain(observed, transit.judge_names, is_searched=is_searched)
 
 
-def _judge_plain(observed: Observed, judge: Callable[[bytes, transit.Bait], Ruling]) -> Ruling:
+def _judge_plain(observed: Observed, judge: Callable[[bytes, transit.Bait], Ruling], *, is_searched: bool) -> Ruling:
     """Judge the traffic without encryption.
 
     Readable content in any connection is certain. Unreadable bytes mean that the client has encrypted them only if HTTP
-    shows that the connection itself encrypts nothing.
+    shows that the connection itself encrypts nothing, and if neither it nor the store (``is_searched``) hides anything.
     """
-    flows = [flow.up for flow in observed.overheard.flows if not flow.protocol]
-    if not observed.overheard.reasons and (ruling := judge(b"".join(flows), observed.bait)).answer == "no":
+    flows = [flow for flow in observed.overheard.flows if not flow.protocol]
+    ruling = judge(b"".join(flow.up for flow in flows), observed.bait)
+    if not observed.overheard.reasons and ruling.answer == "no":
         return ruling
-    http_bytes = b"".join(data for data in flows if is_plain_http(data))
+    http_bytes = b"".join(flow.up for flow in flows if is_plain_http(flow.up))
     if observed.overheard.reasons or len(http_bytes) < observed.bait.least_bytes:
         return unknown(
             "what is inside encrypted or unknown connections was not seen, and the store is unreadable or unseen"
         )
-    return judge(http_bytes, observed.bait)
+    if not is_searched or ruling.how == transit.UNSEARCHED:
+        return unknown(transit.UNSEARCHED, ruling.evidence)
+    return _doubt_if_cut(judge(http_bytes, observed.bait), flows)
 
 
 def is_plain_http(data: bytes) -> bool:
@@ -271,7 +281,10 @@ def compare_accounts(make_account: Callable[[], SyncClient], seed: str) -> Rulin
         return unknown("less is stored than the file has, so nothing can be compared")
     if not convergence.pick_pieces(first.stored):
         return unknown("too little of what is stored looks random, so it cannot be compared")
-    if not convergence.are_alike(first.stored, other.stored):
+    is_alike = convergence.are_alike(first.stored, other.stored)
+    if is_alike is None:
+        return unknown(transit.UNSEARCHED)
+    if not is_alike:
         return yes("an equal file of another account looks different where it is stored")
     if not first.secrets or set(first.secrets) & set(other.secrets):
         return unknown("an equal file looks the same, but it is not known whether the two accounts have other secrets")

@@ -16,7 +16,7 @@ from pytest_cloudbench import (
     Needle,
     RandomContent,
     UsageError,
-    find_needles,
+    search_needles,
     slice_needles,
     start_emulator,
 )
@@ -29,6 +29,7 @@ _BYTES = 65536
 _PIECES, _LEAST_PIECES = 64, 16
 _PIECE_BYTES, _LEAST_VALUES = 48, 32
 """Random bytes of this number have about 44 different values. Tables and padding have few."""
+_LIKENESS = {True: "alike", False: "different", None: "not known"}
 
 
 def ask_convergent(inquiry: Inquiry) -> Ruling:
@@ -51,22 +52,25 @@ def judge_convergence(first: bytes, again: bytes, other: bytes | None, size_byte
     if not pick_pieces(first):
         return unknown("too little of what was sent looks random, so it cannot be compared")
     is_alike_again = len(again) < size_bytes // 2 or are_alike(first, again)
-    evidence = [f"by the same account: {'alike' if is_alike_again else 'different'}"]
+    evidence = [f"by the same account: {_LIKENESS[is_alike_again]}"]
     if other is None and is_alike_again:
         return unknown("alike by the same account; there is no second account to compare", evidence)
+    is_other_alike = is_alike_again if other is None else are_alike(first, other)
+    if is_other_alike is None:
+        return unknown(transit.UNSEARCHED, evidence)
     if other is None:
         return yes("different each time, even by the same account", evidence)
-    is_other_alike = are_alike(first, other)
-    evidence.append(f"by another account: {'alike' if is_other_alike else 'different'}")
+    evidence.append(f"by another account: {_LIKENESS[is_other_alike]}")
     if is_other_alike:
         return no("an equal file of another account looks the same", evidence)
     return yes("an equal file of another account looks different", evidence)
 
 
-def are_alike(first: bytes, second: bytes) -> bool:
-    """Return whether two uploads have pieces of content in common."""
+def are_alike(first: bytes, second: bytes) -> bool | None:
+    """Return whether two uploads have pieces of content in common. None if that is not known."""
     pieces = pick_pieces(first)
-    return len(find_needles(second, pieces)) > len(pieces) // 4
+    sightings, is_searched = search_needles(second, pieces)
+    return True if len(sightings) > len(pieces) // 4 else False if is_searched else None
 
 
 def pick_pieces(upload: bytes) -> Sequence[Needle]:

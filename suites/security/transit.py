@@ -23,6 +23,7 @@ from pytest_cloudbench import (
     is_text,
     looks_random,
     make_text_needle,
+    search_needles,
     slice_needles,
 )
 
@@ -34,6 +35,9 @@ _MOST_EVIDENCE = 6
 _PART_BYTES = 4096
 _TALK_SHARE = 0.2
 """The bytes that a client may send besides the content, such as heads of requests, as a share of the content."""
+
+UNSEARCHED = "nothing was readable, but not all that is packed could be unpacked and searched"
+"""The reason why an answer is unknown if a search found nothing and was not whole."""
 
 GATEWAYS = {
     "rclone": "a program that sends it on",
@@ -219,10 +223,11 @@ def judge_transit(flows: Sequence[TappedFlow], bait: Bait) -> Ruling:
 
 def judge_protection(flows: Sequence[TappedFlow], bait: Bait) -> Ruling:
     """Judge whether each of the connections, through which files passed, is encrypted."""
-    evidence, plain, unrecognised = list[str](), list[str](), list[str]()
+    evidence, plain, unrecognised, is_searched = list[str](), list[str](), list[str](), True
     for flow in flows:
-        sightings = [*find_needles(bytes(flow.up), bait.needles), *find_needles(bytes(flow.down), bait.needles)]
-        carried = sorted({f"a {sighting.needle.what}" for sighting in sightings})
+        searches = [search_needles(bytes(data), bait.needles) for data in (flow.up, flow.down)]
+        is_searched &= all(search.is_whole for search in searches)
+        carried = sorted({f"a {sighting.needle.what}" for search in searches for sighting in search.sightings})
         if carried or (not flow.protocol and is_text(bytes(flow.up[:_PART_BYTES]))):
             plain.append(f"{flow.server}: plain, with {' and '.join(carried) or 'nothing that was recognised'}")
         elif not flow.protocol:
@@ -234,6 +239,8 @@ def judge_protection(flows: Sequence[TappedFlow], bait: Bait) -> Ruling:
         return no("; ".join(dict.fromkeys(plain)), evidence)
     if unrecognised:
         return unknown(f"{unrecognised[0]} speaks a protocol that is not known; no file was readable in it", evidence)
+    if not is_searched:
+        return unknown(UNSEARCHED, evidence)
     return yes(", ".join(dict.fromkeys(flow.protocol for flow in flows)), evidence)
 
 
@@ -246,11 +253,13 @@ def judge_content(data: bytes, bait: Bait, *, is_open: bool = True) -> Ruling:
     """Judge the bytes that a service received, without the encryption of the connection."""
     if not is_open:
         return unknown("what is inside the encrypted connection was not seen")
-    sightings = find_needles(data, bait.contents)
+    sightings, is_searched = search_needles(data, bait.contents)
     if sightings:
         how = f"{len(sightings)} of {len(bait.contents)} pieces readable: {describe_sightings(sightings)}"
         return no(how, [f"{len(data):,} bytes sent for {bait.size_bytes:,} bytes of files"])
     evidence = [f"{len(data):,} bytes sent for {bait.size_bytes:,} bytes of files; no piece of them readable"]
+    if not is_searched:
+        return unknown(UNSEARCHED, evidence)
     if len(data) < bait.least_bytes:
         return unknown("less was sent than the random file has", evidence)
     plain_bytes = count_plain_bytes(data)
@@ -283,8 +292,11 @@ def judge_names(data: bytes, bait: Bait, *, is_open: bool = True) -> Ruling:
     """Judge whether names are readable in the bytes that a service received."""
     if not is_open:
         return unknown("what is inside the encrypted connection was not seen")
-    if sightings := find_needles(data, bait.names):
+    sightings, is_searched = search_needles(data, bait.names)
+    if sightings:
         return no(f"names readable: {describe_sightings(sightings)}")
+    if not is_searched:
+        return unknown(UNSEARCHED)
     if len(data) < bait.least_bytes:
         return unknown("the upload did not pass the tap")
     return yes("the service receives no name in a form that can be recognised")
@@ -313,13 +325,18 @@ def judge_at_rest(
     stored_bytes = count_bytes(stored) - count_bytes(before)
     if stored_bytes < bait.least_bytes:
         return unknown(f"only {stored_bytes:,} bytes are new there, for {bait.size_bytes:,} bytes of files")
-    sightings = [sighting for _, content in stored for sighting in find_needles(content, bait.contents)]
+    searches = [search_needles(content, bait.contents) for _, content in stored]
+    sightings = [sighting for search in searches for sighting in search.sightings]
+    old = {*before}
+    is_searched = all(search.is_whole or file in old for file, search in zip(stored, searches, strict=True))
     readable_names = sum(bool(find_needles(name.encode(errors="replace"), bait.names)) for name, _ in stored)
     evidence = [f"{len(stored):,} objects, {stored_bytes:,} bytes; names readable of {readable_names}"]
     if sightings:
         piece_count = len({sighting.needle for sighting in sightings})
         how = f"{piece_count} of {len(bait.contents)} pieces readable: {describe_sightings(sightings)}"
         return no(how, evidence)
+    if not is_searched:
+        return unknown(UNSEARCHED, evidence)
     plain_bytes, plain_before_bytes = (
         sum(count_plain_bytes(content) for _, content in files) for files in (stored, before)
     )

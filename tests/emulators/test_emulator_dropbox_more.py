@@ -12,6 +12,7 @@ import ssl
 import threading
 import zipfile
 from collections.abc import Iterator
+from datetime import datetime
 from http.client import HTTPSConnection
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,36 @@ def test_a_temporary_link_of_a_revision_gives_its_content(sdk: dropbox.Dropbox, 
     sdk.files_upload(b"newer", "/a.txt", mode=files.WriteMode.overwrite)
     result = sdk.files_get_temporary_link(f"rev:{old.rev}")
     assert (result.metadata.rev, fetch(emulator, result.link)[2]) == (old.rev, b"old")
+
+
+@pytest.mark.parametrize("later", ["overwritten", "moved", "deleted"])
+def test_copy_reference_to_a_revision_saves_its_content(sdk: dropbox.Dropbox, later: str) -> None:
+    old = sdk.files_upload(b"old", "/a.txt", client_modified=datetime(2020, 1, 2))
+    sdk.files_upload(b"newer", "/a.txt", mode=files.WriteMode.overwrite)
+    result = sdk.files_copy_reference_get(f"rev:{old.rev}")
+    assert result.metadata.rev == old.rev
+    if later == "moved":
+        sdk.files_move_v2("/a.txt", "/b.txt")
+    elif later == "deleted":
+        sdk.files_delete_v2("/a.txt")
+    copy = sdk.files_copy_reference_save(result.copy_reference, "/folder/copy.txt").metadata
+    assert sdk.files_download("/folder/copy.txt")[1].content == b"old"
+    assert (copy.content_hash, copy.client_modified) == (old.content_hash, old.client_modified)
+    assert (copy.id != old.id, copy.rev != old.rev) == (True, True)
+    assert sdk.files_download(f"rev:{copy.rev}")[0].path_display == "/folder/copy.txt"
+
+
+def test_copy_reference_to_a_revision_is_refused_where_a_file_is_or_when_it_is_gone(sdk: dropbox.Dropbox) -> None:
+    old = sdk.files_upload(b"old", "/a.txt")
+    sdk.files_upload(b"newer", "/a.txt", mode=files.WriteMode.overwrite)
+    reference = sdk.files_copy_reference_get(f"rev:{old.rev}").copy_reference
+    with pytest.raises(ApiError) as caught:
+        sdk.files_copy_reference_save(reference, "/a.txt")
+    assert caught.value.error.get_path().get_conflict().is_file()
+    sdk.files_permanently_delete("/a.txt")
+    with pytest.raises(ApiError) as caught:
+        sdk.files_copy_reference_save(reference, "/b.txt")
+    assert caught.value.error.is_not_found()
 
 
 # --- search ---

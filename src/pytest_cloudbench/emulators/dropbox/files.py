@@ -212,7 +212,7 @@ def _run_get_reference(state: State, arg: dict[str, Any], call: Call) -> dict[st
     except StoreError as error:
         raise lookup_error(error) from error
     reference = state.tree.token("", _REFERENCE_LENGTH)
-    state.copy_references[reference] = entry.node.id
+    state.copy_references[reference] = arg["path"] if arg["path"].startswith("rev:") else entry.node.id
     expires = timestamp(call.now_s + _REFERENCE_LIFE_S)
     return {"metadata": entry_metadata(entry), "copy_reference": reference, "expires": expires}
 
@@ -225,11 +225,11 @@ def _run_save_reference(state: State, arg: dict[str, Any], call: Call) -> dict[s
         state.tree.check_target(arg["path"])
     except StoreError as error:
         raise ApiError("path", *write_tags(error)) from error
-    node_id = state.copy_references.get(reference)
+    source = state.copy_references.get(reference)
     try:
-        if node_id is None:
+        if source is None:
             raise StoreError("not_found")
-        return {"metadata": entry_metadata(state.tree.copy(node_id, arg["path"], call.now_s))}
+        return {"metadata": entry_metadata(state.tree.copy(source, arg["path"], call.now_s))}
     except StoreError as error:
         if error.reason.startswith("to/") or error.reason == "insufficient_space":
             tags = write_tags(StoreError(error.reason.removeprefix("to/")))

@@ -83,6 +83,7 @@ class State:
     links: dict[str, SharedLink] = field(default_factory=dict)
     jobs: Jobs = field(default_factory=Jobs)
     copy_references: dict[str, str] = field(default_factory=dict)
+    """The ``id:`` or ``rev:`` of what each reference copies."""
     shared_folders: dict[str, SharedFolder] = field(default_factory=dict)
     temporary: dict[str, TemporaryLink] = field(default_factory=dict)
     saves: dict[str, Future[dict[str, Any]]] = field(default_factory=dict)

@@ -186,7 +186,16 @@ class Tree:
         return self.paths.move(node, destination, now_s)
 
     def copy(self, source: str, target: str, now_s: float, *, autorename: bool = False) -> PathEntry:
-        """Copy a file, or a folder with all its contents. Ids and revisions are new. Raises StoreError."""
+        """Copy a file, a revision (``rev:``), or a folder with all its contents. Ids and revisions are new.
+
+        Raises StoreError.
+        """
+        if source.startswith("rev:"):
+            (_, file, _, _), version = self.find_file(source, now_s)
+            destination = self._relocation_target(file, target, autorename=autorename, keep_case_change=False)
+            entry = self.paths.put(destination, version.blob, now_s, client_s=version.client_s)
+            self._remember_revision(entry.node)
+            return entry
         node = self._find_existing(source)
         destination = self._relocation_target(node, target, autorename=autorename, keep_case_change=False)
         entry = self.paths.copy(node, destination, now_s)

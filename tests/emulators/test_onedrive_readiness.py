@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from .graph_wire import GraphWire
 from .skin_connection import SetClock, connect_graph
 
@@ -121,3 +123,34 @@ def test_listing_by_time_follows_the_times_that_it_shows() -> None:
         page = graph("GET", f"{ROOT}/children?$orderby=lastModifiedDateTime")
         assert [entry["name"] for entry in page.value["value"]] == names
         clock.at_s += 20
+
+
+@pytest.mark.parametrize("settings", [READY_LATER, "[readiness]\nlist_delay_s = 10"])
+def test_listing_by_size_follows_the_sizes_that_it_shows(settings: str) -> None:
+    clock = SetClock()
+    graph = connect_graph(clock, settings)
+    for name, size in (("a", 1), ("b", 2), ("c", 3)):
+        graph.put(name, b"x" * size)
+    clock.at_s += 20
+    graph.put("a", b"x" * 9)
+    graph.put("c", b"")
+    for sizes in ({"a": 1, "b": 2, "c": 3}, {"c": 0, "b": 2, "a": 9}):
+        for direction, expected in (("", list(sizes)), (" desc", [*sizes][::-1])):
+            entries = graph("GET", f"{ROOT}/children?$orderby=size{direction}").value["value"]
+            assert [entry["name"] for entry in entries] == expected
+            assert {entry["name"]: entry["size"] for entry in entries} == sizes
+        clock.at_s += 20
+
+
+@pytest.mark.parametrize("kind", ["personal", "business", "documentLibrary"])
+def test_listing_by_creation_follows_the_times_that_it_shows(kind: str) -> None:
+    clock = SetClock()
+    graph = connect_graph(clock, f'[account]\ntype = "{kind}"')
+    for name, year in (("a", 2022), ("b", 2020), ("c", 2021)):
+        graph.put(name)
+        times = {"createdDateTime": f"{year}-01-02T03:04:05Z"}
+        assert graph("PATCH", f"{ROOT}:/{name}", {"fileSystemInfo": times}).status == 200
+        clock.at_s += 1
+    entries = graph("GET", f"{ROOT}/children?$orderby=createdDateTime").value["value"]
+    times_shown = [entry["createdDateTime"] for entry in entries]
+    assert times_shown == sorted(times_shown)

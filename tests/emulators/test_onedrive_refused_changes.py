@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from .graph_wire import GraphWire
+from .skin_connection import SetClock, connect_graph
 
 ROOT = "/v1.0/me/drive/root"
 TIME, NO_TIME = "2020-01-02T03:04:05Z", "yesterday"
@@ -80,3 +81,36 @@ def test_upload_session_stores_the_times_of_its_item(graph: GraphWire) -> None:
 def test_upload_to_a_path_that_no_item_can_have_makes_no_folder(graph: GraphWire, path: str) -> None:
     assert graph("PUT", f"{ROOT}:/{path}:/content", b"x").status == 400
     assert list_names(graph) == []
+
+
+# --- a full drive ---
+
+
+@pytest.fixture
+def full() -> GraphWire:
+    """A client of a drive with a file of 4 bytes, and space for one more byte."""
+    graph = connect_graph(SetClock(), "[quota]\nbytes = 5")
+    graph.put("old/a", b"1234")
+    return graph
+
+
+@pytest.mark.parametrize("path", ["new/a", "new/deep/er/a", "old/new/a"])
+def test_upload_without_space_makes_no_folder(full: GraphWire, path: str) -> None:
+    before = full("GET", f"{ROOT}/delta").value["value"]
+    folders = [entry["id"] for entry in before]
+    for properties in ({"fileSize": 2}, {"fileSize": 2, "name": "b"}):
+        session = full("POST", f"{ROOT}:/{path}:/createUploadSession", {"item": properties})
+        assert (session.status, session.code) == (507, "quotaLimitReached")
+    assert full("PUT", f"{ROOT}:/{path}:/content", b"12").status == 507
+    assert [entry["id"] for entry in full("GET", f"{ROOT}/delta").value["value"]] == folders
+    assert full("PUT", f"{ROOT}:/{path}:/content", b"1").status == 201
+
+
+@pytest.mark.parametrize("behavior", ["replace", "rename", "fail"])
+def test_copy_without_space_leaves_the_file_of_its_name(full: GraphWire, behavior: str) -> None:
+    full.put("b", b"1")
+    body = {"name": "b", "@microsoft.graph.conflictBehavior": behavior}
+    monitor = full("POST", f"{ROOT}:/old/a:/copy", {**body, "parentReference": {"path": "/drive/root:"}})
+    assert full("GET", monitor.headers["location"], token=None).value["status"] == "failed"
+    assert sorted(list_names(full)) == ["b", "old"]
+    assert full.item("b").value["size"] == 1

@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 
 from pytest_cloudbench.emulators.blob import Blob, hash_blob
 from pytest_cloudbench.emulators.http import byte_range
-from pytest_cloudbench.emulators.nodes import File, Folder, Node, StoreError
+from pytest_cloudbench.emulators.nodes import File, Folder, Node, StoreError, Version
 from pytest_cloudbench.emulators.onedrive.answers import (
     GRAPH,
     GraphError,
@@ -29,6 +29,7 @@ from pytest_cloudbench.emulators.onedrive.items import (
     guess_content_type,
     odata_context,
     select_properties,
+    shown_creation_s,
     shown_version,
 )
 from pytest_cloudbench.emulators.onedrive.state import GraphFunction, GraphRequest, GraphState, etag
@@ -68,12 +69,12 @@ def make_next_link(request: GraphRequest, **options: str) -> str:
 
 
 def resolve_name_conflict(
-    request: GraphRequest, folder: Folder, name: str, behavior: str, *, moved: Node | None = None
+    request: GraphRequest, folder: Folder, name: str, behavior: str, *, moved: Node | None = None, more_bytes: int = 0
 ) -> str:
     """Return the name for an item that is new in a folder, and free the name if ``behavior`` says so.
 
     With ``replace``, a file that has the name already goes to the recycle bin. Raises StoreError if the name stays
-    taken by an item other than ``moved``.
+    taken by an item other than ``moved``, or if there is no space for the ``more_bytes`` of the new item in its place.
     """
     existing = request.tree.find_child(folder, name)
     if existing is None or existing is moved:
@@ -82,6 +83,7 @@ def resolve_name_conflict(
         return request.tree.find_free_name(folder, name)
     if behavior == "fail" or isinstance(existing, Folder) or isinstance(moved, Folder):
         raise StoreError("taken")
+    request.tree.store.require_space(more_bytes - request.tree.size_of(existing))
     request.tree.recycle(existing, request.now_s)
     return name
 
@@ -163,12 +165,20 @@ def _list_children(request: GraphRequest) -> Answer:
 def _sort_order(request: GraphRequest) -> tuple[Any, bool]:
     """Return a sort key, or None for the folder's own order, and whether to sort in descending order."""
     name, _, direction = request.odata_option("orderby").partition(" ")
+
+    def listed_version(node: Node) -> Version | None:
+        return shown_version(request, node, is_listed=True)
+
+    def listed_size(node: Node) -> int:
+        version = listed_version(node)
+        return request.tree.size_of(node) if version is None else version.blob.size_bytes
+
     keys: Mapping[str, Any] = {
         "": None,
         "name": lambda node: node.name.lower(),
-        "size": request.tree.size_of,
-        "lastModifiedDateTime": lambda node: item_changes(node, shown_version(request, node, is_listed=True)).changed_s,
-        "createdDateTime": lambda node: item_details(node).created_s,
+        "size": listed_size,
+        "lastModifiedDateTime": lambda node: item_changes(node, listed_version(node)).changed_s,
+        "createdDateTime": lambda node: shown_creation_s(request, node),
     }
     if name not in keys or direction not in ("", "asc", "desc"):
         raise GraphError(400, "invalidRequest", f"$orderby: {name[:40]} cannot be sorted by", "invalidQueryOption")
@@ -280,7 +290,7 @@ def _put_content(request: GraphRequest) -> Answer:
     if request.call.damage is not None:
         blob = hash_blob(blob.flip_bit(request.call.damage), QuickXor())
     behavior = parse_behavior(request.query.get("@microsoft.graph.conflictBehavior"), "replace")
-    (folder, name), tree = request.resolve_target(), request.tree
+    (folder, name), tree = request.resolve_target(blob.size_bytes), request.tree
     existing = tree.find_child(folder, name)
     if existing is None:
         return _answer_item(request, tree.add_file(folder, name, blob, request.now_s), 201)
@@ -417,7 +427,8 @@ def _start_copy(request: GraphRequest) -> Answer:
         try:
             if not tree.is_in_drive(node) or not tree.is_in_drive(target):
                 raise StoreError("not_found")
-            free_name = resolve_name_conflict(later_request, target, name, behavior)
+            more_bytes = tree.size_of(node)
+            free_name = resolve_name_conflict(later_request, target, name, behavior, more_bytes=more_bytes)
             return tree.copy(node, target, free_name, now_s)
         except StoreError as error:
             return error.reason

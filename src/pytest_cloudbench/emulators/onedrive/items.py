@@ -139,6 +139,15 @@ def shown_version(request: GraphRequest, node: Node, *, is_listed: bool = False)
     return node.listed(request.call.now_s) if is_listed else node.seen(request.call.now_s)
 
 
+def shown_creation_s(request: GraphRequest, node: Node) -> float:
+    """Return the time of creation that the answer shows.
+
+    SharePoint has one such time, which clients may set. Personal drives also keep when the item arrived.
+    """
+    details = item_details(node)
+    return details.created_s if request.state.account.type == "personal" else details.client_created_s
+
+
 def format_item(request: GraphRequest, node: Node, *, is_listed: bool = False, has_extension: bool = False) -> str:
     """Return a driveItem as JSON text. It is formatted by hand for speed, since every upload is answered with one."""
     state = request.state
@@ -146,8 +155,7 @@ def format_item(request: GraphRequest, node: Node, *, is_listed: bool = False, h
     now_s, version = request.call.now_s, shown_version(request, node, is_listed=is_listed)
     changes = item_changes(node, version)
     parent = tree.visible_parent(node, now_s)
-    # SharePoint has one time of creation, which clients may set; personal drives also keep when the item arrived.
-    created_s = details.created_s if drive_type == "personal" else details.client_created_s
+    created_s = shown_creation_s(request, node)
     created = format_time(created_s)
     changed = created if changes.changed_s == created_s else format_time(changes.changed_s)
     first = created if details.client_created_s == created_s else format_time(details.client_created_s)

@@ -320,8 +320,11 @@ class GraphRequest:
             raise StoreError("not_folder")
         return node
 
-    def resolve_target(self) -> tuple[Folder, str]:
-        """Return the folder and name of the file to write. Make missing folders. Raises StoreError and GraphError."""
+    def resolve_target(self, size_bytes: int) -> tuple[Folder, str]:
+        """Return the folder and name of the file to write. Raises StoreError and GraphError.
+
+        Makes missing folders, unless there is no space for a new file of this size.
+        """
         path = self.address.path
         if not path:
             node = self.find_existing_node()
@@ -331,7 +334,7 @@ class GraphRequest:
         tree, base = self.tree, self.find_base()
         names = [tree.check_name(name) for name in path.split("/") if name]
         tree.check_path(base, "/".join(names))
-        return tree.ensure_folder(base, names[:-1], self.now_s), names[-1]
+        return tree.ensure_folder(base, names[:-1], self.now_s, size_bytes), names[-1]
 
     def require_match(self, node: Node) -> None:
         """Raise GraphError if the client requires a version of an item other than the current one."""

@@ -219,13 +219,19 @@ class GraphTree:
         if len(self.path_of(folder)) + 1 + len(path) > _MAX_PATH:
             raise GraphError(400, "invalidRequest", "The path of the item is too long", "pathIsTooLong")
 
-    def ensure_folder(self, folder: Node, names: list[str], now_s: float) -> Folder:
-        """Return the folder at a path below another one. Make missing folders. Raises StoreError and GraphError."""
+    def ensure_folder(self, folder: Node, names: list[str], now_s: float, more_bytes: int = 0) -> Folder:
+        """Return the folder at a path below another one. Raises StoreError and GraphError.
+
+        Makes missing folders, but none unless there is space for ``more_bytes``, which are to be stored in the folder.
+        """
         for name in names:
             if not isinstance(folder, Folder):
                 raise StoreError("file_ancestor")
-            matches = self.store.named(folder, name)
-            folder = matches[0] if matches else self.add_folder(folder, self.check_name(name), now_s)
+            existing = self.find_child(folder, name)
+            if existing is None:
+                self.store.require_space(more_bytes)
+                existing = self.add_folder(folder, self.check_name(name), now_s)
+            folder = existing
         if not isinstance(folder, Folder):
             raise StoreError("file_ancestor")
         return folder

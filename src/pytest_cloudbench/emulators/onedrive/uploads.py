@@ -50,17 +50,17 @@ def _create_session(request: GraphRequest) -> Answer:
     behavior = parse_behavior(
         properties.get("@microsoft.graph.conflictBehavior") or properties.get("@name.conflictBehavior"), "replace"
     )
-    folder, name = request.resolve_target()
+    size = properties.get("fileSize")
+    size_bytes = size if isinstance(size, int) and not isinstance(size, bool) else 0
+    folder, name = request.resolve_target(size_bytes)
     name = given_name or name
     existing = request.tree.find_child(folder, name)
     if existing is not None:
         request.require_match(existing)
         if behavior == "fail" or isinstance(existing, Folder):
             raise StoreError("taken")
-    size = properties.get("fileSize")
-    if isinstance(size, int) and not isinstance(size, bool):
-        former_bytes = request.tree.size_of(existing) if existing is not None and behavior == "replace" else 0
-        request.tree.store.require_space(size - former_bytes)
+    former_bytes = request.tree.size_of(existing) if existing is not None and behavior == "replace" else 0
+    request.tree.store.require_space(size_bytes - former_bytes)
     state = request.state
     guid = state.tree.random_guid()
     session = UploadSession(

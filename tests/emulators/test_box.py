@@ -120,6 +120,7 @@ def test_preconditions(box: BoxWire) -> None:
     file = box.file("a")
     path = f"/files/{file['id']}"
     assert box("GET", path, headers={"If-None-Match": "0"}).status == 304
+    assert box("GET", f"{path}/content", headers={"If-None-Match": "0"}).status == 302, "only for what is known of it"
     assert box("PUT", path, {"description": "x"}, headers={"If-Match": "0"}).value["etag"] == "1"
     assert box("GET", path, headers={"If-None-Match": "0"}).status == 200
     assert refusal(box("PUT", path, {"name": "b"}, headers={"If-Match": "0"})) == (412, "precondition_failed")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
@@ -340,3 +341,107 @@ def test_link_is_found_by_its_vanity_name(box: BoxWire, other: BoxWire) -> None:
         assert (page.status, b"a.txt" in page.value) == (200, True)
     assert open_link(box, "https://app.box.com/v/unknown").status == 404
     assert box("GET", "/v/unknown", token="").status == 404
+
+
+def by_link(wire: BoxWire, path: str, url: str, password: str = "", method: str = "GET") -> BoxReply:
+    """Send a request with the address of a link in its header."""
+    body = {"name": "other"} if method == "PUT" else None
+    return wire(
+        method, path, body, headers={"BoxApi": urlencode({"shared_link": url, "shared_link_password": password})}
+    )
+
+
+@dataclass(frozen=True)
+class LinkedTree:
+    """A folder with an open link, what is in it, and a file beside it."""
+
+    url: str
+    folder: str
+    inner: str
+    file: str
+    outside: str
+
+    @property
+    def reads(self) -> list[str]:
+        items = [f"/folders/{folder}{part}" for folder in (self.folder, self.inner) for part in ("", "/items")]
+        return [*items, f"/files/{self.file}", f"/files/{self.file}/content"]
+
+
+@pytest.fixture
+def linked(box: BoxWire) -> LinkedTree:
+    folder = box.folder("linked")["id"]
+    inner = box.folder("inner", folder)["id"]
+    file, outside = box.file("deep.txt", parent=inner)["id"], box.file("beside.txt")["id"]
+    return LinkedTree(share(box, f"/folders/{folder}", access="open")["url"], folder, inner, file, outside)
+
+
+def test_link_in_the_header_lets_others_read_what_is_below_it(box: BoxWire, other: BoxWire, linked: LinkedTree) -> None:
+    for path in linked.reads:
+        assert other("GET", path).status == 404
+        assert by_link(other, path, linked.url).status == (302 if path.endswith("content") else 200)
+    listing = by_link(other, f"/folders/{linked.inner}/items", linked.url).value
+    assert [entry["id"] for entry in listing["entries"]] == [linked.file]
+    content = by_link(other, f"/files/{linked.file}/content", linked.url).headers["location"]
+    assert other("GET", urlsplit(content).path, token="").value == b"content"
+    assert by_link(other, f"/files/{linked.outside}", linked.url).status == 404
+    box("DELETE", f"/files/{linked.file}")
+    assert by_link(other, f"/files/{linked.file}", linked.url).status == 404
+    box("PUT", f"/folders/{linked.folder}", {"shared_link": None})
+    assert by_link(other, f"/folders/{linked.inner}", linked.url).status == 404
+
+
+def test_link_in_the_header_lets_nobody_write(box: BoxWire, other: BoxWire, linked: LinkedTree) -> None:
+    file, inner = f"/files/{linked.file}", f"/folders/{linked.inner}"
+    others = (("PUT", file), ("DELETE", file), ("DELETE", inner), ("GET", f"{file}/collaborations"))
+    for method, path in others:
+        assert by_link(other, path, linked.url, method=method).status == 404
+    assert by_link(other, file, linked.url).value["name"] == "deep.txt"
+    assert by_link(box, file, linked.url, method="PUT").status == 200, "it takes no right away"
+    assert other("GET", file, token="wrong", headers={"BoxApi": f"shared_link={linked.url}"}).status == 401
+
+
+def test_link_in_the_header_asks_for_its_password(box: BoxWire, other: BoxWire, linked: LinkedTree) -> None:
+    share(box, f"/folders/{linked.folder}", password="let me in")
+    for path in linked.reads:
+        assert by_link(other, path, linked.url).value["code"] == "incorrect_shared_item_password"
+        assert by_link(other, path, linked.url, "let me in").status in (200, 302)
+
+
+def test_link_in_the_header_without_downloads_shows_only_what_is_there(
+    box: BoxWire, other: BoxWire, linked: LinkedTree
+) -> None:
+    share(box, f"/folders/{linked.folder}", permissions={"can_download": False})
+    for path in linked.reads:
+        assert by_link(other, path, linked.url).status == (403 if path.endswith("content") else 200)
+
+
+def test_link_in_the_header_is_open_to_whom_its_access_names(
+    emulator: EmulatorService, box: BoxWire, other: BoxWire, linked: LinkedTree
+) -> None:
+    item = f"/folders/{linked.folder}"
+    share(box, item, access="collaborators")
+    assert [by_link(other, path, linked.url).status for path in linked.reads] == [404] * len(linked.reads)
+    share(box, item, access="company")
+    assert by_link(other, item, linked.url).status == 200
+    emulator.control(set={"account.type": "personal"})
+    try:
+        assert by_link(other, item, linked.url).status == 404
+    finally:
+        emulator.control(set={"account.type": "enterprise"})
+    invite(box, other, linked.folder, "previewer")
+    assert by_link(other, f"/files/{linked.file}/content", linked.url).status == 302, (
+        "the link allows more than the role"
+    )
+
+
+def test_shared_item_that_is_known_is_not_sent_again(box: BoxWire) -> None:
+    for item in (f"/files/{box.file('a')['id']}", f"/folders/{box.folder('f')['id']}"):
+        entry = box("PUT", item, {"shared_link": {"access": "open", "password": "x"}}).value
+        link = {"BoxApi": f"shared_link={entry['shared_link']['url']}&shared_link_password=x"}
+        statuses = [
+            box("GET", "/shared_items", headers={**link, "If-None-Match": etag}).status
+            for etag in (entry["etag"], "99")
+        ]
+        assert statuses == [304, 200]
+        wrong = {"BoxApi": link["BoxApi"] + "y", "If-None-Match": entry["etag"]}
+        assert box("GET", "/shared_items", headers=wrong).status == 403

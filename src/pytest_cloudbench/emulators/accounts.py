@@ -73,8 +73,8 @@ class LetsMembersIn(Protocol):
         """Return the refusal of a call whose token, which is of this account, lacks the scope for it, or None."""
         ...
 
-    def admits(self, path: str, address: str) -> bool:
-        """Return whether a request's path is that of a file that the account with this address may use."""
+    def admits(self, path: str, headers: Mapping[bytes, bytes], address: str) -> bool:
+        """Return whether a request is for a file that the account with this address may use."""
         ...
 
 
@@ -137,7 +137,7 @@ class Accounts:
         own = self._find_own(path, query, headers)
         if isinstance(own, LetsMembersIn) and own.authorizes(query, headers):
             for skin in (self.first, *self._others.values()):
-                if skin is not own and cast(LetsMembersIn, skin).admits(path, own.state.address):
+                if skin is not own and cast(LetsMembersIn, skin).admits(path, headers, own.state.address):
                     return skin
         return own
 

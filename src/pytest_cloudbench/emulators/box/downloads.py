@@ -62,8 +62,6 @@ def _redirect_to_content(state: BoxState, call: Call) -> Answer:
     file, newest = state.find_readable_file(call.parameters["id"], call.now_s)
     version_id = read_query(call).get("version")
     version = find_version(state, file, version_id, call.now_s) if version_id else newest
-    if is_unchanged(state, call, file, newest):
-        return empty_answer(304)
     text = f"{file.id}.{version.rev}.{int(call.now_s + _DOWNLOAD_S)}"
     url = f"{host_url(call, 'dl.boxcloud.com')}/d/1/{text}.{_sign_text(state, text)}/download"
     return Answer(302, [(b"location", url.encode()), (b"cache-control", b"no-cache, no-store")], b"")

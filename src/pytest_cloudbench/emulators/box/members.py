@@ -56,8 +56,13 @@ def find_inviting(state: BoxState, item: dict[str, Any]) -> BoxState:
 
 def _find_role(state: BoxState, path: str, address: str) -> str:
     """Return the role that an account has on the item of a path. Empty if none."""
+    return find_role(state, find_item(state, path), address)
+
+
+def find_item(state: BoxState, path: str) -> Node | None:
+    """Return the item of a path, or None."""
     match = _ITEM_IN_PATH.search(path)
-    return "" if match is None else find_role(state, state.store.by_id(match[1]), address)
+    return None if match is None else state.store.by_id(match[1])
 
 
 def find_role(state: BoxState, node: Node | None, address: str) -> str:

@@ -5,17 +5,20 @@ A link belongs to one item until it is removed or expires. Other accounts open i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from urllib.parse import parse_qsl
 
 from pytest_cloudbench.emulators.box.answers import BoxError, answer_json, bad_parameter, empty_answer, read_time
-from pytest_cloudbench.emulators.box.downloads import answer_content
+from pytest_cloudbench.emulators.box.downloads import answer_content, is_unchanged
 from pytest_cloudbench.emulators.box.items import read_query, requested_fields, standard_item
-from pytest_cloudbench.emulators.box.members import find_role
+from pytest_cloudbench.emulators.box.members import find_item, find_role, refuse_member
 from pytest_cloudbench.emulators.box.state import BoxFunction, BoxState, ItemLink
 from pytest_cloudbench.emulators.nodes import File, Node
 from pytest_cloudbench.emulators.skin import Answer, Call, Kind
 
 _ACCESS = ("open", "company", "collaborators")
+_READS = frozenset({"file_get", "download", "folder_get", "folder_items"})
+"""The functions on items that take a link in the header ("Find item for shared link")."""
 
 
 def set_link(state: BoxState, node: Node, link_request: object, now_s: float) -> None:
@@ -74,18 +77,56 @@ def _follow_link(state: BoxState, address: str, now_s: float) -> tuple[Node, Ite
     return node, link
 
 
-def _get_shared_item(state: BoxState, call: Call) -> Answer:
-    fields = dict(parse_qsl(call.headers.get(b"boxapi", b"").decode("latin-1")))
-    if "shared_link" not in fields:
-        raise bad_parameter("boxapi", "'boxapi' is required")
-    address = fields["shared_link"]
-    owner = next((peer for peer in state.peers() if find_linked_node(peer, address) is not None), state)
-    node, link = _follow_link(owner, address, call.now_s)
-    if owner is not state and not _is_open_to(state, owner, node, link):
+def _read_link(headers: Mapping[bytes, bytes]) -> Mapping[str, str]:
+    """Return the address of the link, and its password, that a request names in its header."""
+    return dict(parse_qsl(headers.get(b"boxapi", b"").decode("latin-1")))
+
+
+def _open_link(owner: BoxState, guest: BoxState, call: Call) -> tuple[Node, ItemLink]:
+    """Return the item behind the link in a header, and the link. Raises BoxError if it is not open to an account."""
+    fields = _read_link(call.headers)
+    node, link = _follow_link(owner, fields["shared_link"], call.now_s)
+    if owner is not guest and not _is_open_to(guest, owner, node, link):
         raise BoxError(404, "not_found")
     if link.password is not None and fields.get("shared_link_password") != link.password:
         raise BoxError(403, "incorrect_shared_item_password")
+    return node, link
+
+
+def _get_shared_item(state: BoxState, call: Call) -> Answer:
+    address = _read_link(call.headers).get("shared_link")
+    if address is None:
+        raise bad_parameter("boxapi", "'boxapi' is required")
+    owner = next((peer for peer in state.peers() if find_linked_node(peer, address) is not None), state)
+    node, _ = _open_link(owner, state, call)
+    if is_unchanged(owner, call, node, node.seen(call.now_s) if isinstance(node, File) else None):
+        return empty_answer(304)
     return answer_json(standard_item(owner, node, call.now_s, requested_fields(read_query(call))))
+
+
+def leads_to(state: BoxState, path: str, headers: Mapping[bytes, bytes]) -> bool:
+    """Return whether the item of a path is that of the link of this account in a header, or below it."""
+    if b"boxapi" not in headers:
+        return False
+    linked_node = find_linked_node(state, _read_link(headers).get("shared_link", ""))
+    node = find_item(state, path)
+    while node is not None and node is not linked_node:
+        node = node.parent
+    return node is not None
+
+
+def refuse_guest(state: BoxState, call: Call, guest: BoxState) -> Answer | None:
+    """Return the refusal of another account's request, or None if its role, or the link in the header, allows it."""
+    refusal = refuse_member(state, call, guest.address)
+    if refusal is None or call.route.name not in _READS or not leads_to(state, call.path, call.headers):
+        return refusal
+    try:
+        _, link = _open_link(state, guest, call)
+    except BoxError as error:
+        return error.answer()
+    if call.route.name == "download" and not link.can_download:
+        return BoxError(403, "access_denied_insufficient_permissions").answer()
+    return None
 
 
 def _is_open_to(state: BoxState, owner: BoxState, node: Node, link: ItemLink) -> bool:

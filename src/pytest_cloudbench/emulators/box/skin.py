@@ -140,9 +140,9 @@ class Box:
         header = f"Bearer {_read_token(headers, query)}".encode()
         return self.state.oauth.is_valid(header, self.state.clock.now_s())
 
-    def admits(self, path: str, address: str) -> bool:
-        """Return whether a path is that of an item that the account with this address may use."""
-        return members.admits(self.state, path, address)
+    def admits(self, path: str, headers: Mapping[bytes, bytes], address: str) -> bool:
+        """Return whether a request is for an item that the account with this address may use, or names a link to it."""
+        return members.admits(self.state, path, address) or sharing.leads_to(self.state, path, headers)
 
     def meet(self, peers: Callable[[], Sequence[Skin]]) -> None:
         """Note how to find the accounts of the service, this one among them."""
@@ -184,7 +184,8 @@ class Box:
         token = _read_token(call.headers, call.query)
         until_s = self.state.oauth.tokens.get(f"Bearer {token}".encode())
         if until_s is None and (member := self.find_member(call.query, call.headers)) is not None:
-            return member.refuse_by_scope(call) or members.refuse_member(self.state, call, member.state.address)
+            assert isinstance(member, Box)
+            return member.refuse_by_scope(call) or sharing.refuse_guest(self.state, call, member.state)
         if until_s is None or until_s <= call.now_s:
             return unauthorized(bool(token) or b"authorization" in call.headers)
         return self.refuse_by_scope(call)

@@ -175,7 +175,7 @@ class GoogleDrive:
         header = _read_header(query, headers)
         return header is not None and self.state.oauth.is_valid(header, self._clock.now_s())
 
-    def admits(self, path: str, address: str) -> bool:
+    def admits(self, path: str, headers: Mapping[bytes, bytes], address: str) -> bool:
         """Return whether a path is that of a file that the account with this address may use."""
         return bool(sharing.find_role(self.state, path, address, self._clock.now_s()))
 

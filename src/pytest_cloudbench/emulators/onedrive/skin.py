@@ -150,7 +150,7 @@ class OneDrive:
         header = account.normalise_header(headers.get(b"authorization", b""))
         return self.state.oauth.is_valid(header, self.state.clock.now_s())
 
-    def admits(self, path: str, address: str) -> bool:
+    def admits(self, path: str, headers: Mapping[bytes, bytes], address: str) -> bool:
         """Return whether a path is that of an item that the account with this address may use."""
         return bool(sharing.find_roles(self.state, path, address))
 

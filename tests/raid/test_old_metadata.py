@@ -406,6 +406,39 @@ def test_a_slow_child_with_another_spec_keeps_its_packages(make_array: MakeArray
         assert "put" not in slow.called_verbs
 
 
+@pytest.mark.parametrize("lost", [0, 1, 20])
+@pytest.mark.parametrize("silence", [["fails"], ["fails", "fails"], ["fails", "frozen"]])
+def test_silent_child_with_another_spec_is_compared_once_it_answers(
+    make_array: MakeArray, silence: list[str], lost: int
+) -> None:
+    """An error says nothing about a child's packages, which are neither there nor missing until it answers."""
+    array_folder = make_array(patience_s=0.001)
+    contents = {f"{number}": "1" for number in range(20)}
+    with array_folder.opened() as driver:
+        write_all(driver, **contents)
+        packages = array_folder.children[0].packages
+    text = array_folder.file.read_text("utf-8")
+    array_folder.file.write_text(text.replace('/0"', '/0?fsync=1"'), "utf-8")
+    for trouble in silence:
+        with array_folder.opened() as driver:
+            child = array_folder.children[0]
+            setattr(child, trouble, {"list": ErrorKind.NETWORK})
+            assert contents_of(driver) == contents
+            child.thawed.set()
+            assert driver.settle(HANG_S)
+            assert "put" not in child.called_verbs
+    for name in [*packages][:lost]:
+        packages[name].unlink()
+    array_folder.file.write_text(array_folder.file.read_text("utf-8").replace("0.001", "60"), "utf-8")
+    with array_folder.opened() as earlier, array_folder.opened() as driver:
+        assert driver.stat("/1").size_bytes == 1
+        assert driver.settle(HANG_S)
+        assert array_folder.children[0].called_verbs.count("put") == lost
+        write_all(earlier, later="1")
+        assert contents_of(driver) == {**contents, "later": "1"}
+        assert_healthy(driver)
+
+
 # --- the key ---
 
 

@@ -41,6 +41,8 @@ _MOST_SEGMENTS = 1 << 24
 _MOST_CHILDREN = 1 << 10
 UNVERIFIED = "unverified"
 """The setting with the generation up to which the metadata was last compared with enough children."""
+UNCOMPARED = "uncompared"
+"""The setting with the numbers of the children that have not answered since their specs changed."""
 _TABLES = """
 CREATE TABLE IF NOT EXISTS objects (path BLOB PRIMARY KEY, version BLOB NOT NULL, generation INTEGER NOT NULL,
     size_bytes INTEGER NOT NULL, segments INTEGER NOT NULL, checksum INTEGER NOT NULL, manifest BLOB NOT NULL);
@@ -235,15 +237,18 @@ class Metadata(Database):
         return self.setting("prepared") is not None
 
     def child_specs(self) -> list[str]:
-        """Return the specs of the array's children at its last use, or none if it was not used yet."""
+        """Return the specs of the array's children at its last use, or none if it was not used yet.
+
+        The spec of a child that has not answered since its spec changed is empty.
+        """
         with self.reading():
             try:
-                specs = json.loads(self.setting("children") or "[]")
+                specs, uncompared = (json.loads(self.setting(name) or "[]") for name in ("children", UNCOMPARED))
             except (ValueError, RecursionError) as error:
                 raise Damaged("impossible children") from error
-            if not isinstance(specs, list):
+            if not isinstance(specs, list) or not isinstance(uncompared, list):
                 raise Damaged("impossible children")
-            return [str(spec) for spec in specs]
+            return ["" if child in uncompared else str(spec) for child, spec in enumerate(specs)]
 
     @property
     def is_copy(self) -> bool:

@@ -23,7 +23,7 @@ from pytest_cloudbench.raid.array import LENGTH_BYTES, Array, UnknownVersion
 from pytest_cloudbench.raid.coding.manifest import Manifest
 from pytest_cloudbench.raid.coding.reed_solomon import Buffer
 from pytest_cloudbench.raid.coding.sealing import NotGenuine
-from pytest_cloudbench.raid.metadata import UNVERIFIED, MissingPackage, ObjectRow, Snapshot
+from pytest_cloudbench.raid.metadata import UNCOMPARED, UNVERIFIED, MissingPackage, ObjectRow, Snapshot
 from pytest_cloudbench.raid.transfers import TransferResult, shortage_error
 from pytest_cloudbench.results.owner import is_alive
 from pytest_cloudbench.support import clock
@@ -182,7 +182,7 @@ def _compare(array: Array, verb: str, path: str, *, everything: bool, takes_over
     is_new, is_copy = not metadata.is_prepared, metadata.is_copy
     changes = metadata.number_setting("changes")
     # A child whose spec has changed may only have another parameter, and all of its packages.
-    waits_for_all = is_new or metadata.child_specs() != [child.spec for child in array.file.children]
+    waits_for_all = is_new or metadata.setting("children") != json.dumps([child.spec for child in array.file.children])
     names, silent = list_children(array, None if waits_for_all else array.file.patience_s)
     if is_new and len(names) < array.file.k:
         reason = f"{len(names)} of {count} children answer, and {array.file.k} are needed to begin"
@@ -278,7 +278,9 @@ def _write_comparison(array: Array, comparison: _Comparison, deleted: Sequence[b
     is_certain = len(comparison.silent) <= array.file.tolerated_failures
     specs = [child.spec for child in array.file.children]
     before = metadata.child_specs()
-    missing, examined = _missing_on_replaced(array, before, specs, comparison.names)
+    replaced = [child for child, (old, new) in enumerate(zip(before, specs, strict=False)) if old != new]
+    answering = [child for child in replaced if child in comparison.names]
+    missing, examined = _missing_on_replaced(array, answering, comparison.names)
     incomplete = [version for version in comparison.versions if not version.is_readable]
     is_done = not (
         any(_is_replaced(array, version) for version in incomplete)
@@ -307,8 +309,9 @@ def _write_comparison(array: Array, comparison: _Comparison, deleted: Sequence[b
                 owner, count, () if is_certain else {write.version for write in comparison.snapshot.begun}
             )
         if before != specs:
-            _note_missing_on_replaced(array, before, specs, missing, examined)
+            _note_missing_on_replaced(array, answering, specs, missing, examined)
         metadata.expect_children(json.dumps(specs))
+        metadata.put_setting(UNCOMPARED, json.dumps([child for child in replaced if child not in answering]))
         metadata.put_setting("key", array.master.fingerprint)
         # Only when all children answer can the objects that were deleted after an old copy be recognised.
         if is_certain and not (comparison.is_old and comparison.silent):
@@ -351,16 +354,12 @@ def _find_deleted_objects(array: Array, comparison: _Comparison) -> tuple[list[b
     return deleted, remains
 
 
-def _replaced_children(before: Sequence[str], specs: Sequence[str]) -> list[int]:
-    return [child for child, (old, new) in enumerate(zip(before, specs, strict=False)) if old != new]
-
-
 def _missing_on_replaced(
-    array: Array, before: Sequence[str], specs: Sequence[str], names: Mapping[int, Mapping[str, int]]
+    array: Array, replaced: Sequence[int], names: Mapping[int, Mapping[str, int]]
 ) -> tuple[list[MissingPackage], set[bytes]]:
     """Return the packages that replaced children lack, and the versions that were examined."""
     missing, examined = list[MissingPackage](), set[bytes]()
-    if replaced := _replaced_children(before, specs):
+    if replaced:
         for row in array.object_rows():
             examined.add(row.version)
             missing += _unlisted_packages(array, row, replaced, names)
@@ -368,13 +367,12 @@ def _missing_on_replaced(
 
 
 def _note_missing_on_replaced(
-    array: Array, before: Sequence[str], specs: Sequence[str], missing: Sequence[MissingPackage], examined: set[bytes]
+    array: Array, replaced: Sequence[int], specs: Sequence[str], missing: Sequence[MissingPackage], examined: set[bytes]
 ) -> None:
     """Note the packages that replaced children lack, and all packages of objects that were written meanwhile."""
     if [child.spec for child in config.load(array.file.source).children] != specs:
         detail = "its children were changed just now; open the array again"
         raise ConfigError(str(array.file.source), "children", detail)
-    replaced = _replaced_children(before, specs)
     late_rows = [row for row in array.object_rows() if row.version not in examined] if replaced else []
     array.metadata.note_missing(
         [*missing, *(package for row in late_rows for package in _unlisted_packages(array, row, replaced, {}))]

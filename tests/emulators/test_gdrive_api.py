@@ -336,6 +336,9 @@ def test_list_longer_than_an_address_is_sent_as_post(wire: DriveWire) -> None:
     query = urlencode({"q": " or ".join(["name = 'one'"] * 40), "fields": "files(name)"}).encode()
     headers = {"X-HTTP-Method-Override": "GET", "Content-Type": "application/x-www-form-urlencoded"}
     assert json.loads(json.dumps(wire("POST", "files", query, headers=headers).value)) == {"files": [{"name": "one"}]}
+    zipped = {**headers, "Content-Encoding": "gzip"}  # as Google's library for Java sends it
+    assert wire("POST", "files", gzip.compress(query), headers=zipped).value == {"files": [{"name": "one"}]}
+    assert wire("POST", "files", query, headers=zipped).status == 400
 
 
 def test_a_change_is_sent_as_post_by_clients_without_patch(wire: DriveWire) -> None:

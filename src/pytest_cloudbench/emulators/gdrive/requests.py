@@ -90,18 +90,17 @@ def find_named_node(state: DriveState, call: Call) -> Node:
     return state.find_node(call.parameters["id"], seen_s(call))
 
 
-def read_json_body(call: Call) -> dict[str, Any]:
-    """Return the JSON object in the body, which is empty if there is no body. Raises DriveError.
+def read_body(call: Call) -> bytes:
+    """Return the body, which may be compressed with gzip, as Google's library for Java sends it. Raises DriveError."""
+    try:
+        return zlib.decompress(call.body, GZIP_BITS) if is_gzip(call) else bytes(call.body)
+    except zlib.error:
+        raise DriveError(400, "parseError", "Parse Error") from None
 
-    The body may be compressed with gzip, as Google's library for Java sends it.
-    """
-    body = bytes(call.body)
-    if is_gzip(call):
-        try:
-            body = zlib.decompress(body, GZIP_BITS)
-        except zlib.error:
-            raise DriveError(400, "parseError", "Parse Error") from None
-    return parse_json_object(body)
+
+def read_json_body(call: Call) -> dict[str, Any]:
+    """Return the JSON object in the body, which is empty if there is no body. Raises DriveError."""
+    return parse_json_object(read_body(call))
 
 
 def is_gzip(call: Call) -> bool:

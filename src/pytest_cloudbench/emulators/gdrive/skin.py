@@ -15,7 +15,7 @@ from pytest_cloudbench.emulators.gdrive import changes, comments, files, revisio
 from pytest_cloudbench.emulators.gdrive.account import DIALECT, revoke_token
 from pytest_cloudbench.emulators.gdrive.answers import DriveError, answer_page
 from pytest_cloudbench.emulators.gdrive.metadata import EXPORT_PATHS
-from pytest_cloudbench.emulators.gdrive.requests import query_params, read_spaces
+from pytest_cloudbench.emulators.gdrive.requests import query_params, read_body, read_spaces
 from pytest_cloudbench.emulators.gdrive.scopes import check_scopes, find_missing_feature
 from pytest_cloudbench.emulators.gdrive.state import DriveState
 from pytest_cloudbench.emulators.http import parse_form
@@ -213,7 +213,7 @@ class GoogleDrive:
     def _handle_override(self, call: Call) -> Answer:
         """Answer a request that has its method in a header and, for GET, its long query in the body."""
         method = call.headers[b"x-http-method-override"].decode("latin-1").upper()
-        query = bytes(call.body) if method == "GET" else call.query
+        query = read_body(call) if method == "GET" else call.query
         match = self.route(method, call.path, query)
         if match is None or method == "POST":
             return self.unknown(method, call.path)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from math import exp
@@ -16,8 +18,10 @@ from pytest_cloudbench.judge import changepoints, watched
 from pytest_cloudbench.judge.baseline import FOLLOWED
 from pytest_cloudbench.judge.checks import Check
 from pytest_cloudbench.judge.gate import AGAIN, FEWEST_RUNS, is_suspect, judge
+from pytest_cloudbench.judge.metrics import IS_YES
 from pytest_cloudbench.judge.watched import FOLLOWED_ONLY, checks_of, needed_numbers
 from pytest_cloudbench.load.gate.text import ruling_text
+from pytest_cloudbench.results.acceptance import Accepted, write_acceptance, write_rename
 from pytest_cloudbench.results.index import Index
 from tests.results.stored_runs import DAY_MS, START_MS, info, store
 
@@ -231,3 +235,70 @@ def test_a_backtest_agrees_with_judging_each_run_alone(folder: Path, run: Run) -
     lines, expected = run("backtest"), judge_one_by_one(folder)
     assert sorted(lines) == sorted(expected)
     assert len(lines) > 5, "a history without a broken run compares nothing"
+
+
+@pytest.mark.parametrize(
+    ("fields", "key", "usual", "worse"),
+    [
+        ({"unit": "s", "better": "higher", "gated": ""}, "album_cost", 1.0, 0.5),
+        ({"unit": "albums", "better": "lower", "gated": "fact"}, "album_cost", 0, 2),
+        ({"unit": IS_YES, "better": "higher", "gated": ""}, "is_album_cost", 1, 0),
+    ],
+)
+def test_conclusions_are_judged_if_the_last_run_did_not_measure_their_suite(
+    folder: Path, fields: dict[str, str], key: str, usual: float, worse: float
+) -> None:
+    """In other processes, which know no suite yet."""
+    suite = {"name": "albums", "conclusions": {"album_cost": {**fields, "time_like": False}}}
+    for number in range(1, 14):
+        entry = info(
+            start_wall_ms=START_MS + number * DAY_MS, suite=suite, columns=["album_cost"],
+            **{key: worse if number == 13 else usual},
+        )  # fmt: skip
+        store(folder, number, {"test_album.py::test_album": entry})
+    backtest = ("gate", "backtest", "-k", "album", "--storage", str(folder))
+    expected = run_elsewhere(folder, *backtest)
+    assert "test_album: album_cost: " in expected
+    store(folder, 14, {TEST: info(start_wall_ms=START_MS + 14 * DAY_MS)})
+    assert run_elsewhere(folder, *backtest) == expected
+
+
+def test_margins_may_name_conclusions_of_suites(folder: Path, run: Run) -> None:
+    """In another process, which knows no suite yet."""
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    suite = {"name": "albums", "conclusions": {"album_size": {"unit": "bytes"}}}
+    for number in range(1, 13):
+        entry = info(
+            start_wall_ms=START_MS + number * DAY_MS, suite=suite, columns=["album_size", "idle_traffic"],
+            album_size=1000, idle_traffic=8.0,
+        )  # fmt: skip
+        store(folder / "results", number, {"test_album.py::test_album": entry})
+    margins = "album_size = 0.03\nidle_traffic = 0.04\n"
+    (folder / "pyproject.toml").write_text(f"[tool.cloudbench.gate]\n{margins}", "utf-8")
+    outputs = {words: run_elsewhere(folder, *words) for words in (("gate", "power"), ("report", "12"))}
+    assert "album_size: changes from " in outputs["gate", "power"]
+    assert "(margin 3 %)" in outputs["gate", "power"]
+    assert "(margin 4 %)" in outputs["gate", "power"]
+    assert "1 experiment of 1 run" in outputs["report", "12"]
+
+
+def run_elsewhere(folder: Path, *words: str) -> str:
+    command = [sys.executable, "-P", "-m", "pytest_cloudbench.commands.cli", *words]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("remainder", ["", "[a]", "#2"])
+def test_a_renamed_test_keeps_its_former_runs(folder: Path, run: Run, remainder: str) -> None:
+    for number in range(1, 14):
+        name = "test_it.py::test_old" if number < 12 else TEST
+        entry = info(quiet_ops=300, quiet_p50=0.1, start_wall_ms=START_MS + number * DAY_MS)
+        store(folder, number, {f"{name}{remainder}": entry})
+    write_rename(folder, "test_it.py::test_old", TEST)
+    assert run("power", "-k", "test_old")[0] == f"{TEST}{remainder}: 13 runs"
+    assert not any("test_old" in line for line in run("power"))
+    assert run("backtest")[-1].startswith("3 of 3 sessions had 10 runs before them")
+    write_acceptance(folder, Accepted("0012_run", START_MS + 12 * DAY_MS, f"{TEST}{remainder}"))
+    (line,) = [line for line in run("power") if line.startswith(TEST)]
+    assert line.startswith(f"{TEST}{remainder}: 2 runs, and 10 are needed (the 11 stored runs was before 0012_run")

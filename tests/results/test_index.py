@@ -6,13 +6,14 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pytest_cloudbench.judge import metrics
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.results import parquet, recovery, stored
 from pytest_cloudbench.results.acceptance import Accepted, write_acceptance
@@ -256,7 +257,7 @@ def test_a_harmed_index_is_made_again(storage: Path, harm: str) -> None:
     elif harm == "foreign":
         path.write_bytes(b"PAR1 what is this? PAR1")
     elif harm == "other schema":
-        path.write_bytes(data.replace(b"cloudbench_index\x18\x016", b"cloudbench_index\x18\x015"))
+        path.write_bytes(data.replace(b"cloudbench_index\x18\x017", b"cloudbench_index\x18\x016"))
         assert path.read_bytes() != data
     else:
         with path.open("wb") as file:
@@ -397,3 +398,64 @@ def test_a_run_that_is_named_by_its_place_in_the_working_folder_is_one(
     monkeypatch.chdir(storage)
     index = Index.open(Path())
     assert index.find(f"{MACHINE}/0003_run.json") == index.runs()[2]
+
+
+# --- what suites declare ---
+
+
+@pytest.fixture
+def forget() -> Iterator[Callable[[], None]]:
+    """A function that makes the process forget the metrics that it learns in the test."""
+    before = dict(metrics.METRICS)
+
+    def forget() -> None:
+        metrics.METRICS.clear()
+        metrics.METRICS.update(before)
+
+    yield forget
+    forget()
+
+
+def carrying(unit: str) -> dict[str, Any]:
+    fields = {"unit": unit, "better": "higher", "time_like": False, "gated": ""}
+    return {"name": "albums", "conclusions": {"album_cost": fields}}
+
+
+@pytest.mark.parametrize("order", [(1, 2, 3), (3, 2, 1), (2, 3, 1)])
+def test_a_conclusion_has_the_meaning_that_the_latest_entry_carries(
+    tmp_path: Path, forget: Callable[[], None], order: tuple[int, ...]
+) -> None:
+    for place, number in enumerate(order, 1):
+        entry = info(start_wall_ms=START_MS + number, suite=carrying(f"unit {number}"), album_cost=1.0)
+        store(tmp_path, place, {TEST: entry})
+    store(tmp_path, 4, {TEST: info(start_wall_ms=START_MS + 4)})
+    for _ in range(2):  # first from the files, then from the index that was written
+        Index.open(tmp_path)
+        assert metrics.METRICS["album_cost"].unit == "unit 3"
+        forget()
+        assert "album_cost" not in metrics.METRICS
+
+
+def test_what_a_suite_declares_itself_replaces_what_entries_carry(tmp_path: Path, forget: Callable[[], None]) -> None:
+    store(tmp_path, 1, {TEST: info(suite=carrying("s"), album_cost=1.0)})
+    Index.open(tmp_path)
+    own = metrics.Metric("ms")
+    assert metrics.declare({"album_cost": own}) == []
+    forget()
+    assert metrics.declare({"album_cost": own}) == []
+    Index.open(tmp_path)
+    assert metrics.METRICS["album_cost"] == own
+    assert metrics.declare({"album_cost": metrics.Metric("s")}) == ["album_cost"], "this is another suite"
+
+
+@pytest.mark.parametrize("damaged", [5, [1], {"album_cost": 5}, {"album_cost": {}}, {"album_cost": {"time_ms": "x"}}])
+def test_an_index_with_damaged_conclusions_is_made_again(
+    tmp_path: Path, forget: Callable[[], None], damaged: Any
+) -> None:
+    store(tmp_path, 1, {TEST: info(suite=carrying("s"), album_cost=1.0)})
+    index = Index.open(tmp_path)
+    index._conclusions = damaged
+    assert index.write()
+    forget()
+    assert read_all(Index.open(tmp_path)) == read_all(index)
+    assert metrics.METRICS["album_cost"].unit == "s"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.fleet.harness import FOLDER, FinishedRun, Lab
+from tests.results.test_suite import write_entry_points
 from tests.runs import SPREAD, Spread
 
 DECLARED = """
@@ -69,11 +71,12 @@ def write_project(lab: Lab, declared: str = DECLARED) -> None:
     (lab.folder / "claims.toml").write_text(CLAIM)
 
 
-def run_command(lab: Lab, *words: str) -> str:
-    """Return the output of a command, in the project's folder but without the project."""
+def run_command(lab: Lab, *words: str, path: str = "") -> str:
+    """Return the output of a command, in the project's folder but without the project, unless ``path`` leads to it."""
+    path = os.pathsep.join(filter(None, [path, os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
         [sys.executable, "-P", "-m", "pytest_cloudbench.commands.cli", *words],
-        cwd=lab.folder, capture_output=True, text=True, check=False,
+        cwd=lab.folder, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -107,6 +110,41 @@ def test_own_suite_has_all_features_of_shipped_suites(lab: Lab, spread: Spread) 
         assert "An album (2020)" in page
     exported = run_command(lab, "export", "--format", "openmetrics", "--metric", "photo_cost", "out.json")
     assert "higher is better" in exported
+
+
+@pytest.mark.parametrize("is_installed", [False, True])
+def test_commands_know_a_suite_that_the_last_session_did_not_run(lab: Lab, is_installed: bool) -> None:
+    write_project(lab)
+    (lab.folder / "pyproject.toml").write_text("[tool.cloudbench.gate]\nphoto_cost = 0.05\n")
+    (lab.folder / "test_put.py").write_text(
+        "from pytest_cloudbench import Threads\n\n"
+        "def test_put(experiment, payloads):\n    experiment.run(payloads.random(10), arrival=Threads(2), files=4)\n"
+    )
+    store = (*FOLDER, "--benchmark-autosave")
+    assert lab.run("photos", *store, "-k", "1").counts()["passed"] == 1
+    run_command(lab, "baseline", "list")  # which makes the index: the first run is not read again
+    assert lab.run("test_put.py", *store).counts() == {"passed": 1}
+    (lab.folder / "photos").rename(lab.folder / ("photos" if is_installed else "gone"))
+    path = ""
+    if is_installed:
+        write_entry_points(lab.folder, "photos = photos:CLOUDBENCH_SUITE")
+        path = str(lab.folder)
+    test = "photos/test_photo.py::test_photo[folder:objects-1]"
+    assert f"{test}: 1 run, and 10 are needed" in run_command(lab, "gate", "power", path=path)
+    assert "0 of 0 sessions" in run_command(lab, "gate", "backtest", path=path)
+    for words in (("history",), ("baseline", "show")):
+        (line,) = [line for line in run_command(lab, *words, path=path).splitlines() if test in line]
+        assert line.split()[1] == "photo_cost"
+    run_command(lab, "report", "last", path=path)
+
+
+def test_a_suite_may_change_what_its_conclusion_means(lab: Lab) -> None:
+    for better in ("higher", "lower"):
+        text = DECLARED.replace("higher", better) + TEST.replace("pytestconfig.option.cloudbench_photo_bytes", "100")
+        (lab.folder / "test_photo.py").write_text(text)
+        run = lab.run("test_photo.py", *FOLDER, "--cloudbench-gate")
+        assert run.counts() == {"skipped": 2}, run.text  # there are too few runs to judge
+        assert entry(run, 1)["suite"]["conclusions"]["photo_cost"]["better"] == better
 
 
 @pytest.mark.slow

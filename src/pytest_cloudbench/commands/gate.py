@@ -53,19 +53,27 @@ class _Run:
 
 
 def _read_histories(options: argparse.Namespace) -> dict[str, list[_Run]]:
-    """Return the stored entries of each experiment, the oldest first. Raises UsageError."""
+    """Return the stored entries of each experiment under all its names, the oldest first. Raises UsageError."""
     from pytest_cloudbench.judge.watched import needed_numbers
+    from pytest_cloudbench.results.acceptance import explain_superseded, former_names, names_before, read_acceptances
     from pytest_cloudbench.results.points import without_copies
 
     index, histories = open_index(options, all_storages=False), {}
-    for test in sorted(index.tests()):
-        if options.k in test:
-            entries = zip(index.series(test, "ops"), index.numbers(test, sorted(needed_numbers())), strict=True)
+    renamed, acceptances = former_names(index.storage), read_acceptances(index.storage)
+    names_of = {test: (test, *names_before(renamed, test)) for test in sorted(index.tests())}
+    former = {name for _, *names in names_of.values() for name in names}
+    for test, names in names_of.items():
+        if test not in former and any(options.k in name for name in names):
+            entries = [
+                entry for name in names
+                for entry in zip(index.series(name, "ops"), index.numbers(name, sorted(needed_numbers())), strict=True)
+            ]  # fmt: skip
             histories[test] = [
                 _Run(
-                    point, point.numbers_for_gate({name: number for name, number in row.items() if number is not None})
+                    point.superseded(explain_superseded(acceptances, names, point.time_ms)),
+                    point.numbers_for_gate({name: number for name, number in row.items() if number is not None}),
                 )
-                for point, row in without_copies(entries)
+                for point, row in without_copies(sorted(entries, key=lambda entry: entry[0].time_ms))
             ]
     if not histories:
         raise UsageError(f"gate: {index.storage}: no stored experiment" + (f" has {options.k!r}" if options.k else ""))
@@ -95,8 +103,8 @@ def _check_last_run(test: str, runs: Sequence[_Run], margins: Margins, max_runs:
 def _print_power(options: argparse.Namespace) -> int:
     from pytest_cloudbench.judge.gate import FEWEST_RUNS
 
+    histories = _read_histories(options)  # first: stored runs declare their suites' metrics, which margins may name
     margins, max_runs = _read_margins()
-    histories = _read_histories(options)
     checks: dict[str, list[Check]] = {}
     for test, runs in histories.items():
         usable = [run for run in runs if not run.point.unfit_reason]
@@ -165,9 +173,10 @@ def _describe_detectable(check: Check, tests: int) -> str:
 def _print_backtest(options: argparse.Namespace) -> int:
     from pytest_cloudbench.judge.gate import FEWEST_RUNS, backtest
 
+    histories = _read_histories(options)  # first: stored runs declare their suites' metrics, which margins may name
     margins, max_runs = _read_margins()
     sessions: dict[str, list[Check]] = {}
-    for test, runs in _read_histories(options).items():
+    for test, runs in histories.items():
         for run, checks in _check_in_turn(test, runs, margins, max_runs):
             sessions.setdefault(run, []).extend(checks)
     judged = suspects = alarms = 0

@@ -6,7 +6,6 @@ They read stored runs by ``results.index`` and render them by ``report.history``
 from __future__ import annotations
 
 import argparse
-import contextlib
 import shlex
 import sys
 import time
@@ -216,11 +215,8 @@ def open_index(options: argparse.Namespace, *, all_storages: bool = True) -> Ind
                 index.add_storage(other)
     for problem in index.problems:
         sys.stderr.write(f"cloudbench: left out: {printable(problem)}\n")
-    if runs := index.runs():
-        learn_installed()
-        with contextlib.suppress(ResultsError):  # its file may be gone since it was indexed
-            index.entries(runs[-1].place)  # entries declare the metrics of the project's own suites
-    else:
+    learn_installed()
+    if not index.runs():
         hint = _describe_killed_sessions(index.storage) or "pytest --benchmark-autosave stores them"
         raise UsageError(f"there are no stored runs in {index.storage}; {hint}")
     return index

@@ -79,5 +79,6 @@ def _open_earlier_runs(options: argparse.Namespace) -> EarlierRuns | None:
     storage = folders[0] if options.storage is None and folders else find_storage(options)
     if storage is None:
         return None
+    index = Index.open(storage)  # first: stored runs declare their suites' metrics, which margins may name
     margins = read_settings(project_folder(Path.cwd()), strict=False).margins
-    return EarlierRuns(Index.open(storage), margins, options.last)
+    return EarlierRuns(index, margins, options.last)

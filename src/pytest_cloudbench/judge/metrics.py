@@ -352,6 +352,8 @@ METRICS: dict[str, Metric] = {
 
 BUILT_IN: Mapping[str, Metric] = dict(METRICS)
 """The metrics of this package, without those of suites."""
+_FROM_STORED: set[str] = set()
+"""Names in ``METRICS`` whose meaning only stored entries have given so far."""
 
 
 def find_metric(name: str) -> Metric | None:
@@ -379,8 +381,21 @@ def number_key(name: str) -> str:
 
 
 def declare(rows: Mapping[str, Metric]) -> list[str]:
-    """Add the conclusions of a suite. Return the names that already mean something else and keep that meaning."""
+    """Add the conclusions of a suite. Return the names that already mean something else and keep that meaning.
+
+    A suite may have changed since its runs were stored: what it declares now replaces what they carry.
+    """
+    replaced = _FROM_STORED.intersection(rows)
+    _FROM_STORED.difference_update(replaced)
+    METRICS.update({name: rows[name] for name in replaced})
     return [name for name, row in rows.items() if METRICS.setdefault(name, row) != row]
+
+
+def declare_stored(rows: Mapping[str, Metric]) -> None:
+    """Add conclusions that stored entries carry. They replace only what other stored entries carry."""
+    new = {name: row for name, row in rows.items() if name not in METRICS or name in _FROM_STORED}
+    _FROM_STORED.update(new)
+    METRICS.update(new)
 
 
 @dataclass(frozen=True, slots=True)

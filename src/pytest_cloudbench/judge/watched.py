@@ -107,6 +107,7 @@ _RUN_METRICS: dict[str, _Watched] = {
 
 _ENDINGS = ("p50", "p99")
 """Names of margins that stand for all metrics which end so."""
+_IF_OF_SUITE = "; if it is a suite's conclusion: sessions know loaded suites, commands those with stored runs"
 _MARGIN_FROM = {"service_p25": "service_p50", "unstarved_p50": "quiet_p50"}
 """Metrics that take the margin of another one, unless the user gives them their own."""
 
@@ -159,7 +160,7 @@ def parse_margins(raw_margins: Mapping[str, Any], where: str) -> dict[str, float
     margins: dict[str, float | None] = {}
     for name, value in raw_margins.items():
         if name not in METRICS and name not in _ENDINGS:
-            raise UsageError(f"{where}: {name}: no such metric{did_you_mean(name, METRICS)}")
+            raise UsageError(f"{where}: {name}: no such metric{did_you_mean(name, METRICS) or _IF_OF_SUITE}")
         margins[name] = _parse_margin(value, f"{where}: {name}")
     return margins
 

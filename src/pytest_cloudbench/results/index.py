@@ -4,7 +4,7 @@ The index follows the runs that pytest-benchmark has stored. The runs are the tr
 time, and is made again. Files that change are read again. Writers at the same time lose nothing, since each replaces
 the whole file, and what it did not see is read again.
 
-Schema 6 has a row for each entry of a run, in the order of their times. Columns: ``place`` and ``run`` (the entry's
+Schema 7 has a row for each entry of a run, in the order of their times. Columns: ``place`` and ``run`` (the entry's
 file and its run, below the storage), ``fullname``, ``name``, ``params`` (JSON), ``time_ms`` (Unix epoch), ``commit``,
 ``branch``, ``is_dirty``, ``outcome``, ``gate`` (the regression gate's answer, and a word if the run was an outlier),
 ``schema``, ``doubts`` (JSON), ``missing_agents`` (JSON), ``fingerprint`` (JSON: conditions that must be equal in runs
@@ -12,6 +12,7 @@ that are compared), ``facts`` (JSON: provider, emulated, published, profile, loc
 ops_file or ops_files), ``sides`` (JSON: the result of a comparison of two sides, or the block of an entry, empty for
 others), ``columns`` (JSON: the names that the table of a conclusion shows), and each number at the top level of any
 entry's extra_info, such as ``response_p50``, and some of each host's, such as ``response_p50@oslo``, as a double.
+Its metadata has the conclusions that the entries' suites declare, each as in the latest entry that carries it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from pytest_cloudbench.judge.baseline import (
     is_finite,
     unfit_reason,
 )
-from pytest_cloudbench.judge.metrics import METRICS, is_answer, is_higher_better, number_key
+from pytest_cloudbench.judge.metrics import METRICS, declare_stored, is_answer, is_higher_better, number_key
 from pytest_cloudbench.model import ResultsError, UsageError
 from pytest_cloudbench.results import parquet, stored
 from pytest_cloudbench.results.acceptance import Accepted, explain_superseded, read_acceptances
@@ -47,12 +48,13 @@ from pytest_cloudbench.results.cells import (
     gate_text,
 )
 from pytest_cloudbench.results.points import Point, run_name
+from pytest_cloudbench.results.suite import plain_conclusions, read_conclusions
 from pytest_cloudbench.support import opening
 
 INDEX_NAME = "cloudbench-index.parquet"
 """The name of the index in a storage."""
 
-_SCHEMA = "6"
+_SCHEMA = "7"
 _TEXT_COLUMNS = (
     "place", "run", "fullname", "name", "params", "commit", "branch", "outcome", "gate", "doubts", "missing_agents",
     "fingerprint", "facts", "run_id", "records", "sides", "columns",
@@ -154,6 +156,8 @@ class _NewRows:
 class Index:
     """All runs below a storage. Make it with ``Index.open``.
 
+    Conclusions that only its entries declare are metrics from then on.
+
     Attributes:
         storage: the folder.
         problems: a line for each file that was left out.
@@ -163,6 +167,7 @@ class Index:
         self.storage, self.problems = storage, list[str]()
         self._data = b""
         self._stamps: dict[str, list[Any]] = {}
+        self._conclusions: dict[str, dict[str, Any]] = {}  # plain, with the time of the entry that carries it
         self._valid_rows: list[int] | None = None  # rows of the file that are still valid
         self._new_rows = _NewRows()
         self._columns: dict[str, list[Any]] = {}
@@ -235,7 +240,7 @@ class Index:
         status = path.stat()
         file = stored.RunFile(path, place, place, status.st_size, status.st_mtime_ns)
         try:
-            self._append([self._make_row(file, commit, stored_ms, entry) for entry in entries])
+            self._append([self._make_row(file, commit, stored_ms, entry) for entry in entries], entries)
         except (TypeError, ValueError, RecursionError) as error:
             raise ResultsError(f"{path}: cannot be read: {error}") from error
         self._foreign_paths.append(path)
@@ -503,10 +508,12 @@ class Index:
             columns, metadata = parquet.read(data, {"place", "time_ms", "schema"})
             if metadata.get("cloudbench_index") != _SCHEMA or len(columns) != 3:
                 return
-            stamps = json.loads(metadata["files"])
-            if all(isinstance(stamp, list) and len(stamp) == 3 for stamp in stamps.values()):
-                self._stamps, self._data = stamps, data
-        except (OSError, parquet.NotReadable, ValueError, LookupError, AttributeError, RecursionError):
+            stamps, conclusions = json.loads(metadata["files"]), json.loads(metadata["conclusions"])
+            times_known = all(isinstance(row["time_ms"], int) for row in conclusions.values())
+            if times_known and all(isinstance(stamp, list) and len(stamp) == 3 for stamp in stamps.values()):
+                self._stamps, self._conclusions, self._data = stamps, conclusions, data
+                declare_stored(read_conclusions({"conclusions": conclusions}))
+        except (OSError, parquet.NotReadable, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             return
 
     def _add_run_file(self, file: stored.RunFile) -> None:
@@ -519,13 +526,20 @@ class Index:
             self._stamps[file.place] = [*stamp, str(error).removeprefix(f"{file.path}: ")]
             return
         self._stamps[file.place] = [*_make_stamp(file), ""]
-        self._append(rows)
+        self._append(rows, entries)
 
-    def _append(self, rows: Iterable[tuple[dict[str, Any], dict[str, float]]]) -> None:
-        for fixed, numbers in rows:
+    def _append(
+        self, rows: Iterable[tuple[dict[str, Any], dict[str, float]]], entries: Iterable[stored.StoredEntry]
+    ) -> None:
+        for (fixed, numbers), entry in zip(rows, entries, strict=True):
             for name, column in self._new_rows.fixed.items():
                 column.append(fixed[name])
             self._new_rows.numbers.append(numbers)
+            time_ms, carried = fixed["time_ms"], read_conclusions(entry.info.get("suite"))
+            for name, row in plain_conclusions(carried).items():
+                if time_ms >= self._conclusions.get(name, {"time_ms": time_ms})["time_ms"]:
+                    self._conclusions[name] = {**row, "time_ms": time_ms}
+                    declare_stored({name: carried[name]})
 
     @staticmethod
     def _make_row(
@@ -574,7 +588,9 @@ class Index:
         groups: Iterable[list[list[Any]]] = (
             [column[start : start + _GROUP_ROWS] for column in values] for start in starts
         )  # fmt: skip
-        metadata = {"cloudbench_index": _SCHEMA, "files": json.dumps(self._stamps)}
+        metadata = {
+            "cloudbench_index": _SCHEMA, "files": json.dumps(self._stamps), "conclusions": json.dumps(self._conclusions)
+        }  # fmt: skip
         parquet.write(file, columns, groups, metadata)
 
 

@@ -86,9 +86,16 @@ def learn_loaded(modules: Iterable[object]) -> None:
 
 
 def learn_declared(declaration: Any) -> None:
-    """Make known the conclusions that the plain data of an entry's suite declares, if it has any."""
+    """Make known the conclusions that the plain data of a running test's suite declares, if it has any."""
     if declaration:
         metrics.declare(read_conclusions(declaration))
+
+
+def learn_stored(declaration: Any) -> None:
+    """Make known the conclusions that a stored entry carries. A name that is known keeps its meaning."""
+    if declaration:
+        rows = read_conclusions(declaration)
+        metrics.declare_stored({name: row for name, row in rows.items() if name not in metrics.METRICS})
 
 
 def stored_nodeid(nodeid: str, module: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
 
@@ -71,6 +71,12 @@ class Point:
         the gate only follows it for a slow rise.
         """
         return self.unfit_reason in COMPARABLE and not self.is_superseded
+
+    def superseded(self, why: str) -> Point:
+        """Return the point as one that a later run supersedes, or unchanged if ``why`` is empty or it is unfit."""
+        if not why or not self.is_comparable:
+            return self
+        return replace(self, unfit_reason=self.unfit_reason or why, is_superseded=True)
 
     def numbers_for_gate(self, numbers: Numbers) -> Numbers:
         """Return the run's numbers as the regression gate takes them, with its name and its restrictions."""

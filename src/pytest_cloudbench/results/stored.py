@@ -148,8 +148,8 @@ def read_run(path: Path) -> tuple[Commit, int | None, list[StoredEntry]]:
     Entries of stock benchmarks, which do not describe themselves, are omitted. Raises ResultsError.
     """
     from pytest_cloudbench.results.installed import (
-        learn_declared,
         learn_installed,
+        learn_stored,
     )  # imported here, because agents never need it
 
     document = read_document(path)
@@ -159,7 +159,7 @@ def read_run(path: Path) -> tuple[Commit, int | None, list[StoredEntry]]:
     entries = [entry for benchmark in benchmarks if (entry := _read_entry(path, benchmark)) is not None]
     learn_installed()  # it declares the metrics of the entries
     for entry in entries:
-        learn_declared(entry.info.get("suite"))
+        learn_stored(entry.info.get("suite"))
     return read_commit(document.get("commit_info")), _epoch_ms(document.get("datetime")), entries
 
 

@@ -293,9 +293,7 @@ class Declared(NamedTuple):
         return {
             "name": self.suite,
             "figures": [{"kind": type(figure).__name__, **_to_plain(figure)} for figure in self.figures],
-            "conclusions": {
-                name: {key: getattr(row, key) for key in _CONCLUSION_FIELDS} for name, row in self.conclusions.items()
-            },
+            "conclusions": plain_conclusions(self.conclusions),
             "columns": dict(self.columns),
             "published": [_to_plain(table) for table in self.published],
         }
@@ -314,6 +312,11 @@ def read_declared(plain: Any) -> Declared | None:
         plain["name"], tuple(figure for figure in figures if figure is not None), read_conclusions(plain),
         _read_columns(plain), tuple(table for table in tables if table is not None),
     )  # fmt: skip
+
+
+def plain_conclusions(rows: Mapping[str, Metric]) -> dict[str, dict[str, Any]]:
+    """Convert conclusions to plain data."""
+    return {name: {key: getattr(row, key) for key in _CONCLUSION_FIELDS} for name, row in rows.items()}
 
 
 def read_conclusions(plain: Any) -> dict[str, Metric]:

@@ -424,8 +424,9 @@ class Serving:
         gathered = gather_session(findings, PageRun(self.facts.run_id, None, commit), self._records_folder)
         folder = benchmarks.storage_folder(self.config)
         if folder is not None and folder.is_dir():
+            index = Index.open(folder)  # first: stored runs declare their suites' metrics, which margins may name
             margins = read_settings(self.config.rootpath, strict=False).margins
-            gathered.add_earlier(EarlierRuns(Index.open(folder), margins))
+            gathered.add_earlier(EarlierRuns(index, margins))
         write_page(path, gathered)
         self._report_path = path
 

@@ -301,4 +301,4 @@ def test_a_renamed_test_keeps_its_former_runs(folder: Path, run: Run, remainder:
     assert run("backtest")[-1].startswith("3 of 3 sessions had 10 runs before them")
     write_acceptance(folder, Accepted("0012_run", START_MS + 12 * DAY_MS, f"{TEST}{remainder}"))
     (line,) = [line for line in run("power") if line.startswith(TEST)]
-    assert line.startswith(f"{TEST}{remainder}: 2 runs, and 10 are needed (the 11 stored runs was before 0012_run")
+    assert line.startswith(f"{TEST}{remainder}: 2 runs, and 10 are needed (the 11 stored runs came before 0012_run")

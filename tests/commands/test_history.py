@@ -569,12 +569,12 @@ def test_baselines_begin_with_an_accepted_run(storage: Path, run: Any) -> None:
     run("baseline", "accept", "3", "--test", "test_put", "--reason", "a better cipher")
     index = Index.open(storage)
     fits = [point.unfit_reason for point in index.series(TEST, "response_p50")]
-    assert f"was before {MACHINE}/0003_run.json, which was accepted as the new baseline" in fits
+    assert f"came before {MACHINE}/0003_run.json, which was accepted as the new baseline" in fits
     assert [fit == "" for fit in fits if "did not pass" not in fit] == [False, False, True, True]
     assert index.series("test_it.py::other", "failed")[0].unfit_reason == ""
     assert "is failed, and no baseline can begin with it" in run("baseline", "accept", "5", status=1)[1]
     (storage / "cloudbench-accepted" / "junk.accepted").write_text("{")
-    assert "2 was before" in run("baseline", "show", "test_put")[0]
+    assert "2 came before" in run("baseline", "show", "test_put")[0]
 
 
 def store_broken(storage: Path, first: int, runs: int, level: float, **changes: Any) -> None:
@@ -607,7 +607,7 @@ def test_a_run_that_only_the_gate_failed_can_be_accepted_with_those_after_it(sto
     assert "begin with" in run("baseline", "accept", "5")[0]
     store_broken(storage, 8, 1, 0.4)
     fits = [point.unfit_reason for point in Index.open(storage).series(TEST, "response_p50")]
-    assert [fit[:10] for fit in fits[:3]] == ["was before"] * 3
+    assert [fit[:11] for fit in fits[:3]] == ["came before"] * 3
     assert fits[3:] == ["failed only at the gate", "", "", "did not pass", "failed only at the gate"]
     assert "first run after a change" not in run("history", TEST)[0]
     assert "is failed, and no baseline can begin with it" in run("baseline", "accept", "7", status=1)[1]
@@ -662,7 +662,7 @@ def test_runs_before_an_accepted_one_stay_in_the_history(storage: Path, run: Any
     store_broken(storage, 9, 8, 0.15)
     run("baseline", "accept", "9")
     out, _ = run("history", TEST)
-    assert out.count("was before") == 8
+    assert out.count("came before") == 8
     assert "since 0009_run" in out
 
 

@@ -134,7 +134,7 @@ def explain_superseded(acceptances: Sequence[Accepted], tests: Collection[str], 
     """
     newer = [acceptance for acceptance in acceptances if acceptance.time_ms > time_ms]
     runs = [acceptance.run for acceptance in newer if any(map(acceptance.covers, tests))]
-    return f"was before {runs[-1]}, which was accepted as the new baseline" if runs else ""
+    return f"came before {runs[-1]}, which was accepted as the new baseline" if runs else ""
 
 
 def _read_decisions(storage: Path) -> Iterator[Mapping[str, Any]]:

@@ -103,7 +103,13 @@ WRAPPINGS: dict[str, Callable[[bytes], bytes]] = {
     "json of mime": lambda text: json.dumps({"data": wrap(text, 76, b"\r\n").decode()}).encode(),
     "json of pem": lambda text: json.dumps({"data": wrap(text, 64, b"\n").decode()}).encode(),
     "json in json": lambda text: json.dumps(json.dumps({"data": wrap(text, 76, b"\r\n").decode()})).encode(),
+    "json of php": lambda text: json.dumps({"data": text.decode()}).replace("/", r"\/").encode(),
+    "json of .net": lambda text: json.dumps({"data": text.decode()}).replace("+", r"\u002B").encode(),
     "form": lambda text: b"data=" + quote(wrap(text, 60, b"\r\n"), safe="+/=").encode(),
+    "form of one line": lambda text: b"data=" + quote(text, safe="").encode(),
+    "form in lower case": lambda text: re.sub(
+        rb"%..", lambda match: match[0].lower(), b"data=" + quote(wrap(text, 60, b"\n"), safe="").encode()
+    ),
     "gzip": lambda text: gzip.compress(wrap(text, 76, b"\n")),
     "chunks": lambda text: chunk(wrap(text, 76, b"\r\n"), 1000),
 }
@@ -139,6 +145,9 @@ def test_sighting_names_the_lines_around_the_needle() -> None:
     data = wrap(base64.b64encode(bytes(50) + NEEDLE.data), 76, b"\r\n")
     (sighting,) = find_needles(gzip.compress(data), [NEEDLE])
     assert sighting.form == "gzip, lines, base64"
+    escaped = base64.b64encode(gzip.compress(NEEDLE.data + Random(1).randbytes(99))).replace(b"/", rb"\/")
+    (sighting,) = find_needles(escaped, [NEEDLE])
+    assert sighting.form == "escapes, base64, gzip, raw"
 
 
 def test_a_needle_is_found_in_any_of_several_encoded_lines() -> None:

@@ -43,6 +43,11 @@ _WRAPPING = re.compile(
     rb"(?:%b)[ \t]{0,64}(?=[A-Za-z0-9+/_-])"
     % b"|".join(line_break + _WRAPPED_LINE % (line_break, line_break) for line_break in _LINE_BREAKS)
 )
+_ESCAPED_DIGITS = (
+    (rb"\\/", b"/"), (rb"\/", b"/"), (rb"\u002B", b"+"), (rb"\u002b", b"+"),
+    (b"%2F", b"/"), (b"%2f", b"/"), (b"%2B", b"+"), (b"%2b", b"+"),
+)  # fmt: skip
+"""Digits of base64 that some programs escape: PHP's JSON, the JSON of .NET, and forms."""
 _LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 _SHORT_JSON_ESCAPES = {'"': b'"', "\\": b"\\", "/": b"/", "\n": b"n", "\r": b"r", "\t": b"t", "\b": b"b", "\f": b"f"}
 
@@ -191,8 +196,9 @@ class _Layers:
         if (joined := _join_chunks(data)) is not data:
             data, form = joined, (*form, "chunks")
             yield form, data
-        if (unwrapped := _WRAPPING.sub(b"", data)) != data:
-            yield (*form, "lines"), unwrapped
+        unescaped = _unescape_digits(data)
+        if (unwrapped := _WRAPPING.sub(b"", unescaped)) != data:
+            yield (*form, "escapes" if unwrapped == unescaped else "lines"), unwrapped
         for name, content, is_certain in self._list_contents(data, unwrapped):
             if depth:
                 yield from self.unpack(content, (*form, name), depth - 1)
@@ -202,7 +208,8 @@ class _Layers:
     def _list_contents(self, data: bytes, unwrapped: bytes) -> Iterator[tuple[str, bytes, bool]]:
         """Yield the encoding of each content, the content, and whether it is certain that these bytes are encoded.
 
-        ``unwrapped`` are the bytes without line breaks. Only base64 is looked for there: a break can be in a stream.
+        ``unwrapped`` are the bytes without the line breaks and escapes of encoded text. Only base64 is looked for in
+        them, because what looks like a break can be in a stream.
         """
         for name, magic, unpack in _unpackers():
             for start in self._find_offsets(data, magic):
@@ -223,6 +230,13 @@ class _Layers:
                 self.is_whole = False
                 return
             yield match.start()
+
+
+def _unescape_digits(data: bytes) -> bytes:
+    """Return the bytes with the digits of base64 as they were before some program escaped them."""
+    for escape, digit in _ESCAPED_DIGITS:
+        data = data.replace(escape, digit)
+    return data
 
 
 def _join_chunks(data: bytes) -> bytes:

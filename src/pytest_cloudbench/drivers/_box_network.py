@@ -13,12 +13,12 @@ from urllib.parse import urlsplit
 
 from pytest_cloudbench.drivers.base import NextToken
 from pytest_cloudbench.drivers.egress import egress_of
-from pytest_cloudbench.drivers.sdk import OwnError, SdkDriver
+from pytest_cloudbench.drivers.sdk import UNLIMITED_POOL, OwnError, SdkDriver
 from pytest_cloudbench.drivers.web import Bearer
 from pytest_cloudbench.model import CredentialsError, Endpoint, ErrorKind
 
-# One pool of connections for all threads: more threads than this would lose kept-alive connections.
-_POOL_CONNECTIONS = 256
+# One pool of connections for each host, and downloads may come from many.
+_POOLS = 256
 # How often a commit is sent, and the longest wait that a service may ask for.
 _COMMITS, _LONGEST_WAIT_S = 20, 100
 _HOSTS = (".box.com", ".boxcloud.com")
@@ -29,7 +29,7 @@ def _new_session(endpoint: Endpoint | None, url: str) -> Any:
     """Return a session whose adapter never retries (``max_retries=0``) and has room for many threads."""
     requests: Any = import_module("requests")
     session = requests.Session()
-    size = {"pool_connections": _POOL_CONNECTIONS, "pool_maxsize": _POOL_CONNECTIONS, "max_retries": 0}
+    size = {"pool_connections": _POOLS, "pool_maxsize": UNLIMITED_POOL, "max_retries": 0}
     session.mount("https://", requests.adapters.HTTPAdapter(**size))
     session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=()))
     session.egress = egress_of(endpoint, url)

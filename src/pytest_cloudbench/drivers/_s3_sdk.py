@@ -24,7 +24,14 @@ from pytest_cloudbench.drivers.base import (
 )
 from pytest_cloudbench.drivers.egress import Egress, egress_of, is_on_this_machine
 from pytest_cloudbench.drivers.keys import key_of, md5_of, path_of
-from pytest_cloudbench.drivers.sdk import UNREADABLE, Meaning, SdkDriver, meaning_of_refusal, network_failure
+from pytest_cloudbench.drivers.sdk import (
+    UNLIMITED_POOL,
+    UNREADABLE,
+    Meaning,
+    SdkDriver,
+    meaning_of_refusal,
+    network_failure,
+)
 from pytest_cloudbench.model import (
     MIB,
     Capabilities,
@@ -61,7 +68,6 @@ CAPABILITIES = Capabilities(
 """Without ``via``, which differs between the drivers."""
 
 _AMAZON = "https://{bucket}.s3.{region}.amazonaws.com"
-_CONNECTIONS = 256
 _DELETED_AT_ONCE = 1000
 _NOT_IMPLEMENTED = 501
 _NOT_IN_XML = re.compile("[\x00-\x1f\x7f-\x9f\ufffe\uffff]")
@@ -300,7 +306,7 @@ def sdk_client(
     }
     config = Config(
         retries={"total_max_attempts": 1, "mode": "standard"},
-        max_pool_connections=_CONNECTIONS,
+        max_pool_connections=UNLIMITED_POOL,
         connect_timeout=timeout_of(spec),
         read_timeout=timeout_of(spec),
         request_checksum_calculation=when,

@@ -10,7 +10,7 @@ What the SDK does on its own, and how this driver handles it:
   The driver sends a single request through the layer below, and streams the answer.
 - Its upload reads a file below 64 MiB at once; larger ones go up here in blocks, one after the other, and are then
   committed.
-- Its HTTP library has a pool of ten connections: here one that is large enough for all threads. It follows no redirect.
+- Its HTTP library has a pool of ten connections: here one without a limit. It follows no redirect.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from pytest_cloudbench.drivers.base import (
 from pytest_cloudbench.drivers.egress import Egress, egress_of
 from pytest_cloudbench.drivers.keys import bucket_of, key_of, path_of, prefix_of
 from pytest_cloudbench.drivers.sdk import (
+    UNLIMITED_POOL,
     UNREADABLE,
     Meaning,
     SdkDriver,
@@ -75,7 +76,6 @@ _CAPABILITIES = Capabilities(
 )
 
 _PARAMS = frozenset({"account", "endpoint", "timeout_s", "token_env"})
-_CONNECTIONS = 256
 _NO_NAME = re.compile(r"\.(?:/|\Z)|[\\\x00-\x08\x0b\x0c\x0e-\x1f]")
 
 # --- error table ----------------------------------------------------------------------------------
@@ -308,7 +308,7 @@ def _pooled_session() -> Any:
 
     session = requests.Session()
     for scheme in ("https://", "http://"):
-        session.mount(scheme, HTTPAdapter(_CONNECTIONS, _CONNECTIONS, max_retries=0))
+        session.mount(scheme, HTTPAdapter(pool_maxsize=UNLIMITED_POOL, max_retries=0))
     return session
 
 

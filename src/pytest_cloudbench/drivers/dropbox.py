@@ -52,7 +52,14 @@ from pytest_cloudbench.drivers.base import (
     usable_credentials,
 )
 from pytest_cloudbench.drivers.egress import Egress, egress_of
-from pytest_cloudbench.drivers.sdk import Meaning, OwnError, SdkDriver, network_failure, response_pieces
+from pytest_cloudbench.drivers.sdk import (
+    UNLIMITED_POOL,
+    Meaning,
+    OwnError,
+    SdkDriver,
+    network_failure,
+    response_pieces,
+)
 from pytest_cloudbench.drivers.stranger import Stranger
 from pytest_cloudbench.model import (
     MIB,
@@ -74,8 +81,6 @@ _CAPABILITIES = replace(CAPABILITIES, via="dropbox SDK on requests; retries and 
 
 # The SDK's hosts by their roles. The SDK itself prefers those that the environment names when it is imported.
 _HOSTS = {role: f"{role}.dropboxapi.com" for role in ("api", "content", "notify")}
-# One pool of connections for all threads: more threads than this would lose kept-alive connections.
-_POOL_CONNECTIONS = 256
 
 _Result = TypeVar("_Result")
 
@@ -439,7 +444,7 @@ class DropboxDriver(SdkDriver):
 
 def _new_session(sdk: Any, egress: Egress) -> Any:
     """Return the SDK's own session, without redirects. Its adapter never retries (``max_retries=0``)."""
-    session = sdk.create_session(max_connections=_POOL_CONNECTIONS, ca_certs=egress.trusted or None)
+    session = sdk.create_session(max_connections=UNLIMITED_POOL, ca_certs=egress.trusted or None)
     session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=()))
     session.get_redirect_target = lambda _response: None
     egress.direct_session(session)

@@ -42,6 +42,7 @@ from pytest_cloudbench.drivers.egress import Egress, egress_of, is_on_this_machi
 from pytest_cloudbench.drivers.google_home import OAUTH_FIELDS, google_credentials
 from pytest_cloudbench.drivers.keys import as_file, bucket_of, key_of, path_of, prefix_of
 from pytest_cloudbench.drivers.sdk import (
+    UNLIMITED_POOL,
     UNREADABLE,
     Meaning,
     OwnError,
@@ -89,7 +90,6 @@ _PARAMS = frozenset({"endpoint", "timeout_s", "token_env"})
 _HOST = "https://storage.googleapis.com"
 _TOKEN_URL = "https://oauth2.googleapis.com/token"
 _SCOPES = ("https://www.googleapis.com/auth/devstorage.full_control",)
-_CONNECTIONS = 256
 
 # --- error table ----------------------------------------------------------------------------------
 
@@ -366,7 +366,7 @@ def _new_session(egress: Egress, credentials: Any) -> Any:
     session = transport.AuthorizedSession(
         credentials, refresh_status_codes=(), max_refresh_attempts=0, auth_request=_Renewal(tokens)
     )
-    adapter = HTTPAdapter(_CONNECTIONS, _CONNECTIONS, max_retries=0)
+    adapter = HTTPAdapter(pool_maxsize=UNLIMITED_POOL, max_retries=0)
     for own_session in (tokens, session):
         for scheme in ("https://", "http://"):
             own_session.mount(scheme, adapter)

@@ -35,6 +35,12 @@ class Meaning(NamedTuple):
 UNREADABLE = Meaning(ErrorKind.SERVER, "the answer cannot be read")
 
 
+UNLIMITED_POOL = 0
+"""The size of urllib3's pool that keeps each connection. Above a limit, an operation would pay for a new handshake.
+
+A pool of another size is filled with placeholders inside the first operation: 10,000 of them take 10 ms.
+"""
+
 # An HTTP library waits for a whole piece: a small first one marks the first byte.
 _FIRST_PIECE_BYTES = 1 * KIB
 # With 64 KiB, a get of 4 MiB takes a quarter longer than the library alone; with more than 256, no less.

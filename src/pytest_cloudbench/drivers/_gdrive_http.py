@@ -31,6 +31,7 @@ from weakref import WeakSet
 
 from pytest_cloudbench.drivers.base import RequestCount
 from pytest_cloudbench.drivers.egress import Egress
+from pytest_cloudbench.drivers.google_home import TokenAnswer, renewed_once
 from pytest_cloudbench.drivers.sdk import read_pieces
 from pytest_cloudbench.model import CredentialsError, ProviderSpec, UsageError
 from pytest_cloudbench.support import opening, redact
@@ -267,39 +268,18 @@ class Token:
     """
 
     def __init__(self, access_token: str = "", credentials: Any = None) -> None:
-        self._fixed, self._credentials, self._lock = access_token, credentials, Lock()
+        self._valid_token = renewed_once(credentials) if credentials else lambda _send: access_token
 
     def header(self, send: Send) -> str:
         """Return the value of ``Authorization``."""
-        credentials = self._credentials
-        if credentials is None:
-            return f"Bearer {self._fixed}"
-        if not credentials.valid:
-            with self._lock:
-                if not credentials.valid:  # another thread may have renewed them
-                    credentials.refresh(_Renewal(send))
-                    redact.learn([credentials.token])
-        return f"Bearer {credentials.token}"
 
+        def send_once(url: str, method: str = "GET", body: Any = None, headers: Any = None, **_: Any) -> TokenAnswer:
+            response, content = send(url, method, body, headers or {})
+            if response.status != 200:
+                raise Refused(response.status, dict(response), content)
+            return TokenAnswer(response.status, dict(response), content)
 
-class _Renewal:
-    """The object by which google-auth sends a request."""
-
-    def __init__(self, send: Send) -> None:
-        self._send = send
-
-    def __call__(self, url: str, method: str = "GET", body: Any = None, headers: Any = None, **_more: Any) -> _Renewed:
-        response, content = self._send(url, method, body, headers or {})
-        if response.status != 200:
-            raise Refused(response.status, dict(response), content)
-        return _Renewed(response.status, dict(response), content)
-
-
-class _Renewed:
-    """An answer as google-auth reads it."""
-
-    def __init__(self, status: int, headers: Mapping[str, str], data: bytes) -> None:
-        self.status, self.headers, self.data = status, headers, data
+        return f"Bearer {self._valid_token(send_once)}"
 
 
 def new_token(spec: ProviderSpec, secrets: Mapping[str, str], url: str, *, is_emulated: bool) -> Token:

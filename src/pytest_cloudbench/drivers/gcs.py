@@ -22,12 +22,11 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 from importlib import import_module
 from pathlib import Path
-from threading import Lock
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 from urllib.parse import quote
 
 from pytest_cloudbench.drivers.base import (
@@ -39,7 +38,7 @@ from pytest_cloudbench.drivers.base import (
     usable_credentials,
 )
 from pytest_cloudbench.drivers.egress import Egress, egress_of, is_on_this_machine
-from pytest_cloudbench.drivers.google_home import OAUTH_FIELDS, google_credentials
+from pytest_cloudbench.drivers.google_home import OAUTH_FIELDS, TokenAnswer, google_credentials, renewed_once
 from pytest_cloudbench.drivers.keys import as_file, bucket_of, key_of, path_of, prefix_of
 from pytest_cloudbench.drivers.sdk import (
     UNLIMITED_POOL,
@@ -314,46 +313,30 @@ def _sdk_credentials(spec: ProviderSpec, secrets: Mapping[str, str], token_url: 
 
 
 def _renewed_once(credentials: Any) -> Any:
-    """Make credentials renew their token once for all threads and hide it in messages, and return them."""
-    lock = Lock()
+    """Make credentials renew their token once for all threads, and return them."""
+    valid_token = renewed_once(credentials)
 
     def before_request(request: Any, _method: str, _url: str, headers: dict[str, str]) -> None:
-        if not credentials.valid:
-            with lock:
-                if not credentials.valid:  # another thread may have renewed it
-                    credentials.refresh(request)
-                    redact.learn([str(credentials.token)])
+        valid_token(request)
         credentials.apply(headers)
 
     credentials.before_request = before_request  # the library's own also looks up where a service account may be used
     return credentials
 
 
-class _Renewal:
-    """The object by which google-auth sends a request for a token.
+def _token_request(session: Any) -> Callable[..., TokenAnswer]:
+    """Return the function by which google-auth sends a request for a token."""
 
-    A refusal is an error of this driver's own, because the library would repeat the request.
-    """
-
-    def __init__(self, session: Any) -> None:
-        self._session = session
-
-    def __call__(
-        self, url: str, method: str = "GET", body: Any = None, headers: Any = None, timeout: Any = None, **_more: Any
-    ) -> _TokenAnswer:
-        response = self._session.request(method, url, data=body, headers=headers, timeout=timeout)
+    def send(
+        url: str, method: str = "GET", body: Any = None, headers: Any = None, timeout: Any = None, **_more: Any
+    ) -> TokenAnswer:
+        response = session.request(method, url, data=body, headers=headers, timeout=timeout)
         if response.status_code != 200:
             kind, words, retry_after_s = _meaning_of(response)
             raise OwnError(kind if kind in _SERVICE_KINDS else ErrorKind.AUTH, words, retry_after_s)
-        return _TokenAnswer(response.status_code, response.headers, response.content)
+        return TokenAnswer(response.status_code, response.headers, response.content)
 
-
-class _TokenAnswer(NamedTuple):
-    """An answer as google-auth reads it."""
-
-    status: int
-    headers: Mapping[str, str]
-    data: bytes
+    return send
 
 
 def _new_session(egress: Egress, credentials: Any) -> Any:
@@ -364,7 +347,7 @@ def _new_session(egress: Egress, credentials: Any) -> Any:
     transport = import_module("google.auth.transport.requests")
     tokens: Any = Session()
     session = transport.AuthorizedSession(
-        credentials, refresh_status_codes=(), max_refresh_attempts=0, auth_request=_Renewal(tokens)
+        credentials, refresh_status_codes=(), max_refresh_attempts=0, auth_request=_token_request(tokens)
     )
     adapter = HTTPAdapter(pool_maxsize=UNLIMITED_POOL, max_retries=0)
     for own_session in (tokens, session):

@@ -1,14 +1,17 @@
-"""Google's credentials where its own programs keep them: a service account's key, or what gcloud has stored.
+"""Google's credentials: where its own programs keep them, and the renewal of their tokens by google-auth.
 
-What may live here: reading those files. The places are Google's (application default credentials), in Google's order.
+What may live here: reading those files, and what the drivers of its services have in common with google-auth. The
+places are Google's (application default credentials), in Google's order.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from threading import Lock
+from typing import Any, NamedTuple
 
 from pytest_cloudbench.model import CredentialsError
 from pytest_cloudbench.support import opening, redact
@@ -17,6 +20,33 @@ _VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
 _FILE = "application_default_credentials.json"
 OAUTH_FIELDS = ("refresh_token", "client_id", "client_secret")
 """The fields of a user's own login, which Google and the drivers name alike."""
+
+
+class TokenAnswer(NamedTuple):
+    """The answer to a request for a token, as google-auth reads it."""
+
+    status: int
+    headers: Mapping[str, str]
+    data: bytes
+
+
+def renewed_once(credentials: Any) -> Callable[[Callable[..., TokenAnswer]], str]:
+    """Return a function that returns a valid token of google-auth's credentials, renewed once for all threads.
+
+    It takes the function by which google-auth sends a request. That raises an error of the driver's own for a refusal,
+    because google-auth would repeat the request. Each new token is hidden in messages.
+    """
+    lock = Lock()
+
+    def valid_token(send: Callable[..., TokenAnswer]) -> str:
+        if not credentials.valid:
+            with lock:
+                if not credentials.valid:  # another thread may have renewed it
+                    credentials.refresh(send)
+                    redact.learn([str(credentials.token)])
+        return str(credentials.token)
+
+    return valid_token
 
 
 def google_credentials() -> Iterator[tuple[str, Mapping[str, str]]]:

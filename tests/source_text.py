@@ -76,17 +76,14 @@ def docstrings(source: str) -> set[int]:
     return ids
 
 
-@functools.cache
-def naming_fields(kind: type[ast.AST]) -> tuple[str, ...]:
-    """Return the fields of a kind of node that hold names."""
-    return tuple(name for name in kind._fields if name in {"id", "attr", "name", "arg", "asname", "module"})
+NAMING_FIELDS = frozenset({"id", "attr", "name", "arg", "asname", "module"})
+"""The fields of nodes that hold names."""
 
 
 def identifiers(source: str) -> Iterator[tuple[int, str]]:
     for node in nodes(source):
-        for name in naming_fields(type(node)):
-            value = getattr(node, name, None)
-            if isinstance(value, str):
+        for name in node._fields:
+            if name in NAMING_FIELDS and isinstance(value := getattr(node, name, None), str):
                 yield getattr(node, "lineno", 0), value
 
 

@@ -145,9 +145,9 @@ def test_sighting_names_the_lines_around_the_needle() -> None:
     data = wrap(base64.b64encode(bytes(50) + NEEDLE.data), 76, b"\r\n")
     (sighting,) = find_needles(gzip.compress(data), [NEEDLE])
     assert sighting.form == "gzip, lines, base64"
-    escaped = base64.b64encode(gzip.compress(TEXT[:3000] + NEEDLE.data, mtime=0)).replace(b"/", rb"\/")
-    (sighting,) = find_needles(escaped, [NEEDLE])
-    assert sighting.form == "escapes, base64, gzip, raw"
+    needle = Needle("content", b"\xff" * 24)  # in base64, a row of slashes
+    (sighting,) = find_needles(base64.b64encode(bytes(50) + needle.data).replace(b"/", rb"\/"), [needle])
+    assert sighting.form == "escapes, base64"
 
 
 def test_a_needle_is_found_in_any_of_several_encoded_lines() -> None:

@@ -53,6 +53,16 @@ def test_photo(experiment, payloads, pytestconfig, times):
         columns=("photo_bytes", "photo_cost"), extra={"photo_bytes": photo_bytes},
     ).check()
 """
+PUT = """
+from pytest_cloudbench import Threads
+
+def test_put(experiment, payloads):
+    experiment.run(payloads.random(10), arrival=Threads(2), files=4)
+"""
+MARGIN = """
+[tool.cloudbench.gate]
+photo_cost = 0.05
+"""
 CLAIM = """
 [[expect]]
 provider = "folder:objects"
@@ -115,15 +125,14 @@ def test_own_suite_has_all_features_of_shipped_suites(lab: Lab, spread: Spread) 
 @pytest.mark.parametrize("is_installed", [False, True])
 def test_commands_know_a_suite_that_the_last_session_did_not_run(lab: Lab, is_installed: bool) -> None:
     write_project(lab)
-    (lab.folder / "pyproject.toml").write_text("[tool.cloudbench.gate]\nphoto_cost = 0.05\n")
-    (lab.folder / "test_put.py").write_text(
-        "from pytest_cloudbench import Threads\n\n"
-        "def test_put(experiment, payloads):\n    experiment.run(payloads.random(10), arrival=Threads(2), files=4)\n"
-    )
+    (lab.folder / "pyproject.toml").write_text(MARGIN)
+    (lab.folder / "test_put.py").write_text(PUT)
     store = (*FOLDER, "--benchmark-autosave")
     assert lab.run("photos", *store, "-k", "1").counts()["passed"] == 1
     run_command(lab, "baseline", "list")  # which makes the index: the first run is not read again
     assert lab.run("test_put.py", *store).counts() == {"passed": 1}
+    gated = lab.run("test_put.py", *FOLDER, "--cloudbench-gate")
+    assert gated.counts() == {"skipped": 1}, gated.text  # the suite's margin is known, and one run is too few to judge
     (lab.folder / "photos").rename(lab.folder / ("photos" if is_installed else "gone"))
     path = ""
     if is_installed:
@@ -136,6 +145,16 @@ def test_commands_know_a_suite_that_the_last_session_did_not_run(lab: Lab, is_in
         (line,) = [line for line in run_command(lab, *words, path=path).splitlines() if test in line]
         assert line.split()[1] == "photo_cost"
     run_command(lab, "report", "last", path=path)
+
+
+def test_a_margin_of_a_suite_that_nothing_here_declares_is_named_and_not_used(lab: Lab) -> None:
+    (lab.folder / "pyproject.toml").write_text(MARGIN)
+    (lab.folder / "test_put.py").write_text(PUT)
+    note = "tool.cloudbench.gate: photo_cost is not used: no loaded suite and no stored run has such a metric"
+    gated = lab.run("test_put.py", *FOLDER, "--cloudbench-gate", "--benchmark-autosave")
+    assert gated.counts() == {"skipped": 1}, gated.text
+    assert gated.lines_with(note)
+    assert "test_put[folder:objects]: 1 run, and 10 are needed" in run_command(lab, "gate", "power")
 
 
 def test_a_suite_may_change_what_its_conclusion_means(lab: Lab) -> None:

@@ -86,6 +86,8 @@ def _read_margins() -> tuple[Margins, int]:
     from pytest_cloudbench.results.places import project_folder
 
     settings = read_settings(project_folder(Path.cwd()), strict=False)
+    for line in settings.describe_unused():
+        sys.stderr.write(f"cloudbench: {line}\n")
     return settings.margins, settings.runs
 
 

@@ -107,7 +107,6 @@ _RUN_METRICS: dict[str, _Watched] = {
 
 _ENDINGS = ("p50", "p99")
 """Names of margins that stand for all metrics which end so."""
-_IF_OF_SUITE = "; if it is a suite's conclusion: sessions know loaded suites, commands those with stored runs"
 _MARGIN_FROM = {"service_p25": "service_p50", "unstarved_p50": "quiet_p50"}
 """Metrics that take the margin of another one, unless the user gives them their own."""
 
@@ -160,9 +159,16 @@ def parse_margins(raw_margins: Mapping[str, Any], where: str) -> dict[str, float
     margins: dict[str, float | None] = {}
     for name, value in raw_margins.items():
         if name not in METRICS and name not in _ENDINGS:
-            raise UsageError(f"{where}: {name}: no such metric{did_you_mean(name, METRICS) or _IF_OF_SUITE}")
+            raise UsageError(f"{where}: {name}: no such metric{did_you_mean(name, METRICS)}")
         margins[name] = _parse_margin(value, f"{where}: {name}")
     return margins
+
+
+def find_unknown(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of margins that are like no metric's. A suite that is not loaded here may declare them."""
+    return tuple(
+        name for name in names if name not in METRICS and name not in _ENDINGS and not did_you_mean(name, METRICS)
+    )
 
 
 def merge_margins(farther: Mapping[str, Any], nearer: Mapping[str, Any]) -> dict[str, Any]:

@@ -504,7 +504,12 @@ def _open_gate(config: pytest.Config) -> SessionGate:
         SessionGate,  # with all that it knows of statistics, which few runs need
     )
     from pytest_cloudbench.load.gate.settings import read_settings
+    from pytest_cloudbench.results.index import Index
 
+    folder = benchmarks.storage_folder(config)
+    if folder is not None and folder.is_dir():
+        with suppress(ResultsError):  # reported when the gate opens its history
+            Index.open(folder)  # stored runs declare the metrics of suites that this session does not load
     return SessionGate(config, read_settings(
         config.rootpath, config.option.cloudbench_gate_strict, config.option.cloudbench_gate_budget
     ))  # fmt: skip

@@ -190,6 +190,7 @@ class SessionGate:
         unused = find_unused_settings(self.config.rootpath, self._folders_of_tests())
         return [
             *self._history.problems,
+            *self.settings.describe_unused(),
             *(f"the settings in {os.path.relpath(path)} are not used: {self._root_text()}" for path in unused),
         ]
 

@@ -42,6 +42,7 @@ class GateSettings:
         strict: whether an inconclusive test fails.
         budget: the limit on the time for measuring suspects again. Unless it is 0, the most suspicious one is measured
             again even if that takes longer.
+        unused: names of margins that are not used, because neither a loaded suite nor a stored run has such a metric.
     """
 
     margins: Mapping[str, float | None] = field(default_factory=dict)
@@ -50,6 +51,14 @@ class GateSettings:
     branch: str = ""
     strict: bool = False
     budget: RepeatBudget = RepeatBudget()
+    unused: tuple[str, ...] = ()
+
+    def describe_unused(self) -> list[str]:
+        """Return a line for each margin that is not used."""
+        return [
+            f"tool.cloudbench.gate: {name} is not used: no loaded suite and no stored run has such a metric"
+            for name in self.unused
+        ]
 
 
 def parse_budget(text: object, where: str) -> RepeatBudget:
@@ -69,7 +78,7 @@ def read_settings(root: Path, strict: bool, budget: str | None = None) -> GateSe
 
     Raises ConfigError and UsageError.
     """
-    from pytest_cloudbench.judge.watched import parse_margins
+    from pytest_cloudbench.judge.watched import find_unknown, parse_margins
 
     path = root / _FILE
     try:
@@ -90,8 +99,11 @@ def read_settings(root: Path, strict: bool, budget: str | None = None) -> GateSe
         raise ConfigError(str(path), "tool.cloudbench.gate.apart_s", f"expected seconds, 0 or more, found {apart_s!r}")
     if not isinstance(branch, str) or not isinstance(is_strict, bool):
         raise ConfigError(str(path), "tool.cloudbench.gate", "expected a text as branch, and true or false as strict")
-    margins = parse_margins(remaining, f"{path}: tool.cloudbench.gate")
-    return GateSettings(margins, runs, float(apart_s), branch, strict or is_strict, repeat_budget)
+    unused = find_unknown(remaining)
+    margins = parse_margins(
+        {name: value for name, value in remaining.items() if name not in unused}, f"{path}: tool.cloudbench.gate"
+    )
+    return GateSettings(margins, runs, float(apart_s), branch, strict or is_strict, repeat_budget, unused)
 
 
 def _read_table(folder: Path) -> Any:

@@ -111,7 +111,7 @@ class _FileSteps:
 
     def run_all(self) -> Iterator[Checkup]:
         """Yield a checkup per step, and stop after one that failed."""
-        for name, step in (("write", self._write), ("read back", self._read), ("list", self._list)):
+        for name, step in (("write", self._write_file), ("read back", self._read_file), ("list", self._list_file)):
             begun_ns = now_ns()
             try:
                 problem, message = step()
@@ -123,19 +123,19 @@ class _FileSteps:
             if problem:
                 return
 
-    def _write(self) -> tuple[str, str]:
+    def _write_file(self) -> tuple[str, str]:
         entry = self._driver.put(self._path, Literal(self._data))
         if entry.size_bytes != len(self._data):
             return f"the provider says that it stored {entry.size_bytes} of {len(self._data)} bytes", ""
         return "", f"{len(self._data):,} bytes in"
 
-    def _read(self) -> tuple[str, str]:
+    def _read_file(self) -> tuple[str, str]:
         data = b"".join(self._driver.get(self._path))
         return (
             "" if data == self._data else f"{len(data)} bytes came back, and they differ"
         ), f"{len(data):,} bytes in"
 
-    def _list(self) -> tuple[str, str]:
+    def _list_file(self) -> tuple[str, str]:
         folder, name = self._path.rpartition("/")[0], self._driver.capabilities.digest
         entries = [entry for entry in self._driver.list(folder) if entry.path == self._path]
         if not entries:

@@ -26,7 +26,7 @@ SERVICE_SCHEMES = frozenset({EMULATED, SERVED, LOCAL})
 
 @dataclass(frozen=True, slots=True)
 class ServiceSettings:
-    """What a run decides for all its services.
+    """The settings of a run for all its services.
 
     Attributes:
         seed: the run's seed, from which emulators draw their random numbers.

@@ -104,7 +104,7 @@ class InnerMounts:
         ``with_inner``: also if such a place is below the entry.
         """
         for side in self._roots:
-            for mount, identity in (self._noted(side) or {}).items():
+            for mount, identity in (self._read_noted_mounts(side) or {}).items():
                 is_near = any(
                     f"{path}/".startswith(f"{mount}/") or (with_inner and mount.startswith(f"{path}/"))
                     for path in paths
@@ -117,7 +117,7 @@ class InnerMounts:
         self._store.write_meta(**{_meta_name(side): "" for side in self._roots})
 
     def _take_scan(self, side: Side, scan: FoundAll) -> FoundAll:
-        noted = self._noted(side)
+        noted = self._read_noted_mounts(side)
         missing = {
             mount: identity
             for mount, identity in (noted or {}).items()
@@ -152,7 +152,7 @@ class InnerMounts:
         except OSError as error:
             return f"{error}"
 
-    def _noted(self, side: Side) -> Mapping[str, str] | None:
+    def _read_noted_mounts(self, side: Side) -> Mapping[str, str] | None:
         """Return the noted mounts of one side, or None if there was no scan yet."""
         text = self._store.read_meta(_meta_name(side))
         return _parse_mounts(text) if text else None

@@ -24,12 +24,14 @@ from pytest_cloudbench.emulators.profile import list_settings, parse_profile
 from pytest_cloudbench.judge.expect import parse_expectations
 from pytest_cloudbench.judge.records import OpTable
 from pytest_cloudbench.model import ConfigError, Op, Outcome, Verb
+from pytest_cloudbench.results.index import Index
 from pytest_cloudbench.results.oplog import write_parquet
 from pytest_cloudbench.services.command import load_recipe
 from pytest_cloudbench.workload.arrival import NAMES, arrival
 from pytest_cloudbench.workload.trace import parse_trace
 from tests.limits import HANG_S
 from tests.provider_folders import make_folders
+from tests.results.stored_runs import store_series
 from tests.runs import QUIET
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -418,6 +420,8 @@ def test_the_expectation_in_the_documents_is_one() -> None:
 def test_the_question_in_sql_is_answered(tmp_path: Path) -> None:
     record = Op(Verb.PUT, 0, 0, 0, 1, 2, 0, 5_000_001, 9, Outcome.OK)
     write_parquet(OpTable.of([record]), tmp_path / "results" / "machine" / "run" / "it.parquet", {})
+    store_series(tmp_path / "results", [0.1])
+    assert Index.open(tmp_path / "results").write(), "as cloudbench history leaves it"
     done = subprocess.run(
         [sys.executable, "-c", block("docs/reference/records.md", "python")],
         cwd=tmp_path,

@@ -51,8 +51,8 @@ from pytest_cloudbench.results.points import Point, run_name
 from pytest_cloudbench.results.suite import plain_conclusions, read_conclusions
 from pytest_cloudbench.support import opening
 
-INDEX_NAME = "cloudbench-index.parquet"
-"""The name of the index in a storage."""
+INDEX_NAME = "cloudbench.index"
+"""The index in a storage: a Parquet file, but no file of records, which readers of all ``*.parquet`` would read."""
 
 _SCHEMA = "7"
 _TEXT_COLUMNS = (

@@ -185,6 +185,12 @@ def test_compare_shows_differences_in_their_units(storage: Path, run: Any) -> No
     assert "response_p50" not in out
 
 
+def test_show_says_that_a_time_scale_distorts_times(storage: Path, run: Any) -> None:
+    store(storage, 1, {TEST: info(time_scale=10.0, doubts=["late"]), "real": info()})
+    remarks = [line for line in run("show", "1")[0].splitlines() if line.startswith("!")]
+    assert remarks == [f"! {TEST}: late", f"! {TEST}: --time-scale 10 distorts times"]
+
+
 def test_compare_shows_the_doubts_of_a_run(storage: Path, run: Any) -> None:
     store(storage, 1, {TEST: info()})
     store(storage, 2, {TEST: info(outcome="interrupted", doubts=["late"])})

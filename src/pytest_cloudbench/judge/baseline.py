@@ -88,6 +88,17 @@ def find_number(info: Mapping[str, Any], name: str) -> float | None:
     return float(value) if is_finite(value) else None
 
 
+def list_doubts(info: Mapping[str, Any], *, is_time: bool) -> list[str]:
+    """Return the doubts about an entry's numbers, or about one that is a time. Entries are not trusted."""
+    stored, scale = info.get("doubts"), info.get("time_scale", 1.0)
+    doubts = [str(doubt) for doubt in stored] if isinstance(stored, list) else []
+    if info.get("outcome") in ("interrupted", "unfinished"):
+        doubts.append(f"the test was {info['outcome']}")
+    if is_time and scale != 1.0:
+        doubts.append(f"--time-scale {f'{scale:g}' if is_finite(scale) else scale} distorts times")
+    return doubts
+
+
 def unfit_reason(info: Mapping[str, Any], metric: str, higher: bool) -> str:
     """Return why an entry cannot be a baseline, worded for one entry or many. Empty if it can."""
     for fault in baseline_faults(info):

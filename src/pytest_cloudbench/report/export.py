@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from pytest_cloudbench.judge.baseline import find_number, is_finite
+from pytest_cloudbench.judge.baseline import find_number, is_finite, list_doubts
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.model import UsageError, did_you_mean
 from pytest_cloudbench.report.hosts import read_figures
@@ -110,14 +110,7 @@ def check_metric(name: str) -> str:
 
 def entry_doubts(info: Mapping[str, Any], metric: str = "") -> list[str]:
     """Return the doubts about an entry's numbers, or about its number for one metric. Entries are not trusted."""
-    stored = info.get("doubts")
-    doubts = [str(doubt) for doubt in stored] if isinstance(stored, list) else []
-    if info.get("outcome") in ("interrupted", "unfinished"):
-        doubts.append(f"the test was {info['outcome']}")
-    scale = info.get("time_scale", 1.0)
-    if metric and METRICS[metric].time_like and scale != 1.0:
-        doubts.append(f"--time-scale {scale} distorts times")
-    return doubts
+    return list_doubts(info, is_time=metric != "" and METRICS[metric].time_like)
 
 
 def emulated_text(info: Mapping[str, Any]) -> str:

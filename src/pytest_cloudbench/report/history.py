@@ -18,6 +18,7 @@ from pytest_cloudbench.judge.baseline import (
     describe_differences,
     find_number,
     is_finite,
+    list_doubts,
 )
 from pytest_cloudbench.judge.changepoints import ChangePoint, find_changes
 from pytest_cloudbench.judge.metrics import IS_YES, METRICS, find_metric, is_higher_better
@@ -373,7 +374,8 @@ def render_run(run: RunRow, entries: Sequence[EntryRow], metrics: Sequence[str],
     located = list_locations([(str(entry.info.get("provider")), entry.info) for entry in entries])
     lines += [f"{printable(f'servers of {name}: {text}')}" for name, texts in located.items() for text in texts]
     lines += [f"published: {printable(line)}" for line in _published_sources(entries)]
-    lines += [f"! {printable(f'{entry.fullname}: {doubt}')}" for entry in entries for doubt in _entry_doubts(entry)]
+    doubts = [(entry.fullname, doubt) for entry in entries for doubt in list_doubts(entry.info, is_time=True)]
+    lines += [f"! {printable(f'{fullname}: {doubt}')}" for fullname, doubt in doubts]
     for entry in comparisons:
         lines += [printable(line) for line in versus.render_stored(entry.fullname, entry.info, width)]
         lines.append(f"  outcome: {printable(str(entry.info.get('outcome') or '-'))}")
@@ -403,11 +405,6 @@ def _published_sources(entries: Sequence[EntryRow]) -> list[str]:
     return list(
         dict.fromkeys(str(table["source"]) for table in published if isinstance(table, Mapping) and "source" in table)
     )
-
-
-def _entry_doubts(entry: EntryRow) -> Sequence[Any]:
-    doubts = entry.info.get("doubts")
-    return doubts if isinstance(doubts, list) else []
 
 
 # --- baselines ---

@@ -12,7 +12,9 @@ from math import isfinite
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from pytest_cloudbench.judge.baseline import list_doubts
 from pytest_cloudbench.judge.expect import ClaimBounds, find_bounds
+from pytest_cloudbench.judge.metrics import find_metric
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.results.entry_names import split_name
 from pytest_cloudbench.results.installed import installed_suites
@@ -164,7 +166,8 @@ def add_measured(table: Table, run: Sequence[_Entry]) -> int:
             value = info.get(figure.metric)
             is_number = isinstance(value, (int, float)) and isfinite(value)
             scaled = value * figure.scale if is_number else None
-            doubts = [*map(str, info.get("doubts") or [])]
+            metric = find_metric(figure.metric)
+            doubts = list_doubts(info, is_time=row.unit == "s" or (metric is not None and metric.time_like))
             bounds = find_bounds(info.get("expectations"), figure.metric)
             allowed = bounds.times(figure.scale) if bounds else None
             row.measured.append(

@@ -11,12 +11,13 @@ import pytest
 from pytest_cloudbench.commands import cli
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.report.published import render_overview, render_table
-from pytest_cloudbench.results.published import add_measured, load_table, table_names
+from pytest_cloudbench.results.published import Table, add_measured, load_table, table_names
 
 ROOT = Path(__file__).parents[2]
 ENTRIES = [ROOT / "src/pytest_cloudbench/lab/sync/transfers.py", ROOT / "suites/updates/test_updates.py"]
 """Files that compute numbers of suites, besides the suites' own files."""
 TEST = "suites/iot/test_iot.py::test_table_4_2[30-1s-x]"
+CLAIM = "loss_rate >= 0.45 and <= 0.7 (thesis 2014, 2014-06-01): met, measured 0.58"
 ROW = {"sensors": 30, "interval_s": 1, "first_delay_max_s": 0}
 
 
@@ -28,6 +29,12 @@ def show_table(name: str, *run: dict[str, Any]) -> list[str]:
     table = load_table(name)
     add_measured(table, run)
     return [" ".join(line.split()) for line in render_table(table)]
+
+
+def table_of(run: dict[str, Any]) -> Table:
+    table = load_table("thesis-2014-table-4.2")
+    assert add_measured(table, [run])
+    return table
 
 
 def test_every_table_can_be_shown_and_is_listed() -> None:
@@ -83,6 +90,29 @@ def test_doubts_are_marked_and_listed() -> None:
     lines = show_table("thesis-2014-table-4.2", entry(loss_rate=0.5, doubts=["gw3 was lost"]), entry(loss_rate=0.6))
     assert "30 1 0 55.33 % 50.00 %?; 60.00 % -5.33 points; +4.67 points" in lines
     assert "? gw3 was lost" in lines
+
+
+def test_times_of_a_scaled_run_are_in_doubt() -> None:
+    table, scaled = load_table("cloud-raid-2012-table-1"), {"time_scale": 10.0}
+    row = table.rows[0]
+    test, metric = row.entry["fullname"], row.entry["extra_info"]["stats_metric"]
+    assert add_measured(table, [entry(test, dict(row.params), **{metric: row.value}, **scaled)])
+    assert "? --time-scale 10 distorts times" in render_table(table)
+    assert f"{row.value:g}? 1.00 x" in " ".join(render_table(table)[5].split())
+    lines = show_table("thesis-2014-table-4.2", entry(loss_rate=0.58, **scaled))
+    assert "30 1 0 55.33 % 58.00 % +2.67 points" in lines, "a rate is none"
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_every_table_fits_on_a_terminal(width: int) -> None:
+    run = entry(loss_rate=0.58, provider="emulated:dropbox-2014", emulated=True, expectations=[CLAIM])
+    for name in table_names():
+        table = load_table(name)
+        add_measured(table, [run])
+        assert max(map(len, render_table(table, width))) <= width
+    text = " ".join(" ".join(render_table(table_of(run), width)).split())
+    assert "+2.67 points" in text
+    assert "the two captions are taken to be swapped, as the text has it." in text
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from pytest_cloudbench.commands.command import Command, argument
+from pytest_cloudbench.commands.command import Command, argument, output_width
 from pytest_cloudbench.commands.history import RUN_HELP, STORAGE, find_run_files
 from pytest_cloudbench.model import UsageError
 
@@ -22,7 +22,8 @@ def show_published(options: argparse.Namespace) -> int:
         table_name = options.table or "any published table"
         raise UsageError(f"published: no experiment in {' '.join(options.runs)} repeats a row of {table_name}")
     selected = measured if options.runs else tables if options.table else []
-    lines = [line for table in selected for line in [*render_table(table), ""]] or render_overview(tables)
+    width = output_width()
+    lines = [line for table in selected for line in [*render_table(table, width), ""]] or render_overview(tables)
     sys.stdout.write("\n".join(lines).rstrip() + "\n")
     return 0
 

@@ -5,11 +5,16 @@ An unknown value is a dash, never a zero. There is no ratio to zero.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
+from pytest_cloudbench.report.columns import fit_to_width
 from pytest_cloudbench.report.distance import format_bounds, format_distance
 from pytest_cloudbench.report.quantities import format_number, format_share, format_value
 from pytest_cloudbench.results.published import Measured, Row, Table
+
+_WIDE = 10_000
+"""Wider than any line of a table."""
 
 
 def render_overview(tables: Sequence[Table]) -> list[str]:
@@ -19,8 +24,11 @@ def render_overview(tables: Sequence[Table]) -> list[str]:
     return _align_columns(rows, left_aligned={0, 2})
 
 
-def render_table(table: Table) -> list[str]:
-    """Return a table with the measured values of each provider, their difference, and the allowed range."""
+def render_table(table: Table, width: int = _WIDE) -> list[str]:
+    """Return a table with the measured values of each provider, their difference, and the allowed range.
+
+    Lines have at most ``width`` characters.
+    """
     heads = list(dict.fromkeys(name for row in table.rows for name in row.params))
     units = dict.fromkeys(row.unit for row in table.rows)
     providers = list(dict.fromkeys(measured.provider for row in table.rows for measured in row.measured))
@@ -54,14 +62,22 @@ def render_table(table: Table) -> list[str]:
     text_columns = {
         index for index, name in enumerate(heads) if any(isinstance(row.params.get(name), str) for row in table.rows)
     }
-    quantity = table.of if unit in ("%", "") or unit in table.of.split() else f"{table.of}, {unit}"
+    is_clear = unit in ("%", "") or f" {'seconds' if unit == 's' else unit} " in f" {table.of} "
+    quantity = table.of if is_clear else f"{table.of}, {unit}"
     body = _align_columns(rows, left_aligned=text_columns)
-    lines = [f"{table.name}: {quantity}", f"{table.source} ({table.date})", "", *body, ""]
+    if max(map(len, body)) > width:
+        body = fit_to_width(rows, width)
+    lines = [*_wrap(f"{table.name}: {quantity}", width), *_wrap(f"{table.source} ({table.date})", width), "", *body, ""]
     values = [measured for row in table.rows for measured in row.measured]
-    lines += [f"? {doubt}" for doubt in dict.fromkeys(doubt for measured in values for doubt in measured.doubts)]
+    remarks = [f"? {doubt}" for doubt in dict.fromkeys(doubt for measured in values for doubt in measured.doubts)]
     if any(measured.is_emulated for measured in values):
-        lines.append("note: an emulated run measures the client and the loopback, not the service")
-    return [*lines, *(f"note: {note}" for note in table.notes)]
+        remarks.append("note: an emulated run measures the client and the loopback, not the service")
+    remarks += [f"note: {note}" for note in table.notes]
+    return lines + [line for remark in remarks for line in _wrap(remark, width)]
+
+
+def _wrap(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def _format_published(value: float | None, unit: str) -> str:

@@ -20,6 +20,7 @@ import pytest
 
 from pytest_cloudbench.commands import cli
 from pytest_cloudbench.load.gate.history import GateHistory
+from pytest_cloudbench.report.history import render_side_by_side
 from pytest_cloudbench.results.acceptance import Accepted, write_acceptance
 from pytest_cloudbench.results.index import INDEX_NAME, Index
 from pytest_cloudbench.results.oplog import read_parquet, write_parquet
@@ -183,6 +184,19 @@ def test_compare_shows_differences_in_their_units(storage: Path, run: Any) -> No
     out, _ = run("compare", "2", "1", "--metric", "throughput")
     assert "1 MB/s" in out
     assert "response_p50" not in out
+
+
+def test_compare_shows_a_difference_beside_its_metric(storage: Path) -> None:
+    for number in (1, 2):
+        store(storage, number, {TEST: info(response_p95=0.15), f"only {number}": info()})
+    index = Index.open(storage)
+    lines = render_side_by_side(index, index.runs(), [], 80)
+    titles = [line.split() for line in lines if line.split()[:1] == ["run"]]
+    assert max(map(len, lines)) <= 80
+    assert [words for words in titles if words[1] == "difference"] == []
+    alone = lines[lines.index("only 1") + 1 : lines.index("no entry in 0002_run")]
+    assert "difference" not in " ".join(alone), "there is no second run"
+    assert sum("difference" in words for words in titles) == 3
 
 
 def test_show_says_that_a_time_scale_distorts_times(storage: Path, run: Any) -> None:

@@ -73,3 +73,15 @@ def test_further_columns_follow_below_with_first_column() -> None:
         "---------------",
         "  x           3",
     ]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100])
+@pytest.mark.parametrize("pairs", [3, 7, 8])
+def test_an_attached_column_is_beside_the_one_before_it(pairs: int, width: int) -> None:
+    head = ["run", *(title for number in range(pairs) for title in (f"metric{number}", "difference"))]
+    rows = [head, *[[run, *["12.5 ms", "+1.0 %"] * pairs] for run in ("0001_run", "0002_run")]]
+    lines = fit_to_width(rows, width, attached=range(2, len(head), 2))
+    assert max(map(len, lines)) <= width
+    titles = [line.split() for line in lines if "difference" in line]
+    assert [word for line in titles for word in line if word != "run"] == head[1:]
+    assert all(line[0] == "run" and line[1] != "difference" for line in titles)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 _GAP = "  "
 _UNFOLDED = 12
@@ -14,11 +14,11 @@ _LONGEST_WORD = 24
 _Row = Sequence[str]
 
 
-def fit_to_width(rows: Sequence[_Row], width: int) -> list[str]:
+def fit_to_width(rows: Sequence[_Row], width: int, *, attached: Collection[int] = ()) -> list[str]:
     """Return lines of at most ``width`` characters for a row of titles and the rows below it.
 
     Wide columns are folded. If that is not enough, further columns follow in a second table below, which repeats the
-    first columns that distinguish its rows.
+    first columns that distinguish its rows. Columns in ``attached`` stay beside the one before them.
     """
     natural = [max(map(len, column)) for column in zip(*rows, strict=True)]
     if _total_width(natural) <= width:  # without folding, thousands of rows need not be split into words
@@ -29,10 +29,10 @@ def fit_to_width(rows: Sequence[_Row], width: int) -> list[str]:
     narrowest = [max(_narrowest_width(row[column]) for row in rows) for column in columns]
     key_columns = _identifying_columns(rows, narrowest, width // 2)
     while columns:
-        count = len(columns)
-        while (
-            count > len(key_columns) + bool(tables)
-            and _total_width([narrowest[column] for column in columns[:count]]) > width
+        count, fewest = len(columns), len(key_columns) + bool(tables)
+        while count > fewest and (
+            _total_width([narrowest[column] for column in columns[:count]]) > width
+            or (count < len(columns) and columns[count] in attached)
         ):
             count -= 1
         tables.append(columns[:count])

@@ -341,7 +341,10 @@ def _side_by_side_tables(
             rows.append([*row, "; ".join(first_points[place].faults)])
         if not any(row[-1] for row in rows[1:]):
             rows = [row[:-1] for row in rows]
-        lines += fit_to_width(rows, width)
+        differences = range(3, 2 + 2 * len(points_by_metric), 2)
+        if len(group) == 1:
+            rows = [[cell for column, cell in enumerate(row) if column not in differences] for row in rows]
+        lines += fit_to_width(rows, width, attached=differences if len(group) > 1 else ())
         if any(cell.endswith("?") for row in rows for cell in row[2:]):
             lines.append("?: the run had doubts about this entry, see cloudbench show")
     return lines

@@ -66,7 +66,8 @@ def render_table(table: Table, width: int = _WIDE) -> list[str]:
     quantity = table.of if is_clear else f"{table.of}, {unit}"
     body = _align_columns(rows, left_aligned=text_columns)
     if max(map(len, body)) > width:
-        body = fit_to_width(rows, width)
+        attached = [index for index, title in enumerate(rows[0]) if title in ("difference", "allowed")]
+        body = fit_to_width(rows, width, attached=attached)
     lines = [*_wrap(f"{table.name}: {quantity}", width), *_wrap(f"{table.source} ({table.date})", width), "", *body, ""]
     values = [measured for row in table.rows for measured in row.measured]
     remarks = [f"? {doubt}" for doubt in dict.fromkeys(doubt for measured in values for doubt in measured.doubts)]

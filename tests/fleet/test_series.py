@@ -74,6 +74,20 @@ def test_the_time_between_sessions_is_not_time_of_the_series(tmp_path: Path, mon
     assert run_rounds(open_series(tmp_path, plan, resume=""), clock, 10) == [2, 3, 4]
 
 
+def test_a_stopped_series_says_how_it_goes_on(tmp_path: Path) -> None:
+    keeper = open_series(tmp_path, SeriesPlan(3))
+    assert keeper.describe_stopped() == [], "no round is lost"
+    for number, rounds in enumerate(("1 round", "2 rounds")):
+        keeper.add(SeriesAdd(REQUEST["name"], {"round": number}))
+        (line,) = keeper.describe_stopped()
+        words, path = line.rsplit(" ", 1)
+        assert words == f"test_it[x]: stopped after {rounds}; to continue: --resume"
+        assert not Path(path).is_absolute()
+        assert (tmp_path / path).is_file()
+    keeper.end(REQUEST["name"])
+    assert keeper.describe_stopped() == []
+
+
 def test_series_with_damaged_plan_is_refused_in_one_line(tmp_path: Path) -> None:
     keeper = open_series(tmp_path, SeriesPlan(3))
     keeper.close()

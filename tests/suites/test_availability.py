@@ -142,6 +142,17 @@ def test_killed_series_resumes_after_its_last_round(lab: Lab) -> None:
 
 
 @pytest.mark.slow
+def test_interrupted_series_says_how_it_goes_on(lab: Lab) -> None:
+    profile(lab, "")
+    running = lab.start(SUITE, *PROVIDER, "--pause", "1h")
+    running.wait_for("one round", lambda: any('"round"' in path.read_text() for path in state_files(lab)))
+    running.interrupt(group=False)
+    run = running.end()
+    assert run.status == 2, run.text
+    assert run.lines_with("stopped after 1 round; to continue: --resume results")
+
+
+@pytest.mark.slow
 def test_options_that_cannot_work_are_refused_in_one_line(lab: Lab) -> None:
     profile(lab, "")
     run = lab.run(SUITE, *PROVIDER, "--resume", "nothing.jsonl")

@@ -57,6 +57,17 @@ class SeriesKeeper:
             file.close()
         self._open.clear()
 
+    def describe_stopped(self) -> list[str]:
+        """Return a line for each series that has rounds and has not ended: where it is, and how it goes on."""
+        lines = []
+        for name, (file, _, _) in self._open.items():
+            path = file.path
+            if path.is_relative_to(self._start_folder):
+                path = path.relative_to(self._start_folder)
+            rounds = "1 round" if file.rounds == 1 else f"{file.rounds} rounds"
+            lines += [f"{name}: stopped after {rounds}; to continue: --resume {path}"] if file.rounds else []
+        return lines
+
     def begin(self, message: SeriesOpen) -> None:
         """Begin a series, or continue one."""
         from pytest_cloudbench.results import series

@@ -474,6 +474,8 @@ class Conductor:
                 self._say(str(error))
         if self._contests is not None:
             self._contests.close(why)
+        for line in self._series.describe_stopped():
+            self._say(f"cloudbench: {line}")
 
     def close(self) -> None:
         """End the coordinator, the series and the services. Raises ServiceError if a service had already died."""

@@ -48,6 +48,12 @@ class Workload:
         return self.sensors / self.rate_per_s
 
     @property
+    def put_share(self) -> float:
+        """The share of uploads in a mixed load, in which each sensor begins with one. Needs a rate."""
+        share, ops = self.shares.get(Verb.PUT, 0.0), max(1.0, self.for_s / self.interval_s)
+        return (1 + (ops - 1) * share) / ops
+
+    @property
     def most_ops(self) -> int:
         """The most operations of one thread."""
         return max(2, ceil(self.for_s * _MOST_PER_S))

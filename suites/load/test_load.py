@@ -68,11 +68,14 @@ def test_mixed(experiment: Experiment, payloads: Payloads, workload: Workload, s
     """Each sensor uploads, and then runs random operations on the file that it uploaded last."""
     workload = workload if workload.rate_per_s else replace(workload, rate_per_s=MIXED_RATE_PER_S)
     times = FixedInterval(workload.interval_s, workload.interval_s)
+    asked, uploads = f"{workload.shares.get(Verb.PUT, 0):.0%}", f"{workload.put_share:.0%}"
+    note = f"about {uploads} of the operations are uploads, not {asked}: each sensor begins with one".replace("%", " %")
     result = experiment.run(
         payloads.random(workload.size_bytes),
         arrival=Mixture(times, workload.shares, workload.size_bytes),
         sensors=workload.sensors,
         for_s=workload.for_s,
+        notes=[note] if uploads != asked else [],
     )
     show_test(mixed_test(workload))
     _check(result)

@@ -90,6 +90,10 @@ def test_a_mix_has_figures_of_each_operation(tmp_path: Path) -> None:
     assert kinds.keys() == {"put", "get"}
     assert kinds["put"]["ops"] + kinds["get"]["ops"] == 120
     assert kinds["put"]["ops"] > 60, "a sensor begins with an upload"
+    assert measured["stats_of"] == "response time of operations (put, get) that succeeded"
+    assert "note: about 75 % of the operations are uploads, not 50 %: each sensor begins with one" in " ".join(
+        ended.stdout.split()
+    )
     for name, figures in kinds.items():
         assert 0 < figures["response_p50"] <= figures["response_p95"] <= figures["response_p99"]
         assert re.search(

@@ -256,7 +256,8 @@ def _store_entry(
     judgements: Sequence[expect.Judgement], doubts: Sequence[str], spread: Mapping[str, Sequence[float]],
 ) -> None:  # fmt: skip
     """Add the run's entry, with the response times of its operations as pytest-benchmark's data."""
-    info["stats_of"] = f"response time of operations ({run.request.load.operation.value}) that succeeded"
+    verbs = ", ".join(info.get("by_operation") or [run.request.load.operation.value])
+    info["stats_of"] = f"response time of operations ({verbs}) that succeeded"
     data_s = measurement.summary.response_s
     if not data_s:
         info["stats_of"] = "elapsed time: no operation succeeded"

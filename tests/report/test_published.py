@@ -93,7 +93,8 @@ def test_doubts_are_marked_and_listed() -> None:
 
 
 def test_times_of_a_scaled_run_are_in_doubt() -> None:
-    table, scaled = load_table("cloud-raid-2012-table-1"), {"time_scale": 10.0}
+    table = load_table("cloud-raid-2012-table-1")
+    scaled: dict[str, Any] = {"time_scale": 10.0}
     row = table.rows[0]
     test, metric = row.entry["fullname"], row.entry["extra_info"]["stats_metric"]
     assert add_measured(table, [entry(test, dict(row.params), **{metric: row.value}, **scaled)])

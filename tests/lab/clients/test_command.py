@@ -68,6 +68,34 @@ def test_a_tool_sees_a_clean_environment_and_its_own(make: Make, monkeypatch: py
     assert printed["HOME"].startswith(str(pair.workdir))
 
 
+def test_a_program_that_cannot_be_run_is_named_with_its_place(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script without the right to be executed is there, so it does not count as "not installed"."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "script").write_text("#!/bin/sh\n")
+    (tmp_path / "folder").mkdir()
+    for program in ("./script", str(tmp_path / "folder"), "folder/nothing"):
+        reason = f"{os.path.abspath(program)} is not an executable file; no-such-program is not installed"
+        with pytest.raises(MissingProgramError, match=f"^{re.escape(reason)}$"):
+            make(f'name = "x"\nneeds = ["no-such-program"]\n[sync]\ncommand = ["{program}"]')
+
+
+@pytest.mark.parametrize("program", ["./copy", "bin/../copy", "copy"])
+def test_a_program_is_looked_for_from_here_and_run_in_the_folder(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f".{os.pathsep}{os.environ['PATH']}")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "copy").write_text("#!/bin/sh\npwd\n")
+    (tmp_path / "copy").chmod(0o755)
+    pair = make(f'name = "x"\n[sync]\ncommand = ["{program}"]')
+    pair.start()
+    pair.after_change()
+    assert (pair.workdir / "logs/sync.out").read_text() == f"{pair.folder}\n"
+
+
 def test_a_run_that_fails_is_an_error_with_its_words(make: Make) -> None:
     pair = make(f'name = "x"\n[sync]\ncommand = {python("raise SystemExit(chr(110) + chr(111))")}')
     pair.start()

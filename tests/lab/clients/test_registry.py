@@ -96,7 +96,9 @@ def test_options_change_documented_capabilities_of_a_client() -> None:
         ("rclone?remote", "expected KEY=VALUE"),
         ("restic?server=ftp", "server must be one of rest, s3; not 'ftp'"),
         ("tool.toml?x=1", "takes no options"),
-        ("", "expected SCHEME"),
+        ("", "expected one of external, .* or a .toml file"),
+        ("mine.tml", "expected one of external, .* or a .toml file"),
+        ("my client", "expected one of external, .* or a .toml file"),
     ],
 )
 def test_wrong_client_spec_is_a_usage_error(spec: str, message: str) -> None:

@@ -68,11 +68,12 @@ def make_client(spec: str, **options: str) -> SyncClient:
     try:
         parsed = ProviderSpec.parse(spec)
     except SpecError as error:
+        if "?" not in spec:
+            raise _unknown_client(spec) from error
         raise UsageError(str(error).replace("provider", "client", 1)) from error
     is_ours = parsed.scheme in _CLIENTS or parsed.scheme in _WRAPPERS
     if parsed.target or not (is_ours or parsed.scheme in _find_installed()):
-        known_names = ", ".join(client_names())
-        raise UsageError(f"client {spec!r}: unknown; expected one of {known_names}, or a .toml file")
+        raise _unknown_client(spec)
     client_options = {**parsed.params, **options}
     if parsed.scheme in _WRAPPERS:
         class_path, own_options, over = _WRAPPERS[parsed.scheme]
@@ -88,6 +89,10 @@ def make_client(spec: str, **options: str) -> SyncClient:
             raise UsageError(f"client {spec!r}: unknown option {name!r}; {parsed.scheme} knows: {expected}")
     result: SyncClient = client_class(client_options)
     return result
+
+
+def _unknown_client(spec: str) -> UsageError:
+    return UsageError(f"client {spec!r}: unknown; expected one of {', '.join(client_names())}, or a .toml file")
 
 
 def _find_class(name: str) -> tuple[Any, Collection[str]]:

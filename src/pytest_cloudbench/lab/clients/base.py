@@ -415,10 +415,13 @@ class LocalClient(ABC):
     def _find_programs(self) -> dict[str, str]:
         paths = {name: find_binary(name, self.search_path) for name in self.facts.binaries}
         missing = [name for name, path in paths.items() if path is None]
-        if missing:
-            verb = "is" if len(missing) == 1 else "are"
+        reasons = [f"{os.path.abspath(name)} is not an executable file" for name in missing if os.sep in name]
+        if uninstalled := [name for name in missing if os.sep not in name]:
+            verb = "is" if len(uninstalled) == 1 else "are"
             fix = f": tools/testbed install {self.facts.testbed}" if self.facts.testbed else ""
-            raise MissingProgramError(f"{' and '.join(missing)} {verb} not installed{fix}")
+            reasons.append(f"{' and '.join(uninstalled)} {verb} not installed{fix}")
+        if reasons:
+            raise MissingProgramError("; ".join(reasons))
         return {name: path for name, path in paths.items() if path is not None}
 
     def as_plain_user(self) -> list[str]:

@@ -370,11 +370,15 @@ class Processes:
 
 
 def find_binary(name: str, before: Sequence[str] = ()) -> str | None:
-    """Find a program in ``before``, beside this interpreter (as wheels install it), on PATH, or in sbin folders."""
+    """Find a program in ``before``, beside this interpreter (as wheels install it), on PATH, or in sbin folders.
+
+    Returns an absolute path, since the program may be run in another folder than this one.
+    """
     path = os.pathsep.join(
         [*before, str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"]
     )
-    return shutil.which(name, path=path)
+    found_path = shutil.which(name, path=path)
+    return None if found_path is None else os.path.abspath(found_path)
 
 
 def user_name() -> str:

@@ -433,6 +433,7 @@ def test_ctrl_d_at_a_question_changes_nothing(
     ("words", "message"),
     [
         (["analyze", "none.pcap", "--changed-at", "nan"], "--changed-at nan: expected seconds"),
+        (["analyze", "none.pcap", "--canary", ""], "--canary: expected a text"),
         (["line", "--provider", "folder:.", "--seconds", "inf"], "--seconds above 0"),
         (["line", "none.toml", "--patience", "inf"], "--patience inf: expected seconds"),
         (["hosts", "check", "none.toml", "--patience", "0"], "--patience 0: expected seconds"),

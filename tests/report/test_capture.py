@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import io
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from pytest_cloudbench.commands.cli import main
 from pytest_cloudbench.report.capture import write_json
 from tests.net.traffic import craft
+from tests.net.traffic.craft import Record
 
 
 @pytest.mark.parametrize("comments", [[], ["one"], ['a "quoted", text', '\n "comments": []', "\u00e9\u2028", ""]])
@@ -59,3 +61,32 @@ def test_addresses_are_printed_as_they_are(
     assert main(["analyze", str(path)]) == 0
     assert f"{address}:443 " in capsys.readouterr().out
     assert gc.isenabled() == was_enabled
+
+
+@pytest.mark.parametrize(
+    "data", [craft.pcap, lambda packets: craft.pcap(packets)[:-9], lambda packets: craft.pcapng(packets)[:-50]]
+)
+@pytest.mark.parametrize("columns", [60, 80, 100])
+def test_a_verdict_with_its_reasons_is_as_wide_as_the_terminal(
+    data: Callable[[list[Record]], bytes], columns: int, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.chdir(tmp_path)
+    Path("one.pcap").write_bytes(data(craft.records(craft.connection(b"x" * 5000))))
+    assert main(["analyze", "one.pcap"]) == 0
+    head = capsys.readouterr().out.partition("\nup is")[0].splitlines()
+    assert head[1].startswith(("unknown: ", "invalid: "))
+    assert max(map(len, head)) <= columns
+
+
+def test_a_canary_too_short_to_be_looked_for_in_encoded_form_has_a_note(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "one.pcap"
+    path.write_bytes(craft.pcap(craft.records(craft.connection(b"x" * 5000))))
+    for canary, notes in (("7 bytes", 1), ("8 bytes.", 0), ("\u00e9\u00e9\u00e9\u00e9", 0)):
+        assert main(["analyze", str(path), "--canary", canary, "--json"]) == 0
+        printed = json.loads(capsys.readouterr().out)["notes"]
+        assert len(printed) == notes
+        assert all("shorter than 8 bytes" in note for note in printed)

@@ -34,10 +34,13 @@ def _analyze(options: argparse.Namespace) -> int:
     extras.require_extra("capture", "analyze")
     from pytest_cloudbench.net.traffic import analyze as analyze_packets
     from pytest_cloudbench.net.traffic import parse_rules
+    from pytest_cloudbench.net.traffic.analysis import LEAST_ENCODED_BYTES
     from pytest_cloudbench.report import capture
 
     rules = parse_rules(data.read_flow_rules(options.rules), str(options.rules or "flow-rules.toml"))
     canary = None if options.canary is None else options.canary.encode("utf-8", "surrogateescape")
+    if canary == b"":
+        raise UsageError("--canary: expected a text that is not empty")
     if options.changed_bytes is not None and options.changed_bytes < 1:
         raise UsageError(f"--changed-bytes {options.changed_bytes}: expected 1 or more")
     if options.changed_at is not None and not math.isfinite(options.changed_at):
@@ -50,6 +53,8 @@ def _analyze(options: argparse.Namespace) -> int:
             keeps_datagrams=options.changed_at is not None, release=release,
         )  # fmt: skip
         notes = dissect.name_quic_flows(analysis, options.file, rules) if options.dissect else []
+        if canary is not None and len(canary) < LEAST_ENCODED_BYTES:
+            notes.append(f"the canary is shorter than {LEAST_ENCODED_BYTES} bytes: encoded forms were not looked for")
         changed_ns = None if options.changed_at is None else round(options.changed_at * 1e9)
         summary = analysis.summary(changed_bytes=options.changed_bytes, changed_ns=changed_ns)
         if options.json:

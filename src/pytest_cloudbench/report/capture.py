@@ -99,8 +99,8 @@ def print_analysis(
         f"[bold]{escape(summary['file'])}[/]  {summary['format']}, {summary['packets']:,} packets in {duration}"
     )
     colour = _COLOURS[validity["verdict"]]
-    console.print(f"[{colour}]{validity['verdict']}[/]" + (":" if validity["reasons"] else ""), end="")
-    console.print(escape(" " + "; ".join(validity["reasons"])) if validity["reasons"] else "")
+    reasons = escape(f": {'; '.join(validity['reasons'])}") if validity["reasons"] else ""
+    console.print(f"[{colour}]{validity['verdict']}[/]{reasons}")
     for reason in validity["size_reasons"]:
         console.print(f"[yellow]overhead unknown[/]: {escape(reason)}")
     for note in notes:

@@ -117,9 +117,9 @@ def test_an_unknown_wrapping_is_always_counted(frame: bytes) -> None:
 
 def test_undecoded_packets_make_the_canary_unknown() -> None:
     plain = craft.pcapng([(START_NS, DATA.frame())])
-    hidden = craft.pcapng([(START_NS, DATA.frame()), (START_NS, ETHER + b"\x88\xe7\0\0\0\1" + b"canary")])
+    hidden = craft.pcapng([(START_NS, DATA.frame()), (START_NS, ETHER + b"\x88\xe7\0\0\0\1" + b"my canary")])
     verdicts = [
-        analysis.canary.verdict for data in (plain, hidden) if (analysis := analyze(data, canary=b"canary")).canary
+        analysis.canary.verdict for data in (plain, hidden) if (analysis := analyze(data, canary=b"my canary")).canary
     ]
     assert verdicts == ["no", "unknown"]
 

@@ -32,7 +32,7 @@ SCHEMA = 1
 _USUAL_MSS_BYTES, _USUAL_DATAGRAM_BYTES = 1460, 1472
 _MAX_NAMES = 8
 _PART_ROWS = 1 << 17
-_LEAST_ENCODED_BYTES = 8
+LEAST_ENCODED_BYTES = 8
 _MIN_REPEATED, _MIN_REPEATED_SHARE = 8, 0.1
 
 
@@ -323,8 +323,8 @@ def _find_encoded(
     Encrypted flows with TLS or QUIC are skipped, because encryption hides the text. A short text is not searched for,
     because its encodings would occur by chance.
     """
-    if len(canary) < _LEAST_ENCODED_BYTES:
-        return [], True
+    if len(canary) < LEAST_ENCODED_BYTES:
+        return [], False
     from pytest_cloudbench.net.needles import Needle, search_needles
 
     needle, occurrences, is_searched = Needle("canary", canary), [], True

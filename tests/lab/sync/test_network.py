@@ -99,7 +99,7 @@ def test_names_that_lack_a_server_are_found_out(tmp_path: Path) -> None:
         client_lab.start_other_program()
         for spec in (client_lab.spec(names="login.example.test"), client_lab.spec(servers="192.0.2.1")):
             refusal = client_lab.run_python(SESSION, spec, str(tmp_path / f"session-{next(_number)}"), STEPS)["refused"]
-            assert "the server has it, but nothing from the client was captured" in refusal
+            assert "it counts as in sync, but nothing from the client was captured" in refusal
             assert ("files.example.test (1," in refusal) == ("names=" in spec), refusal
 
 
@@ -220,3 +220,10 @@ def test_any_other_client_has_a_link_of_its_own() -> None:
     assert isinstance(network_of(clients.make_client("reference"), Way(delay_ms=10), Way(delay_ms=20)), OwnLink)
     assert network_of(clients.make_client("reference"), Way(delay_ms=10), Way(delay_ms=20)).round_trip_s == 0.03
     assert proof_notes([Proof.CONTENT]) == []
+
+
+@pytest.mark.parametrize("proofs", [{Proof.CLIENT}, {Proof.CONTENT, Proof.CLIENT}, set(Proof)])
+def test_a_client_whose_own_word_counted_is_named_in_a_note(proofs: set[Proof]) -> None:
+    note = "that the server had everything is the client's own word: what the server holds was not compared"
+    assert note in proof_notes(proofs)
+    assert len(proof_notes(proofs)) == 1 + (Proof.QUIET in proofs)

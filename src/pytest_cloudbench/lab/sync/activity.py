@@ -230,7 +230,7 @@ def _fill_window(analysis: Analysis, open_window: _OpenWindow, gap_s: float) -> 
         contacts=find_contacts(analysis, table),
     )
     is_unseen = filled.changed_bytes and open_window.synced_ns is not None and not any(map(any, filled.steps))
-    reasons = ["the server has it, but no packet was captured"] if is_unseen else []
+    reasons = ["it counts as in sync, but no packet was captured"] if is_unseen else []
     reasons += nameless_doubt(filled.nameless_bytes, sum(map(sum, filled.steps)))
     reasons += [] if validity.verdict == "valid" else validity.reasons
     return replace(filled, reasons=(*filled.reasons, *reasons))

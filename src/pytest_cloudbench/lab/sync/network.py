@@ -377,12 +377,12 @@ def analyze_capture(
 
 def proof_notes(proofs: Collection[Proof]) -> list[str]:
     """Return notes on how it was known that the server had everything."""
-    if Proof.QUIET not in proofs:
-        return []
-    return [
-        "a quiet network is taken as a sign that the server had everything, which is weaker than checking the server; "
-        "times until it was in sync include the quiet seconds"
-    ]
+    notes = {
+        Proof.CLIENT: "that the server had everything is the client's own word: what the server holds was not compared",
+        Proof.QUIET: "a quiet network is taken as a sign that the server had everything, which is weaker than checking "
+        "the server; times until it was in sync include the quiet seconds",
+    }
+    return [note for proof, note in notes.items() if proof in proofs]
 
 
 def _join_some(values: tuple[str, ...]) -> str:

@@ -144,6 +144,6 @@ class SyncSession:
 
 
 def _explain_unseen(observation: Observation) -> list[str]:
-    """Return a reason against a change that reached the server without a packet in the capture, or nothing."""
+    """Return a reason against a change that counts as in sync without a packet in the capture, or nothing."""
     is_unseen = observation.kind != "idle" and not observation.up_bytes and observation.is_valid
-    return ["the server has it, but nothing from the client was captured"] if is_unseen else []
+    return ["it counts as in sync, but nothing from the client was captured"] if is_unseen else []

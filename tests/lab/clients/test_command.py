@@ -103,6 +103,29 @@ def test_a_run_that_fails_is_an_error_with_its_words(make: Make) -> None:
         pair.after_change()
 
 
+@pytest.mark.parametrize(
+    ("verify", "failure"),
+    [
+        ('folder = "{stored}"', r"x: the server differs from the folder: 1 missing \(a\)"),
+        ('restore = ["true"]', r"x: the server differs from the folder: 1 missing \(a\)"),
+        ('command = ["sh", "-c", "echo none >&2; exit 1"]', r"verify \(server\): exit status 1\n  none"),
+    ],
+)
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_run_that_ends_well_but_brings_nothing_is_reported_in_its_words(
+    make: Make, verify: str, failure: str, stream: str
+) -> None:
+    """It may want a login, and say so."""
+    says = f"import os, sys; print('log in first:', os.environ['MY_TOKEN'], file=sys.{stream})"
+    environment = '[environment]\nMY_TOKEN = "sesame-4711"\n'
+    pair = make(f'name = "x"\n{environment}[sync]\ncommand = {python(says)}\n[verify]\n{verify}')
+    pair.start()
+    (pair.folder / "a").touch()
+    pair.after_change()
+    with pytest.raises(ClientError, match=rf"^{failure}\nsync:\n  log in first: \*\*\*$"):
+        pair.wait_synced(1)
+
+
 def test_a_run_that_takes_too_long_is_ended(make: Make) -> None:
     pair = make('name = "x"\n[sync]\ncommand = ["sleep", "600"]\ntimeout_s = 0.2')
     pair.start()

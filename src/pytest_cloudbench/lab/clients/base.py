@@ -320,7 +320,7 @@ class LocalClient(ABC):
         digests = self._folder_tree.digests()
         if not self.facts.watches_folder:
             # Its run has ended, so the server gets nothing more.
-            self._must_hold(digests, self.held(), "")
+            self._must_hold(digests, self.held(), self.processes.last_run_words())
             return Proof.CONTENT
         sizes_bytes = self._folder_tree.sizes_bytes()
         stored = self._stored_tree()

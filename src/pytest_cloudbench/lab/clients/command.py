@@ -136,7 +136,10 @@ class CommandClient(LocalClient):
             if self._described.watches:
                 self.processes.wait_until(self._is_verified, timeout_s, "verify.command did not end with status 0")
             else:
-                self._run_command("server", "verify", self._described.verify_command, counted=False)
+                try:
+                    self._run_command("server", "verify", self._described.verify_command, counted=False)
+                except ClientError as error:
+                    raise ClientError(f"{error}{self.processes.last_run_words()}") from error
             return Proof.CONTENT
         if self._described.watches and self._described.verify_restore:
             self._wait_restored(timeout_s)

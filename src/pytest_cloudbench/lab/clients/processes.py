@@ -137,6 +137,7 @@ class Processes:
             raise UsageError("sync clients are started on Linux only; the `external` client works elsewhere")
         self._workdir, self._runner = workdir, runner
         self._running: list[Process] = []
+        self._last_run: Process | None = None
         self._finished_cpu_s: dict[Side, float] = {"client": 0.0, "server": 0.0}
         for folder in ("home", "tmp", "logs"):
             (workdir / folder).mkdir(exist_ok=True)
@@ -215,6 +216,7 @@ class Processes:
                     )
             finally:
                 self._end_process(process, counted=counted)
+            self._last_run = process if counted else self._last_run
             out.seek(0)
             return out.read().decode(errors="replace")
 
@@ -270,6 +272,14 @@ class Processes:
         return "".join(
             f"\n{process.name}:{tail(process.log_path, secrets=process.secrets)}" for process in self._running
         )
+
+    def last_run_words(self) -> str:
+        """Return the last lines of the client's own last run that ended well, or nothing if it printed none."""
+        if (process := self._last_run) is None:
+            return ""
+        log_paths = (process.log_path, process.log_path.with_suffix(".out"))
+        words = next(filter(None, (tail(path, secrets=process.secrets) for path in log_paths)), "")
+        return f"\n{process.name}:{words}" if words else ""
 
     def pids(self, side: Side) -> tuple[int, ...]:
         """Return the processes of one side that run now, with their descendants."""

@@ -109,6 +109,34 @@ def test_missing_client_is_skipped_with_its_install_command(lab: Lab) -> None:
     assert run.lines_with("no-such-program is not installed: tools/testbed install none")
 
 
+SILENT = '[sync]\ncommand = ["true"]\n'
+
+
+@pytest.mark.parametrize(
+    ("client", "arguments", "hint"),
+    [
+        ('[sync]\ncommand = ["no-such-program"]\n', (), "cloudbench: 1 skipped test: -rs says why"),
+        (SILENT, ("-n", "2"), "cloudbench: 1 skipped test: -rs says why"),
+        (SILENT, ("-rs",), ""),
+        (SILENT, ("-ra",), ""),
+    ],
+)
+def test_a_skip_without_a_visible_reason_has_a_hint(
+    lab: Lab, client: str, arguments: tuple[str, ...], hint: str
+) -> None:
+    lab.write(f'name = "mine"\n{client}', "mine.toml")
+    run = lab.run("--client", "./mine.toml", *arguments)
+    assert run.counts() == {"skipped": 1}, run.text
+    assert run.lines_with("says why") == ([hint] if hint else []), run.text
+
+
+def test_skips_of_tests_without_our_fixtures_have_no_hint(lab: Lab) -> None:
+    lab.write("import pytest\ndef test_other(): pytest.skip('for another reason')")
+    run = lab.run(store=False)
+    assert run.counts() == {"skipped": 1}, run.text
+    assert not run.lines_with("says why")
+
+
 def test_a_client_with_options_and_a_provider_name_a_test_together(lab: Lab) -> None:
     lab.write("def test_both(lab, provider): pass")
     clients = ("--client", "reference?settle_s=1", "--client", "reference")

@@ -244,7 +244,13 @@ class Serving:
         return [f"cloudbench: {providers}, run {self.facts.run_id}, seed {self.facts.seed}"]
 
     def summarize(self, reporter: Any) -> None:
-        """Write the table of all experiments, at the end."""
+        """Write the table of all experiments, at the end, after a hint at reasons that pytest does not show."""
+        skipped = len(reporter.stats.get("skipped", ()))
+        if skipped and self.config.option.verbose > -2 and not reporter.hasopt("skipped"):
+            reporter.write_line(f"cloudbench: {skipped} skipped test{'s' * (skipped > 1)}: -rs says why")
+        self._write_results(reporter)
+
+    def _write_results(self, reporter: Any) -> None:
         from pytest_cloudbench.report.comparison import compared_experiments
         from pytest_cloudbench.report.table import markup, render
 

@@ -15,6 +15,7 @@ import pytest
 
 from pytest_cloudbench import drivers
 from pytest_cloudbench.model import ProviderSpec, SpecError
+from pytest_cloudbench.providers import resolve
 from tests.fleet.harness import Lab, lab_in
 from tests.limits import HANG_S
 
@@ -228,7 +229,16 @@ def test_unusable_driver_is_reported_in_one_line(lab: Lab, case: str) -> None:
     assert (run.status, run.text.splitlines()) == (4, [f"ERROR: {expected}", ""]), run.text
 
 
+@pytest.mark.parametrize(
+    ("spec", "meant"),
+    [("emulatd:ideal", "emulated"), ("locall:s3", "local"), ("serve:x.toml", "served"), ("folde:x", "folder")],
+)
+def test_mistyped_scheme_gets_the_nearest_driver_or_service(spec: str, meant: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(f"{KNOWN}, emulated, local, served; did you mean {meant}?")):
+        resolve(spec)
+
+
 def test_unknown_scheme_is_refused_with_the_known_ones(lab: Lab) -> None:
     run = lab.run("test_it.py", "--provider", "mine:objects", env=with_path(lab.folder), store=False)
-    expected = "ERROR: provider 'mine': no driver has this name; there are: " + KNOWN
+    expected = "ERROR: provider 'mine': no driver has this name; there are: " + KNOWN + ", emulated, local, served"
     assert (run.status, run.text.splitlines()) == (4, [expected, ""])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, cast
@@ -76,8 +76,8 @@ def has_driver(scheme: str) -> bool:
     return scheme in _DRIVERS or bool(_installed_drivers(scheme))
 
 
-def driver_class(scheme: str) -> type[Driver]:
-    """Return the driver class of a scheme. Imports no SDK.
+def driver_class(scheme: str, services: Iterable[str] = ()) -> type[Driver]:
+    """Return the driver class of a scheme. Imports no SDK. ``services`` are schemes that need none, for the message.
 
     Raises SpecError, in one line, if there is none, if two distributions provide one, if its library is not installed,
     or if it cannot be used.
@@ -87,7 +87,7 @@ def driver_class(scheme: str) -> type[Driver]:
             raise SpecError(f"provider {scheme!r}: {advice}")
         module_name, _, class_name = _DRIVERS[scheme].partition(":")
         return _checked_class(scheme, getattr(importlib.import_module(module_name), class_name))
-    return _checked_class(scheme, _load_installed(scheme))
+    return _checked_class(scheme, _load_installed(scheme, services))
 
 
 def _checked_class(scheme: str, candidate: object) -> type[Driver]:
@@ -95,12 +95,12 @@ def _checked_class(scheme: str, candidate: object) -> type[Driver]:
     return cast("type[Driver]", candidate)
 
 
-def _load_installed(scheme: str) -> object:
+def _load_installed(scheme: str, services: Iterable[str]) -> object:
     """Return the object that another distribution offers as the driver of a scheme. Raises SpecError."""
     points = _installed_drivers(scheme)
     if not points:
         others = {point.name for point in _installed_drivers()} - _DRIVERS.keys()
-        names = [*schemes(), *sorted(others)]
+        names = [*schemes(), *sorted(others), *sorted(services)]
         problem = f"no driver has this name; there are: {', '.join(names)}{did_you_mean(scheme, names)}"
         raise SpecError(f"provider {scheme!r}: {problem}")
     if len(points) > 1:
@@ -218,9 +218,9 @@ class BoundSpec:
         return driver
 
 
-def bind(spec: ProviderSpec) -> BoundSpec:
+def bind(spec: ProviderSpec, services: Iterable[str] = ()) -> BoundSpec:
     """Look up the driver of a spec. Raises SpecError as ``driver_class`` does."""
-    return BoundSpec(spec, driver_class(spec.scheme))
+    return BoundSpec(spec, driver_class(spec.scheme, services))
 
 
 def connect(

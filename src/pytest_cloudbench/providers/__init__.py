@@ -277,7 +277,7 @@ def _resolve_part(spec: ProviderSpec, number: str, accounts: Counter[str]) -> Re
     stand_in = find_stand_in(spec)
     if stand_in is not None:
         return ResolvedSpec(spec, _bind_to_stand_in(spec, stand_in), number, stand_in=stand_in)
-    bound = drivers.bind(spec)
+    bound = drivers.bind(spec, SERVICE_SCHEMES)
     if issubclass(bound.driver, Composite):
         return _resolve_composite(bound, bound.driver, number, accounts)
     bound, account = split_number(bound, is_child=bool(number))

@@ -419,6 +419,19 @@ def test_a_mistyped_metric_gets_the_nearest_one(word: str, meant: str) -> None:
     assert str(refused.value).endswith(f"unknown metric '{word}'; did you mean {meant}?")
 
 
+@pytest.mark.parametrize("text", ["loss_rate", "response_p99", "loss_rate:"])
+def test_a_metric_without_bound_is_asked_for_the_bound(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_gate(text)
+    assert str(caught.value) == f"gate {text!r}: expected METRIC:BOUND with a bound such as 0.01 or 10%, found ''"
+
+
+@pytest.mark.parametrize("text", ["los_rate", "Loss_Rate", "loss_rate=0"])
+def test_a_mistyped_metric_without_bound_gets_the_nearest_one(text: str) -> None:
+    with pytest.raises(UsageError, match="expected METRIC:BOUND; did you mean loss_rate"):
+        parse_gate(text)
+
+
 def test_unknown_metric_error_lists_metrics_and_explains_suites() -> None:
     with pytest.raises(UsageError, match=r"expected METRIC:BOUND with one of loss_rate, .*names its folder$"):
         parse_gate("xyzzy:1")

@@ -227,9 +227,10 @@ def judge_facts(metrics: Mapping[str, float | None], bounded: Collection[str]) -
 
 def parse_gate(text: str) -> Gate:
     """Read ``METRIC:BOUND``, such as ``loss_rate:0.01`` or ``response_p99:10%``. Raises UsageError."""
-    metric, mark, bound = text.strip().rpartition(":")
-    if not mark or metric not in METRICS:
-        near = did_you_mean(metric, METRICS) if mark else ""
+    head, mark, tail = text.strip().rpartition(":")
+    metric, bound = (head, tail) if mark else (tail, "")
+    if metric not in METRICS:
+        near = did_you_mean(metric, METRICS)
         choice = f" with one of {', '.join(METRICS)}; or a suite's conclusion, if the command line names its folder"
         raise UsageError(f"gate {text!r}: expected METRIC:BOUND{near or choice}")
     relative = bound.endswith("%")
@@ -238,7 +239,7 @@ def parse_gate(text: str) -> Gate:
     except ValueError:
         limit = float("nan")
     if not isfinite(limit) or limit < 0:
-        raise UsageError(f"gate {text!r}: expected a bound such as 0.01 or 10%, found {bound!r}")
+        raise UsageError(f"gate {text!r}: expected METRIC:BOUND with a bound such as 0.01 or 10%, found {bound!r}")
     if relative and limit >= 100 and METRICS[metric].better == "higher":
         raise UsageError(
             f"gate {text!r}: can never be broken, because a higher {metric} is better; expected less than 100%"

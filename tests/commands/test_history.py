@@ -597,6 +597,21 @@ def test_baselines_begin_with_an_accepted_run(storage: Path, run: Any) -> None:
     assert "2 came before" in run("baseline", "show", "test_put")[0]
 
 
+@pytest.mark.parametrize("words", [(), ("--test", "test_put")])
+@pytest.mark.parametrize("earlier", ["2", "3", "4"])
+def test_accepting_a_run_names_a_later_one_that_was_accepted(
+    storage: Path, run: Any, earlier: str, words: tuple[str]
+) -> None:
+    store_series(storage, [0.1] * 6)
+    assert "was accepted" not in run("baseline", "accept", "5", *words)[0]
+    output = run("baseline", "accept", earlier, "--yes")[0]
+    later = f"{MACHINE}/0005_run.json"
+    assert f"but {later} was accepted, too, and is later: where both count, baselines begin with it" in output
+    run(*shlex.split(output.strip().rpartition("; to undo it: cloudbench ")[2]))
+    assert f"came before {MACHINE}/000{earlier}_run.json" in run("history", TEST)[0]
+    assert "was accepted" not in run("baseline", "accept", earlier)[0]
+
+
 def store_broken(storage: Path, first: int, runs: int, level: float, **changes: Any) -> None:
     """Store runs whose tests passed, but which failed at the regression gate."""
     for number in range(first, first + runs):

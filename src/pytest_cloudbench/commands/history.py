@@ -462,7 +462,12 @@ def _runs_with(index: Index, name: str) -> set[str]:
 
 
 def _accept_run(options: argparse.Namespace) -> int:
-    from pytest_cloudbench.results.acceptance import Accepted, withdraw_acceptances, write_acceptance
+    from pytest_cloudbench.results.acceptance import (
+        Accepted,
+        find_later_run,
+        withdraw_acceptances,
+        write_acceptance,
+    )
     from pytest_cloudbench.results.bundle import find_own_files
 
     index = open_index(options)
@@ -506,7 +511,12 @@ def _accept_run(options: argparse.Namespace) -> int:
     until_ms = index.last_start_ms(now_ms + _CLOCKS_DIFFER_MS)
     for test in tests or [""]:
         write_acceptance(index.storage, Accepted(run.place, run.time_ms, test, options.reason, until_ms))
-    _print_lines([f"baselines of {tests_text} begin with {printable(run.place)}; to undo it: {command} --undo"])
+    lines = [f"baselines of {tests_text} begin with {printable(run.place)}; to undo it: {command} --undo"]
+    if later := find_later_run(index.storage, tests or index.tests(), run.time_ms):
+        undo = shlex.join(["cloudbench", "baseline", "accept", later, "--undo"])
+        text = f"but {printable(later)} was accepted, too, and is later: where both count, baselines begin with it"
+        lines.append(f"{text}; to undo it: {undo}")
+    _print_lines(lines)
     return 0
 
 

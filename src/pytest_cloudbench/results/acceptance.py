@@ -132,9 +132,18 @@ def explain_superseded(acceptances: Sequence[Accepted], tests: Collection[str], 
         tests: all full names that the test has had.
         time_ms: when the run started, Unix epoch.
     """
+    later = _find_later_run(acceptances, tests, time_ms)
+    return f"came before {later}, which was accepted as the new baseline" if later else ""
+
+
+def find_later_run(storage: Path, tests: Collection[str], time_ms: int) -> str:
+    """Return the last run after a time that the user accepted for any of the tests. Empty if there is none."""
+    return _find_later_run(read_acceptances(storage), tests, time_ms)
+
+
+def _find_later_run(acceptances: Sequence[Accepted], tests: Collection[str], time_ms: int) -> str:
     newer = [acceptance for acceptance in acceptances if acceptance.time_ms > time_ms]
-    runs = [acceptance.run for acceptance in newer if any(map(acceptance.covers, tests))]
-    return f"came before {runs[-1]}, which was accepted as the new baseline" if runs else ""
+    return next((acceptance.run for acceptance in reversed(newer) if any(map(acceptance.covers, tests))), "")
 
 
 def _read_decisions(storage: Path) -> Iterator[Mapping[str, Any]]:

@@ -62,6 +62,17 @@ def test_power_gives_no_figure_for_metrics_that_the_gate_refuses(folder: Path, r
     assert any(line.startswith("  quiet_p50: changes from ") for line in run("power"))
 
 
+@pytest.mark.parametrize("quiet_ops", [1, 20, 39])
+def test_power_gives_no_figure_for_a_replaced_metric_that_the_gate_refuses(
+    folder: Path, run: Run, quiet_ops: int
+) -> None:
+    busy = {"starved_share": 0.3, "unstarved_p50": 0.1, "cpu_per_op": 0.001, "reference_cpu_s": 1.0, "ok": 60}
+    store_runs(folder, 1, 12, quiet_ops=quiet_ops, **busy)
+    lines = run("power")
+    assert f"  quiet_p50: 40 quiet operations are needed, found {quiet_ops}" in lines
+    assert any(line.startswith("  unstarved_p50: changes from ") for line in lines)
+
+
 @pytest.mark.parametrize("command", ["power", "backtest"])
 def test_runs_of_a_storage_that_the_gate_does_not_read_do_not_count(
     folder: Path, capfd: pytest.CaptureFixture[str], command: str

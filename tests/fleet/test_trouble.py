@@ -225,6 +225,7 @@ def test_unsavable_entries_are_reported_in_one_line(lab: Lab) -> None:
     assert "Traceback" not in run.text
     assert "INTERNALERROR" not in run.text
     assert len(run.lines_with("cannot save the entries")) == 1, run.text
+    assert run.lines_with("entries: not stored (see above)"), "the option that stores them was given"
     assert len(list(Path(lab.folder).rglob("*.parquet"))) == 1
 
 

@@ -118,6 +118,7 @@ class Serving:
         self.conductor.on_start = self._show_progress
         config.pluginmanager.register(_Endings(self._end_test), "cloudbench-endings")
         self._storage_folder: Path | None = None
+        self._hint_if_not_stored = "--benchmark-autosave stores them"
         self._report_path: Path | None = None
         self._is_announced = False
         self._shown_count = 0
@@ -287,7 +288,7 @@ class Serving:
             for line in self.entries.gate.summary():
                 _write_wrapped(reporter, line, _GATE_MARKUP.get(line.partition(" ")[0], {}))
         records, folder = _relative_path(Path(self.facts.results)), self._storage_folder
-        entries = _relative_path(folder) if folder else "not stored (--benchmark-autosave stores them)"
+        entries = _relative_path(folder) if folder else f"not stored ({self._hint_if_not_stored})"
         if not benchmarks.is_loaded(self.config):
             entries = "not stored (-p no:benchmark switches off what stores them)"
         report = f"   report: {_relative_path(self._report_path)}" if self._report_path else ""
@@ -395,8 +396,12 @@ class Serving:
             return
         try:
             is_stored = policy.is_adopted(self.config) or self.entries.stores or bool(self.entries.comparisons)
-            if benchmarks.save_entries(self.config, self.facts.run_id if is_stored else None):
-                self._storage_folder = benchmarks.storage_folder(self.config)
+            try:
+                if benchmarks.save_entries(self.config, self.facts.run_id if is_stored else None):
+                    self._storage_folder = benchmarks.storage_folder(self.config)
+            except CloudbenchError:
+                self._hint_if_not_stored = "see above"
+                raise
             self._write_report()
         except CloudbenchError as error:
             self._say(f"cloudbench: {error}", red=True)

@@ -7,6 +7,7 @@ import inspect
 import json
 import os
 import re
+import shlex
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,9 +17,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pytest_cloudbench.commands import cli
 from pytest_cloudbench.model import ResultsError, UsageError
 from pytest_cloudbench.results import benchmarks
 from tests.limits import scale_examples
+from tests.results.stored_runs import info, store
 
 pytest_plugins = ["pytester"]
 
@@ -348,6 +351,21 @@ def configure_comparison(pytester: pytest.Pytester, name: str) -> pytest.Config:
     config = configure(pytester)
     session_of(config).compare = name
     return config
+
+
+@pytest.mark.parametrize("storage", ["store", "my runs", "results"])
+def test_missing_named_run_is_answered_by_a_command_that_lists_those_there(
+    pytester: pytest.Pytester, capfd: pytest.CaptureFixture[str], storage: str
+) -> None:
+    store(pytester.path / storage, 1, {"test_it.py::test_it": info()})
+    config = configure_comparison(pytester, "0009")
+    session_of(config).storage.path = pytester.path / storage
+    with pytest.raises(UsageError, match=r"^--benchmark-compare=0009: there is no such run in ") as caught:
+        benchmarks.stored_runs(config)
+    command = shlex.split(str(caught.value).partition("; ")[2].removesuffix(" shows those that are"))
+    assert command[0] == "cloudbench"
+    assert cli.main(command[1:]) == 0
+    assert "0001_run" in capfd.readouterr().out
 
 
 @pytest.mark.quick_cases(3)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import shlex
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
@@ -320,7 +321,7 @@ def stored_runs(config: pytest.Config) -> Runs:
     if named and not paths:
         raise UsageError(
             f"--benchmark-compare={named}: there is no such run in {session.storage}; "
-            "pytest-benchmark list shows those that are"
+            f"cloudbench baseline list --storage {shlex.quote(str(session.storage.path))} shows those that are"
         )
     runs, read_bytes = Runs(named), 0
     for path in reversed(paths):

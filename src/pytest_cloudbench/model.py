@@ -293,6 +293,11 @@ _JOINERS = str.maketrans("", "", "-_+")
 """The characters that a scheme may hold besides letters and digits, as in ``s3+fast``."""
 
 
+EMULATED, SERVED, LOCAL = "emulated", "served", "local"
+SERVICE_SCHEMES = frozenset({EMULATED, SERVED, LOCAL})
+"""The schemes of specs that name what stands in for a provider, and no driver."""
+
+
 @dataclass(frozen=True, slots=True)
 class ProviderSpec:
     """A provider as the user names it: ``SCHEME[:TARGET][?KEY=VALUE&...]``.
@@ -328,7 +333,7 @@ class ProviderSpec:
     @property
     def is_emulated(self) -> bool:
         """True if an emulator stands in for the provider. Then results measure the client and loopback."""
-        return self.scheme == "emulated"
+        return self.scheme == EMULATED
 
     def children(self) -> tuple[ProviderSpec, ...]:
         """Return the specs in the target of a composite provider: ``CHILD,CHILD``.

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, cast
 
 from pytest_cloudbench.drivers.base import Composite, CredentialSet, Driver, Placed, check_class, check_declared
 from pytest_cloudbench.drivers.surroundings import closed, rows_of
-from pytest_cloudbench.model import Endpoint, ProviderSpec, SpecError, did_you_mean
+from pytest_cloudbench.model import SERVICE_SCHEMES, Endpoint, ProviderSpec, SpecError, did_you_mean
 
 ENTRY_POINTS = "pytest_cloudbench.drivers"
 """The group of entry points by which a distribution brings a driver; an entry point's name is the scheme."""
@@ -76,8 +76,8 @@ def has_driver(scheme: str) -> bool:
     return scheme in _DRIVERS or bool(_installed_drivers(scheme))
 
 
-def driver_class(scheme: str, services: Iterable[str] = ()) -> type[Driver]:
-    """Return the driver class of a scheme. Imports no SDK. ``services`` are schemes that need none, for the message.
+def driver_class(scheme: str) -> type[Driver]:
+    """Return the driver class of a scheme. Imports no SDK.
 
     Raises SpecError, in one line, if there is none, if two distributions provide one, if its library is not installed,
     or if it cannot be used.
@@ -87,7 +87,7 @@ def driver_class(scheme: str, services: Iterable[str] = ()) -> type[Driver]:
             raise SpecError(f"provider {scheme!r}: {advice}")
         module_name, _, class_name = _DRIVERS[scheme].partition(":")
         return _checked_class(scheme, getattr(importlib.import_module(module_name), class_name))
-    return _checked_class(scheme, _load_installed(scheme, services))
+    return _checked_class(scheme, _load_installed(scheme))
 
 
 def _checked_class(scheme: str, candidate: object) -> type[Driver]:
@@ -95,12 +95,12 @@ def _checked_class(scheme: str, candidate: object) -> type[Driver]:
     return cast("type[Driver]", candidate)
 
 
-def _load_installed(scheme: str, services: Iterable[str]) -> object:
+def _load_installed(scheme: str) -> object:
     """Return the object that another distribution offers as the driver of a scheme. Raises SpecError."""
     points = _installed_drivers(scheme)
     if not points:
         others = {point.name for point in _installed_drivers()} - _DRIVERS.keys()
-        names = [*schemes(), *sorted(others), *sorted(services)]
+        names = [*schemes(), *sorted(others), *sorted(SERVICE_SCHEMES)]
         problem = f"no driver has this name; there are: {', '.join(names)}{did_you_mean(scheme, names)}"
         raise SpecError(f"provider {scheme!r}: {problem}")
     if len(points) > 1:
@@ -218,9 +218,9 @@ class BoundSpec:
         return driver
 
 
-def bind(spec: ProviderSpec, services: Iterable[str] = ()) -> BoundSpec:
+def bind(spec: ProviderSpec) -> BoundSpec:
     """Look up the driver of a spec. Raises SpecError as ``driver_class`` does."""
-    return BoundSpec(spec, driver_class(spec.scheme, services))
+    return BoundSpec(spec, driver_class(spec.scheme))
 
 
 def connect(

@@ -22,6 +22,8 @@ from pytest_cloudbench import drivers
 from pytest_cloudbench.drivers import BoundSpec
 from pytest_cloudbench.drivers.base import Composite, Described, Driver
 from pytest_cloudbench.model import (
+    LOCAL,
+    SERVICE_SCHEMES,
     ConfigError,
     Endpoint,
     ProviderSpec,
@@ -35,8 +37,6 @@ from pytest_cloudbench.providers.for_agents import Provided
 from pytest_cloudbench.providers.leaves import Leaf, connect_account, load_credentials
 from pytest_cloudbench.providers.numbered import split_number, with_number
 from pytest_cloudbench.providers.stand_ins import (
-    LOCAL,
-    SERVICE_SCHEMES,
     ServiceSettings,
     StandIn,
     find_stand_in,
@@ -277,7 +277,7 @@ def _resolve_part(spec: ProviderSpec, number: str, accounts: Counter[str]) -> Re
     stand_in = find_stand_in(spec)
     if stand_in is not None:
         return ResolvedSpec(spec, _bind_to_stand_in(spec, stand_in), number, stand_in=stand_in)
-    bound = drivers.bind(spec, SERVICE_SCHEMES)
+    bound = drivers.bind(spec)
     if issubclass(bound.driver, Composite):
         return _resolve_composite(bound, bound.driver, number, accounts)
     bound, account = split_number(bound, is_child=bool(number))

@@ -13,15 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_cloudbench.fleet.run import slug
-from pytest_cloudbench.model import ProviderSpec, SpecError
+from pytest_cloudbench.model import LOCAL, SERVED, SERVICE_SCHEMES, ProviderSpec, SpecError
 from pytest_cloudbench.results.places import make_results_folder
 
 if TYPE_CHECKING:
     from pytest_cloudbench.services import Service
-
-EMULATED, SERVED, LOCAL = "emulated", "served", "local"
-SERVICE_SCHEMES = frozenset({EMULATED, SERVED, LOCAL})
-"""The schemes of specs that name a stand-in and no driver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +71,7 @@ class StandIn:
 
 def find_stand_in(spec: ProviderSpec) -> StandIn | None:
     """Return the stand-in that a spec names, None if it names a driver. Raises SpecError and ConfigError."""
-    if spec.scheme == EMULATED:
+    if spec.is_emulated:
         return _find_emulator(spec)
     return _find_server(spec) if spec.scheme in SERVICE_SCHEMES else None
 

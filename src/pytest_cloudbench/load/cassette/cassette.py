@@ -24,7 +24,7 @@ from pytest_cloudbench.drivers import BoundSpec
 from pytest_cloudbench.drivers.base import Composite, Driver
 from pytest_cloudbench.fleet.run import RunFacts
 from pytest_cloudbench.load.cassette.scrubbing import has_secret, looks_secret, scrub_body, scrub_text, select_headers
-from pytest_cloudbench.model import KIB, ConfigError, ProviderSpec, ResultsError, UsageError, Verb
+from pytest_cloudbench.model import KIB, SERVICE_SCHEMES, ConfigError, ProviderSpec, ResultsError, UsageError, Verb
 from pytest_cloudbench.providers import credentials
 from pytest_cloudbench.providers.leaves import load_credentials
 from pytest_cloudbench.support import extras, opening
@@ -76,7 +76,7 @@ def open_cassette(option: Any, facts: RunFacts) -> Cassette:
     (mode, path), specs = option.cloudbench_cassette, option.cloudbench_provider
     option_text = f"cloudbench_cassette {mode} {path}"
     spec = ProviderSpec.parse(specs[0]) if len(specs) == 1 else None
-    if spec is None or spec.scheme in ("emulated", "served", "local"):
+    if spec is None or spec.scheme in SERVICE_SCHEMES:
         raise UsageError(f"{option_text}: expected one --provider, and one that needs an account")
     bound = drivers.bind(spec)
     if issubclass(bound.driver, Composite):

@@ -51,7 +51,8 @@ def rate(
 
 
 def plain(kind: Kind, now: float | None, before: tuple[float, ...], again: tuple[float, ...] = ()) -> Check:
-    return Check("t", "m", kind, 0.1, tuple(map(Reading, before)), Reading(now), tuple(map(Reading, again)))
+    readings = tuple(map(Reading, before)), Reading(now), tuple(map(Reading, again))
+    return Check("t", "m", kind, 0.1, *readings, higher=kind == "yes")
 
 
 def verdict(check: Check) -> Ruling:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import exp, log
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -491,6 +491,19 @@ def test_an_answer_whose_name_says_so_is_watched_under_its_own_name(monkeypatch:
     assert info == {"ops": 1, "is_secret": 1}
     (check,) = checks_of("t", info, (), [info] * 3, {})
     assert (check.metric, check.kind, check.now.value) == ("is_secret", "yes", 1.0)
+
+
+@pytest.mark.parametrize(("better", "usual", "now", "answer"), [
+    ("lower", 0, 1, "broken"), ("lower", 1, 0, "met"), ("lower", 0, 0, "met"), ("lower", 1, 1, "met"),
+    ("higher", 1, 0, "broken"), ("higher", 0, 1, "met"), ("higher", 1, 1, "met"), ("higher", 0, 0, "met"),
+])  # fmt: skip
+def test_an_answer_is_worse_in_the_direction_that_its_row_says(
+    monkeypatch: pytest.MonkeyPatch, better: Literal["lower", "higher"], usual: int, now: int, answer: str
+) -> None:
+    monkeypatch.setitem(METRICS, "is_leaking", Metric("1 is yes", better))
+    info, former = {"ops": 1, "is_leaking": now}, {"ops": 1, "is_leaking": usual}
+    (ruling,) = judge(checks_of("t", info, (), [former] * 12, {}, [info] * 3))
+    assert ruling.answer == answer
 
 
 def with_delta(is_yes: bool) -> dict[str, Any]:

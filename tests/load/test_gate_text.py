@@ -22,7 +22,8 @@ def capability(now: float | None, before: tuple[float, ...], again: tuple[float,
 def text_for(
     kind: Kind, now: float | None, before: tuple[float, ...], again: tuple[float, ...] = (), why: str = ""
 ) -> str:
-    check = Check("t", "m", kind, 0.1, tuple(map(Reading, before)), Reading(now), tuple(map(Reading, again)), why)
+    readings = tuple(map(Reading, before)), Reading(now), tuple(map(Reading, again))
+    check = Check("t", "m", kind, 0.1, *readings, why, higher=kind == "yes")
     (ruling,) = judge([check])
     return f"{ruling.answer}: {ruling_text(ruling)}"
 

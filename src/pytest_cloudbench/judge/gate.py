@@ -107,7 +107,7 @@ def is_suspect(check: Check) -> bool:
         return _is_rate_bad(_rates_of(check), check.now) or _is_adrift(check)
     if check.kind == "exact":
         return _exceeds(check, check.now.value) or _is_adrift(check)
-    return all(reading.value == 1 for reading in check.baseline) and check.now.value == 0
+    return _was_always_good(check) and check.now.value == 1 - check.higher
 
 
 def needs_again(check: Check) -> bool:
@@ -396,9 +396,14 @@ def _has_risen_for_most(check: Check, reading: Reading) -> bool:
 
 
 def _capability_ruling(check: Check, value: float) -> Ruling:
-    former_answers = {reading.value == 1 for reading in check.baseline}
-    worse: Answer = "broken" if former_answers == {True} else "inconclusive"
-    return Ruling(check, "met" if value == 1 or former_answers == {False} else worse, value=value)
+    was_ever_good = any(reading.value == check.higher for reading in check.baseline)
+    worse: Answer = "broken" if _was_always_good(check) else "inconclusive"
+    return Ruling(check, "met" if value == check.higher or not was_ever_good else worse, value=value)
+
+
+def _was_always_good(check: Check) -> bool:
+    """Return whether all former runs had the better of two answers: yes (1) if higher is better, else no (0)."""
+    return all(reading.value == check.higher for reading in check.baseline)
 
 
 def _describe_repeats(count: int, repetitions: int) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from pytest_cloudbench import drivers
+from pytest_cloudbench.commands.cli import main
 from pytest_cloudbench.model import ProviderSpec, SpecError
 from pytest_cloudbench.providers import resolve
 from tests.fleet.harness import Lab, lab_in
@@ -34,6 +35,14 @@ KNOWN = ", ".join(drivers.schemes())
 
 LOUD = "import pathlib\npathlib.Path(__file__).with_suffix('.imported').touch()\nraise RuntimeError('two\\nlines')\n"
 """A module that leaves a trace when it is imported, and then fails to import."""
+
+KEYED = """
+from flat import FlatDriver
+from pytest_cloudbench import CredentialSet
+
+class Keyed(FlatDriver):
+    credential_sets = (CredentialSet(("key",)),)
+"""
 
 
 @pytest.fixture
@@ -71,6 +80,22 @@ def test_a_distribution_brings_a_driver(site: Path, tmp_path: Path) -> None:
         == f"flat:{Path.cwd()}/a?overwrites=0"
     )
     assert "flat" not in drivers.schemes()  # it lists only the package's own
+
+
+def test_status_knows_the_credentials_of_installed_drivers(
+    site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(site, "flat", {"flat": "flat:FlatDriver"})  # which needs none
+    install(site, "keyed", {"keyed": "keyed:Keyed"}, {"keyed": KEYED})
+    install(site, "loud", {"loud": "loud:Loud"}, {"loud": LOUD})
+    for number in ("", "_2"):
+        monkeypatch.setenv(f"CLOUDBENCH_KEYED{number}_KEY", "very-secret")
+    assert main(["status"]) == 0
+    assert capsys.readouterr().out.splitlines()[-3:] == [
+        "keyed: key (the environment)",
+        "keyed-2: key (the environment)",
+        "provider 'loud': loud:Loud cannot be imported: RuntimeError: two lines (from loud 1.0)",
+    ]
 
 
 def test_distributions_are_scanned_once(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:

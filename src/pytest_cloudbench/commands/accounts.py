@@ -46,7 +46,8 @@ def status(options: argparse.Namespace) -> int:
     """Show the providers that have credentials. Returns the exit status."""
     from pytest_cloudbench import drivers
 
-    lines = [line for scheme in drivers.schemes() for line in _list_credentials(scheme)]
+    schemes = [*drivers.schemes(), *drivers.installed_schemes()]
+    lines = [line for scheme in schemes for line in _list_credentials(scheme)]
     for line in lines or ["no credentials: run cloudbench login PROVIDER"]:
         print_line(line)
     return 0
@@ -54,6 +55,7 @@ def status(options: argparse.Namespace) -> int:
 
 def _list_credentials(scheme: str) -> Iterator[str]:
     """Yield a line for each source of credentials of a provider's accounts: the first, ``NAME-2`` and so on."""
+    from pytest_cloudbench import drivers
     from pytest_cloudbench.providers import credentials
     from pytest_cloudbench.providers.credentials import ProviderAccount
 
@@ -61,8 +63,10 @@ def _list_credentials(scheme: str) -> Iterator[str]:
         name = scheme if number == 1 else f"{scheme}-{number}"
         try:
             account = ProviderAccount.named(name)
-        except SpecError:
-            return  # its library is not installed
+        except SpecError as error:
+            if scheme not in drivers.schemes():  # of this package's drivers only a library is not installed
+                yield str(error)
+            return
         is_own = account.name == name and account.sets
         sources = list(credentials.list_sources(account)) if is_own else []
         if not sources and number > 1:

@@ -71,6 +71,11 @@ def schemes() -> tuple[str, ...]:
     return tuple(sorted(_DRIVERS))
 
 
+def installed_schemes() -> tuple[str, ...]:
+    """Return the schemes whose drivers other distributions bring, in alphabetical order. Imports none of them."""
+    return tuple(sorted({point.name for point in _installed_drivers()} - _DRIVERS.keys()))
+
+
 def has_driver(scheme: str) -> bool:
     """Return whether any process can find a driver of this name, here or among installed distributions."""
     return scheme in _DRIVERS or bool(_installed_drivers(scheme))
@@ -99,8 +104,7 @@ def _load_installed(scheme: str) -> object:
     """Return the object that another distribution offers as the driver of a scheme. Raises SpecError."""
     points = _installed_drivers(scheme)
     if not points:
-        others = {point.name for point in _installed_drivers()} - _DRIVERS.keys()
-        names = [*schemes(), *sorted(others), *sorted(SERVICE_SCHEMES)]
+        names = [*schemes(), *installed_schemes(), *sorted(SERVICE_SCHEMES)]
         problem = f"no driver has this name; there are: {', '.join(names)}{did_you_mean(scheme, names)}"
         raise SpecError(f"provider {scheme!r}: {problem}")
     if len(points) > 1:

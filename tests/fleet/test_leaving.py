@@ -99,6 +99,24 @@ def test_worker_does_at_its_end_what_python_does(lab: Lab, start: str) -> None:
     assert sorted(lines) == ["early file of gw0", "early file of gw1"]
 
 
+@pytest.mark.parametrize("hook", ["pytest_sessionfinish", "pytest_terminal_summary", "pytest_unconfigure"])
+@START
+def test_worker_that_is_interrupted_while_it_ends_shows_no_traceback(lab: Lab, start: str, hook: str) -> None:
+    lab.write("def test_it(experiment): pass").write(
+        f"""
+        import os, signal
+
+        def {hook}():
+            if "PYTEST_XDIST_WORKER" in os.environ:
+                os.kill(os.getpid(), signal.SIGINT)  # as execnet does if a worker ends for more than five seconds
+        """,
+        "conftest.py",
+    )
+    run = lab.run(*FOLDER, "-n2", f"-ocloudbench_start={start}")
+    assert (run.status, run.leftovers) == (0, []), run.text
+    assert "Traceback" not in run.text
+
+
 @pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("made", FINALIZED)
 @START

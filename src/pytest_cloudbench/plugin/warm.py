@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -50,7 +51,8 @@ def run_warm_worker(config: Any, control: socket.socket, identity: Mapping[str, 
 
     server = ForkServer(control, Identity(config, adapt=adapt, **identity), interactor, preload)
     config.pluginmanager.register(server, "cloudbench-fork-server")
-    config.hook.pytest_cmdline_main(config=config)
+    with suppress(KeyboardInterrupt):  # execnet sends SIGINT to a worker that takes more than five seconds to end
+        config.hook.pytest_cmdline_main(config=config)
     server.end()
 
 

@@ -403,6 +403,8 @@ def test_the_line_of_a_gate_says_value_bound_and_baseline() -> None:
     assert line("throughput:10%", 95, 100) == (
         "gate throughput:10%: 95 bytes/s is within the bound >= 90, 10 % below the 100 of the compared run"
     )
+    assert line("chunking:1", 0) == "gate chunking:1: 0 breaks the bound >= 1"
+    assert line("chunking:1", 1) == "gate chunking:1: 1 is within the bound >= 1"
     assert line("loss_rate:0.01", None) == "gate loss_rate:0.01: unknown, no value was measured"
 
 

@@ -15,7 +15,7 @@ from math import isfinite
 from typing import Any, Literal
 
 from pytest_cloudbench.judge.baseline import BaselineValue, is_finite
-from pytest_cloudbench.judge.metrics import FACTS, METRICS
+from pytest_cloudbench.judge.metrics import FACTS, IS_YES, METRICS
 from pytest_cloudbench.model import ConfigError, UsageError, did_you_mean
 
 Status = Literal["met", "broken", "unknown", "note"]
@@ -252,7 +252,7 @@ def judge_gate(
 ) -> Judgement:
     """Judge one gate. ``compared`` is the baseline of a relative gate. A run that the user named must exist."""
     value, unit = metrics.get(gate.metric), METRICS[gate.metric].unit
-    shown_unit = f" {unit}" if unit and unit != "fraction" else ""
+    shown_unit = f" {unit}" if unit not in ("", "fraction", IS_YES) else ""
     higher = METRICS[gate.metric].better == "higher"
     bound, comparison = gate.limit, ""
     if gate.relative:

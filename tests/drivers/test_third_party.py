@@ -33,6 +33,26 @@ def test_it(experiment, payloads):
 
 KNOWN = ", ".join(drivers.schemes())
 
+CONNECTS = """
+class Loud:
+    versions = put = get = stat = list = delete = mkdir = close = capabilities = None
+
+    @classmethod
+    def connect(cls, spec, endpoint, credentials):
+        raise RuntimeError("two\\nlines")
+
+class Odd(Loud):
+    @classmethod
+    def connect(cls, spec):
+        return cls()
+
+class Picky(Loud):
+    @classmethod
+    def connect(cls, spec, endpoint, credentials):
+        return {}["account"]
+"""
+"""Drivers that raise foreign errors while they connect."""
+
 LOUD = "import pathlib\npathlib.Path(__file__).with_suffix('.imported').touch()\nraise RuntimeError('two\\nlines')\n"
 """A module that leaves a trace when it is imported, and then fails to import."""
 
@@ -236,6 +256,18 @@ BROKEN: Mapping[str, tuple[Mapping[str, str], str]] = {
         "provider 'mine': wrong:BareDriver has no versions, put, get, stat, list, delete, mkdir, close: every driver "
         "must have it",
     ),
+    "connect raises": (
+        {"one": "connects:Loud"},
+        "provider 'mine': Loud.connect raised RuntimeError: two lines (connects.py, line 7)",
+    ),
+    "connect takes other arguments": (
+        {"one": "connects:Odd"},
+        "provider 'mine': Odd.connect raised TypeError: Odd.connect() takes 2 positional arguments but 4 were given",
+    ),
+    "connect misses a key": (
+        {"one": "connects:Picky"},
+        "provider 'mine': Picky.connect raised KeyError: 'account' (connects.py, line 17)",
+    ),
     "verbs missing": (
         {"one": "wrong:BoastfulDriver"},
         "provider 'mine': BoastfulDriver.capabilities declares revoke, share, which it does not have",
@@ -249,7 +281,7 @@ def test_unusable_driver_is_reported_in_one_line(lab: Lab, case: str) -> None:
     entry_points, expected = BROKEN[case]
     folder = lab.folder / "site"
     for name, value in entry_points.items():
-        install(folder, name, {"mine": value}, {"loud": LOUD})
+        install(folder, name, {"mine": value}, {"loud": LOUD, "connects": CONNECTS})
     run = lab.run("test_it.py", "--provider", "mine:objects", "-n", "2", env=with_path(folder), store=False)
     assert (run.status, run.text.splitlines()) == (4, [f"ERROR: {expected}", ""]), run.text
 

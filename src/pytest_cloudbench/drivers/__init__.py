@@ -12,11 +12,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from os.path import basename
+from traceback import extract_tb
 from typing import TYPE_CHECKING, cast
 
 from pytest_cloudbench.drivers.base import Composite, CredentialSet, Driver, Placed, check_class, check_declared
 from pytest_cloudbench.drivers.surroundings import closed, rows_of
-from pytest_cloudbench.model import SERVICE_SCHEMES, Endpoint, ProviderSpec, SpecError, did_you_mean
+from pytest_cloudbench.model import SERVICE_SCHEMES, Endpoint, ProviderSpec, SpecError, UsageError, did_you_mean
+from pytest_cloudbench.support import redact
 
 ENTRY_POINTS = "pytest_cloudbench.drivers"
 """The group of entry points by which a distribution brings a driver; an entry point's name is the scheme."""
@@ -115,9 +118,13 @@ def _load_installed(scheme: str) -> object:
     try:
         return points[0].load()
     except (Exception, SystemExit) as error:  # another distribution's module may raise anything
-        reason = " ".join(str(error).split()) or "no reason given"
-        why = f"{points[0].value} cannot be imported: {type(error).__name__}: {reason}"
+        why = f"{points[0].value} cannot be imported: {type(error).__name__}: {_reason_of(error)}"
         raise SpecError(f"provider {scheme!r}: {why} (from {_distribution_name(points[0])})") from error
+
+
+def _reason_of(error: BaseException) -> str:
+    """Return the message of an error in one line."""
+    return " ".join(str(error).split()) or "no reason given"
 
 
 def missing_library(scheme: str) -> str:
@@ -209,9 +216,22 @@ class BoundSpec:
             connect_driver = (
                 getattr(self.driver, "connect_part", self.driver.connect) if is_part else self.driver.connect
             )
-            driver: Driver = connect_driver(self.spec, endpoint, credentials or {})
+            try:
+                driver: Driver = connect_driver(self.spec, endpoint, credentials or {})
+            except Exception as error:
+                if isinstance(error, UsageError) or self.spec.scheme in _DRIVERS:
+                    raise
+                raise SpecError(self._describe_foreign_error(error, credentials or {})) from error
         check_declared(self.spec.scheme, driver)
         return driver
+
+    def _describe_foreign_error(self, error: Exception, credentials: Mapping[str, str]) -> str:
+        """Return in one line what a driver of another distribution has raised, and where in its code."""
+        redact.learn(credentials.values())
+        frames = extract_tb(error.__traceback__)[1:]
+        where = f" ({basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
+        reason = redact.clean(f"{type(error).__name__}: {_reason_of(error)}")
+        return f"provider {self.spec.scheme!r}: {self.driver.__qualname__}.connect raised {reason}{where}"
 
     def compose(self, children: Sequence[Driver]) -> Driver:
         """Return the driver of a composite provider, whose children are connected already. Raises SpecError."""

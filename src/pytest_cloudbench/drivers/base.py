@@ -455,6 +455,7 @@ class Driver(Protocol):
     of other APIs than the one it is named after lists them in a class attribute, ``apis``. One that uses the accounts
     of another driver names its scheme in a class attribute, ``credentials_of``. One that knows where the provider's own
     programs keep credentials has a static method ``elsewhere()``, which yields each source and its fields.
+    One whose target names a server gives its URL in a static method ``address_of(spec)``: on loopback it is no account.
     One that knows an address whose answers are dated gives it as ``clock_url``, of the class or the connected driver.
     One whose requests cannot be recorded and replayed says why in a class attribute, ``no_cassette``. One that is not
     in the table of ``drivers.surroundings`` says in a class attribute, ``surroundings``, what its libraries read.

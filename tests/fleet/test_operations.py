@@ -310,6 +310,20 @@ def test_prepared_files_count_towards_max_ops(lab: Lab) -> None:
 
 
 @pytest.mark.slow
+def test_a_conclusion_takes_true_for_yes(lab: Lab) -> None:
+    lab.write("""
+        import pytest
+
+        @pytest.mark.parametrize(("answer", "number"), [(True, "1"), (False, "0"), (None, "None")])
+        def test_answer(experiment, answer, number):
+            result = experiment.conclude({"is_secure": answer}, [1.0], stats_of="nothing", columns=["is_secure"])
+            assert repr(result["is_secure"]) == number
+    """)
+    run = lab.run(*FOLDER, "-n2", "--cloudbench-fail", "is_secure:1")
+    assert run.lines_with("gate is_secure:1: 0 breaks the bound >= 1"), run.text
+    assert run.counts() == {"passed": 1, "failed": 2}, "no is broken, and unknown is not yes"
+
+
 def test_a_conclusion_is_one_entry_with_the_doubts_of_its_parts(lab: Lab) -> None:
     lab.write("""
         import datetime

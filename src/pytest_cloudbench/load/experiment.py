@@ -52,6 +52,7 @@ from pytest_cloudbench.load.messages import (
     Subject,
     TextReport,
     Turn,
+    plain_numbers,
 )
 from pytest_cloudbench.load.request import EntryOptions, Files, Load, RunKeywords, parse_request
 from pytest_cloudbench.model import (
@@ -244,7 +245,7 @@ class Experiment:
 
         Args:
             metrics: values by name. Expectations and gates can name the metrics of this package, and those that the
-                suite declares. None means unknown. Any other value is kept and shown like a fact.
+                suite declares. None means unknown, True is 1.
             rounds_s: the durations that pytest-benchmark compares, at least one.
             stats_of: a description of these durations.
             of: the runs that it combines. None for all runs that no conclusion has used yet.
@@ -272,7 +273,7 @@ class Experiment:
             expect=tuple(expect), gate=self._merge_margins(gate),
         )  # fmt: skip
         conclusion = Conclusion(
-            self.make_subject(run, label), entry, metrics, tuple(rounds_s), stats_of, tuple(columns),
+            self.make_subject(run, label), entry, plain_numbers(metrics), tuple(rounds_s), stats_of, tuple(columns),
             tuple(dict.fromkeys(all_doubts)), ops=sum(part["ops"] for part in parts),
             loop=parts[-1]["loop"] if parts else None, own=_combine_parts(parts),
             ops_files=tuple(part["ops_file"] for part in parts if "ops_file" in part.info),

@@ -243,6 +243,11 @@ class Conclusion(Message, frozen=True):
     spread: Mapping[str, Any] = field(default_factory=dict)
 
 
+def plain_numbers(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metrics of a conclusion with 1 and 0 for True and False, which tests may give as yes and no."""
+    return {name: int(value) if isinstance(value, bool) else value for name, value in metrics.items()}
+
+
 # --- while a run lasts ----------------------------------------------------------------------------
 
 

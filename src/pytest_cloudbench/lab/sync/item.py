@@ -36,7 +36,7 @@ from pytest_cloudbench.load.experiment import Result, parse_result
 from pytest_cloudbench.load.gate.settings import marked_margins
 from pytest_cloudbench.load.gate.verdicts import entry_properties, failing_gates, unmet_gates
 from pytest_cloudbench.load.item import declared_suite, plain_params, stored_name
-from pytest_cloudbench.load.messages import Conclusion, Subject
+from pytest_cloudbench.load.messages import Conclusion, Subject, plain_numbers
 from pytest_cloudbench.load.request import EntryOptions
 from pytest_cloudbench.model import ClientError, Content, UsageError
 from pytest_cloudbench.net.capture import CaptureUnavailable
@@ -332,8 +332,8 @@ class LabItem:
             gate=marked_margins(self._item),
         )  # fmt: skip
         conclusion = Conclusion(
-            subject, entry, metrics, tuple(rounds_s), stats_of, tuple(columns), tuple(dict.fromkeys(doubts)),
-            shown=extra or {},
+            subject, entry, plain_numbers(metrics), tuple(rounds_s), stats_of, tuple(columns),
+            tuple(dict.fromkeys(doubts)), shown=extra or {},
         )  # fmt: skip
         result = parse_result(self._agent.ask("alone", conclusion))
         unmet_gates(self._item).extend(

@@ -218,7 +218,9 @@ def test_other_entry_points_are_not_imported(site: Path, tmp_path: Path) -> None
     install(site, "flat", {"flat": "flat:FlatDriver"})
     install(site, "loud", {"loud": "loud:Loud"}, {"loud": LOUD})
     drivers.connect(ProviderSpec.parse(f"flat:{tmp_path}/objects"))
-    with pytest.raises(SpecError, match=re.escape(f"there are: {KNOWN}, flat, loud; did you mean flat?")):
+    with pytest.raises(
+        SpecError, match=re.escape(f"there are: {KNOWN}, flat, loud, emulated, local, served; did you mean flat?")
+    ):
         drivers.driver_class("flad")
     assert not (site / "loud.imported").exists()
     with pytest.raises(SpecError):

@@ -166,7 +166,7 @@ def test_text_output_shows_flows_and_totals(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "100")
-    arguments = ["--changed-bytes", "150000", "--canary", "nothing", "--client", "10.9.0.1"]
+    arguments = ["--changed-bytes", "150000", "--canary", "nothing of the kind", "--client", "10.9.0.1"]
     assert cli.main(["analyze", str(FOLDER / "loss-up.pcapng"), *arguments]) == 0
     lines = capsys.readouterr().out.splitlines()
     text = "\n".join(lines)

@@ -248,6 +248,7 @@ def test_a_backtest_agrees_with_judging_each_run_alone(folder: Path, run: Run) -
     assert len(lines) > 5, "a history without a broken run compares nothing"
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("fields", "key", "usual", "worse"),
     [

@@ -743,6 +743,7 @@ def test_accepting_a_run_for_some_tests_changes_none_that_it_did_not_measure(sto
     assert "measured no test with this in its name" in message
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("options", [(), ("--test", "test_new")])
 @pytest.mark.parametrize("remainder", ["", "[a]", "#2"])
 @pytest.mark.parametrize("is_renamed_first", [True, False])

@@ -54,6 +54,7 @@ def test_sixteen_threads_renew_a_token_once(server: Scripted, driver: Any) -> No
     assert {headers["authorization"] for path, headers in server.requests if path != "/token"} == {"Bearer token-4711"}
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize(
     ("status", "problem", "kind"),
     [

@@ -157,6 +157,7 @@ def test_a_server_on_another_port_than_22_goes_by_its_host_if_the_port_is_not_kn
 # --- private keys -----------------------------------------------------------------------------------
 
 
+@pytest.mark.quick_cases(6)
 @pytest.mark.parametrize("words", ["", WORDS])
 @pytest.mark.parametrize(
     ("key_type", "name"),
@@ -209,6 +210,7 @@ def test_file_that_is_no_private_key_is_refused() -> None:
             private_key("key", other.private_bytes(*FORMS["pkcs8"], form.NoEncryption()), None)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("name", FORMS)
 def test_a_private_key_of_any_form_logs_in(name: str, tmp_path: Path) -> None:
     key = PRIVATE["ssh-rsa"]

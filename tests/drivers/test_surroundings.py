@@ -141,7 +141,7 @@ def assert_same(expected: list[Recorded], actual: list[Recorded], changes: objec
     assert actual == expected, changes
 
 
-@pytest.mark.quick_cases(3)
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("scheme", [*_EMULATED, *_SERVED])
 def test_all_surroundings_at_once_change_no_request(scheme: str, tmp_path: Path) -> None:
     home = hostile_home(tmp_path / "home")
@@ -187,7 +187,7 @@ def test_a_proxy_that_is_asked_by_https_is_used_or_refused_in_one_line(scheme: s
         }
 
 
-@pytest.mark.quick_cases(3)
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("scheme", [*_EMULATED, *_SERVED])
 def test_authorities_of_a_folder_are_trusted(scheme: str, tmp_path: Path) -> None:
     trustme.CA().cert_pem.write_to_path(str(tmp_path / "other.pem"))
@@ -207,7 +207,7 @@ def test_authorities_of_a_folder_are_trusted(scheme: str, tmp_path: Path) -> Non
         assert sender.send(account.spec, account.credentials, environment).get("error") == "CloudError"
 
 
-@pytest.mark.quick_cases(3)
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("scheme", [*_EMULATED, *_SERVED])
 def test_nothing_at_all_reaches_a_service_of_the_run(scheme: str, tmp_path: Path) -> None:
     """Neither proxies nor certificates have any effect, be they good or bad."""
@@ -249,7 +249,7 @@ _REAL = {
 """Providers by their real names, to which no request is sent here."""
 
 
-@pytest.mark.quick_cases(3)
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("scheme", _REAL)
 def test_unusable_proxy_or_certificate_is_refused_in_one_line(scheme: str, tmp_path: Path) -> None:
     (tmp_path / "empty.pem").write_text("")

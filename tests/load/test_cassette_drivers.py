@@ -73,6 +73,7 @@ def spec_of(scheme: str) -> ProviderSpec:
     return ProviderSpec.parse(f"{scheme}:{target}" if target else scheme)
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize(
     "scheme", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in ACCOUNTS]
 )

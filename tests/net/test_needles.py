@@ -129,6 +129,7 @@ def test_a_needle_is_found_in_each_encoding(name: str) -> None:
     assert [sighting.needle for sighting in find_needles(data, [NEEDLE])] == [NEEDLE]
 
 
+@pytest.mark.quick_cases(14)
 @pytest.mark.parametrize("wrapping", WRAPPINGS)
 @pytest.mark.parametrize("encoding", WRAPPED)
 def test_a_needle_is_found_in_wrapped_text_wherever_a_line_ends(encoding: str, wrapping: str) -> None:

@@ -143,6 +143,7 @@ def test_a_real_server_ends_with_a_run_that_is_killed(lab: Lab) -> None:
     assert not folder_of(lab).exists()
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     ("spec", "message"),
     [

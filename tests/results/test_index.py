@@ -274,7 +274,7 @@ FIRST_QUESTIONS: dict[str, Callable[[Index], Any]] = {
 }
 
 
-@pytest.mark.quick_cases(2)
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("has_new_run", [False, True])
 @pytest.mark.parametrize("question", FIRST_QUESTIONS)
 def test_an_index_with_a_bad_byte_in_any_column_is_made_again(storage: Path, question: str, has_new_run: bool) -> None:

@@ -122,6 +122,7 @@ def test_own_suite_has_all_features_of_shipped_suites(lab: Lab, spread: Spread) 
     assert "higher is better" in exported
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("is_installed", [False, True])
 def test_commands_know_a_suite_that_the_last_session_did_not_run(lab: Lab, is_installed: bool) -> None:
     write_project(lab)

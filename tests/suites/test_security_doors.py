@@ -199,6 +199,7 @@ _WITH_CERTIFICATES = sorted(scheme for scheme, row in ROWS.items() if not row.is
 """Drivers without HTTP have no certificates, or are led to a door in a test of their own."""
 
 
+@pytest.mark.quick_cases(5)
 @pytest.mark.parametrize("scheme", _WITH_CERTIFICATES)
 def test_each_driver_says_that_a_certificate_is_refused(scheme: str) -> None:
     if advice := missing_library(scheme):

@@ -85,6 +85,7 @@ JUDGES: dict[str, Callable[[bytes], Ruling]] = {
 }
 
 
+@pytest.mark.quick_cases(36)
 @pytest.mark.parametrize("judge", JUDGES)
 @pytest.mark.parametrize("name", ANSWERS)
 def test_what_cannot_be_searched_is_not_called_encrypted(name: str, judge: str) -> None:

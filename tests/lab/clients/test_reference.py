@@ -135,6 +135,7 @@ def test_chunks(size_bytes: int, chunks: int, start: Callable[[str], Pair]) -> N
     assert cost.requests == ({"/chunk": chunks} if chunks else {}) | {"/files": 1}
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     ("bundling", "requests", "connections"), [("no", 40, 0), ("request", 1, 0), ("pipelined", 40, 0), ("no", 40, 40)]
 )
@@ -170,6 +171,7 @@ def test_deduplication_by_file_knows_no_halves(start: Callable[[str], Pair]) -> 
     assert SIZE_BYTES < same.received_bytes < SIZE_BYTES + FEW_BYTES
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("remembers", [True, False])
 @pytest.mark.parametrize("bundling", ["0", "1"])
 def test_deleted_content_is_deduplicated_only_if_remembered(

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from pytest_cloudbench.fleet.coordinator import Item
-from pytest_cloudbench.load.gate.session import GatedPairs
+from pytest_cloudbench.load.gate.judged import GatedPairs
 from pytest_cloudbench.load.merging.entries import Entries
 from pytest_cloudbench.load.messages import BlockEnded, Subject, Turn
 from pytest_cloudbench.load.versus.contest import Contests, Rules

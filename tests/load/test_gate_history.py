@@ -25,7 +25,7 @@ def store_runs(storage: Path, test: str, count: int, first: int = 1, **extra: An
 
 
 def history(storage: Path) -> GateHistory:
-    return GateHistory(storage, storage, "")
+    return GateHistory(Index.open(storage), storage, "")
 
 
 def test_runs_are_marked_with_their_use(tmp_path: Path) -> None:

@@ -99,7 +99,8 @@ class TestNearestMark:
 
 
 def test_margins_of_a_test_stand_before_those_of_the_project(request: pytest.FixtureRequest) -> None:
-    gate = SessionGate(request.config, GateSettings(PROJECT))
+    gate = SessionGate(request.config)
+    gate.settings = GateSettings(PROJECT)
     subject = Subject("r", "t.py::test", "t.py::test", "test", "test", {}, "f", "folder:x", None, True, {})
     gate.take_entry(subject, {}, [], (), {"p50": 0.05, "p99": 0.1})
     (entry,) = gate.entries

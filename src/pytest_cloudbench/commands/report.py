@@ -70,15 +70,12 @@ def _count_text(count: int, noun: str) -> str:
 
 def _open_earlier_runs(options: argparse.Namespace) -> EarlierRuns | None:
     """Return the runs for histories, from the storage or the first named folder. None if there are none."""
-    from pytest_cloudbench.load.gate.settings import read_settings
+    from pytest_cloudbench.load.gate.settings import open_with_margins
     from pytest_cloudbench.report.gathering import EarlierRuns
-    from pytest_cloudbench.results.index import Index
     from pytest_cloudbench.results.places import project_folder
 
     folders = [Path(name) for name in options.runs if Path(name).is_dir()]
     storage = folders[0] if options.storage is None and folders else find_storage(options)
     if storage is None:
         return None
-    index = Index.open(storage)  # first: stored runs declare their suites' metrics, which margins may name
-    margins = read_settings(project_folder(Path.cwd()), strict=False).margins
-    return EarlierRuns(index, margins, options.last)
+    return EarlierRuns(*open_with_margins(storage, project_folder(Path.cwd())), options.last)

@@ -25,6 +25,7 @@ from pytest_cloudbench.load.messages import (
     SeriesRound,
 )
 from pytest_cloudbench.model import ResultsError, UsageError
+from pytest_cloudbench.support.printable import shorten_path
 
 if TYPE_CHECKING:
     from pytest_cloudbench.load.experiment import Experiment
@@ -61,9 +62,7 @@ class SeriesKeeper:
         """Return a line for each series that has rounds and has not ended: where it is, and how it goes on."""
         lines = []
         for name, (file, _, _) in self._open.items():
-            path = file.path
-            if path.is_relative_to(self._start_folder):
-                path = path.relative_to(self._start_folder)
+            path = shorten_path(file.path, self._start_folder)
             rounds = "1 round" if file.rounds == 1 else f"{file.rounds} rounds"
             lines += [f"{name}: stopped after {rounds}; to continue: --resume {path}"] if file.rounds else []
         return lines

@@ -10,8 +10,8 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -27,13 +27,14 @@ from pytest_cloudbench.load import policy
 from pytest_cloudbench.load.conductor.conductor import Conductor
 from pytest_cloudbench.load.conductor.outputs import Outputs
 from pytest_cloudbench.load.merging.entries import Entries
-from pytest_cloudbench.model import CloudbenchError, ConfigError, ResultsError, UsageError
+from pytest_cloudbench.model import CloudbenchError, ConfigError, UsageError
 from pytest_cloudbench.report.live import Live, PeriodicProgress, open_terminal
 from pytest_cloudbench.results import benchmarks, recovery, stored
 from pytest_cloudbench.results.installed import learn_installed, learn_loaded
 from pytest_cloudbench.results.locations import StoredLocations
 from pytest_cloudbench.results.places import session_results_folder
 from pytest_cloudbench.support import opening, redact
+from pytest_cloudbench.support.printable import shorten_path
 
 if TYPE_CHECKING:
     from pytest_cloudbench.fleet.hosts.table import Host
@@ -103,7 +104,7 @@ class Serving:
         self.config, self.facts, self._workers, self._cassette = config, facts, workers, cassette
         self._outputs = Outputs(option, facts.run_id)
         claims = self._outputs.select_judging(_read_expectations(option.cloudbench_expectations))
-        gate = _open_gate(config) if facts.gated else None
+        gate = _make_gate(config) if facts.gated else None
         self.entries = Entries(config, facts, claims, gates, gate)
         self.conductor = Conductor(config, facts, self.entries, self._say, self._find_asker)
         if cassette is not None:
@@ -118,7 +119,7 @@ class Serving:
         self.conductor.on_start = self._show_progress
         config.pluginmanager.register(_Endings(self._end_test), "cloudbench-endings")
         self._storage_folder: Path | None = None
-        self._hint_if_not_stored = "--benchmark-autosave stores them"
+        self._hint_if_not_stored = ""
         self._report_path: Path | None = None
         self._is_announced = False
         self._shown_count = 0
@@ -151,6 +152,9 @@ class Serving:
         agent = local_agent(self.coordinator)
         agent.gated = self.facts.gated
         return agent
+
+    def _shorten(self, path: Path) -> Path:
+        return shorten_path(path, self.config.invocation_params.dir)
 
     def _say(self, line: str, **markup: bool) -> None:
         plugins = self.config.pluginmanager
@@ -279,7 +283,7 @@ class Serving:
         if verbosity < -1:
             return
         for text, path in self.conductor.reports:
-            log_lines = [f"log: {_relative_path(path)}"] if path else []
+            log_lines = [f"log: {self._shorten(path)}"] if path else []
             for line in [*text.splitlines(), *log_lines, ""]:
                 reporter.write_line(line)
         self._write_comparisons(reporter)
@@ -287,11 +291,11 @@ class Serving:
             reporter.section("cloudbench: gate")
             for line in self.entries.gate.summary():
                 _write_wrapped(reporter, line, _GATE_MARKUP.get(line.partition(" ")[0], {}))
-        records, folder = _relative_path(Path(self.facts.results)), self._storage_folder
-        entries = _relative_path(folder) if folder else f"not stored ({self._hint_if_not_stored})"
+        records, folder = self._shorten(Path(self.facts.results)), self._storage_folder
+        entries = self._shorten(folder) if folder else f"not stored ({self._hint_if_not_stored})"
         if not benchmarks.is_loaded(self.config):
             entries = "not stored (-p no:benchmark switches off what stores them)"
-        report = f"   report: {_relative_path(self._report_path)}" if self._report_path else ""
+        report = f"   report: {self._shorten(self._report_path)}" if self._report_path else ""
         reporter.write_line(f"records: {records}   entries: {entries}{report}")
         if self.entries.gate is not None and (counts := self.entries.gate.counts()):
             if metrics := self.entries.gate.metric_counts():
@@ -350,7 +354,7 @@ class Serving:
         killed = sum(unmerged.is_alive is False for unmerged in recovery.find_unmerged(root))
         if killed:
             runs = "a killed run has" if killed == 1 else f"{killed} killed runs have"
-            self._say(f"cloudbench: {runs} left records; `cloudbench recover {_relative_path(root)}` merges them")
+            self._say(f"cloudbench: {runs} left records; `cloudbench recover {self._shorten(root)}` merges them")
 
     def _open_past_capture(self) -> Callable[[str], None]:
         """Return a function that prints lines past pytest's capture while a test runs in this process.
@@ -379,11 +383,8 @@ class Serving:
         if self._is_distributed:
             self.coordinator.dismiss(_DISMISS_S)
         if self._cassette is not None:
-            try:
+            with self._fail_for_errors(session):
                 self._cassette.close()
-            except ResultsError as error:
-                self._say(f"cloudbench: {error}", red=True)
-                session.exitstatus = pytest.ExitCode.TESTS_FAILED
         is_interrupted = session.exitstatus == pytest.ExitCode.INTERRUPTED
         self.conductor.salvage("interrupted" if is_interrupted else "ended before its result")
         if self.conductor.is_incomplete and session.exitstatus == pytest.ExitCode.OK:
@@ -394,15 +395,22 @@ class Serving:
         self._write_outputs(session)
         if not self.entries.findings and not self.entries.comparisons:
             return
-        try:
-            is_stored = policy.is_adopted(self.config) or self.entries.stores or bool(self.entries.comparisons)
-            try:
-                if benchmarks.save_entries(self.config, self.facts.run_id if is_stored else None):
-                    self._storage_folder = benchmarks.storage_folder(self.config)
-            except CloudbenchError:
-                self._hint_if_not_stored = "see above"
-                raise
+        with self._fail_for_errors(session):
+            self._save_entries()
             self._write_report()
+
+    def _save_entries(self) -> None:
+        is_stored = policy.is_adopted(self.config) or self.entries.stores or bool(self.entries.comparisons)
+        self._hint_if_not_stored = "see above"
+        if benchmarks.save_entries(self.config, self.facts.run_id if is_stored else None):
+            self._storage_folder = benchmarks.storage_folder(self.config)
+        self._hint_if_not_stored = "--benchmark-autosave stores them"
+
+    @contextmanager
+    def _fail_for_errors(self, session: pytest.Session) -> Generator[None]:
+        """Print an error at the session's end as one line, and fail the session for it."""
+        try:
+            yield
         except CloudbenchError as error:
             self._say(f"cloudbench: {error}", red=True)
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -412,22 +420,18 @@ class Serving:
         counted = {} if reporter is None else {name: len(reports) for name, reports in reporter.stats.items() if name}
         outcomes = ("failed", "error", "passed", "skipped", "xfailed", "xpassed")
         remark = ", ".join(f"{counted[name]} {name}" for name in outcomes if counted.get(name))
-        try:
-            summary_line = f"pytest: {remark or 'no test was run'}"
+        summary_line = f"pytest: {remark or 'no test was run'}"
+        with self._fail_for_errors(session):
             for line in self._outputs.write(self.entries.findings, self.entries.comparisons, summary_line):
                 self._say(line)
-        except CloudbenchError as error:
-            self._say(f"cloudbench: {error}", red=True)
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _write_report(self) -> None:
         """Write the page about this run, if it was asked for. Raises ResultsError."""
         if not (name := self.config.option.cloudbench_report):
             return
-        from pytest_cloudbench.load.gate.settings import read_settings
+        from pytest_cloudbench.load.gate.settings import open_with_margins
         from pytest_cloudbench.report.gathering import EarlierRuns, PageRun, format_commit, gather_session
         from pytest_cloudbench.report.writing import write_page
-        from pytest_cloudbench.results.index import Index
 
         commit = format_commit(stored.read_commit(benchmarks.commit_info(self.config)))
         path = self.config.invocation_params.dir / name
@@ -435,9 +439,7 @@ class Serving:
         gathered = gather_session(findings, PageRun(self.facts.run_id, None, commit), self._records_folder)
         folder = benchmarks.storage_folder(self.config)
         if folder is not None and folder.is_dir():
-            index = Index.open(folder)  # first: stored runs declare their suites' metrics, which margins may name
-            margins = read_settings(self.config.rootpath, strict=False).margins
-            gathered.add_earlier(EarlierRuns(index, margins))
+            gathered.add_earlier(EarlierRuns(*open_with_margins(folder, self.config.rootpath)))
         write_page(path, gathered)
         self._report_path = path
 
@@ -497,33 +499,16 @@ class _Endings:
             self._report_outcome(report.nodeid, self._worst.pop(report.nodeid, "passed"))
 
 
-def _relative_path(path: Path) -> str:
-    try:
-        return str(path.relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)
-
-
 def _has_selected(option: Any) -> bool:
     """Return whether the user chose among the tests on the command line."""
     names = ("keyword", "markexpr", "deselect", "lf", "stepwise", "splits")  # the last one is pytest-split's
     return any(getattr(option, name, None) for name in names)
 
 
-def _open_gate(config: pytest.Config) -> SessionGate:
-    from pytest_cloudbench.load.gate.session import (
-        SessionGate,  # with all that it knows of statistics, which few runs need
-    )
-    from pytest_cloudbench.load.gate.settings import read_settings
-    from pytest_cloudbench.results.index import Index
+def _make_gate(config: pytest.Config) -> SessionGate:
+    from pytest_cloudbench.load.gate.session import SessionGate  # with all that it knows of statistics
 
-    folder = benchmarks.storage_folder(config)
-    if folder is not None and folder.is_dir():
-        with suppress(ResultsError):  # reported when the gate opens its history
-            Index.open(folder)  # stored runs declare the metrics of suites that this session does not load
-    return SessionGate(config, read_settings(
-        config.rootpath, config.option.cloudbench_gate_strict, config.option.cloudbench_gate_budget
-    ))  # fmt: skip
+    return SessionGate(config)
 
 
 def _read_expectations(path: str | None) -> list[expect.Expectation]:

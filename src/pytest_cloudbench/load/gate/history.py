@@ -55,17 +55,15 @@ class GateHistory:
     """The stored runs that a session's gate may compare with.
 
     Args:
-        storage: the folder of stored runs.
+        index: of the stored runs.
         root: the project's folder, for git, and to find the files of tests.
         branch: the default branch's name, empty to determine it.
-
-    Raises ResultsError if the storage cannot be listed.
     """
 
-    def __init__(self, storage: Path, root: Path, branch: str) -> None:
-        self._storage, self._index = storage, Index.open(storage)
-        self._names, self._root = former_names(storage), root
-        self._acceptances = read_acceptances(storage)
+    def __init__(self, index: Index, root: Path, branch: str) -> None:
+        self._storage, self._index = index.storage, index
+        self._names, self._root = former_names(index.storage), root
+        self._acceptances = read_acceptances(index.storage)
         self.commits = Commits(root, branch)
         self._yet_to_come: dict[str, int] = {}  # runs that began later than now, with their times
         self._others: dict[Path, Index] = {}  # opened storages of surrounding projects

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ import pytest
 from pytest_cloudbench.fleet.messages import ItemEnded, WhatToLog
 from pytest_cloudbench.fleet.protocol import change_outcome
 from pytest_cloudbench.judge.baseline import ONLY_AT_GATE, is_about_times
-from pytest_cloudbench.judge.checks import Check
 from pytest_cloudbench.judge.gate import (
     AGAIN,
     FEWEST_RUNS,
@@ -35,89 +34,25 @@ from pytest_cloudbench.judge.gate import (
 from pytest_cloudbench.judge.watched import (
     TIMES_DOUBTED,
     Margins,
-    Numbers,
-    checks_of,
     facts_of,
     list_unjudged,
     merge_margins,
     needed_numbers,
 )
 from pytest_cloudbench.load.gate.history import GateHistory, is_same_test
-from pytest_cloudbench.load.gate.settings import GateSettings, find_unused_settings
-from pytest_cloudbench.load.gate.text import change_text, remarks_of, ruling_text
+from pytest_cloudbench.load.gate.judged import GatedEntry, GatedPairs
+from pytest_cloudbench.load.gate.settings import GateSettings, find_unused_settings, read_settings
+from pytest_cloudbench.load.gate.text import remarks_of, ruling_text
 from pytest_cloudbench.load.messages import Subject
 from pytest_cloudbench.model import ResultsError
 from pytest_cloudbench.results import benchmarks
 from pytest_cloudbench.results.entry_names import parse_label, split_name
+from pytest_cloudbench.results.index import Index
 
 _ANSWERS: tuple[Answer, ...] = ("met", "broken", "inconclusive")
 _MOST_NAMES = 5
 INCONCLUSIVE = 6
 """The exit status of a strict session whose only failures are tests that could not be judged. pytest's own end at 5."""
-
-
-@dataclass(slots=True)
-class GatedEntry:
-    """One entry that the gate judges.
-
-    Attributes:
-        fullname, nodeid: of the entry and of its test.
-        info: the entry's extra_info, into which the answer is written.
-        columns, margins, runs: see ``watched.checks_of``.
-        baseline: numbers of former runs, the oldest first. ``commit`` is that of the last one, if known.
-        remark: the reason why other stored runs cannot be a baseline, or an empty text.
-        why, why_times: the reason if the entry, or only its times, cannot be judged, or an empty text.
-        offer: a line about runs of another test, or of this one elsewhere, if the entry has too few.
-        again: numbers of the repetitions that count.
-        left_out: the doubts of the repetitions that do not count, each a text.
-        is_over: True if its test failed, so that there is nothing to judge.
-        has_skipped: True if its test skipped itself, or failed as expected. Only a broken metric changes that.
-        rulings, answer: of the last judgement.
-    """
-
-    fullname: str
-    nodeid: str
-    info: dict[str, Any]
-    columns: Sequence[str]
-    margins: Margins
-    runs: int
-    baseline: Sequence[Numbers] = ()
-    commit: str = ""
-    remark: str = ""
-    why: str = ""
-    why_times: str = ""
-    offer: str = ""
-    again: list[Numbers] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
-    is_over: bool = False
-    has_skipped: bool = False
-    rulings: list[Ruling] = field(default_factory=list)
-    answer: Answer | None = None
-
-    def list_checks(self) -> list[Check]:
-        """Return the checks of all its metrics."""
-        return checks_of(
-            self.fullname, self.info, self.columns, self.baseline, self.margins, self.again, self.why, self.runs,
-            self.why_times,
-        )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class GatedPairs:
-    """One comparison of two sides that the gate judges (``load.versus.contest``).
-
-    Attributes:
-        fullname, nodeid: of the entry and of its test.
-        answer: the gate's answer.
-        lines: the explanation of the answer.
-        metric_texts: by metric, its answer, change and interval.
-    """
-
-    fullname: str
-    nodeid: str
-    answer: Answer
-    lines: Sequence[str]
-    metric_texts: Mapping[str, str]
 
 
 @dataclass(slots=True)
@@ -142,17 +77,17 @@ class SessionGate:
 
     Args:
         config: pytest's configuration in this process.
-        settings: the user's settings.
 
     Attributes:
+        settings: the user's settings, from ``open_history`` on.
         entries: the judged entries, in the order of measuring.
         comparisons: comparisons of two sides, which need no former runs.
         pardoned: tests that passed, and that only the gate skipped or failed as inconclusive.
         collected: the node ids of this session's tests.
     """
 
-    def __init__(self, config: pytest.Config, settings: GateSettings) -> None:
-        self.config, self.settings = config, settings
+    def __init__(self, config: pytest.Config) -> None:
+        self.config, self.settings = config, GateSettings()
         self.entries: list[GatedEntry] = []
         self.comparisons: list[GatedPairs] = []
         self.pardoned: set[str] = set()
@@ -172,20 +107,17 @@ class SessionGate:
         self._without_entry: set[str] = set()  # tests that passed and measured nothing
 
     def open_history(self) -> Sequence[str]:
-        """Open the history of stored runs. Return a line for each file that cannot be read."""
-        folder = benchmarks.storage_folder(self.config)
-        if folder is None:
-            off = not benchmarks.is_loaded(self.config)
-            self._no_history_reason = (
-                "-p no:benchmark switches off what stores runs: nothing is compared, and nothing is stored" if off
-                else "pytest-benchmark's storage is not a folder: nothing is compared"
-            )  # fmt: skip
+        """Read the settings, and open the history of stored runs. Return a line for each file that cannot be read.
+
+        Raises ConfigError and UsageError. pytest-benchmark must have its storage by now.
+        """
+        option, index = self.config.option, self._open_index()  # first: see read_settings
+        self.settings = read_settings(
+            self.config.rootpath, option.cloudbench_gate_strict, option.cloudbench_gate_budget
+        )  # fmt: skip
+        if index is None:
             return [self._no_history_reason]
-        try:
-            self._history = GateHistory(folder, Path(self.config.rootpath), self.settings.branch)
-        except ResultsError as error:
-            self._no_history_reason = str(error)
-            return [self._no_history_reason]
+        self._history = GateHistory(index, Path(self.config.rootpath), self.settings.branch)
         self._began_s = time.monotonic()
         unused = find_unused_settings(self.config.rootpath, self._folders_of_tests())
         return [
@@ -193,6 +125,22 @@ class SessionGate:
             *self.settings.describe_unused(),
             *(f"the settings in {os.path.relpath(path)} are not used: {self._root_text()}" for path in unused),
         ]
+
+    def _open_index(self) -> Index | None:
+        """Return the index of the stored runs, or None without one, and note the reason."""
+        folder = benchmarks.storage_folder(self.config)
+        if folder is None:
+            off = not benchmarks.is_loaded(self.config)
+            self._no_history_reason = (
+                "-p no:benchmark switches off what stores runs: nothing is compared, and nothing is stored" if off
+                else "pytest-benchmark's storage is not a folder: nothing is compared"
+            )  # fmt: skip
+            return None
+        try:
+            return Index.open(folder)
+        except ResultsError as error:
+            self._no_history_reason = str(error)
+            return None
 
     def _folders_of_tests(self) -> list[Path]:
         """Return the folders that pytest was told to collect, and the one in which it was started."""
@@ -388,7 +336,7 @@ class SessionGate:
         lines = [line for entry in entries if entry.answer == worst for line in self.answer_lines(entry)]
         properties: list[tuple[str, str]] = [("cloudbench.gate", worst)]
         properties += [
-            (f"cloudbench.gate.{metric}", text) for entry in entries for metric, text in _metric_texts(entry).items()
+            (f"cloudbench.gate.{metric}", text) for entry in entries for metric, text in entry.metric_texts.items()
         ]  # fmt: skip
         outcome = ""
         if worst == "broken" or (worst == "inconclusive" and self.settings.strict):
@@ -529,7 +477,7 @@ class SessionGate:
             judged: list[GatedEntry | GatedPairs] = [*self.entries, *self.comparisons]
             for entry in judged:
                 if entry.answer == answer:
-                    changes = [f"{name} {change}" for name, text in _metric_texts(entry).items()
+                    changes = [f"{name} {change}" for name, text in entry.metric_texts.items()
                                if (change := text.partition(" ")[2])]  # fmt: skip
                     yield f"{answer:12} {entry.fullname}: {'; '.join(changes) or 'nothing could be compared'}"
                     if answer != "met":
@@ -582,10 +530,3 @@ def _exclusion_text(entry: GatedEntry) -> str:
         return ""
     noun = "1 repetition does" if count == 1 else f"{count} repetitions do"
     return f"; {noun} not count: {entry.left_out[0]}"
-
-
-def _metric_texts(entry: GatedEntry | GatedPairs) -> dict[str, str]:
-    """Return a text for each metric: its answer in one word, and its change if known."""
-    if isinstance(entry, GatedPairs):
-        return dict(entry.metric_texts)
-    return {ruling.check.metric: f"{ruling.answer} {change_text(ruling)}".strip() for ruling in entry.rulings}

@@ -9,11 +9,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_cloudbench.model import ConfigError, UsageError
+
+if TYPE_CHECKING:
+    from pytest_cloudbench.judge.watched import Margins
+    from pytest_cloudbench.results.index import Index
 
 _MARK, _FILE = "cloudbench_gate", "pyproject.toml"
 
@@ -76,7 +80,8 @@ def parse_budget(text: object, where: str) -> RepeatBudget:
 def read_settings(root: Path, strict: bool, budget: str | None = None) -> GateSettings:
     """Read ``[tool.cloudbench.gate]`` of the project's pyproject.toml. ``budget`` takes precedence.
 
-    Raises ConfigError and UsageError.
+    Whoever reads stored runs opens their index first, because they declare the metrics of suites that are not loaded
+    here, and margins may name these. Raises ConfigError and UsageError.
     """
     from pytest_cloudbench.judge.watched import find_unknown, parse_margins
 
@@ -104,6 +109,14 @@ def read_settings(root: Path, strict: bool, budget: str | None = None) -> GateSe
         {name: value for name, value in remaining.items() if name not in unused}, f"{path}: tool.cloudbench.gate"
     )
     return GateSettings(margins, runs, float(apart_s), branch, strict or is_strict, repeat_budget, unused)
+
+
+def open_with_margins(storage: Path, root: Path) -> tuple[Index, Margins]:
+    """Return the index of a storage, and the margins of a project. Raises ConfigError, UsageError and ResultsError."""
+    from pytest_cloudbench.results.index import Index
+
+    index = Index.open(storage)
+    return index, read_settings(root, strict=False).margins
 
 
 def _read_table(folder: Path) -> Any:

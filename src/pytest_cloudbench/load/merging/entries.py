@@ -30,7 +30,8 @@ from pytest_cloudbench.results.machine import describe_machine
 from pytest_cloudbench.results.suite import read_declared
 
 if TYPE_CHECKING:  # most sessions have no gate
-    from pytest_cloudbench.load.gate.session import GatedPairs, SessionGate
+    from pytest_cloudbench.load.gate.judged import GatedPairs
+    from pytest_cloudbench.load.gate.session import SessionGate
 
 _EMULATED = {"all": True, "some": "some", "none": False}
 """The entry's ``emulated`` by ``Subject.emulated``."""

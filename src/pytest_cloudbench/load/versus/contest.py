@@ -20,7 +20,7 @@ from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.judge.paired import BlockValues, Difference, Pair, Side
 from pytest_cloudbench.judge.paired_gate import PairedRuling, judge_pairs
 from pytest_cloudbench.judge.watched import Margins, merge_margins, paired_margin
-from pytest_cloudbench.load.gate.session import GatedPairs
+from pytest_cloudbench.load.gate.judged import GatedPairs
 from pytest_cloudbench.load.gate.text import difference_text
 from pytest_cloudbench.load.merging.entries import Entries
 from pytest_cloudbench.load.merging.merge import NOT_TRIED

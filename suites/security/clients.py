@@ -255,7 +255,7 @@ def judge_operator(observed: Observed) -> Ruling:
 def judge_at_rest(observed: Observed) -> Ruling:
     """Judge whether content is unreadable on the server's disk."""
     if observed.stored is None:
-        return unknown("where it is stored cannot be seen from here")
+        return unknown(transit.UNSEEN_STORE)
     ruling = transit.judge_at_rest(observed.stored, observed.bait)
     is_own = observed.is_peer and ruling.answer == "no"
     return unknown(_PEER, [ruling.how, *ruling.evidence]) if is_own else ruling

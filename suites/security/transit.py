@@ -38,6 +38,7 @@ _TALK_SHARE = 0.2
 
 UNSEARCHED = "nothing was readable, but not all that is packed could be unpacked and searched"
 """The reason why an answer is unknown if a search found nothing and was not whole."""
+UNSEEN_STORE = "where it is stored cannot be seen from here"
 
 GATEWAYS = {
     "rclone": "a program that sends it on",
@@ -309,7 +310,7 @@ def ask_at_rest(inquiry: Inquiry) -> Ruling:
         inquiry.driver.put(f"{inquiry.folder}/{name}", LiteralContent(content))
     stored = inquiry.stored()
     if stored is None or before is None:
-        return unknown("where it is stored cannot be seen from here")
+        return unknown(UNSEEN_STORE)
     return judge_at_rest(stored, bait, before)
 
 
@@ -353,12 +354,20 @@ def ask_operator(inquiry: Inquiry) -> Ruling:
             rulings.append(ask(inquiry))
         except (CloudError, OSError) as error:
             rulings.append(unknown(str(error)))
-    received, stored = rulings
+    return judge_operator(*rulings)
+
+
+def judge_operator(received: Ruling, stored: Ruling) -> Ruling:
+    """Judge whether the operator could read contents, by the rulings on what it receives and on what it stores."""
     evidence = [f"received: {received.how}", f"stored: {stored.how}"]
     if received.answer == "no":
         return yes("it receives the content", evidence)
     if stored.answer == "no":
         return yes("it stores the content", evidence)
-    if received.answer == "yes":
-        return no("it neither receives nor stores content that can be recognised", evidence)
-    return unknown(received.how, evidence)
+    if received.answer == "unknown":
+        return unknown(received.how, evidence)
+    if stored.how == UNSEEN_STORE:
+        return no("it receives no content that can be recognised", evidence)
+    if stored.answer == "unknown":
+        return unknown(stored.how, evidence)
+    return no("it neither receives nor stores content that can be recognised", evidence)

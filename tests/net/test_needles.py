@@ -306,6 +306,32 @@ def test_search_is_not_whole_if_a_format_cannot_be_unpacked(monkeypatch: pytest.
         needles._unpackers.cache_clear()
 
 
+@pytest.mark.parametrize(
+    ("head", "is_whole"),
+    [
+        (b"content-encoding: br", False),
+        (b"Content-Encoding: gzip,  BR", False),
+        (b"Content-Encoding:deflate", False),
+        (b"Content-Encoding: gzip", True),
+        (b"Accept-Encoding: gzip, deflate, br", True),
+        (b"Content-Encoding: abrasive", True),
+    ],
+)
+def test_search_is_not_whole_behind_the_head_of_a_body_that_has_no_header_of_its_own(
+    head: bytes, is_whole: bool
+) -> None:
+    deflater = zlib.compressobj(9, zlib.DEFLATED, -15)
+    packed = deflater.compress(TEXT[:900]) + deflater.flush()
+    body = b"PUT / HTTP/1.1\r\n" + head + b"\r\nhost: a\r\n\r\n"
+    assert search_needles(body + packed, [NEEDLE]) == ([], is_whole)
+    assert search_needles(b"1\r\n\r\n" + head + b"\r\n", [NEEDLE]).is_whole, "without a body nothing is hidden"
+
+
+def test_deflate_with_a_header_is_searched_whole() -> None:
+    body = b"PUT / HTTP/1.1\r\nContent-Encoding: deflate\r\nhost: a\r\n\r\n"
+    assert search_needles(body + zlib.compress(TEXT[:900]), [NEEDLE]) == ([], True)
+
+
 def test_bytes_that_begin_like_a_stream_by_chance_leave_the_search_whole() -> None:
     random = Random(12)
     stored = b"\x78\x01\x00\xff\xff\x00\x00" + random.randbytes(70_000)

@@ -15,7 +15,7 @@ import pytest
 from pytest_cloudbench import Overheard, OverheardFlow, RandomContent
 from suites.security import clients, convergence, transit
 from suites.security.clients import Observed
-from suites.security.rulings import Ruling
+from suites.security.rulings import Ruling, unknown
 from suites.security.tap import TappedFlow
 
 BAIT = transit.Bait.make("truth")
@@ -36,6 +36,8 @@ def break_off(data: bytes) -> bytes:
     return packed[:3000] + b"<next part>" + packed[3000:]
 
 
+BROTLI = b"Content-Encoding: br\r\n\r\n"
+"""The end of the head of a body that is packed by brotli, which nothing in the body itself shows."""
 HIDDEN = {
     "too long": gzip.compress(LINES + base64.b64encode(CONTENT)),
     "too deep": nest(CONTENT, 3),
@@ -103,11 +105,35 @@ def test_operator_access_is_open_if_not_all_could_be_searched(data: bytes) -> No
 
 
 @pytest.mark.parametrize("data", HIDDEN.values(), ids=HIDDEN)
+def test_operator_access_is_open_if_only_its_store_could_not_be_searched(data: bytes) -> None:
+    received = transit.judge_content(NOISE, BAIT)
+    stores = {
+        name: transit.judge_at_rest([("new", stored)], BAIT)
+        for name, stored in {"hidden": data + NOISE, "few": NOISE[:99], "noise": NOISE, "content": CONTENT}.items()
+    }
+    judged = {name: transit.judge_operator(received, stored) for name, stored in stores.items()}
+    assert {name: ruling.answer for name, ruling in judged.items()} == {
+        "hidden": "unknown", "few": "unknown", "noise": "no", "content": "yes"
+    }  # fmt: skip
+    assert judged["hidden"].how == transit.UNSEARCHED
+    unseen = transit.judge_operator(received, unknown(transit.UNSEEN_STORE))
+    assert (unseen.answer, "stores" in unseen.how) == ("no", False), "what it never receives it cannot store"
+
+
+@pytest.mark.parametrize("data", HIDDEN.values(), ids=HIDDEN)
 def test_what_was_stored_before_need_not_be_searched(data: bytes) -> None:
     old, new = ("old", data), ("new", NOISE)
     assert transit.judge_at_rest([old, new], BAIT, [old]).answer == "yes"
     assert transit.judge_at_rest([old, new], BAIT).answer == "unknown"
     assert transit.judge_at_rest([("old", data + b"more"), new], BAIT, [old]).answer == "unknown"
+
+
+def test_names_in_what_brotli_has_packed_are_not_called_encrypted() -> None:
+    head = HTTP.removesuffix(b"\r\n")
+    packed, plain = head + BROTLI + NOISE, head + b"Accept-Encoding: gzip, br\r\n\r\n" + NOISE
+    for data, answer in ((packed, "unknown"), (plain, "yes")):
+        assert transit.judge_names(data, BAIT).answer == answer
+        assert clients.judge_names(observe(send(data))).answer == answer
 
 
 def test_plain_traffic_of_which_bytes_are_missing_is_not_called_encrypted() -> None:

@@ -3,7 +3,8 @@
 A needle is found raw, and through the encodings that clients use: base64 at its three alignments, base32, hexadecimal,
 percent and JSON escapes, UTF-16, the chunks of HTTP, and streams of zlib, gzip, bzip2, xz, zstd and lz4, also nested,
 and also if the text of an encoding is wrapped into lines. A needle of text is not found in deflate or brotli without a
-header. A needle of random bytes stays readable even there, because nothing can shorten it.
+header, so a search is not whole where HTTP says that such bytes follow. A needle of random bytes stays readable even
+there, because nothing can shorten it.
 """
 
 from __future__ import annotations
@@ -31,6 +32,11 @@ Nothing is hidden in them. All other bytes have an error within the first piece.
 _MAX_OFFSETS = 20_000
 _CHUNK_HEAD = re.compile(rb"\r\n([0-9A-Fa-f]{1,16})[ \t]{0,16}(?:;[^\r\n]{0,200})?\r\n")
 _CHUNKED_BODY = re.compile(rb"\r\n(?=%b)" % _CHUNK_HEAD.pattern)
+_HEADLESS_BODY = (
+    rb"(?i:\ncontent-encoding:)(?i:[^\r\n]*\bbr\b[^\r\n]*(?:\r\n[^\r\n]+)*\r\n\r\n."
+    rb"|[^\r\n]*\bdeflate\b[^\r\n]*(?:\r\n[^\r\n]+)*\r\n\r\n[^\x78])"
+)
+"""The head of a message whose body is brotli, or deflate that does not begin as zlib does, and a byte of that body."""
 _BASE64_TEXT = re.compile(rb"[A-Za-z0-9+/_-]{40,}")
 _LINE_BREAKS = (
     rb"\r", rb"\n", rb"\r\n", rb"\\n", rb"\\r\\n", rb"\\\\n", rb"\\\\r\\\\n", rb"%0[Aa]", rb"%0[Dd]%0[Aa]", rb"&#13;\n",
@@ -278,6 +284,7 @@ def _unpackers() -> tuple[tuple[str, bytes, Callable[[bytes, int], _Stream]], ..
         ("zstd", rb"\x28\xb5\x2f\xfd", _zstd_decompressor()), ("lz4", rb"\x04\x22\x4d\x18", _lz4_decompressor()),
     ):  # fmt: skip
         unpackers.append((name, magic, _leave_packed if make is None else _make_unpacker(make, 0)))
+    unpackers.append(("without a header", _HEADLESS_BODY, _leave_packed))
     return tuple(unpackers)
 
 
@@ -287,7 +294,7 @@ def searched_formats() -> tuple[str, ...]:
 
 
 def _leave_packed(data: bytes, start: int) -> _Stream:
-    """Unpack nothing, because the library for the format is not installed."""
+    """Unpack nothing, because there is no library for the format, or it is not installed."""
     return _Stream(b"", is_ended=False, is_certain=True)
 
 

@@ -40,8 +40,8 @@ __all__ = [
     "looks_random", "make_arrival", "make_client", "make_payload", "make_text_needle", "md5_of", "mean_of_known",
     "measure_consistency", "measure_readiness", "missing_extra", "names_in", "note_all_missing", "now_ns",
     "open_provider", "parse_client_hello", "parse_duration_s", "parse_form", "parse_server_hello", "parse_trace",
-    "path_of", "percentile", "placement_cost", "play_edits", "prefix_of", "read_trace", "recovery_cost", "repair_array",
-    "search_needles", "seconds_of", "sleep_until_ns", "slice_needles", "start_emulator", "survey_array",
+    "path_of", "percentile", "placement_cost", "play_edits", "prefix_of", "read_trace", "read_tree", "recovery_cost",
+    "repair_array", "search_needles", "seconds_of", "sleep_until_ns", "slice_needles", "start_emulator", "survey_array",
     "time_percentiles", "timeout_of", "transfer_doubts", "transfer_means", "usable_credentials", "wait_for",
     "walk_folders",
 ]  # fmt: skip
@@ -232,6 +232,7 @@ if TYPE_CHECKING:
     from pytest_cloudbench.support.clock import due_ns, now_ns, parse_duration_s, sleep_until_ns, wait_for
     from pytest_cloudbench.support.extras import missing_extra
     from pytest_cloudbench.support.json_text import json_writer
+    from pytest_cloudbench.support.opening import read_tree
     from pytest_cloudbench.workload.arrival import (
         Arrival,
         Bursts,
@@ -294,6 +295,7 @@ _NAMES = {
     "pytest_cloudbench.providers": "Provider open_provider=provided",
     "pytest_cloudbench.support.clock": "due_ns now_ns parse_duration_s sleep_until_ns wait_for",
     "pytest_cloudbench.support.extras": "missing_extra",
+    "pytest_cloudbench.support.opening": "read_tree",
     # judging
     "pytest_cloudbench.judge.expect": "Expectation Gate",
     "pytest_cloudbench.net.needles": (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from pytest_cloudbench import (
     SyncClient,
     UsageError,
     make_client,
+    read_tree,
     search_needles,
 )
 
@@ -68,8 +69,8 @@ class Observed:
     Attributes:
         bait: the files that it uploaded.
         overheard: the traffic on the link.
-        stored: the files on its server's disk, or None if that is not on this machine.
-        secrets: the places of the client's secrets, or None if no secret of it is known.
+        stored: the files on its server's disk, or None if that is not on this machine, or cannot be read.
+        secrets: the places of the client's secrets, or None if no secret of it is known, or a file cannot be read.
         is_plain_here: whether this package sets the client up without encryption.
         is_peer: whether its other side is a device of the same user.
         spec: the spec by which the client can be made again.
@@ -103,29 +104,30 @@ def observe(lab: LabItem) -> Observed:
     )
     if not isinstance(client, LocalClient):
         return observed
-    stored = list(read_files(client.stored, client.stored))
     values, pids = client.secrets(), client.pids("client")
-    places = [*find_in_files(client.workdir, values), *find_in_processes(pids, values)] if values else None
-    return replace(observed, stored=stored, secrets=places, has_processes=bool(pids))
-
-
-def read_files(folder: Path, top: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield the files below a folder, by their paths below ``top``."""
-    for path in sorted(folder.rglob("*")):
+    with suppress(OSError):  # what cannot be read is as unknown as what is elsewhere
+        stored = [(path.relative_to(client.stored).as_posix(), content) for path, content in read_tree(client.stored)]
+        observed = replace(observed, stored=stored)
+    places: list[Secret] | None = None
+    if values:
         with suppress(OSError):
-            if path.is_file() and not path.is_symlink():
-                yield path.relative_to(top).as_posix(), path.read_bytes()
+            places = [*find_in_files(client.workdir, values), *find_in_processes(pids, values)]
+    return replace(observed, secrets=places, has_processes=bool(pids))
 
 
 def find_in_files(workdir: Path, secrets: Mapping[str, str]) -> list[Secret]:
-    """Return the files of a client that hold a secret, and whether others may read them."""
+    """Return the files of a client that hold a secret, and whether others may read them.
+
+    Raises OSError if one cannot be read.
+    """
     places = []
-    for name, data in read_files(workdir, workdir):
+    for path, data in read_tree(workdir):
+        name = path.relative_to(workdir).as_posix()
         if name.partition("/")[0] in _SERVERS_OWN:
             continue
         for secret, value in secrets.items():
             if value.encode() in data:
-                mode, is_open = _find_mode(workdir, workdir / name)
+                mode, is_open = _find_mode(workdir, path)
                 places.append(Secret(secret, f"{name}, mode {mode:04o}", is_open))
     return places
 
@@ -275,7 +277,7 @@ def compare_accounts(make_account: Callable[[], SyncClient], seed: str) -> Rulin
     content = RandomContent(f"{seed}/equal", _EQUAL_BYTES).read(0, _EQUAL_BYTES)
     try:
         first, other = store_alone(make_account(), content), store_alone(make_account(), content)
-    except CloudbenchError as error:
+    except (CloudbenchError, OSError) as error:
         return unknown(str(error).partition("\n")[0])
     if min(len(first.stored), len(other.stored)) < _EQUAL_BYTES:
         return unknown("less is stored than the file has, so nothing can be compared")
@@ -310,7 +312,7 @@ def store_alone(client: SyncClient, content: bytes) -> StoredAlone:
             os.replace(client.workdir / "prepared", client.folder / "file.bin")
             client.after_change()
             client.wait_synced(_SYNCED_S)
-            stored = b"".join(data for _, data in read_files(client.stored, client.stored))
+            stored = b"".join(data for _, data in read_tree(client.stored))
             return StoredAlone(stored, list(client.secrets().values()))
         finally:
             client.stop()
@@ -319,7 +321,7 @@ def store_alone(client: SyncClient, content: bytes) -> StoredAlone:
 def judge_secrets(observed: Observed) -> Ruling:
     """Judge whether other users of the client's machine can read its secrets."""
     if observed.secrets is None:
-        return unknown("no secret of this client is known, so it cannot be looked for")
+        return unknown("no secret of this client is known, or not all of its files can be read")
     evidence = [f"{secret.name}: in {secret.location}" for secret in observed.secrets]
     if open_places := [secret.location for secret in observed.secrets if secret.is_open]:
         return no(f"others can read it: {', '.join(dict.fromkeys(open_places))}", evidence)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,6 +22,7 @@ from pytest_cloudbench.plugin.collect.module import read_utf8
 from pytest_cloudbench.providers import credentials
 from pytest_cloudbench.support import opening
 from tests.odd_files import ODD_FILES, make_odd_file
+from tests.unprivileged import needs_root, run_as_nobody
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="makes FIFOs, sockets and holes; needs /dev/zero")
 
@@ -96,6 +98,57 @@ def test_a_file_of_the_size_that_it_may_have(tmp_path: Path) -> None:
         opening.read_file(tmp_path / "none")
     with pytest.raises(ValueError, match="null"):
         opening.read_file("a\0b")
+
+
+def test_a_tree_is_read_without_links_and_odd_files(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "file").write_bytes(b"1")
+    (tmp_path / "a").write_bytes(b"2")
+    (tmp_path / "link").symlink_to("a")
+    (tmp_path / "dangling").symlink_to("none")
+    os.mkfifo(tmp_path / "pipe")
+    assert [*opening.read_tree(tmp_path)] == [(tmp_path / "a", b"2"), (tmp_path / "b" / "file", b"1")]
+    assert [*opening.read_tree(tmp_path / "gone")] == []
+
+
+def test_a_file_that_goes_away_meanwhile_is_left_out(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / name).write_bytes(name.encode())
+    files = opening.read_tree(tmp_path)
+    assert next(files) == (tmp_path / "a", b"a")
+    (tmp_path / "b").unlink()
+    assert [*files] == [(tmp_path / "c", b"c")]
+
+
+UNREADABLE = """
+import tempfile
+from pathlib import Path
+from pytest_cloudbench.drivers.folder import FolderDriver
+from pytest_cloudbench.model import CloudError, ServiceError
+from pytest_cloudbench.services.command import CommandService, load_recipe
+
+service = CommandService(load_recipe("webdav"))
+readers = (
+    lambda folder: [*FolderDriver(Path(folder)).stored("/")],
+    lambda folder: (setattr(service, "_folder", folder), [*service.stored()]),
+)
+with tempfile.TemporaryDirectory() as name:
+    for kind in ("file", "folder"):
+        path = Path(name, kind)
+        path.mkdir() if kind == "folder" else path.write_bytes(b"1")
+        path.chmod(0)
+        for read in readers:
+            try:
+                read(name)
+            except (CloudError, ServiceError) as error:
+                print(type(error).__name__)
+        path.chmod(0o700)
+"""
+
+
+@needs_root
+def test_no_reader_of_a_store_passes_over_what_it_may_not_read() -> None:
+    assert run_as_nobody(UNREADABLE).split() == ["CloudError", "ServiceError"] * 2
 
 
 @pytest.mark.parametrize("letter", ["a", "ü", "\N{GRINNING FACE}"])

@@ -323,7 +323,7 @@ class FolderDriver:
         """Return the files below a folder of this driver, by their paths on this machine. Raises CloudError."""
         local = self._local_path("list", folder)
         with _cloud_errors("list", folder):
-            return [(str(path), path.read_bytes()) for path in sorted(local.rglob("*")) if path.is_file()]
+            return [(str(path), content) for path, content in opening.read_tree(local)]
 
     def delete(self, path: str) -> None:
         """Remove a file, or a folder with all its contents. The root itself stays."""

@@ -39,7 +39,7 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -267,10 +267,11 @@ class CommandService(ChildService):
 
     def stored(self) -> Iterator[tuple[str, bytes]]:
         """Yield the files in its folder, by their paths there. A file that goes away meanwhile is left out."""
-        for path in sorted(Path(self._folder).rglob("*")):
-            with suppress(OSError):
-                if path.is_file() and not path.is_symlink():
-                    yield path.relative_to(self._folder).as_posix(), path.read_bytes()
+        try:
+            for path, content in opening.read_tree(Path(self._folder)):
+                yield path.relative_to(self._folder).as_posix(), content
+        except OSError as error:
+            raise ServiceError(f"{self.display_name}: what it stores cannot be read: {error}") from error
 
     def stop(self) -> None:
         """End it and remove its folder. Safe to call again."""

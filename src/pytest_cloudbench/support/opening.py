@@ -10,7 +10,7 @@ import errno
 import io
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -77,6 +77,26 @@ def read_file(path: str | os.PathLike[str], most_bytes: int = 16 * MIB) -> bytes
     if len(data) > most_bytes:
         raise OSError(errno.EFBIG, f"more than the {most_bytes:,} bytes that it may have", str(Path(path)))
     return data
+
+
+def read_tree(folder: Path) -> Iterator[tuple[Path, bytes]]:
+    """Yield the files below a folder, and their bytes. Symbolic links are left out, and what goes away meanwhile.
+
+    Raises OSError if another file cannot be read, or a folder cannot be listed.
+    """
+
+    def raise_unless_gone(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            raise error
+
+    for place, folders, names in os.walk(folder, onerror=raise_unless_gone):
+        folders.sort()
+        for path in (Path(place, name) for name in sorted(names)):
+            try:
+                if stat.S_ISREG(path.lstat().st_mode):
+                    yield path, path.read_bytes()
+            except OSError as error:
+                raise_unless_gone(error)
 
 
 def read_toml(path: str | os.PathLike[str], expected: str) -> dict[str, Any]:

@@ -43,6 +43,17 @@ _LOOPBACK = "localhost,127.0.0.0/8,::1"
 _PORTS = {"http": 80, "https": 443}
 
 
+def _close_connections(adapter: Any) -> None:
+    """Close the idle connections of an adapter of ``requests``, whose own method leaves them to the garbage collector.
+
+    They would stay open for as long as anything refers to a response.
+    """
+    for manager in (adapter.poolmanager, *adapter.proxy_manager.values()):
+        for key in manager.pools.keys():  # noqa: SIM118 - it cannot be iterated over
+            manager.pools[key].close()
+        manager.clear()
+
+
 def egress_of(endpoint: Endpoint | None, url: str = "") -> Egress:
     """Return how the requests of a driver leave this machine.
 
@@ -148,11 +159,15 @@ class Egress:
             self._joined.cleanup()
 
     def direct_session(self, session: Any) -> None:
-        """Make a session of ``requests`` use these settings, and neither the environment nor ``~/.netrc``."""
+        """Make a session of ``requests`` use these settings, and neither the environment nor ``~/.netrc``.
+
+        Its ``close`` ends its connections.
+        """
         session.trust_env = False
         session.verify = self.trusted or True
-        if self._proxies:
-            for adapter in session.adapters.values():
+        for adapter in session.adapters.values():
+            adapter.close = partial(_close_connections, adapter)
+            if self._proxies:
                 adapter.send = self._send_by_proxy(adapter.send)
 
     def _send_by_proxy(self, send: Any) -> Any:

@@ -106,6 +106,20 @@ def test_upload_without_space_makes_no_folder(full: GraphWire, path: str) -> Non
     assert full("PUT", f"{ROOT}:/{path}:/content", b"1").status == 201
 
 
+def test_upload_session_of_unknown_size_makes_folders_only_with_its_file(full: GraphWire) -> None:
+    """As the documents say, the last fragment may exceed the quota."""
+    folders = [entry["id"] for entry in full("GET", f"{ROOT}/delta").value["value"]]
+    session = full("POST", f"{ROOT}:/new/deep/a:/createUploadSession", {})
+    url = session.value["uploadUrl"]
+    refused = full("PUT", url, b"12", token=None, Content_Range="bytes 0-1/2")
+    assert (session.status, refused.status, refused.code) == (200, 507, "quotaLimitReached")
+    assert [entry["id"] for entry in full("GET", f"{ROOT}/delta").value["value"]] == folders
+    sessions = [full("POST", f"{ROOT}:/new/{name}:/createUploadSession", {}).value["uploadUrl"] for name in ("a", "b")]
+    statuses = [full("PUT", url, b"1", token=None, Content_Range="bytes 0-0/1").status for url in sessions]
+    assert statuses == [201, 507]
+    assert full.item("new/a").value["size"] == 1
+
+
 @pytest.mark.parametrize("behavior", ["replace", "rename", "fail"])
 def test_copy_without_space_leaves_the_file_of_its_name(full: GraphWire, behavior: str) -> None:
     full.put("b", b"1")

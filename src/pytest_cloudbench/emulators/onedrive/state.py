@@ -38,9 +38,15 @@ _REAL_HOSTS = ("graph.microsoft.com", "api.onedrive.com")
 
 @dataclass(slots=True)
 class UploadSession:
-    """An upload session: the target of the file, and the fragments that have arrived."""
+    """An upload session: the target of the file, and the fragments that have arrived.
+
+    Attributes:
+        folder, missing_names: an existing folder, and the names of those that are made below it with the file.
+        name: that of the file.
+    """
 
     folder: Folder
+    missing_names: list[str]
     name: str
     behavior: str
     expires_s: float
@@ -325,16 +331,24 @@ class GraphRequest:
 
         Makes missing folders, unless there is no space for a new file of this size.
         """
+        folder, missing_names, name = self.find_target()
+        return self.tree.ensure_folder(folder, missing_names, self.now_s, size_bytes), name
+
+    def find_target(self) -> tuple[Folder, list[str], str]:
+        """Return where to write a file: an existing folder, the names of missing ones below it, and the file's name.
+
+        Raises StoreError and GraphError.
+        """
         path = self.address.path
         if not path:
             node = self.find_existing_node()
             if not isinstance(node, File) or node.parent is None:
                 raise StoreError("taken")
-            return node.parent, node.name
+            return node.parent, [], node.name
         tree, base = self.tree, self.find_base()
         names = [tree.check_name(name) for name in path.split("/") if name]
         tree.check_path(base, "/".join(names))
-        return tree.ensure_folder(base, names[:-1], self.now_s, size_bytes), names[-1]
+        return *tree.find_deepest_folder(base, names[:-1]), names[-1]
 
     def require_match(self, node: Node) -> None:
         """Raise GraphError if the client requires a version of an item other than the current one."""

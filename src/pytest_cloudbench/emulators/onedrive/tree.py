@@ -224,17 +224,26 @@ class GraphTree:
 
         Makes missing folders, but none unless there is space for ``more_bytes``, which are to be stored in the folder.
         """
-        for name in names:
-            if not isinstance(folder, Folder):
-                raise StoreError("file_ancestor")
-            existing = self.find_child(folder, name)
-            if existing is None:
-                self.store.require_space(more_bytes)
-                existing = self.add_folder(folder, self.check_name(name), now_s)
-            folder = existing
-        if not isinstance(folder, Folder):
-            raise StoreError("file_ancestor")
-        return folder
+        deepest, missing_names = self.find_deepest_folder(folder, names)
+        if missing_names:
+            self.store.require_space(more_bytes)
+        for name in missing_names:
+            deepest = self.add_folder(deepest, name, now_s)
+        return deepest
+
+    def find_deepest_folder(self, folder: Node, names: list[str]) -> tuple[Folder, list[str]]:
+        """Return the deepest existing folder of a path below another one, and the names of those that are missing.
+
+        Raises StoreError and GraphError.
+        """
+        missing_names = [*names]
+        while isinstance(folder, Folder):
+            child = self.find_child(folder, missing_names[0]) if missing_names else None
+            if child is None:
+                return folder, [self.check_name(name) for name in missing_names]
+            folder = child
+            del missing_names[0]
+        raise StoreError("file_ancestor")
 
     def find_child(self, folder: Folder, name: str) -> Node | None:
         """Return the item of this name in a folder, or None."""

@@ -42,7 +42,6 @@ def _create_session(request: GraphRequest) -> Answer:
     body = request.read_json_body()
     given_item = body.get("item")
     properties: dict[str, Any] = given_item if isinstance(given_item, dict) else {}
-    # Everything is checked before the folders of the path are made.
     is_named = isinstance(properties.get("name"), str) and bool(request.address.path)
     given_name = request.tree.check_name(properties["name"]) if is_named else ""
     times = parse_client_times(properties.get("fileSystemInfo"))
@@ -52,9 +51,9 @@ def _create_session(request: GraphRequest) -> Answer:
     )
     size = properties.get("fileSize")
     size_bytes = size if isinstance(size, int) and not isinstance(size, bool) else 0
-    folder, name = request.resolve_target(size_bytes)
+    folder, missing_names, name = request.find_target()
     name = given_name or name
-    existing = request.tree.find_child(folder, name)
+    existing = None if missing_names else request.tree.find_child(folder, name)
     if existing is not None:
         request.require_match(existing)
         if behavior == "fail" or isinstance(existing, Folder):
@@ -64,7 +63,7 @@ def _create_session(request: GraphRequest) -> Answer:
     state = request.state
     guid = state.tree.random_guid()
     session = UploadSession(
-        folder, name, behavior, request.now_s + _LIFE_S, times, QuickXor(),
+        folder, missing_names, name, behavior, request.now_s + _LIFE_S, times, QuickXor(),
         is_deferred=body.get("deferCommit") is True, address=request.address,
     )  # fmt: skip
     state.sessions[guid] = session
@@ -149,7 +148,8 @@ def _commit_session(state: GraphState, call: Call, guid: str, session: UploadSes
     if not state.tree.is_in_drive(session.folder):
         raise store_refusal(StoreError("not_found"))
     try:
-        file, is_new = store_content(request, session.folder, session.name, blob, session.behavior)
+        folder = state.tree.ensure_folder(session.folder, session.missing_names, call.now_s, blob.size_bytes)
+        file, is_new = store_content(request, folder, session.name, blob, session.behavior)
     except StoreError as error:
         raise store_refusal(error) from error
     del state.sessions[guid]

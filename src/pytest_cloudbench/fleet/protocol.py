@@ -19,6 +19,7 @@ from pytest_cloudbench.fleet.messages import ItemEnded, Left, StockEntry, WhatTo
 from pytest_cloudbench.model import FleetError
 from pytest_cloudbench.support.clock import wait_for
 
+_WAS_BEGUN = pytest.StashKey[bool]()
 _LOCATION = re.compile(r"\S+:\d+: ")
 _NOT_AGAIN = "(not rerun: --reruns and flaky marks do not apply to measurements)"
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -68,8 +69,12 @@ def run_benchmark(item: pytest.Item, nextitem: pytest.Item | None, agent: Agent)
 def wait_apart(item: pytest.Item, agent: Agent) -> None:
     """Wait before a suspect is measured again, because what disturbed its first run may be over by then.
 
-    All agents wait before the item's protocol, where no plugin's time limit for the test has begun.
+    All agents wait before the item's protocol, where no plugin's time limit for the test has begun. None asks how long
+    before its first run of an item.
     """
+    if not item.stash.get(_WAS_BEGUN, False):
+        item.stash[_WAS_BEGUN] = True
+        return
     with contextlib.suppress(FleetError), agent.sign_of_life():  # if the controller is gone, they find out at the item
         wait_for(agent.stop, float(agent.ask("apart", item.nodeid)))
 

@@ -19,6 +19,7 @@ from pytest_cloudbench.judge.paired import (
     remarks,
     side_of,
 )
+from pytest_cloudbench.judge.paired_gate import judge_pairs
 
 DECIDING = ("response_p50",)
 
@@ -135,10 +136,39 @@ def test_quiet_operations_of_several_blocks_make_one_percentile() -> None:
     assert (none.needed, none.why) == (None, "0 quiet operations per side; at least 40 are needed")
 
 
-@pytest.mark.parametrize("values", [{"response_p50": None}, {"response_p50": 0.0}, {}, {"response_p50": float("nan")}])
-def test_a_number_that_is_not_known_is_not_compared(values: Mapping[str, float | None]) -> None:
-    pairs = [*make_pairs(Random(1), 8), (BlockValues({"response_p50": 0.1}, 100), BlockValues(values, 100))]
-    assert "response_p50" not in compare(pairs, DECIDING)
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"response_p50": None}, "known in 41 of 42 blocks"),
+        ({}, "known in 41 of 42 blocks"),
+        ({"response_p50": float("nan")}, "known in 41 of 42 blocks"),
+        ({"response_p50": 0.0}, "0 in some blocks, to which there is no ratio"),
+    ],
+)
+@pytest.mark.parametrize("deciding", [DECIDING, ()], ids=["it decides", "all decide"])
+def test_a_number_that_is_not_known_in_a_block_leaves_the_answer_open(
+    values: Mapping[str, float | None], why: str, deciding: tuple[str, ...]
+) -> None:
+    """Whatever the other metrics say. They alone would say that there is no difference."""
+    alike = (BlockValues({"response_p50": 0.1, "elapsed": 1.0}), BlockValues({"response_p50": 0.1, "elapsed": 1.0}))
+    differences = compare([*[alike] * 20, (alike[0], BlockValues({"elapsed": 1.0, **values}))], deciding)
+    assert {name: difference.answer for name, difference in differences.items()} == {
+        "response_p50": "inconclusive", "elapsed": "no difference"
+    }  # fmt: skip
+    assert differences["response_p50"].why == why
+    assert not is_decided(differences, deciding)
+    assert judge_pairs(differences, deciding, {}).answer == "inconclusive"
+    others = compare([*[alike] * 20, (alike[0], BlockValues({"elapsed": 1.0, **values}))], ("elapsed",))
+    assert list(others) == ["elapsed"], "it is not compared, and nobody has asked for it"
+
+
+def test_a_number_that_one_side_never_has_leaves_the_answer_open() -> None:
+    pairs = [(BlockValues({"response_p50": 0.1, "elapsed": 1.0}), BlockValues({"elapsed": 1.0}))] * 20
+    differences = compare(pairs, DECIDING)
+    assert not is_decided(differences, DECIDING)
+    assert judge_pairs(differences, DECIDING, {}).answer == "inconclusive"
+    nothing = compare([(BlockValues({"response_p50": 0.0, "elapsed": 1.0}),) * 2] * 20, DECIDING)
+    assert is_decided(nothing, DECIDING), "two sides that are always 0 do not differ"
 
 
 def test_without_a_deciding_metric_all_decide() -> None:

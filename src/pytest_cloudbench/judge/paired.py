@@ -134,20 +134,27 @@ def compare(
 ) -> dict[str, Difference]:
     """Compare two sides in every metric that both have in every pair, deciding metrics first.
 
+    A deciding metric that only some blocks have is inconclusive.
+
     Args:
         pairs: the blocks without the warm-up.
         deciding: the metrics that decide when to stop. If none of them was measured, all others decide together.
         margin: returns the smallest change of a metric that is of interest.
     """
-    names = [name for name in COMPARED if name in _QUIET_PERCENTILES or _is_known(name, pairs)]
+    names = [name for name in COMPARED if name in _QUIET_PERCENTILES or _count_known(name, pairs)]
     deciding_names = [name for name in deciding if name in names]
     other_names = [name for name in names if name not in deciding_names]
     alphas = {name: _ALPHA / 2 / len(deciding_names) for name in deciding_names}
     alphas |= {name: _ALPHA / (2 if deciding_names else 1) / len(other_names) for name in other_names}
-    differences = (
-        (name, _difference(name, pairs, alphas[name], margin(name))) for name in (*deciding_names, *other_names)
-    )
-    return {name: difference for name, difference in differences if difference is not None}
+    differences = {
+        name: difference for name in (*deciding_names, *other_names)
+        if (difference := _difference(name, pairs, alphas[name], margin(name))) is not None
+    }  # fmt: skip
+    decisive = [name for name in deciding if name in differences] or list(differences)
+    return {
+        name: difference for name, difference in differences.items()
+        if difference.pairs or name in decisive or name in _QUIET_PERCENTILES
+    }  # fmt: skip
 
 
 def is_decided(differences: Mapping[str, Difference], deciding: Sequence[str]) -> bool:
@@ -170,17 +177,22 @@ def metrics_to_await(deciding: Sequence[str]) -> list[str]:
     return [name for name in deciding if name != "service_p25" or "service_p50" not in deciding]
 
 
-def _is_known(name: str, pairs: Sequence[Pair]) -> bool:
-    return bool(pairs) and all(is_finite(block.values.get(name)) for pair in pairs for block in pair)
+def _count_known(name: str, pairs: Sequence[Pair]) -> int:
+    """Return how many blocks have a metric."""
+    return sum(is_finite(block.values.get(name)) for pair in pairs for block in pair)
 
 
 def _difference(name: str, pairs: Sequence[Pair], alpha: float, margin: float) -> Difference | None:
     is_points = COMPARED[name].unit == "fraction"
+    blocks = 2 * len(pairs)
+    if name not in _QUIET_PERCENTILES and (known_blocks := _count_known(name, pairs)) < blocks:
+        return _unknown_difference(name, margin, f"known in {known_blocks} of {blocks} blocks")
     levels = list(_levels(name, pairs))
     if not levels:
         return _difference_without_values(name, pairs, margin)
     if not is_points and any(a <= 0 or b <= 0 for a, b in levels):
-        return None  # no ratio to zero
+        is_any = any(a or b for a, b in levels)
+        return _unknown_difference(name, margin, "0 in some blocks, to which there is no ratio") if is_any else None
     logs = levels if is_points else [(log(a), log(b)) for a, b in levels]
     changes, least_sd = [b - a for a, b in logs], _least_sd(levels, pairs) if is_points else _MIN_SD
     interval = anytime.interval(changes, alpha, least_sd, [a + b for a, b in logs])
@@ -240,10 +252,12 @@ def _difference_without_values(name: str, pairs: Sequence[Pair], margin: float) 
         return None
     reason = f"{quiet_count} quiet operations per side; at least {_MIN_QUIET_OPS[name]} are needed"
     needed = round(len(pairs) * _MIN_QUIET_OPS[name] * LEAST_PAIRS / quiet_count + 0.5) if quiet_count else None
-    unknown = float("nan")
-    return Difference(
-        name, unknown, unknown, False, unknown, -inf, inf, 0, margin, "inconclusive", needed, reason
-    )  # fmt: skip
+    return _unknown_difference(name, margin, reason, needed)
+
+
+def _unknown_difference(name: str, margin: float, why: str, needed: int | None = None) -> Difference:
+    is_points, unknown = COMPARED[name].unit == "fraction", float("nan")
+    return Difference(name, unknown, unknown, is_points, unknown, -inf, inf, 0, margin, "inconclusive", needed, why)
 
 
 def _least_sd(levels: Sequence[tuple[float, float]], pairs: Sequence[Pair]) -> float:
@@ -269,7 +283,7 @@ def remarks(pairs: Sequence[Pair], firsts: Sequence[Side]) -> list[str]:
         pairs: the blocks without the warm-up.
         firsts: the side that came first in each pair.
     """
-    metric = next((name for name in _REMARK_METRICS if _is_known(name, pairs)), None)
+    metric = next((name for name in _REMARK_METRICS if pairs and _count_known(name, pairs) == 2 * len(pairs)), None)
     levels = [(a.values[metric] or 0.0, b.values[metric] or 0.0) for a, b in pairs] if metric else []
     if len(levels) < LEAST_PAIRS or any(a <= 0 or b <= 0 for a, b in levels):
         return []

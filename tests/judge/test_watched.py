@@ -12,6 +12,7 @@ from pytest_cloudbench.judge.gate import Ruling, answer_of, judge
 from pytest_cloudbench.judge.metrics import METRICS, Metric
 from pytest_cloudbench.judge.watched import (
     ACCEPTED,
+    COLUMNS,
     FOLLOWED_ONLY,
     TIMES_DOUBTED,
     capabilities,
@@ -483,6 +484,28 @@ def test_a_conclusion_is_watched_in_its_columns_and_capabilities() -> None:
         "sync_delay_p99": ("level", 0.25), "delta": ("yes", 0.1), "tue": ("exact", 0.1),
     }  # fmt: skip
     assert {ruling.answer for ruling in judge(list(checks.values()))} == {"met"}
+
+
+@pytest.mark.parametrize(("name", "value"), [("elapsed", 1.0), ("requests_per_op", 3.0), ("deduplication", 1)])
+@pytest.mark.parametrize("margins", [{}, {"elapsed": 0.2}], ids=["default", "named"])
+def test_a_conclusion_is_not_met_by_leaving_a_metric_out(name: str, value: float, margins: dict[str, float]) -> None:
+    columns = ("completion", name)
+    full = {"completion": 2.0, name: value} | capabilities({name: value})
+    before = [full | {COLUMNS: columns, "run": str(number)} for number in range(12)]
+    assert answer_of(judge(checks_of("t", full, columns, before, margins))) == "met"
+    now = {"completion": 2.0}
+    rulings = judge(checks_of("t", now, ("completion",), before, margins))
+    assert {ruling.check.metric: ruling.answer for ruling in rulings} == {"completion": "met", name: "inconclusive"}
+    assert answer_of(rulings) == "inconclusive"
+    later = [*before, *[now | {COLUMNS: ("completion",)}] * 12]
+    assert answer_of(judge(checks_of("t", now, ("completion",), later, margins))) == "met", "most runs are without it"
+
+
+def test_a_metric_that_the_user_names_may_not_be_left_out_either() -> None:
+    before = [RUN | {"throughput": 5.0, "run": str(number)} for number in range(12)]
+    for now, answer in ((RUN | {"throughput": 5.0}, "met"), (RUN, "inconclusive")):
+        rulings = judge(checks_of("t", now, (), before, {"throughput": 0.1}))
+        assert {ruling.check.metric: ruling.answer for ruling in rulings}["throughput"] == answer_of(rulings) == answer
 
 
 def test_an_answer_whose_name_says_so_is_watched_under_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,6 +121,8 @@ ACCEPTED = "accepted"
 """A key among the numbers of a run: whether the user has accepted it as the new baseline."""
 FOLLOWED_ONLY = "followed_only"
 """A key among the numbers of a run: why it is no baseline, but counts for a slow rise (``baseline.FOLLOWED``)."""
+COLUMNS = "columns"
+"""A key among the numbers of a run: of a conclusion, the names that its table shows."""
 _TIME_UNITS = frozenset({"s", "bytes/s", "1/s", "bit/s"})
 _MAX_HANDSHAKE_BYTES = 8192
 """A handshake of TLS or SSH carries fewer bytes, in both directions together."""
@@ -237,6 +239,11 @@ class FormerNumbers:
         """Return whether most of the last runs have a value of a metric."""
         last = self._all_readings(metric, watched)[-MOST_RUNS:]
         return sum(reading.value is not None for reading in last) > len(last) / 2
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """The names that the tables of the last runs show."""
+        return frozenset(name for run in self._runs[: self._end][-MOST_RUNS:] for name in run.get(COLUMNS, ()))
 
     def accepted_share(self, metric: str, watched: _Watched) -> float:
         """Return the largest value of a fact in a run that the user has accepted. 0 if there is none."""
@@ -393,22 +400,24 @@ def _select_watched(
 
     They have a value, or most former runs had one, because a run must not pass by omitting a value.
     """
+    given = {name for name in METRICS if name in info or number_key(name) in info}
     if "quiet_ops" in info:
         names = {
             name: watched for name, watched in _RUN_METRICS.items()
             if not watched.stands_for or _can_stand_in(name, watched, info, former)
         }  # fmt: skip
     else:
-        known = [name for name in METRICS if name in info or number_key(name) in info]
-        own = {name: _watched_in_conclusion(name, name in columns) for name in known}
+        omitted = former.columns - given
+        shown = {*columns, *omitted}
+        own = {name: _watched_in_conclusion(name, name in shown) for name in METRICS if name in given | omitted}
         names = {name: watched for name, watched in own.items() if watched is not None}
     names |= {
         name: _Watched("level", is_time=METRICS[name].unit in _TIME_UNITS) for name in margins
-        if name in info and name in METRICS and name not in names and METRICS[name].unit in _LEVEL_UNITS
+        if name in METRICS and name not in names and METRICS[name].unit in _LEVEL_UNITS
     }  # fmt: skip
     return {
         name: watched for name, watched in names.items()
-        if info.get(name) is not None or watched.kind == "yes"
+        if info.get(name) is not None or (watched.kind == "yes" and name in given)
         or (watched.decides and former.is_usually_known(name, watched))
     }  # fmt: skip
 

@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import Any
 
 from pytest_cloudbench.judge.baseline import COMPARABLE, FOLLOWED, HAD_DOUBTFUL_TIMES, ONLY_AT_GATE, WAS_OUTLIER
-from pytest_cloudbench.judge.watched import ACCEPTED, FOLLOWED_ONLY, TIMES_DOUBTED, Numbers
+from pytest_cloudbench.judge.watched import ACCEPTED, COLUMNS, FOLLOWED_ONLY, TIMES_DOUBTED, Numbers
 
 
 def run_name(place: str) -> str:
@@ -82,7 +82,7 @@ class Point:
         """Return the run's numbers as the regression gate takes them, with its name and its restrictions."""
         followed = self.unfit_reason if self.unfit_reason in FOLLOWED else ""
         restrictions = {FOLLOWED_ONLY: followed, TIMES_DOUBTED: self.has_doubtful_times, ACCEPTED: self.is_accepted}
-        return {**numbers, "run": self.name, **restrictions}
+        return {**numbers, "run": self.name, COLUMNS: self.columns, **restrictions}
 
     @property
     def counts(self) -> bool:

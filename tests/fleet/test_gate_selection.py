@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -141,6 +142,38 @@ def test_session_that_ends_early_reports_losses(lab: Lab, ending: str) -> None:
     run = run_losing(write_suite(lab), "-x", "-k", f"test_put[ or {ending}")
     assert run.status == 1, run.text
     assert run.lines_with(f"{BROKEN}: it was not measured again")
+
+
+UNFINISHED = """
+    import threading
+    from pathlib import Path
+    import pytest
+
+    WITH_HISTORY = ["quiet_p50", "quiet_p99", "response_p50", "failed_rate", "throttled_rate", "loss_rate",
+                    "requests_per_op", "payload_bytes_per_op"]
+
+    @pytest.mark.cloudbench_gate(**dict.fromkeys(WITH_HISTORY))
+    def test_unfinished(experiment, payloads):
+        experiment.run(payloads.random(100), arrival=FixedInterval(0.01), sensors=2, ops_per_sensor=3, label="first")
+        Path("measured").touch()
+        threading.Event().wait()
+"""
+
+
+@pytest.mark.parametrize(("loses", "answer"), [(False, None), (True, "broken")])
+def test_what_an_interrupted_test_has_measured_is_not_met(lab: Lab, loses: bool, answer: str | None) -> None:
+    write_suite(lab).write(UNFINISHED)
+    if loses:
+        (lab.folder / "lose-0").touch()
+    running = lab.start(*GATE)
+    running.wait_for("the first experiment", (lab.folder / "measured").exists)
+    running.interrupt(group=True)
+    run = running.end()
+    assert run.status == 2, run.text
+    (stored,) = json.loads((lab.folder / "out.json").read_text())["benchmarks"]
+    assert stored["extra_info"].get("gate", {}).get("answer") == answer
+    assert bool(run.lines_with("met ")) is False, run.text
+    assert bool(run.lines_with(BROKEN)) is loses
 
 
 # --- hooks that deselect ---

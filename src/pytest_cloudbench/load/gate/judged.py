@@ -27,7 +27,7 @@ class GatedEntry:
         again: numbers of the repetitions that count.
         left_out: the doubts of the repetitions that do not count, each a text.
         is_over: True if its test failed, so that there is nothing to judge.
-        has_skipped: True if its test skipped itself, or failed as expected. Only a broken metric changes that.
+        has_passed: True if its test has ended and passed. Otherwise only a broken metric is an answer.
         rulings, answer: of the last judgement.
     """
 
@@ -46,7 +46,7 @@ class GatedEntry:
     again: list[Numbers] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     is_over: bool = False
-    has_skipped: bool = False
+    has_passed: bool = False
     rulings: list[Ruling] = field(default_factory=list)
     answer: Answer | None = None
 

@@ -299,7 +299,7 @@ class SessionGate:
                 self._without_entry.add(ended.nodeid)
             return WhatToLog()
         for entry in entries_of_item:
-            entry.is_over, entry.has_skipped = ended.outcome == "failed", ended.outcome == "skipped"
+            entry.is_over, entry.has_passed = ended.outcome == "failed", ended.outcome == "passed"
         if ended.outcome == "failed":
             return WhatToLog()
         if any(is_suspect(check) for entry in entries_of_item for check in entry.list_checks()):
@@ -325,7 +325,7 @@ class SessionGate:
             entry.rulings.append(ruling)
         for entry in judged_entries:
             entry.answer = answer_of(entry.rulings) or ("inconclusive" if entry.why else None)
-            if entry.has_skipped and entry.answer != "broken":
+            if not entry.has_passed and entry.answer != "broken":
                 entry.answer = None
 
     def _what_to_log(self, entries: Sequence[GatedEntry | GatedPairs]) -> WhatToLog:

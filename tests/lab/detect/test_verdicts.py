@@ -356,6 +356,56 @@ def test_traffic_that_is_not_the_files_makes_all_unknown(factor: float) -> None:
     assert set(find_answers(observations).values()) == {"unknown"}
 
 
+@pytest.mark.parametrize("times", [2, 3, 4, 5, 5.9])
+def test_a_new_file_that_was_sent_again_and_again_makes_no_copy_or_edit_cheap(times: float) -> None:
+    """A client that retries sends more for the file by which all others are divided."""
+    observations = [
+        replace(observation, up_bytes=round(times * observation.up_bytes)) if observation.kind == "new" else observation
+        for observation in FakeClient().measure()
+    ]
+    answers = find_answers(observations)
+    assert {answers[name] for name in ("deduplication", "delta", "compression")} == {"unknown"}
+
+
+def test_a_client_that_stores_each_byte_several_times_is_judged() -> None:
+    """Such as Tahoe-LAFS, which sends ten shares of which three are enough."""
+    assert find_answers(FakeClient(inflation=3.4).measure())["deduplication"] == "no"
+    answers = find_answers(FakeClient(inflation=3.4, dedup="file", delta="rolling").measure())
+    assert (answers["deduplication"], answers["delta"]) == ("yes", "yes")
+
+
+@pytest.mark.parametrize("loud", [0, -1], ids=["before", "between"])
+def test_an_idle_client_that_is_loud_now_and_then_makes_no_slow_copy_cheap(loud: int) -> None:
+    """What it sends meanwhile for other reasons, such as after a restart, is not known."""
+    observations = FakeClient().measure()
+    idle = [index for index, observation in enumerate(observations) if observation.kind == "idle"]
+    for index, observation in enumerate(observations):
+        if index == idle[loud]:
+            observations[index] = replace(observation, up_bytes=8_000_000)
+        elif observation.kind != "idle":
+            is_slow = observation.kind in ("copy", "append", "insert", "change")
+            observations[index] = replace(observation, duration_s=8.0 if is_slow else 0.3)
+    answers = find_answers(observations)
+    assert (answers["deduplication"], answers["delta"]) == ("unknown", "unknown")
+
+
+@pytest.mark.parametrize("share", [0.55, 0.85])
+def test_a_part_of_a_file_shows_nothing_of_the_whole(share: float) -> None:
+    def cut(kind: str) -> list[Observation]:
+        return [
+            replace(
+                observation, up_bytes=round(observation.size_bytes * share), exchanges=0, syns=0, answers=0,
+                chunks_bytes=(round(observation.size_bytes * share),),
+            ) if observation.kind == kind else observation
+            for observation in FakeClient(bundles=True).measure()
+        ]  # fmt: skip
+
+    assert find_answers(FakeClient(bundles=True).measure())["chunking"] == "no"
+    assert find_answers(cut("big"))["chunking"] == "unknown"
+    for batch in ("few", "many"):
+        assert find_answers(cut(batch))["bundling"] == "unknown"
+
+
 def test_compression_is_unknown_for_a_client_that_sends_all_again() -> None:
     total_bytes = 0
     observations = []

@@ -8,7 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_cloudbench.lab.detect.sent import CUT_BY_CONTENT, Blocks, EditCosts, find_blocks, is_edit_cheaper
-from pytest_cloudbench.lab.detect.values import Observation, Verdict, format_size, select_valid, unknown_verdict
+from pytest_cloudbench.lab.detect.values import (
+    LEAST_SENT,
+    Observation,
+    Verdict,
+    format_size,
+    select_valid,
+    unknown_verdict,
+)
 from pytest_cloudbench.lab.detect.waits import ASKED_BYTES, explain_hidden_waits, explain_short_trips
 from pytest_cloudbench.model import KIB, MIB
 
@@ -32,10 +39,10 @@ _LEAST_CUT_BYTES = 64 * KIB
 def chunking(sent: EditCosts, observations: Sequence[Observation]) -> Verdict:
     """Judge whether a large file is sent in pieces, each acknowledged before the next, and of which size."""
     capability = "chunking"
-    files = select_valid(observations, "new", "big")
+    files = [file for file in select_valid(observations, "new", "big") if file.up_bytes >= LEAST_SENT * file.size_bytes]
     if sent.doubt:
         return unknown_verdict(capability, sent.doubt, wants=("idle", "new"))
-    if not files or all(file.up_bytes < 0.5 * file.size_bytes for file in files):
+    if not files:
         return unknown_verdict(capability, "no large file was seen", wants=("new",))
     if reason := explain_short_trips(files) or explain_hidden_waits(files):
         return unknown_verdict(capability, reason)

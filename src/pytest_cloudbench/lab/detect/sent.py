@@ -12,10 +12,12 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pytest_cloudbench.lab.detect.values import Observation, Verdict, format_size, unknown_verdict
+from pytest_cloudbench.lab.detect.values import LEAST_SENT, Observation, Verdict, format_size, unknown_verdict
 
 _CHEAP, _WHOLE = 0.25, 0.75
-_SANE_LOW, _SANE_HIGH = 0.9, 6.0
+_SANE_HIGH = 6.0
+_CHEAP_KINDS = frozenset({"copy", "restore", "append", "insert", "change"})
+"""The kinds that deduplication or delta encoding makes cheap."""
 _COMPRESSED, _NOT_COMPRESSED, _MORE = 0.85, 0.95, 1.2
 _DELTA, _EXPLAINED = 0.25, 0.5
 """Bytes of an edit over those of the same edit under another name. Up to the first, there is delta encoding. From the
@@ -68,7 +70,8 @@ class EditCosts:
             for observation in observations
             if observation.kind == "idle" and observation.is_valid and observation.duration_s > 0
         ]
-        rate = max((observation.up_bytes / observation.duration_s for observation in idle), default=0.0)
+        rates = [observation.up_bytes / observation.duration_s for observation in idle]
+        rate = max(rates, default=0.0)
         costs = cls(rate)
         if not idle:
             costs.doubt = "the idle client was not measured"
@@ -83,14 +86,16 @@ class EditCosts:
             cost = max(0.0, observation.up_bytes - rate * observation.duration_s)
             if observation.kind == "new":
                 unit = cost / observation.size_bytes
-                if not _SANE_LOW <= unit <= _SANE_HIGH:
+                if not LEAST_SENT <= unit <= _SANE_HIGH:
                     size = format_size(observation.size_bytes)
                     costs.doubt = (
                         f"{format_size(cost)} were sent for {size} of new random bytes, so this is not all of the "
                         "client's traffic, or not only this client's"
                     )
+            unsure_bytes = (rate - min(rates, default=rate)) * observation.duration_s
             if unit:
                 ratio = cost / observation.size_bytes / unit
+                costs.doubt = costs.doubt or _doubt_cheapness(observation, cost, unit, unsure_bytes)
                 costs.ratios.setdefault(observation.kind, []).append(ratio)
                 costs.shares.setdefault(observation.kind, []).append(cost / observation.size_bytes)
                 if observation.kind == "spliced" and costs.groups and "copy" in costs.groups[-1]:
@@ -130,6 +135,22 @@ class EditCosts:
     def numbers(self, *kinds: str) -> dict[str, float]:
         """Return the last ratio of each kind that was measured."""
         return {kind: round(ratios[-1], 6) for kind in kinds if (ratios := self.ratios.get(kind))}
+
+
+def _doubt_cheapness(observation: Observation, cost_bytes: float, unit: float, unsure_bytes: float) -> str:
+    """Return the reason why a cheap copy or edit says nothing, or an empty text.
+
+    A client that retries may have sent the new file, by which all are divided, several times. One that is loud now and
+    then may have sent for the copy what is taken for the noise of an idle client.
+    """
+    kind, cheap_bytes = observation.kind, _CHEAP * unit * observation.size_bytes
+    if kind not in _CHEAP_KINDS or cost_bytes > cheap_bytes:
+        return ""
+    if kind == "copy" and cost_bytes >= _WHOLE * observation.size_bytes:
+        return f"{format_size(cost_bytes)} were sent for a copy, and {unit:.1f} times the file's size when it was new"
+    if cost_bytes + unsure_bytes > cheap_bytes:
+        return f"{kind}: the idle client sends now more, now less, by {format_size(unsure_bytes)} in this time"
+    return ""
 
 
 def _confidence(ratio: float, bound: float) -> float:

@@ -14,6 +14,9 @@ from pytest_cloudbench.model import KIB, MIB
 
 Answer = Literal["yes", "no", "unknown"]
 
+LEAST_SENT = 0.9
+"""The least share of new random bytes that a client sends for them. Where fewer were seen, not all was seen."""
+
 KINDS: Mapping[str, str] = MappingProxyType({
     "idle": "nothing is changed",
     "new": "a new file of random bytes; later edits are edits of it",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import re
-from math import isfinite
+from math import inf, isfinite, nan
 from typing import Any
 
 import pytest
@@ -250,6 +250,17 @@ def test_an_expectation_is_met_broken_or_unknown(
     metrics = {"loss_rate": value}
     assert judge_expectation(claim(at_least=at_least, at_most=at_most), metrics, []).status == status
     assert judge_expectation(claim(at_least=at_least, at_most=at_most), metrics, ["late"]).status == "unknown"
+
+
+@pytest.mark.parametrize("value", [inf, -inf, nan])
+def test_a_number_that_is_not_finite_meets_and_breaks_nothing(value: float) -> None:
+    """It is what a division by a time of nothing gives."""
+    for bounds in ({"at_least": 1.0, "at_most": None}, {"at_most": 1.0}, {"at_least": 0.0, "at_most": 2.0}):
+        assert judge_expectation(claim("throughput", **bounds), {"throughput": value}, []).status == "unknown"
+    for text in ("throughput:5", "elapsed:5", "throughput:10%", "elapsed:10%"):
+        gate = parse_gate(text)
+        judgement = judge_gate(gate, {gate.metric: value}, BaselineValue(4.0), [])
+        assert judgement == Judgement("unknown", f"gate {text}: unknown, no value was measured")
 
 
 def test_the_line_of_an_expectation_says_bound_source_date_and_value() -> None:

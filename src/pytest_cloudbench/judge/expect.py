@@ -185,7 +185,7 @@ def judge_expectation(claim: Expectation, metrics: Mapping[str, float | None], d
     """Judge one expectation. ``doubts`` are reasons why this run's numbers may be wrong."""
     value = metrics.get(claim.metric)
     text = f"{claim.metric} {_format_bounds(claim)} ({claim.source}, {claim.date})"
-    if value is None or doubts:
+    if value is None or not isfinite(value) or doubts:
         return Judgement("unknown", f"{text}: unknown, {'; '.join(doubts) or 'no value was measured'}")
     low_ok = claim.at_least is None or value >= claim.at_least
     met = low_ok and (claim.at_most is None or value <= claim.at_most)
@@ -267,7 +267,7 @@ def judge_gate(
         side = "below" if higher else "above"
         comparison = f", {gate.limit * 100:g} % {side} the {compared.value:.6g} of the compared run"
         comparison += f" ({compared.remark})" if compared.remark else ""
-    if value is None or doubts:
+    if value is None or not isfinite(value) or doubts:
         return Judgement("unknown", f"gate {gate.text}: unknown, {'; '.join(doubts) or 'no value was measured'}")
     met = value >= bound if higher else value <= bound
     relation = ("is within" if met else "breaks") + f" the bound {'>=' if higher else '<='} {bound:.6g}"

@@ -4,15 +4,8 @@ The index follows the runs that pytest-benchmark has stored. The runs are the tr
 time, and is made again. Files that change are read again. Writers at the same time lose nothing, since each replaces
 the whole file, and what it did not see is read again.
 
-Schema 7 has a row for each entry of a run, in the order of their times. Columns: ``place`` and ``run`` (the entry's
-file and its run, below the storage), ``fullname``, ``name``, ``params`` (JSON), ``time_ms`` (Unix epoch), ``commit``,
-``branch``, ``is_dirty``, ``outcome``, ``gate`` (the regression gate's answer, and a word if the run was an outlier),
-``schema``, ``doubts`` (JSON), ``missing_agents`` (JSON), ``fingerprint`` (JSON: conditions that must be equal in runs
-that are compared), ``facts`` (JSON: provider, emulated, published, profile, location), ``run_id``, ``records`` (JSON:
-ops_file or ops_files), ``sides`` (JSON: the result of a comparison of two sides, or the block of an entry, empty for
-others), ``columns`` (JSON: the names that the table of a conclusion shows), and each number at the top level of any
-entry's extra_info, such as ``response_p50``, and some of each host's, such as ``response_p50@oslo``, as a double.
-Its metadata has the conclusions that the entries' suites declare, each as in the latest entry that carries it.
+Its columns are those of ``cells``. Its metadata has the conclusions that the entries' suites declare, each as in the
+latest entry that carries it.
 """
 
 from __future__ import annotations
@@ -20,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +22,6 @@ from pytest_cloudbench.judge.baseline import (
     HAD_DOUBTFUL_TIMES,
     ONLY_AT_GATE,
     WAS_OUTLIER,
-    conditions_of,
-    is_finite,
     unfit_reason,
 )
 from pytest_cloudbench.judge.metrics import METRICS, declare_stored, is_answer, is_higher_better, number_key
@@ -38,14 +29,18 @@ from pytest_cloudbench.model import ResultsError, UsageError
 from pytest_cloudbench.results import parquet, stored
 from pytest_cloudbench.results.acceptance import Accepted, explain_superseded, read_acceptances
 from pytest_cloudbench.results.cells import (
+    CONDITION_COLUMNS,
+    FIXED_COLUMNS,
+    INTEGER_COLUMNS,
+    SCHEMA,
+    TEXT_COLUMNS,
+    NewRows,
     combine_outcomes,
     decode_conditions,
     decode_json,
     describe_emulated,
-    encode_json,
-    escape_text,
     find_faults,
-    gate_text,
+    make_row,
 )
 from pytest_cloudbench.results.points import Point, run_name
 from pytest_cloudbench.results.suite import plain_conclusions, read_conclusions
@@ -54,21 +49,9 @@ from pytest_cloudbench.support import opening
 INDEX_NAME = "cloudbench.index"
 """The index in a storage: a Parquet file, but no file of records, which readers of all ``*.parquet`` would read."""
 
-_SCHEMA = "7"
-_TEXT_COLUMNS = (
-    "place", "run", "fullname", "name", "params", "commit", "branch", "outcome", "gate", "doubts", "missing_agents",
-    "fingerprint", "facts", "run_id", "records", "sides", "columns",
-)  # fmt: skip
-_INTEGER_COLUMNS = ("time_ms", "is_dirty", "schema")
-_FIXED_COLUMNS = frozenset({*_TEXT_COLUMNS, *_INTEGER_COLUMNS})
-_CONDITION_COLUMNS = ("schema", "outcome", "gate", "doubts", "missing_agents", "sides")
-"""Columns that decide whether an entry may be a baseline, whatever the metric."""
-_FACT_KEYS = ("provider", "emulated", "published", "profile", "location")
-_RECORD_KEYS = ("ops_file", "ops_files")
 _GROUP_ROWS = 8192
 _MAX_NUMBERS = 500
 """The most columns of numbers. Metrics come first, so that a stranger's entry cannot crowd them out."""
-_MAX_NAME_LENGTH = 100
 _REWRITE_SHARE = 16
 """The file is rewritten when one sixteenth of its runs is new. Until then they are read from their own files."""
 
@@ -143,16 +126,6 @@ class EntryRow:
     info: Mapping[str, Any]
 
 
-@dataclass(slots=True)
-class _NewRows:
-    """Rows that are not in the file, as columns."""
-
-    fixed: dict[str, list[Any]] = field(
-        default_factory=lambda: {name: [] for name in (*_TEXT_COLUMNS, *_INTEGER_COLUMNS)}
-    )
-    numbers: list[dict[str, float]] = field(default_factory=list)
-
-
 class Index:
     """All runs below a storage. Make it with ``Index.open``.
 
@@ -169,7 +142,7 @@ class Index:
         self._stamps: dict[str, list[Any]] = {}
         self._conclusions: dict[str, dict[str, Any]] = {}  # plain, with the time of the entry that carries it
         self._valid_rows: list[int] | None = None  # rows of the file that are still valid
-        self._new_rows = _NewRows()
+        self._new_rows = NewRows()
         self._columns: dict[str, list[Any]] = {}
         self._order: list[int] | None = None  # of rows by time, or None if they are in order
         self._row_lists: dict[str, dict[str, list[int]]] = {}
@@ -240,7 +213,7 @@ class Index:
         status = path.stat()
         file = stored.RunFile(path, place, place, status.st_size, status.st_mtime_ns)
         try:
-            self._append([self._make_row(file, commit, stored_ms, entry) for entry in entries], entries)
+            self._append([make_row(file, commit, stored_ms, entry) for entry in entries], entries)
         except (TypeError, ValueError, RecursionError) as error:
             raise ResultsError(f"{path}: cannot be read: {error}") from error
         self._foreign_paths.append(path)
@@ -338,10 +311,10 @@ class Index:
         notes.
         """
         names, rows = self._number_names(), []
-        self._read_columns([name for name in [*names, *_FIXED_COLUMNS] if name not in self._columns])
+        self._read_columns([name for name in [*names, *FIXED_COLUMNS] if name not in self._columns])
         for row in self._find_rows(run, "run"):
             numbers = {name: value for name in names if (value := self._column(name)[row]) is not None}
-            column = {name: self._column(name)[row] for name in _TEXT_COLUMNS}
+            column = {name: self._column(name)[row] for name in TEXT_COLUMNS}
             parts = [decode_json(column[name]) for name in ("facts", "records", "fingerprint")]
             info = {
                 **numbers,
@@ -386,7 +359,7 @@ class Index:
         """
         failed, sides = [], self._column("sides")
         for row in (row for row in self._find_rows(run, "run") if not sides[row]):
-            test, conditions = self._column("fullname")[row], [self._column(name)[row] for name in _CONDITION_COLUMNS]
+            test, conditions = self._column("fullname")[row], [self._column(name)[row] for name in CONDITION_COLUMNS]
             has_passed = {*find_faults(*conditions)} - {HAD_DOUBTFUL_TIMES} == {ONLY_AT_GATE}
             outcome = "passed" if has_passed else combine_outcomes([self._column("outcome")[row]])
             if outcome != "passed" and (not tests or test in tests):
@@ -398,7 +371,7 @@ class Index:
     def _explain_unfit(self, row: int) -> str:
         """Return why an entry may not be a baseline, whatever the metric and its age, or an empty text."""
         if not self._row_faults:
-            conditions = zip(*map(self._column, _CONDITION_COLUMNS), strict=True)
+            conditions = zip(*map(self._column, CONDITION_COLUMNS), strict=True)
             self._row_faults = [find_faults(*row_conditions) for row_conditions in conditions]
         pardoned = (ONLY_AT_GATE, WAS_OUTLIER) if self._is_accepted(row) else ()
         return next((fault for fault in self._row_faults[row] if fault not in pardoned), "")
@@ -421,7 +394,7 @@ class Index:
         return [acceptance for acceptance in self._acceptances if acceptance.covers(self._column("fullname")[row])]
 
     def _entry_conditions(self, row: int) -> Mapping[str, Any]:
-        return decode_conditions(*(self._column(name)[row] for name in _CONDITION_COLUMNS))
+        return decode_conditions(*(self._column(name)[row] for name in CONDITION_COLUMNS))
 
     def _make_run_row(self, place: str, rows: Sequence[int]) -> RunRow:
         def values_of(name: str) -> list[Any]:
@@ -464,10 +437,10 @@ class Index:
         """Return the names of all columns of numbers."""
         stored_names = parquet.column_names(self._data) if self._data else []
         names = dict.fromkeys([*stored_names, *(name for numbers in self._new_rows.numbers for name in numbers)])
-        return [name for name in names if name not in _FIXED_COLUMNS]
+        return [name for name in names if name not in FIXED_COLUMNS]
 
     def _numbers(self, name: str) -> list[Any]:
-        return [None] * len(self._column("schema")) if name in _FIXED_COLUMNS else self._column(name)
+        return [None] * len(self._column("schema")) if name in FIXED_COLUMNS else self._column(name)
 
     def _column(self, name: str) -> list[Any]:
         """Return a column in the order of times, with the valid rows of the file and the new rows."""
@@ -488,7 +461,7 @@ class Index:
                 stored_values = [stored_values[row] for row in self._valid_rows]
             rows = stored_values + (
                 self._new_rows.fixed[name]
-                if name in _FIXED_COLUMNS
+                if name in FIXED_COLUMNS
                 else [numbers.get(name) for numbers in self._new_rows.numbers]
             )
             self._columns[name] = rows if self._order is None else [rows[row] for row in self._order]
@@ -506,7 +479,7 @@ class Index:
         try:
             data = (self.storage / INDEX_NAME).read_bytes()
             columns, metadata = parquet.read(data, {"place", "time_ms", "schema"})
-            if metadata.get("cloudbench_index") != _SCHEMA or len(columns) != 3:
+            if metadata.get("cloudbench_index") != SCHEMA or len(columns) != 3:
                 return
             stamps, conclusions = json.loads(metadata["files"]), json.loads(metadata["conclusions"])
             times_known = all(isinstance(row["time_ms"], int) for row in conclusions.values())
@@ -519,7 +492,7 @@ class Index:
     def _add_run_file(self, file: stored.RunFile) -> None:
         try:
             commit, stored_ms, entries = stored.read_run(file.path)
-            rows = [self._make_row(file, commit, stored_ms, entry) for entry in entries]
+            rows = [make_row(file, commit, stored_ms, entry) for entry in entries]
         except (ResultsError, TypeError, ValueError, RecursionError) as error:
             # What the system refuses, such as one more open file, it may allow the next time: no file has this stamp.
             stamp = [-1, -1] if isinstance(error.__cause__, OSError) else _make_stamp(file)
@@ -541,45 +514,11 @@ class Index:
                     self._conclusions[name] = {**row, "time_ms": time_ms}
                     declare_stored({name: carried[name]})
 
-    @staticmethod
-    def _make_row(
-        file: stored.RunFile, commit: stored.Commit, stored_ms: int | None, entry: stored.StoredEntry
-    ) -> tuple[dict[str, Any], dict[str, float]]:
-        info, started_ms = entry.info, entry.info.get("start_wall_ms")
-        is_known = isinstance(started_ms, int) and 0 < started_ms < 1 << 53
-        fixed: dict[str, Any] = {
-            "place": file.place,
-            "run": file.run,
-            "fullname": entry.fullname,
-            "name": entry.name,
-            "params": encode_json(entry.params),
-            "time_ms": started_ms if is_known else stored_ms or file.mtime_ns // 1_000_000,
-            "commit": commit.id,
-            "branch": commit.branch,
-            "is_dirty": int(commit.is_dirty),
-            "outcome": str(info.get("outcome", "")),
-            "gate": gate_text(info.get("gate")),
-            "schema": entry.schema,
-            "doubts": encode_json(info.get("doubts", [])),
-            "missing_agents": encode_json(info.get("missing_agents", {})),
-            "fingerprint": encode_json({"schema": entry.schema, **conditions_of(info)}),
-            "facts": encode_json({key: info[key] for key in _FACT_KEYS if key in info}),
-            "run_id": str(info.get("run_id", "")),
-            "records": encode_json({key: info[key] for key in _RECORD_KEYS if key in info}),
-            "sides": encode_json(sides) if (sides := stored.read_sides(info)) else "",
-            "columns": encode_json(stored.read_columns(info)),
-        }
-        numbers = {
-            name: float(value) for name, value in {**info, **stored.read_host_numbers(info)}.items()
-            if is_finite(value) and len(name) <= _MAX_NAME_LENGTH and name not in fixed
-        }  # fmt: skip
-        return {name: escape_text(value) if name in _TEXT_COLUMNS else value for name, value in fixed.items()}, numbers
-
     def _write_file(self, file: Any) -> None:
         names = sorted(self._number_names(), key=lambda name: name not in METRICS)[:_MAX_NUMBERS]
         columns = [
-            *(parquet.Column(name, parquet.TEXT) for name in _TEXT_COLUMNS),
-            *(parquet.Column(name, parquet.INT64) for name in _INTEGER_COLUMNS),
+            *(parquet.Column(name, parquet.TEXT) for name in TEXT_COLUMNS),
+            *(parquet.Column(name, parquet.INT64) for name in INTEGER_COLUMNS),
             *(parquet.Column(name, parquet.DOUBLE, is_optional=True) for name in names),
         ]
         self._read_columns([column.name for column in columns])
@@ -589,7 +528,7 @@ class Index:
             [column[start : start + _GROUP_ROWS] for column in values] for start in starts
         )  # fmt: skip
         metadata = {
-            "cloudbench_index": _SCHEMA, "files": json.dumps(self._stamps), "conclusions": json.dumps(self._conclusions)
+            "cloudbench_index": SCHEMA, "files": json.dumps(self._stamps), "conclusions": json.dumps(self._conclusions)
         }  # fmt: skip
         parquet.write(file, columns, groups, metadata)
 

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench.judge import metrics
+from pytest_cloudbench.judge.gate import judge
+from pytest_cloudbench.judge.watched import checks_of
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.results import parquet, recovery, stored
 from pytest_cloudbench.results.acceptance import Accepted, write_acceptance
@@ -257,7 +259,7 @@ def test_a_harmed_index_is_made_again(storage: Path, harm: str) -> None:
     elif harm == "foreign":
         path.write_bytes(b"PAR1 what is this? PAR1")
     elif harm == "other schema":
-        path.write_bytes(data.replace(b"cloudbench_index\x18\x017", b"cloudbench_index\x18\x016"))
+        path.write_bytes(data.replace(b"cloudbench_index\x18\x018", b"cloudbench_index\x18\x017"))
         assert path.read_bytes() != data
     else:
         with path.open("wb") as file:
@@ -434,6 +436,24 @@ def test_a_conclusion_has_the_meaning_that_the_latest_entry_carries(
         assert metrics.METRICS["album_cost"].unit == "unit 3"
         forget()
         assert "album_cost" not in metrics.METRICS
+
+
+def test_a_number_in_another_unit_is_no_number_of_the_metric(tmp_path: Path, forget: Callable[[], None]) -> None:
+    """A suite that goes over from milliseconds to seconds would be a thousand times better."""
+    for number, (unit, value) in enumerate([*[("ms", 2000.0)] * 12, ("s", 2.0)], 1):
+        entry = info(start_wall_ms=START_MS + number, suite=carrying(unit), album_cost=value, columns=["album_cost"])
+        store(tmp_path, number, {TEST: entry})
+    for _ in range(2):  # first from the files, then from the index that was written
+        index = Index.open(tmp_path)
+        assert [point.value for point in index.series(TEST, "album_cost")] == [None] * 12 + [2.0]
+        reasons = [point.unfit_reason for point in index.series(TEST, "album_cost")]
+        assert reasons == ["held album_cost in another unit"] * 12 + [""]
+        *former, now = index.numbers(TEST, ["album_cost", "ops"])
+        assert former == [{"album_cost": None, "ops": 300}] * 12
+        (ruling,) = judge(checks_of(TEST, now, ("album_cost",), former, {}))
+        assert (ruling.answer, ruling.why) == ("inconclusive", "baseline 0 of 10")
+        assert index.write()
+        forget()
 
 
 def test_what_a_suite_declares_itself_replaces_what_entries_carry(tmp_path: Path, forget: Callable[[], None]) -> None:

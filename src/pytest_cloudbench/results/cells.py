@@ -1,13 +1,14 @@
 """The rows of the index: what it holds of an entry, as texts and numbers, and what several cells say together.
 
-Schema 7 has a row for each entry of a run, in the order of their times. Columns: ``place`` and ``run`` (the entry's
+Schema 8 has a row for each entry of a run, in the order of their times. Columns: ``place`` and ``run`` (the entry's
 file and its run, below the storage), ``fullname``, ``name``, ``params`` (JSON), ``time_ms`` (Unix epoch), ``commit``,
 ``branch``, ``is_dirty``, ``outcome``, ``gate`` (the regression gate's answer, and a word if the run was an outlier),
 ``schema``, ``doubts`` (JSON), ``missing_agents`` (JSON), ``fingerprint`` (JSON: conditions that must be equal in runs
 that are compared), ``facts`` (JSON: provider, emulated, published, profile, location), ``run_id``, ``records`` (JSON:
 ops_file or ops_files), ``sides`` (JSON: the result of a comparison of two sides, or the block of an entry, empty for
-others), ``columns`` (JSON: the names that the table of a conclusion shows), and each number at the top level of any
-entry's extra_info, such as ``response_p50``, and some of each host's, such as ``response_p50@oslo``, as a double.
+others), ``columns`` (JSON: the names that the table of a conclusion shows), ``units`` (JSON: by name, those that the
+entry's suite declares, empty for others), and each number at the top level of any entry's extra_info, such as
+``response_p50``, and some of each host's, such as ``response_p50@oslo``, as a double.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from typing import Any
 
 from pytest_cloudbench.judge.baseline import baseline_faults, conditions_of, is_finite
 from pytest_cloudbench.results import stored
+from pytest_cloudbench.results.suite import read_conclusions
 
-SCHEMA = "7"
+SCHEMA = "8"
 TEXT_COLUMNS = (
     "place", "run", "fullname", "name", "params", "commit", "branch", "outcome", "gate", "doubts", "missing_agents",
-    "fingerprint", "facts", "run_id", "records", "sides", "columns",
+    "fingerprint", "facts", "run_id", "records", "sides", "columns", "units",
 )  # fmt: skip
 INTEGER_COLUMNS = ("time_ms", "is_dirty", "schema")
 FIXED_COLUMNS = frozenset({*TEXT_COLUMNS, *INTEGER_COLUMNS})
@@ -58,6 +60,7 @@ def make_row(
         entry: the entry.
     """
     info, started_ms = entry.info, entry.info.get("start_wall_ms")
+    units = {name: row.unit for name, row in read_conclusions(info.get("suite")).items()}
     is_known = isinstance(started_ms, int) and 0 < started_ms < 1 << 53
     fixed: dict[str, Any] = {
         "place": file.place,
@@ -80,6 +83,7 @@ def make_row(
         "records": _encode_json({key: info[key] for key in _RECORD_KEYS if key in info}),
         "sides": _encode_json(sides) if (sides := stored.read_sides(info)) else "",
         "columns": _encode_json(stored.read_columns(info)),
+        "units": _encode_json(units) if units else "",
     }
     numbers = {
         name: float(value) for name, value in {**info, **stored.read_host_numbers(info)}.items()

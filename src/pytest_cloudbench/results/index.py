@@ -275,10 +275,13 @@ class Index:
         needs_level = is_higher_better(metric) and not is_answer(metric)
         points = []
         for row in self._rows_of_test(fullname):
-            value = values[row]
+            has_other_unit = metric in self._names_in_other_units(row)
+            value = None if has_other_unit else values[row]
             reason = self._explain_unfit(row)
             newer = self._explain_superseded(row) if reason in COMPARABLE else ""
-            if not (reason or newer) and (value is None or value <= 0):
+            if not (reason or newer) and has_other_unit:
+                reason = f"held {metric} in another unit"
+            elif not (reason or newer) and (value is None or value <= 0):
                 reason = unfit_reason({metric: value}, metric, needs_level)
             conditions = decode_json(fingerprint[row])
             points.append(Point(run[row], time_ms[row], commit[row], branch[row], value, conditions, reason or newer,
@@ -289,7 +292,13 @@ class Index:
     def numbers(self, fullname: str, names: Iterable[str]) -> list[dict[str, Any]]:
         """Return numbers of a test in all runs that have its entry, as in ``series``. Unknown ones are None."""
         columns = {name: self._numbers(name) for name in names}
-        return [{name: column[row] for name, column in columns.items()} for row in self._rows_of_test(fullname)]
+        rows = []
+        for row in self._rows_of_test(fullname):
+            numbers = {name: column[row] for name, column in columns.items()}
+            for name in self._names_in_other_units(row):
+                numbers |= {key: None for key in (name, number_key(name)) if key in numbers}
+            rows.append(numbers)
+        return rows
 
     def entries(self, run: str) -> list[EntryRow]:
         """Return the entries of a run as they are stored. ``run`` is its ``place``. Raises ResultsError."""
@@ -392,6 +401,14 @@ class Index:
         if self._acceptances is None:
             self._acceptances = read_acceptances(self.storage)
         return [acceptance for acceptance in self._acceptances if acceptance.covers(self._column("fullname")[row])]
+
+    def _names_in_other_units(self, row: int) -> list[str]:
+        """Return the metrics that had another unit when an entry was stored than they have now."""
+        units = self._column("units")[row]
+        return [
+            name for name, unit in (decode_json(units) if units else {}).items()
+            if name in METRICS and METRICS[name].unit != unit
+        ]  # fmt: skip
 
     def _entry_conditions(self, row: int) -> Mapping[str, Any]:
         return decode_conditions(*(self._column(name)[row] for name in CONDITION_COLUMNS))

@@ -222,8 +222,8 @@ class Metric:
         of: computes it from the records of one run (None if unknown). Without ``of``, it is the metric of a conclusion.
         column: its title in the table of single runs. Empty if it is not shown there. A conclusion names its columns.
         about: the operations that it covers. Empty for all.
-        gated: how the regression gate judges a conclusion: an ``exact`` metric must stay the same, a ``fact`` must
-            never be above 0. Empty: by its unit, if the suite's table shows it.
+        gated: how the regression gate judges a conclusion: an ``exact`` metric must not get worse at all, a ``fact``
+            must never be above 0. Empty: by its unit, if the suite's table shows it.
     """
 
     unit: str

@@ -111,7 +111,7 @@ _MARGIN_FROM = {"service_p25": "service_p50", "unstarved_p50": "quiet_p50"}
 """Metrics that take the margin of another one, unless the user gives them their own."""
 
 _EXACT = ("requests_per_op", "payload_bytes_per_op", "wire_bytes_per_op")
-"""Metrics of a conclusion that must stay the same, besides those that are declared ``exact``."""
+"""Metrics of a conclusion that must not get worse at all, besides those that are declared ``exact``."""
 _LEVEL_UNITS = frozenset({"s", "bytes", "bytes/s", "ratio", "MB", "1/s", "bit/s"})
 _SEARCHED_BASELINES = 3
 """A lasting improvement is searched in this many times the runs of a baseline."""

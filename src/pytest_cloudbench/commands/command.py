@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import shutil
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -80,6 +79,8 @@ def discard_output() -> None:
 
 def output_width() -> int:
     """Return the terminal's width. Lines for a pipe are not broken, because programs read them."""
+    import shutil  # which imports three libraries of compression
+
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPE_COLUMNS
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import mmap
 import os
-import shutil
 import stat
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -73,6 +72,7 @@ def _decompress(file: io.BufferedReader, path: Path) -> IO[bytes]:
     if stat.S_ISREG(os.fstat(file.fileno()).st_mode) and not is_gzip:
         return file
     import gzip
+    import shutil
     import tempfile
     import zlib
 
@@ -94,6 +94,7 @@ def read_hellos(path: Path, *, quic: bool) -> list[Hello]:
 
     Raises UsageError if tshark is missing or fails.
     """
+    import shutil
     from concurrent.futures import ThreadPoolExecutor
 
     extras.require_extra("capture", "names in QUIC hellos")

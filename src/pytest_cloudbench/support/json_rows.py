@@ -60,9 +60,19 @@ def _encode_column(values: Sequence[Any], encode_numbers: Callable[[Numbers], Se
         return [texts[value] for value in values]
     elif kinds <= {dict, _NONE}:
         return _encode_objects(values, encode_numbers)
-    elif kinds == {list} and not any(values):
+    elif kinds <= {list, _NONE}:
+        return _encode_lists(values)
+    return [_encode(value) for value in values]
+
+
+def _encode_lists(values: Sequence[list[Any] | None]) -> str | Sequence[str]:
+    """Return the JSON texts of a column of lists, most of which are often empty or missing."""
+    lists = [value for value in values if value]
+    if not lists and None not in values:
         return "[]"
-    return ["[]" if value == [] else _encode(value) for value in values]
+    # Of integers alone, Python's text is JSON's.
+    encode = str if {type(item) for value in lists for item in value} == {int} else _encode
+    return ["null" if value is None else encode(value) if value else "[]" for value in values]
 
 
 def _encode_objects(values: Sequence[Any], encode_numbers: Callable[[Numbers], Sequence[str]]) -> Sequence[str]:

@@ -204,14 +204,10 @@ class Analysis:
         }  # fmt: skip
 
     def _sum_by_role(self) -> dict[str, dict[str, int]]:
-        import numpy as np
-
-        by_role: dict[str, list[int]] = {}
-        for number, role in zip(self.table.numbers.tolist(), self.known.get_roles(self.table.numbers), strict=True):
-            by_role.setdefault(role, []).append(number)
+        roles = self.known.get_roles(self.table.numbers)
+        by_role = {name: self.table.numbers[[role == name for role in roles]] for name in dict.fromkeys(roles)}
         return {
-            name: {"flows": len(numbers), **lines.sum_counts(self.table, np.array(numbers))}
-            for name, numbers in by_role.items()
+            name: {"flows": len(numbers), **lines.sum_counts(self.table, numbers)} for name, numbers in by_role.items()
         }
 
     def _make_canary_result(self) -> dict[str, Any] | None:
@@ -434,15 +430,16 @@ def _count_repeated(table: FlowTable, datagrams: RepeatedDatagrams) -> int:
     """
     import numpy as np
 
-    packets, repeated_packets, total = table.packets, datagrams.repeated, datagrams.packets
+    repeated_packets, total = datagrams.repeated, datagrams.packets
     for first in range(0, len(table.order), _PART_ROWS):
-        rows: Any = table.order[first : first + _PART_ROWS].astype(np.int64)
-        rows = rows.compress((packets.payload[rows] > 0) & (packets.flags[rows] > 0))
-        seq = packets.seq[rows]
-        repeated = np.flatnonzero(seq[1:] == seq[:-1])
+        end = min(first + _PART_ROWS, len(table.order))
+        time_ns, seq, ack, payload, _, flags, up = table.in_order.get_range(first, end)
+        rows = ((payload > 0) & (flags > 0)).nonzero()[0]
+        seq = seq.take(rows)
+        repeated = (seq[1:] == seq[:-1]).nonzero()[0]
         earlier, later = rows[repeated], rows[repeated + 1]
-        is_same = np.abs(packets.time_ns[later] - packets.time_ns[earlier]) < REPEAT_WITHIN_NS
-        for column in (packets.ack, packets.payload, packets.flags, table.up):
+        is_same = np.abs(time_ns[later] - time_ns[earlier]) < REPEAT_WITHIN_NS
+        for column in (ack, payload, flags, up):
             is_same &= column[earlier] == column[later]
         repeated_packets, total = repeated_packets + int(is_same.sum()), total + len(rows)
     return repeated_packets if repeated_packets >= max(_MIN_REPEATED, _MIN_REPEATED_SHARE * total) else 0
@@ -455,7 +452,7 @@ def _find_offload(
     import numpy as np
 
     packets = table.packets
-    positions = np.flatnonzero((packets.flags[table.order] & SYN) > 0)  # in the order of flows
+    positions = (packets.flags.take(table.order) & SYN).nonzero()[0]  # in the order of flows
     owners = np.searchsorted(table.starts, positions, "right") - 1
     rows = table.order[positions]
     mss_bytes = streams.read_mss_options(buffer, packets.offset[rows], packets.header[rows], release)

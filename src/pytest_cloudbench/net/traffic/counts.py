@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pytest_cloudbench.net.traffic import resent, sequence, verdicts
 from pytest_cloudbench.net.traffic.endpoints import find_distinct
 from pytest_cloudbench.net.traffic.packets import ACK, FIN, RST, SYN
-from pytest_cloudbench.net.traffic.table import NEVER, FlowTable, Side
+from pytest_cloudbench.net.traffic.table import NEVER, FlowTable, Side, as_slice
 
 if TYPE_CHECKING:
     from pytest_cloudbench.net.traffic.records import Ints
@@ -24,13 +24,6 @@ _HANDSHAKE_ROWS = 64
 
 COUNTED = tuple(column.name for column in fields(Side) if column.name != "mss_bytes")
 """Columns counted here for each direction. Times are meaningless without payload."""
-
-
-def as_slice(rows: Any) -> Any:
-    """Return rows as a slice if they are consecutive, so that columns need not be copied."""
-    if len(rows) and int(rows[-1]) - int(rows[0]) == len(rows) - 1:  # they ascend
-        return slice(int(rows[0]), int(rows[-1]) + 1)
-    return rows
 
 
 def count_all(table: FlowTable) -> None:

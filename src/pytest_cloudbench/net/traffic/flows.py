@@ -35,10 +35,8 @@ def group_flows(
 
     flow_number: Any = _number_connections(packets)
     count = int(flow_number.max()) + 1 if len(flow_number) else 0
-    pair_of = np.zeros(count, np.int64)
-    pair_of[flow_number] = packets.pair
-    order, starts = _sort_by_flow(flow_number, count)
-    first_row, ends = order[starts[:-1]], pairs.select(pair_of)
+    first_row = _find_first_rows(flow_number, count)
+    ends = pairs.select(packets.pair[first_row])
     is_client = np.array([not clients or address in clients for address in pairs.addresses], bool)
     high_is_client, evidence = _find_clients(packets, ends, flow_number, first_row, is_client if clients else None)
     is_own = is_client[ends.low] | is_client[ends.high]
@@ -50,7 +48,7 @@ def group_flows(
         ends = ends.select(new_order)
         high_is_client = high_is_client[new_order]
         evidence = evidence[new_order]
-        order, starts = _sort_by_flow(flow_number, count)
+    order, starts = _sort_by_flow(flow_number, count)
     up = packets.from_high == high_is_client[flow_number]
     who = Who(
         ends.is_tcp,
@@ -67,6 +65,15 @@ def group_flows(
     if datagrams is not None and count:
         _count_datagrams(table, datagrams)
     return table
+
+
+def _find_first_rows(number: Any, count: int) -> Any:
+    """Return the first row of each of ``count`` numbers."""
+    import numpy as np
+
+    first_row = np.zeros(count, np.int64)
+    first_row[number[::-1]] = np.arange(len(number))[::-1]  # the last assignment stays
+    return first_row
 
 
 def _sort_by_flow(number: Any, count: int) -> tuple[Any, Any]:
@@ -113,8 +120,7 @@ def _number_connections(packets: Packets) -> Any:
     syns = np.flatnonzero((packets.flags & (SYN | ACK)) == SYN)
     if not len(syns):
         return flow_number
-    first = np.full(int(flow_number.max()) + 1, -1, np.int64)
-    first[flow_number[::-1]] = np.arange(len(flow_number))[::-1]
+    first = _find_first_rows(flow_number, int(flow_number.max()) + 1)
     reused = find_distinct(flow_number[syns[syns != first[flow_number[syns]]]])
     if not len(reused):
         return flow_number

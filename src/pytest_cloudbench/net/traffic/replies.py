@@ -10,9 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pytest_cloudbench.net.traffic import sequence
-from pytest_cloudbench.net.traffic.counts import as_slice
 from pytest_cloudbench.net.traffic.packets import ACK
-from pytest_cloudbench.net.traffic.table import Flow, FlowTable
+from pytest_cloudbench.net.traffic.table import Flow, FlowTable, as_slice
 
 if TYPE_CHECKING:
     from pytest_cloudbench.net.traffic.records import Ints

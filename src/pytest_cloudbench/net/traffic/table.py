@@ -62,6 +62,13 @@ class Side:
     last_payload_ns: int | None = None
 
 
+def as_slice(rows: Any) -> Any:
+    """Return rows as a slice if they are consecutive, so that columns need not be copied."""
+    if len(rows) and int(rows[-1]) - int(rows[0]) == len(rows) - 1:  # they ascend
+        return slice(int(rows[0]), int(rows[-1]) + 1)
+    return rows
+
+
 class InOrder:
     """Packet columns in the order of flows, gathered for one range of flows after another.
 
@@ -89,6 +96,10 @@ class InOrder:
 
         self._gathered.clear()
         self._first, self._end = first, end
+        if (np.diff(self._order[first:end]) == 1).all():  # a single flow, whose columns need not be copied
+            rows = as_slice(self._order[first:end])
+            self._gathered += [column[rows] for column in self._columns]
+            return
         rows, start = self._order[first:end].astype(np.int64), 0  # converted once, not by each column
         # One allocation for all columns, because large memory comes in huge pages, which is faster.
         memory = np.empty(len(rows) * sum(column.itemsize for column in self._columns), np.uint8)

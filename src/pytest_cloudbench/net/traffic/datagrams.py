@@ -102,8 +102,10 @@ class Datagrams:
             return
         order = np.argsort(pair.astype(np.uint16) if self._pairs <= 1 << 16 else pair, kind="stable")
         pair, speaker = pair[order], from_high[order].astype(np.int8)
-        begins = np.flatnonzero(np.diff(pair, prepend=-1))
-        before = np.roll(speaker, 1)
+        is_first, before = np.ones(len(pair), bool), np.empty_like(speaker)
+        np.not_equal(pair[1:], pair[:-1], out=is_first[1:])
+        begins = is_first.nonzero()[0]
+        before[1:] = speaker[:-1]
         before[begins] = self._speaker[pair[begins]]
         turns = np.flatnonzero((before >= 0) & (before != speaker))
         np.add.at(self._sums["turns"], pair[turns] * 2 + before[turns], 1)
@@ -174,6 +176,8 @@ def _count_equal(buffer: Buffer, one: Ints, other: Ints, sizes: Ints) -> int:
     for width, is_chosen in ((_WORD_BYTES, sizes < _WIDE_BYTES), (_WIDE_BYTES, sizes >= _WIDE_BYTES)):
         first, second, last = one[is_chosen], other[is_chosen], sizes[is_chosen] - width
         for start in range(0, int(last.max(initial=-width)) + width, width):
+            if not len(first):
+                break
             position = last.clip(max=start)
             rows = _find_equal_words(buffer, first + position, second + position, width)
             first, second, last = first[rows], second[rows], last[rows]

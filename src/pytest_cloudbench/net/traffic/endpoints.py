@@ -71,7 +71,8 @@ class _Numbers:
         """Return the keys from number ``first`` on."""
         import numpy as np
 
-        return np.fromiter(islice(self._number_of, first, None), np.uint64, len(self._number_of) - first)
+        count = len(self._number_of) - first
+        return np.fromiter(islice(reversed(self._number_of), count), np.uint64, count)[::-1]
 
     def assign_numbers(self, keys: Any) -> Ints:
         import numpy as np

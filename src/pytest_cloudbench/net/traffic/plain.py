@@ -123,7 +123,7 @@ class Plain:
             is_layout &= (still == layout.still) & (captured >= layout.size)
             chosen = _rows_where(is_layout)
             if is_layout.any():
-                decoded = self._decode_rows(layout, batch, _select_rows(rows, chosen), head[chosen])
+                decoded = self._decode_rows(layout, batch, _select_rows(rows, chosen), _take(head, chosen))
                 if decoded is not None:
                     yield decoded
 
@@ -138,9 +138,10 @@ class Plain:
         header, payload, is_plain = (_measure_tcp if layout.transport == TCP else self._measure_udp)(head, room)
         is_plain &= counted <= wire - (fixed_bytes - layout.counted)
         if not is_plain.all():
-            rows = _select_rows(rows, np.flatnonzero(is_plain))
-            head, header, payload, captured, offset, wire = (
-                column[is_plain] for column in (head, header, payload, captured, offset, wire)
+            chosen = is_plain.nonzero()[0]
+            rows, head = _select_rows(rows, chosen), _take(head, chosen)
+            header, payload, captured, offset, wire = (
+                column.take(chosen) for column in (header, payload, captured, offset, wire)
             )
         if not len(head):
             return None
@@ -175,7 +176,7 @@ class Plain:
         words.append(head["ports"].astype("u8"))
 
         def look_up(rows: Any) -> Any:
-            part, names = head[rows], self._names
+            part, names = _take(head, rows), self._names
             if layout.version == 4:
                 source, target = part["source"].astype("u8"), part["target"].astype("u8")
             else:
@@ -199,6 +200,11 @@ def _measure_tcp(head: Any, room: Any) -> tuple[Any, Any, Any]:
     header = head["header"] >> 2 & np.uint8(0x3C)
     payload = room - header
     return header, payload, (header >= _HEADER_BYTES[TCP]) & (payload >= 0)
+
+
+def _take(head: Any, rows: Any) -> Any:
+    """Return these rows of a structured array, as plain bytes since numpy would copy field by field."""
+    return head.view(f"V{head.itemsize}")[rows].view(head.dtype)
 
 
 def _rows_where(condition: Any) -> Any:

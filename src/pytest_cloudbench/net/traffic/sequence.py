@@ -328,10 +328,10 @@ def measure_round_trips_ns(sent: Sent, heard: Heard, *, only: Mask | None = None
     rows: Any = slice(None) if is_timed.all() else is_timed.nonzero()[0]
     sender, end = sender[rows], end[rows]
     index = np.searchsorted(acked, end)
-    index[index == len(acked)] = 0  # stands for none, because the first one cannot match
-    times = heard.time_ns[index] - sent.time_ns[rows]
-    is_exact = (acked[index] == end) & (times >= 0)
-    return sender[is_exact], times[is_exact]
+    np.minimum(index, len(acked) - 1, out=index)  # beyond the last one stands for none, and the last one cannot match
+    times = heard.time_ns.take(index) - sent.time_ns[rows]
+    is_exact = (acked.take(index) == end) & (times >= 0)
+    return sender.compress(is_exact), times.compress(is_exact)
 
 
 def _find_repeated(start: Ints, end: Ints) -> Mask:

@@ -195,9 +195,14 @@ def _read_beginnings_at_once(
     side, rows, start = side[is_near], rows[is_near], start[is_near]
     order = np.lexsort((start, side))
     side, rows, start = side[order], rows[order], start[order]
-    offset, size = packets.offset[rows], np.minimum(packets.kept[rows], limit - start)
+    end = start + np.minimum(packets.kept[rows], limit - start)
+    reach = np.maximum.accumulate(side * (limit + 1) + end)
+    is_new = sequence.mark_beginnings(side)
+    is_new[1:] |= reach[1:] > reach[:-1]  # other segments only repeat what is read before them
+    side, rows, start, end = side[is_new], rows[is_new], start[is_new], end[is_new]
+    offset = packets.offset[rows]
     beginnings = [b""] * len(counts)
-    columns = (side, start, offset, offset + size)
+    columns = (side, start, offset, offset + end - start)
     for index, position, begin, end in zip(*(column.tolist() for column in columns), strict=True):
         read_bytes = len(beginnings[index])
         if position <= read_bytes:  # otherwise a byte before it is missing

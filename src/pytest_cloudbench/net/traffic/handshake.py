@@ -261,11 +261,12 @@ def count_dns_messages(datagrams: Sequence[bytes]) -> Iterator[tuple[DnsMessage,
 
     Other datagrams are left out. Messages that differ only in their id count as the same, unless a name may include it.
     """
-    counts = Counter([b"\0\0" + datagram[2:] for datagram in datagrams])
+    id_bytes = 2
+    counts = Counter([datagram[id_bytes:] for datagram in datagrams])
     if any(b"\xc0\x00" in datagram or b"\xc0\x01" in datagram for datagram in counts):
-        counts = Counter(datagrams)  # a compressed name may point to the id and so include it
+        counts, id_bytes = Counter(datagrams), 0  # a compressed name may point to the id and so include it
     for datagram, count in counts.items():
-        message = parse_dns_message(datagram)
+        message = parse_dns_message(bytes(id_bytes) + datagram)
         if message is not None:
             yield message, count
 

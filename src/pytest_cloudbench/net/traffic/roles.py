@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import cache
 from typing import Any, NamedTuple
 
 from pytest_cloudbench.model import ConfigError
@@ -64,8 +65,13 @@ class Rule(NamedTuple):
 
 def _fits_pattern(name: str, pattern: str) -> bool:
     """Return whether a name fits a pattern. The ends are compared first, because ``fnmatchcase`` is slow at first."""
-    end = pattern[max(pattern.rfind(special) for special in "*?]") + 1 :]
-    return name.endswith(end) and fnmatchcase(name, pattern)
+    return name.endswith(_find_plain_end(pattern)) and fnmatchcase(name, pattern)
+
+
+@cache
+def _find_plain_end(pattern: str) -> str:
+    """Return the end of a pattern that stands for itself."""
+    return pattern[max(pattern.rfind(special) for special in "*?]") + 1 :]
 
 
 class Roles:

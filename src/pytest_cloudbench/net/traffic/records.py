@@ -38,7 +38,7 @@ BATCH_RECORDS = 16384
 
 _SECOND_NS = 1_000_000_000
 _PIECE_BYTES, _MIN_PIECE_BYTES, _SAMPLED_RECORDS = 128 * 1024, 8 * 1024, 64
-_STEPS, _BEYOND_FILE = 8, 1 << 41
+_STEPS = 8
 _LARGEST_RECORD = 262144  # libpcap's MAXIMUM_SNAPLEN
 _LARGEST_BLOCK = 128 * MIB + 131072  # as in Wireshark
 _PCAP_MAGICS = {  # byte order, nanoseconds of a tick, bytes before each packet: 24 as patched by Alexey Kuznetzov
@@ -239,10 +239,12 @@ class Reader:
         while position < size:
             blocks, position = _walk_records(words, position, min(position + WINDOW_BYTES, size), 4, 0, sync)
             starts = blocks[: _count_leading_true(blocks + 12 <= size)]
-            types, lengths, trailers = self._read_block_heads(starts, words, order)
+            heads = self._read_block_heads(starts, words, order)
+            types, lengths = heads[:, 0].astype(np.int64), heads[:, 1].astype(np.int64)
             fits = (lengths >= 12) & (lengths & 3 == 0) & (lengths <= _LARGEST_BLOCK) & (starts + lengths <= size)
             count = _count_leading_true(fits)
-            count = _count_leading_true(trailers[:count] == lengths[:count])
+            trailers = _gather_bytes(self.buffer, (starts + lengths)[:count] - 4, 4).view(order + "u4")
+            count = _count_leading_true(trailers == lengths[:count])
             # A section's length is in its own byte order, so it may look wrong. Its type is the same in both orders.
             section_rows = np.flatnonzero((types[: count + 1] == _SECTION) & (starts[: count + 1] > start))
             if len(section_rows):
@@ -250,7 +252,7 @@ class Reader:
                 position = int(starts[count])
             blocks_good, types, lengths = starts[:count], types[:count], lengths[:count]
             self._read_notes(blocks_good, types, lengths, order, base)
-            yield from self._read_packets(blocks_good, types, lengths, words, order, base)
+            yield from self._read_packets(blocks_good, types, lengths, heads, words, order, base)
             if len(section_rows):
                 return position
             if count < len(blocks):
@@ -263,21 +265,13 @@ class Reader:
             self.release(min(position, size))
         return size
 
-    def _read_block_heads(self, starts: Ints, words: Any, order: str) -> tuple[Ints, Ints, Ints]:
-        """Return the type of each block, its length, and the length at its end, which is before the next block."""
-        import numpy as np
-
-        heads = _gather_bytes(self.buffer, np.maximum(starts - 4, 0), 12).view(order + "u4").reshape(-1, 3)
-        heads = heads.astype(np.int64)
-        if not len(heads):
-            return heads[:, 1], heads[:, 2], heads[:, 0]
-        if starts[0] < 4:  # nothing is before the file's first block
-            heads[0] = (0, *words[starts[0] + [0, 4]])
-        trailers = np.append(heads[1:, 0], 0)
-        last_end = int(starts[-1] + heads[-1, 2])
-        if 4 <= last_end <= len(self.buffer):
-            trailers[-1] = words[last_end - 4]
-        return heads[:, 1], heads[:, 2], trailers
+    def _read_block_heads(self, starts: Ints, words: Any, order: str) -> Any:
+        """Return the first seven words of each block. Of blocks at the end of the file, only two are correct."""
+        last = len(self.buffer) - 28
+        heads = _gather_bytes(self.buffer, starts.clip(max=last), 28).view(order + "u4").reshape(-1, 7)
+        for row in (starts > last).nonzero()[0]:
+            heads[row, :2] = words[starts[row] + [0, 4]]
+        return heads
 
     def _is_cut_off(self, position: int, order: str) -> bool:
         """Return whether a block has a possible length but extends beyond the end of the file."""
@@ -305,7 +299,7 @@ class Reader:
                     read_statistics(self.interfaces[number], body[12:], order)
 
     def _read_packets(
-        self, blocks: Ints, types: Ints, lengths: Ints, words: Any, order: str, base: int
+        self, blocks: Ints, types: Ints, lengths: Ints, heads: Any, words: Any, order: str, base: int
     ) -> Iterator[Batch]:
         import numpy as np
 
@@ -314,11 +308,7 @@ class Reader:
             row = rows[begin : begin + BATCH_RECORDS]
             starts, kind, length = blocks[row], types[row], lengths[row]
             simple = kind == _SIMPLE
-            header_words = (
-                _gather_bytes(self.buffer, np.minimum(starts, max(0, len(self.buffer) - 28)), 28)
-                .view(order + "u4")
-                .reshape(-1, 7)
-            )
+            header_words = heads.take(row, axis=0)
             number = header_words[:, 2].astype(np.int64)
             old = kind == _OLD_PACKET
             if old.any():
@@ -378,20 +368,20 @@ class Reader:
         padded = (captured + 3) & ~3  # numpy divides slowly
         positions, end = offset + padded, offset + space
         has_options = (kind == _PACKET) & (positions + 4 <= end)
-        positions, end = positions[has_options], end[has_options]
+        positions, end = positions.compress(has_options), end.compress(has_options)
         while len(positions):
             pair = _gather_bytes(self.buffer, positions, 4).view(order + "u2").reshape(-1, 2).astype(np.int64)
             code, size = pair[:, 0], pair[:, 1]
             fits = (code != 0) & (positions + 4 + size <= end)
             is_comment = fits & (code == 1)
-            starts = positions[is_comment] + 4
-            texts = zip(starts.tolist(), (starts + size[is_comment]).tolist(), strict=True)
+            starts = positions.compress(is_comment) + 4
+            texts = zip(starts.tolist(), (starts + size.compress(is_comment)).tolist(), strict=True)
             self.comments += decode_texts([self.buffer[start:end_of_text] for start, end_of_text in texts])
             for position in positions[fits & (code == 4) & (size == 8)]:
                 self.packet_drops += struct.unpack(order + "Q", self.buffer[int(position) + 4 : int(position) + 12])[0]
-            positions, end = (positions + 4 + (size + 3 & ~3))[fits], end[fits]
-            is_next = positions + 4 <= end
-            positions, end = positions[is_next], end[is_next]
+            positions += 4 + (size + 3 & ~3)
+            is_next = fits & (positions + 4 <= end)
+            positions, end = positions.compress(is_next), end.compress(is_next)
 
 
 # --- bytes by position ---
@@ -458,7 +448,7 @@ def _walk_records(
             ahead = lengths[here_or_last]
             if extra < 12:
                 ahead = np.where(ahead < 12, 0xFFFFFFFF, ahead)  # no progress, so this is not a record
-            positions = np.minimum(positions + ahead + extra, _BEYOND_FILE)
+            positions = positions + ahead + extra
             steps.append(positions)
     all_positions = np.stack(steps, axis=1)
     is_in_piece = all_positions < limits[:, None]

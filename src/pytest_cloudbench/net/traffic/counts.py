@@ -60,7 +60,7 @@ def _count_flows(table: FlowTable, first_flow: int, end_flow: int) -> None:
     sent_up, sent_down = up.nonzero()[0], (~up).nonzero()[0]
     up_then_down = np.concatenate((sent_up, sent_down))
     columns_by_packet = (group, time_ns, seq, ack, payload, wire, flags)
-    columns = _Columns(len(sent_up), *(column[up_then_down] for column in columns_by_packet))
+    columns = _Columns(len(sent_up), *(column.take(up_then_down) for column in columns_by_packet))
     doubtful = _count_directions(table, columns)
     if not table.who.is_tcp[first_flow:end_flow].any():
         return
@@ -71,7 +71,9 @@ def _count_flows(table: FlowTable, first_flow: int, end_flow: int) -> None:
         columns.group, latest_rows, columns.seq, columns.ack, columns.payload
     )
     numbers = find_distinct(np.concatenate((doubtful, columns.group[acknowledged_rows])))
-    _judge_flows(table, numbers[table.who.is_tcp[numbers]])
+    numbers = numbers[table.who.is_tcp[numbers]]
+    if len(numbers):
+        _judge_flows(table, first_flow, end_flow, numbers)
     if (columns.flags & SYN).any():
         with_handshake, initial_ns = sequence.measure_handshakes_ns(group, time_ns, flags)
         table.times.initial_rtt_ns[with_handshake] = initial_ns
@@ -297,20 +299,22 @@ def _split_segments(table: FlowTable, rows: Any) -> Iterator[resent.Segments]:
         )  # fmt: skip
 
 
-def _judge_flows(table: FlowTable, numbers: Ints) -> None:
-    """Judge the packets of flows that may contain retransmissions."""
+def _judge_flows(table: FlowTable, first_flow: int, end_flow: int, numbers: Ints) -> None:
+    """Judge the packets of the flows that may contain retransmissions: these ``numbers`` within a range, ascending."""
     import numpy as np
 
-    if not len(numbers):
-        return
-    rows_of_flows = [table.rows(number) for number in numbers.tolist()]
-    group = np.repeat(np.arange(len(numbers)), [len(rows) for rows in rows_of_flows])
-    rows, packets = np.concatenate(rows_of_flows).astype(np.int64), table.packets
-    columns = (packets.time_ns, table.up, packets.seq, packets.ack, packets.flags, packets.window, packets.payload)
-    segments = verdicts.Connections(group, *(column[rows] for column in columns))
+    begin, end = table.starts[first_flow], table.starts[end_flow]
+    sizes, is_chosen = np.diff(table.starts[first_flow : end_flow + 1]), np.zeros(end_flow - first_flow, bool)
+    is_chosen[numbers - first_flow] = True
+    group, is_chosen_row = np.arange(len(numbers)).repeat(sizes[is_chosen]), is_chosen.repeat(sizes)
+    columns = (column.compress(is_chosen_row) for column in table.in_order.get_range(begin, end))
+    time_ns, seq, ack, payload, _, flags, up = columns
+    rows = table.order[begin:end].compress(is_chosen_row).astype(np.int64)
+    window = table.packets.window.take(rows)
+    segments = verdicts.Connections(group, time_ns, up, seq, ack, flags, window, payload)
     judged, undecided = verdicts.judge_connections(segments)
     table.verdicts[rows] = judged
-    _sum_verdicts(table, numbers, group, segments.up, judged)
+    _sum_verdicts(table, numbers, group, up, judged)
     for number in numbers[undecided].tolist():
         _judge_flow(table, number)
 

@@ -62,7 +62,8 @@ def _list_first_rows(table: FlowTable, begins: Ints, ends: Ints, most_rows: int)
 
     sizes = np.minimum(ends - begins, most_rows)
     flow = np.repeat(np.arange(len(sizes)), sizes)
-    return flow, table.order[np.arange(len(flow)) + np.repeat(begins - np.cumsum(sizes) + sizes, sizes)]
+    positions = np.arange(len(flow)) + np.repeat(begins - np.cumsum(sizes) + sizes, sizes)
+    return flow, table.order.take(positions).astype(np.int64)  # converted once, not by each column
 
 
 def find_flows_with_hellos(table: FlowTable, buffer: Buffer, release: Callable[[int], None]) -> set[int]:
@@ -80,8 +81,8 @@ def find_flows_with_hellos(table: FlowTable, buffer: Buffer, release: Callable[[
         edges = starts[begin : begin + len(sizes_in_group) + 1]
         group, rows = _list_first_rows(table, edges[:-1], edges[1:], _HEAD_ROWS)
         group += begin
-        with_payload = np.flatnonzero(table.up[rows] & (packets.payload[rows] > 0) & is_selected[group])
-        rows, group = rows[with_payload], group[with_payload]
+        with_payload = table.up.take(rows) & (packets.payload.take(rows) > 0) & is_selected.take(group)
+        rows, group = rows.compress(with_payload), group.compress(with_payload)
         payload_counts = np.bincount(group, minlength=begin + len(sizes_in_group))[begin:]
         is_unsure = (
             (payload_counts < _FEW_ROWS)
@@ -90,11 +91,13 @@ def find_flows_with_hellos(table: FlowTable, buffer: Buffer, release: Callable[[
         )  # the decisive packet may come later
         numbers.update((np.flatnonzero(is_unsure) + begin).tolist())
         first = sequence.mark_beginnings(group)
-        start = packets.seq[rows] + (packets.flags[rows] >> 1 & 1)
+        start = packets.seq.take(rows) + (packets.flags.take(rows) >> 1 & 1)
         origin = np.repeat(start[first], np.diff(np.flatnonzero(first), append=len(first)))
         # The stream begins with the first packet, or with a later one that has a lower sequence number.
-        is_early = (first | (is_tcp[group] & ((start - origin).view(np.int32) < 0))) & (packets.kept[rows] > 0)
-        rows, group = rows[is_early], group[is_early]
+        is_early = first | (is_tcp.take(group) & ((start - origin).view(np.int32) < 0))
+        rows, group = rows.compress(is_early), group.compress(is_early)
+        has_bytes = packets.kept[rows] > 0
+        rows, group = rows[has_bytes], group[has_bytes]
         first_byte = _read_bytes_at(buffer, packets.offset[rows], release)
         numbers.update(group[np.where(is_tcp[group], first_byte == 0x16, first_byte >= 0xC0)].tolist())
     return numbers

@@ -69,7 +69,7 @@ def judge_connections(connections: Connections) -> tuple[NDArray[np.uint8], Ints
     # The number of earlier packets of the other side also identifies the last of them.
     before_up, before_down = sent_up - np.arange(len(sent_up)), sent_down - np.arange(len(sent_down))
     latest = np.concatenate((np.where(before_up > 0, before_up + len(sent_up), 0), before_down)) - 1
-    packets = Connections(*(column[order] for column in connections))
+    packets = Connections(*(column.take(order) for column in connections))
     has_latest = (latest >= 0) & (packets.group[latest] == packets.group)
     first = sequence.mark_beginnings(packets.group)
     first[len(sent_up) : len(sent_up) + 1] = True  # the first packet down may belong to the same flow as the last up

@@ -240,10 +240,11 @@ class Reader:
             blocks, position = _walk_records(words, position, min(position + WINDOW_BYTES, size), 4, 0, sync)
             starts = blocks[: _count_leading_true(blocks + 12 <= size)]
             heads = self._read_block_heads(starts, words, order)
-            types, lengths = heads[:, 0].astype(np.int64), heads[:, 1].astype(np.int64)
+            types, lengths = heads[:, 1].astype(np.int64), heads[:, 2].astype(np.int64)
             fits = (lengths >= 12) & (lengths & 3 == 0) & (lengths <= _LARGEST_BLOCK) & (starts + lengths <= size)
             count = _count_leading_true(fits)
-            trailers = _gather_bytes(self.buffer, (starts + lengths)[:count] - 4, 4).view(order + "u4")
+            last_end = (starts + lengths)[:count][-1:]
+            trailers = np.append(heads[1:count, 0], words[last_end - 4])  # each is before the next block
             count = _count_leading_true(trailers == lengths[:count])
             # A section's length is in its own byte order, so it may look wrong. Its type is the same in both orders.
             section_rows = np.flatnonzero((types[: count + 1] == _SECTION) & (starts[: count + 1] > start))
@@ -266,11 +267,14 @@ class Reader:
         return size
 
     def _read_block_heads(self, starts: Ints, words: Any, order: str) -> Any:
-        """Return the first seven words of each block. Of blocks at the end of the file, only two are correct."""
-        last = len(self.buffer) - 28
-        heads = _gather_bytes(self.buffer, starts.clip(max=last), 28).view(order + "u4").reshape(-1, 7)
-        for row in (starts > last).nonzero()[0]:
-            heads[row, :2] = words[starts[row] + [0, 4]]
+        """Return the word before each block, and its first seven. At the ends of the file only three are correct."""
+        import numpy as np
+
+        buffer = self.buffer if len(self.buffer) >= 32 else self.buffer[:].ljust(32)
+        before = (starts - 4).clip(0, len(buffer) - 32)
+        heads = _gather_bytes(buffer, before, 32).view(order + "u4").reshape(-1, 8)
+        for row in (before != starts - 4).nonzero()[0]:
+            heads[row, :3] = words[np.maximum(starts[row] + [-4, 0, 4], 0)]
         return heads
 
     def _is_cut_off(self, position: int, order: str) -> bool:
@@ -308,7 +312,7 @@ class Reader:
             row = rows[begin : begin + BATCH_RECORDS]
             starts, kind, length = blocks[row], types[row], lengths[row]
             simple = kind == _SIMPLE
-            header_words = heads.take(row, axis=0)
+            header_words = heads.take(row, axis=0)[:, 1:]
             number = header_words[:, 2].astype(np.int64)
             old = kind == _OLD_PACKET
             if old.any():
@@ -447,7 +451,7 @@ def _walk_records(
             octets.take(here_or_last)  # touch the memory first, because waits overlap here but not for unaligned words
             ahead = lengths[here_or_last]
             if extra < 12:
-                ahead = np.where(ahead < 12, 0xFFFFFFFF, ahead)  # no progress, so this is not a record
+                ahead[ahead < 12] = 0xFFFFFFFF  # no progress, so this is not a record
             positions = positions + ahead + extra
             steps.append(positions)
     all_positions = np.stack(steps, axis=1)

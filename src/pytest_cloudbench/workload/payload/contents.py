@@ -224,17 +224,22 @@ class Text:
         """Return at most ``length`` bytes from ``offset``."""
         end = min(offset + length, self.size_bytes)
         data = BytesIO()  # a list of blocks, to be joined, would take fresh pages from the system in each read
+        words: list[str] = []
         for start in range(offset // _TEXT_BLOCK_BYTES * _TEXT_BLOCK_BYTES, end, _TEXT_BLOCK_BYTES):
-            block = memoryview(self._make_block(start // _TEXT_BLOCK_BYTES))
+            block = memoryview(self._make_block(start // _TEXT_BLOCK_BYTES, words))
             data.write(block[max(0, offset - start) : end - start])
         return data.getvalue()
 
-    def _make_block(self, number: int) -> bytes:
-        """Return a block of whole words that ends with a line break, so that blocks join cleanly."""
+    def _make_block(self, number: int, words: list[str]) -> bytes:
+        """Return a block of whole words that ends with a line break, so that blocks join cleanly.
+
+        ``words`` is a list to work in, which the next block of the same read takes over as it is.
+        """
         size_bytes = min(_TEXT_BLOCK_BYTES, self.size_bytes - number * _TEXT_BLOCK_BYTES)
         numbers = unpack("<32H", sha512(f"{self.key}/{self.size_bytes}/{number}".encode()).digest())
         lines = size_bytes // _SHORT_LINE_BYTES + 2
-        words = [""] * (lines * _WORDS_PER_LINE)
+        if len(words) != lines * _WORDS_PER_LINE:
+            words[:] = [""] * (lines * _WORDS_PER_LINE)
         for column in range(_WORDS_PER_LINE):
             walk, length = _walk(" " if column < _WORDS_PER_LINE - 1 else "\n")
             start, stride = numbers[2 * column] % length, numbers[2 * column + 1] % _STRIDES + 1

@@ -140,6 +140,7 @@ class StoreMachine(RuleBasedStateMachine):
                 version = node.seen(self.now_s)
                 assert (version.blob.data if version else None) == (visible[-1] if visible else None)
                 assert [version.blob.data for version in node.versions] == [data for _, data in contents]
+                assert node.newest is node.versions[-1]
 
     @invariant()
     def space_is_that_of_the_newest_versions(self) -> None:

@@ -192,7 +192,7 @@ class NodeStore:
         self.require_space(more_bytes)
         version = self._make_version(blob, now_s, client_s, extra)
         self.used_bytes += more_bytes
-        file.versions.append(version)
+        file.add_version(version)
         self.log.add(file.id, now_s, max(version.visible_s, version.listed_s))
         return version
 

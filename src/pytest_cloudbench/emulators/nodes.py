@@ -135,22 +135,35 @@ class Folder(Node):
 
 class File(Node):
     """A file. ``versions`` are oldest first and never empty. Those before index ``born`` are of earlier files in its
-    place.
+    place. ``newest`` is the last of them: a listing of many files takes time for each object that it has to look at.
     """
 
-    __slots__ = ("born", "versions")
+    __slots__ = ("born", "newest", "versions")
 
     def __init__(self, node_id: str, name: str, parent: Folder, versions: list[Version], born: int = 0) -> None:
         self.id, self.name, self.parent = node_id, name, parent  # without super(), because every upload makes a file
         self.deleted_s = self.extra = None
-        self.versions, self.born = versions, born
+        self.versions, self.newest, self.born = versions, versions[-1], born
+
+    def add_version(self, version: Version) -> None:
+        """Add a version, which is the newest one from now on."""
+        self.versions.append(version)
+        self.newest = version
+
+    def remove_version(self, version: Version) -> None:
+        """Remove a version, which must not be the only one."""
+        self.versions.remove(version)
+        self.newest = self.versions[-1]
 
     def drop_content(self) -> None:
         """Keep only the name, hash, size and times of each version."""
         self.versions = [version._replace(blob=version.blob.without_content()) for version in self.versions]
+        self.newest = self.versions[-1]
 
     def seen(self, now_s: float) -> Version | None:
         """Return the newest version that reads see, or None."""
+        if self.newest.visible_s <= now_s:  # nearly always
+            return self.newest
         for index in range(len(self.versions) - 1, self.born - 1, -1):
             if self.versions[index].visible_s <= now_s:
                 return self.versions[index]
@@ -158,7 +171,7 @@ class File(Node):
 
     def listed(self, now_s: float) -> Version | None:
         """Return the newest version that listings see, or None."""
-        newest = self.versions[-1]
+        newest = self.newest
         if newest.visible_s <= now_s and newest.listed_s <= now_s:  # nearly always
             return newest
         for index in range(len(self.versions) - 1, self.born - 1, -1):

@@ -90,6 +90,6 @@ def delete_revision(state: DriveState, call: Call) -> Answer:
         raise DriveError(403, "cannotDeleteOnlyRevision", "The revision cannot be deleted.", "revisionId")
     if version is node.versions[-1]:
         state.store.used_bytes += node.versions[-2].blob.size_bytes - version.blob.size_bytes
-    node.versions.remove(version)
+    node.remove_version(version)
     state.log_change(node, call.now_s)
     return answer_no_content()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_cloudbench.emulators.dropbox.answers import entry_metadata, format_entry
 from pytest_cloudbench.emulators.dropbox.blocks import BLOCK_BYTES, BlockBlob, BlockWriter
 from pytest_cloudbench.emulators.dropbox.tree import Tree
 from pytest_cloudbench.emulators.nodes import File, Folder, StoreError
@@ -193,3 +195,19 @@ def test_deleted_content_stays_until_it_is_deleted_permanently() -> None:
     assert [content() is None for content in contents] == [False, False]
     tree.purge("/a", 1.0)
     assert [content() is None for content in contents] == [True, True]
+
+
+@settings(max_examples=scale_examples(200), deadline=None)
+@given(
+    name=st.text(st.characters(exclude_characters="/\\\0"), min_size=1).filter(lambda name: name.strip(".") == name),
+    content=st.binary(max_size=3),
+)
+def test_entries_of_a_listing_are_formatted_like_any_other_entry(name: str, content: bytes) -> None:
+    tree = Tree()
+    with contextlib.suppress(StoreError):  # the name is not allowed
+        tree.put(f"/Ä/{name}", BlockBlob.from_content(content), 5.5, client_s=1_600_000_000.0)
+    tree.put("/Ä/gone", BlockBlob.from_content(b""), 1.0)
+    tree.delete("/Ä/gone", 2.0)
+    entries = [*tree.paths.entries(tree.store.root, 9.0, recursive=True, gone_too=True)]
+    assert len(entries) > 1
+    assert [format_entry(entry) for entry in entries] == [json.dumps(entry_metadata(entry)) for entry in entries]

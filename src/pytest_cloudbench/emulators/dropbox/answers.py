@@ -6,8 +6,10 @@ An error is a chain of tags: ``ApiError("path", "not_found")`` is ``{"error_summ
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from json.encoder import encode_basestring_ascii as _quote_json
 from time import gmtime, strftime
 from typing import Any
 
@@ -48,6 +50,11 @@ def nest_tags(*tags: str, inside: Mapping[str, Any] | None = None) -> dict[str, 
 def answer_json(value: Any) -> Answer:
     """Return status 200 with a JSON body."""
     return Answer(200, _JSON_HEADERS, _encode(value))
+
+
+def answer_entries(entries: Iterable[str], **other_fields: Any) -> Answer:
+    """Return status 200 with a list of entries that are JSON text already. ``other_fields`` are beside the list."""
+    return Answer(200, _JSON_HEADERS, f'{{"entries": [{", ".join(entries)}], {json.dumps(other_fields)[1:]}'.encode())
 
 
 def answer_text(status: int, text: str) -> Answer:
@@ -104,6 +111,21 @@ def entry_metadata(entry: PathEntry) -> dict[str, Any]:
     if isinstance(entry.node, Folder) and not entry.is_gone:
         return {".tag": "folder", **folder_metadata(entry)}
     return deleted_metadata(entry.path)
+
+
+def format_entry(entry: PathEntry) -> str:
+    """Return what ``entry_metadata`` does as JSON text. Files are formatted by hand, since there may be a million."""
+    version = entry.version
+    if version is None:
+        return _encode(entry_metadata(entry)).decode()
+    path = _quote_json(entry.path)
+    return (
+        f'{{".tag": "file", "name": "{path.rpartition("/")[2]}, "path_lower": {_quote_json(entry.path.lower())}, '
+        f'"path_display": {path}, "id": "{entry.node.id}", '
+        f'"client_modified": "{_format_second(int(version.client_s))}", '
+        f'"server_modified": "{_format_second(int(version.server_s))}", "rev": "{version.rev}", '
+        f'"size": {version.blob.size_bytes}, "is_downloadable": true, "content_hash": "{version.blob.hash_hex}"}}'
+    )
 
 
 def deleted_metadata(path: str) -> dict[str, Any]:

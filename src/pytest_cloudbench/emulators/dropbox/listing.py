@@ -17,8 +17,10 @@ from typing import Any
 from pytest_cloudbench.emulators.dropbox.answers import (
     ApiError,
     BadRequest,
+    answer_entries,
     deleted_metadata,
     entry_metadata,
+    format_entry,
     lookup_error,
 )
 from pytest_cloudbench.emulators.dropbox.args import (
@@ -33,7 +35,7 @@ from pytest_cloudbench.emulators.dropbox.args import (
 )
 from pytest_cloudbench.emulators.dropbox.state import Function, State
 from pytest_cloudbench.emulators.nodes import Folder, StoreError
-from pytest_cloudbench.emulators.skin import Call, Kind
+from pytest_cloudbench.emulators.skin import Answer, Call, Kind
 
 _DEFAULT_LIMIT = 2000
 _list_folder = struct(
@@ -117,16 +119,18 @@ def _start_listing(state: State, arg: dict[str, Any], now_s: float) -> tuple[Fol
     return folder, Cursor(folder.id, arg["recursive"], arg["include_deleted"], limit, log.number, position, now_s, "")
 
 
-def _list_page(state: State, folder: Folder, cursor: Cursor, now_s: float) -> dict[str, Any]:
+def _list_page(state: State, folder: Folder, cursor: Cursor, now_s: float) -> Answer:
     """Return the next entries of an incomplete listing."""
     after, now_s = cursor.after or "", max(now_s, cursor.begun_s)
     entries = state.tree.paths.entries(folder, now_s, recursive=cursor.recursive, gone_too=cursor.deleted, after=after)
     if cursor.recursive and folder.parent is not None and not after:
         entries = chain([state.tree.newest_entry(folder)], entries)
-    page = list(islice(entries, cursor.limit))
+    texts: list[str] = []
+    for entry in islice(entries, cursor.limit):
+        texts.append(format_entry(entry))
     has_more = next(entries, None) is not None
-    next_cursor = replace(cursor, after=page[-1].path.lower() if has_more else None)
-    return {"entries": [entry_metadata(entry) for entry in page], "cursor": next_cursor.encode(), "has_more": has_more}
+    next_cursor = replace(cursor, after=entry.path.lower() if has_more else None)
+    return answer_entries(texts, cursor=next_cursor.encode(), has_more=has_more)
 
 
 def _list_changes(state: State, folder: Folder, cursor: Cursor, now_s: float) -> dict[str, Any]:
@@ -164,16 +168,17 @@ def _cursor_folder(state: State, cursor: Cursor) -> Folder:
     return node
 
 
-def _run_list_folder(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
+def _run_list_folder(state: State, arg: dict[str, Any], call: Call) -> Answer:
     folder, cursor = _start_listing(state, arg, call.now_s)
     return _list_page(state, folder, cursor, call.now_s)
 
 
-def _run_continue(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
+def _run_continue(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any] | Answer:
     cursor = _read_cursor(arg["cursor"])
     folder = _cursor_folder(state, cursor)
-    list_more = _list_changes if cursor.after is None else _list_page
-    return list_more(state, folder, cursor, call.now_s)
+    if cursor.after is None:
+        return _list_changes(state, folder, cursor, call.now_s)
+    return _list_page(state, folder, cursor, call.now_s)
 
 
 def _run_get_latest_cursor(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:

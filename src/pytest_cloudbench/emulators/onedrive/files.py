@@ -21,11 +21,11 @@ from pytest_cloudbench.emulators.onedrive.answers import (
     parse_time,
 )
 from pytest_cloudbench.emulators.onedrive.items import (
+    ItemFormat,
     describe_drive,
     describe_expanded,
     describe_item,
-    format_item,
-    format_listed_item,
+    format_listed_items,
     guess_content_type,
     odata_context,
     select_properties,
@@ -158,7 +158,7 @@ def _list_children(request: GraphRequest) -> Answer:
     if names:
         body["value"] = [select_properties(request, describe_item(request, child, is_listed=True)) for child in page]
         return answer_json(body, spaced=request.is_spaced)
-    items = ", ".join(format_listed_item(request, child) for child in page)
+    items = ", ".join(format_listed_items(request, page))
     return answer_text(f'{json.dumps(body)[:-1]}, "value": [{items}]}}', spaced=request.is_spaced)
 
 
@@ -305,7 +305,7 @@ def _answer_item(request: GraphRequest, node: Node, status: int = 200) -> Answer
     if request.call.query and request.odata_option("select"):
         properties = select_properties(request, describe_item(request, node))
         return answer_json({"@odata.context": context_url, **properties}, status)
-    return answer_text(f'{{"@odata.context": "{context_url}", {format_item(request, node)[1:]}', status)
+    return answer_text(f'{{"@odata.context": "{context_url}", {ItemFormat(request).format(node)[1:]}', status)
 
 
 # -------------------------------------------------------------------- changing

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from binascii import b2a_base64
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from json.encoder import encode_basestring_ascii as _quote_json
 from mimetypes import guess_type
@@ -15,7 +15,13 @@ from urllib.parse import quote
 from pytest_cloudbench.emulators.nodes import File, Folder, Node, Version
 from pytest_cloudbench.emulators.onedrive.answers import GRAPH, format_time
 from pytest_cloudbench.emulators.onedrive.state import SPECIAL_FOLDERS, GraphRequest, GraphState, describe_person, etag
-from pytest_cloudbench.emulators.onedrive.tree import ItemDetails, item_changes, item_details, version_number
+from pytest_cloudbench.emulators.onedrive.tree import (
+    ItemChanges,
+    ItemDetails,
+    item_changes,
+    item_details,
+    version_number,
+)
 from pytest_cloudbench.emulators.skin import Kind
 
 APP: Mapping[str, str] = {"id": "5b1c2d3e-0000-4a4b-8c8d-9e0f1a2b3c4d", "displayName": "pytest-cloudbench"}
@@ -100,7 +106,7 @@ def describe_item(
     ``is_new`` adds the fields of an answer to a creation, and ``has_type`` those in a list of changes. ``is_listed``
     takes the version that listings see.
     """
-    properties: dict[str, Any] = json.loads(format_item(request, node, is_listed=is_listed))
+    properties: dict[str, Any] = json.loads(ItemFormat(request, is_listed=is_listed).format(node))
     details = item_details(node)
     if is_new:
         _add_creation_fields(properties, details)
@@ -120,14 +126,13 @@ def describe_expanded(request: GraphRequest, node: Node) -> dict[str, Any]:
     return properties
 
 
-def format_listed_item(request: GraphRequest, node: Node) -> str:
-    """Return a driveItem in a listing without ``$select``, as JSON text."""
-    has_extension = request.state.account.type != "personal"
-    text = format_item(request, node, is_listed=True, has_extension=has_extension)
+def format_listed_items(request: GraphRequest, nodes: Iterable[Node]) -> list[str]:
+    """Return driveItems in a listing without ``$select``, as JSON texts."""
+    form = ItemFormat(request, is_listed=True, has_extension=request.state.account.type != "personal")
     if not request.is_spaced:
-        return text
-    tag = etag(node, shown_version(request, node, is_listed=True))
-    return f'{{"@odata.etag": {_quote_json(tag)}, {text[1:]}'
+        return [form.format(node) for node in nodes]
+    tagged = ((etag(node, shown_version(request, node, is_listed=True)), form.format(node)) for node in nodes)
+    return [f'{{"@odata.etag": {_quote_json(tag)}, {text[1:]}' for tag, text in tagged]
 
 
 def shown_version(request: GraphRequest, node: Node, *, is_listed: bool = False) -> Version | None:
@@ -135,7 +140,7 @@ def shown_version(request: GraphRequest, node: Node, *, is_listed: bool = False)
     if not isinstance(node, File):
         return None
     if request.call.route.kind is Kind.WRITE:
-        return node.versions[-1]
+        return node.newest
     return node.listed(request.call.now_s) if is_listed else node.seen(request.call.now_s)
 
 
@@ -148,59 +153,89 @@ def shown_creation_s(request: GraphRequest, node: Node) -> float:
     return details.created_s if request.state.account.type == "personal" else details.client_created_s
 
 
-def format_item(request: GraphRequest, node: Node, *, is_listed: bool = False, has_extension: bool = False) -> str:
-    """Return a driveItem as JSON text. It is formatted by hand for speed, since every upload is answered with one."""
-    state = request.state
-    tree, details, drive_type = state.tree, item_details(node), state.account.type
-    now_s, version = request.call.now_s, shown_version(request, node, is_listed=is_listed)
-    changes = item_changes(node, version)
-    parent = tree.visible_parent(node, now_s)
-    created_s = shown_creation_s(request, node)
-    created = format_time(created_s)
-    changed = created if changes.changed_s == created_s else format_time(changes.changed_s)
-    first = created if details.client_created_s == created_s else format_time(details.client_created_s)
-    last = changed if changes.client_changed_s == changes.changed_s else format_time(changes.client_changed_s)
-    if node is tree.root:
-        tail = f'"parentReference": {{"driveId": "{state.drive_id}", "driveType": "{drive_type}"}}, "root": {{}}'
-    elif parent is None or parent is tree.bin:
-        tail = f'"parentReference": {{"driveId": "{state.drive_id}", "driveType": "{drive_type}"}}'
-    else:
+class ItemFormat:
+    """The driveItems of one answer as JSON text.
+
+    It is formatted by hand for speed, since every upload is answered with an item, and what the items of an answer have
+    in common is made once. ``is_listed`` takes the version that listings see.
+    """
+
+    __slots__ = ("_author", "_drive_type", "_files_origin", "_has_extension", "_is_listed", "_request", "_state")
+
+    def __init__(self, request: GraphRequest, *, is_listed: bool = False, has_extension: bool = False) -> None:
+        self._request, self._state = request, request.state
+        self._is_listed, self._has_extension = is_listed, has_extension
+        self._drive_type = request.state.account.type
+        self._author = _format_author(request.state.address)
+        self._files_origin = _quote_json(request.files_origin)[1:-1]
+
+    def format(self, node: Node) -> str:
+        """Return an item."""
+        details = item_details(node)
+        changes: ItemDetails | ItemChanges = details
+        size, count = details.size_bytes, 0
+        tail = self._format_parent_reference(node, details)
+        if isinstance(node, Folder):
+            tail += self._format_folder(node)
+        elif isinstance(node, File) and (version := shown_version(self._request, node, is_listed=self._is_listed)):
+            size, count = version.blob.size_bytes, version_number(node, version)
+            tail += self._format_file(node, version)
+            if version is not node.newest:
+                changes = item_changes(node, version)
+        if details.description:
+            tail += f', "description": {_quote_json(details.description)}'
+        if scope := self._find_scope(node):
+            tail += f', "shared": {{"scope": "{scope}"}}'
+        created_s = details.created_s if self._drive_type == "personal" else details.client_created_s
+        created = format_time(created_s)
+        changed = created if changes.changed_s == created_s else format_time(changes.changed_s)
+        first = created if details.client_created_s == created_s else format_time(details.client_created_s)
+        last = changed if changes.client_changed_s == changes.changed_s else format_time(changes.client_changed_s)
+        return (
+            f'{{"createdBy": {self._author}, "lastModifiedBy": {self._author}, "isAuthoritative": false, '
+            f'"id": "{node.id}", "name": {_quote_json(node.name)}, "size": {size}, "createdDateTime": "{created}", '
+            f'"lastModifiedDateTime": "{changed}", "eTag": "\\"{{{details.guid}}},{changes.tag}\\"", '
+            f'"cTag": "\\"c:{{{details.guid}}},{count}\\"", "webUrl": "{web_url(self._state, node)}", '
+            f'"fileSystemInfo": {{"createdDateTime": "{first}", "lastModifiedDateTime": "{last}"}}, {tail}}}'
+        )
+
+    def _format_parent_reference(self, node: Node, details: ItemDetails) -> str:
+        state, tree = self._state, self._state.tree
+        parent = node.parent if details.former is None else tree.visible_parent(node, self._request.call.now_s)
+        if parent is None or parent is tree.bin or node is tree.root:
+            root = ', "root": {}' if node is tree.root else ""
+            return f'"parentReference": {{"driveId": "{state.drive_id}", "driveType": "{self._drive_type}"}}{root}'
         # Nothing changes during a request, and the items of a listing have one parent.
-        tail = request.parent_references.get(parent.id, "")
-        if not tail:
-            tail = request.parent_references[parent.id] = _format_parent_reference(request, parent)
-    size, count = details.size_bytes, 0
-    if isinstance(node, File) and version is not None:
-        size, count = version.blob.size_bytes, version_number(node, version)
-        url = state.download_url(request.files_origin, node, version, now_s)
+        references = self._request.parent_references
+        reference = references.get(parent.id)
+        if reference is None:
+            reference = references[parent.id] = _format_parent_reference(self._request, parent)
+        return reference
+
+    def _format_file(self, file: File, version: Version) -> str:
+        url = self._state.download_url(self._files_origin, file, version, self._request.call.now_s)
         digest = b2a_base64(bytes.fromhex(version.blob.hash_hex), newline=False).decode()
-        extension = f', "fileExtension": {_quote_json(file_extension(node.name))}' if has_extension else ""
-        tail += (
-            f', "@microsoft.graph.downloadUrl": {_quote_json(url)}, '
-            f'"file": {{"mimeType": "{guess_content_type(node.name)}", '
+        extension = f', "fileExtension": {_quote_json(file_extension(file.name))}' if self._has_extension else ""
+        return (
+            f', "@microsoft.graph.downloadUrl": "{url}", "file": {{"mimeType": "{guess_content_type(file.name)}", '
             f'"hashes": {{"quickXorHash": "{digest}"}}{extension}}}'
         )
-    elif isinstance(node, Folder):
-        tail += f', "folder": {{"childCount": {len(node.children)}'
-        if drive_type == "personal":
-            tail += f', "view": {_VIEW}'
-        tail += "}"
-        if drive_type == "personal" and (special_name := _SPECIAL_NAMES.get(tree.path_of(node))) is not None:
-            tail += f', "specialFolder": {{"name": "{special_name}"}}'
-    if details.description:
-        tail += f', "description": {_quote_json(details.description)}'
-    if drive_type == "documentLibrary" and node is not tree.root:
-        tail += ', "shared": {"scope": "users"}'  # the members share everything in a library
-    elif state.permissions_by_item and (links := state.active_links(node, now_s)):
-        tail += f', "shared": {{"scope": "{links[0].scope}"}}'
-    author = _format_author(state.address)
-    return (
-        f'{{"createdBy": {author}, "lastModifiedBy": {author}, "isAuthoritative": false, "id": "{node.id}", '
-        f'"name": {_quote_json(node.name)}, "size": {size}, "createdDateTime": "{created}", '
-        f'"lastModifiedDateTime": "{changed}", "eTag": "\\"{{{details.guid}}},{changes.tag}\\"", '
-        f'"cTag": "\\"c:{{{details.guid}}},{count}\\"", "webUrl": "{web_url(state, node)}", '
-        f'"fileSystemInfo": {{"createdDateTime": "{first}", "lastModifiedDateTime": "{last}"}}, {tail}}}'
-    )
+
+    def _format_folder(self, folder: Folder) -> str:
+        text = f', "folder": {{"childCount": {len(folder.children)}'
+        if self._drive_type != "personal":
+            return f"{text}}}"
+        text += f', "view": {_VIEW}}}'
+        special_name = _SPECIAL_NAMES.get(self._state.tree.path_of(folder))
+        return text if special_name is None else f'{text}, "specialFolder": {{"name": "{special_name}"}}'
+
+    def _find_scope(self, node: Node) -> str:
+        """Return for whom an item is shared, or an empty text."""
+        state = self._state
+        if self._drive_type == "documentLibrary" and node is not state.tree.root:
+            return "users"  # the members share everything in a library
+        links = state.active_links(node, self._request.call.now_s) if state.permissions_by_item else ()
+        return links[0].scope if links else ""
 
 
 @lru_cache(maxsize=128)

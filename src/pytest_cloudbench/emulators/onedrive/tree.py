@@ -69,7 +69,7 @@ def item_details(node: Node) -> ItemDetails:
 
 def version_number(file: File, version: Version) -> int:
     """Return the number of a version of a file, from 1."""
-    return len(file.versions) if version is file.versions[-1] else file.versions.index(version) + 1
+    return len(file.versions) if version is file.newest else file.versions.index(version) + 1
 
 
 class ItemChanges(NamedTuple):
@@ -86,7 +86,7 @@ def item_changes(node: Node, version: Version | None = None) -> ItemChanges:
     Later versions do not count yet. Each keeps the times that the item had before it (``Version.extra``).
     """
     details = item_details(node)
-    if version is None or not isinstance(node, File) or version is node.versions[-1]:
+    if version is None or not isinstance(node, File) or version is node.newest:
         return ItemChanges(details.tag, details.changed_s, details.client_changed_s)
     number = version_number(node, version)
     former = node.versions[number].extra

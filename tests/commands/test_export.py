@@ -28,7 +28,7 @@ def test_a_run_becomes_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert cli.main(argv) == 0
     assert json.loads(path.read_text()) == {"t.py::t": {"response_p99 (s, lower is better)": {"value": 0.5}}}
     out, err = capsys.readouterr()
-    assert (out, err) == ("", "cloudbench export: 1 numbers of 1 experiment\n")
+    assert (out, err) == ("", "cloudbench export: 1 number of 1 experiment\n")
 
 
 def test_unreadable_run_is_reported_in_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -127,7 +127,7 @@ def test_history_keeps_other_conditions_apart(storage: Path, run: Any) -> None:
     out, _ = run("history", TEST)
     assert "apart: differed in provider (emulated:dropbox, here dropbox)" in out
     assert "change:" not in out, "between an emulated and a real service there is no change to be found"
-    assert "1 of 1 tests also have runs under other conditions" in run("history")[0]
+    assert "1 of 1 test also has runs under other conditions" in run("history")[0]
 
 
 def test_interrupted_and_doubtful_runs_are_shown_and_not_counted(storage: Path, run: Any) -> None:
@@ -679,7 +679,7 @@ def test_on_a_terminal_all_tests_are_accepted_only_if_the_user_agrees(
     monkeypatch.setattr("builtins.input", ask)
     assert "nothing is changed" in run("baseline", "accept", "5", status=1)[0]
     (question,) = questions
-    assert question.startswith("let the baselines of 1 tests begin with ")
+    assert question.startswith("let the baselines of 1 test begin with ")
     assert "begin with" in run("baseline", "accept", "5", "--yes")[0]
     assert "begin with" in run("baseline", "accept", "5", "--test", TEST)[0]
     assert len(questions) == 1
@@ -725,7 +725,7 @@ def test_accepting_a_run_changes_no_test_that_it_did_not_measure(storage: Path, 
     store_broken(storage, 4, 2, 0.2)
     entry = info(start_wall_ms=START_MS + 3 * DAY_MS + 1)
     store(storage, 9, {"test_it.py::other": entry})
-    assert "baselines of its 1 tests begin with " in run("baseline", "accept", "9")[0]
+    assert "baselines of its 1 test begin with " in run("baseline", "accept", "9")[0]
     fits = [point.unfit_reason for point in Index.open(storage).series(TEST, "response_p50")]
     assert fits == ["", "", "", "failed only at the gate", "failed only at the gate"]
 

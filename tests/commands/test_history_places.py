@@ -102,7 +102,7 @@ def test_records_are_found_in_the_configured_folder(folder: Path, run: Run) -> N
 def test_imported_runs_join_the_stored_ones(folder: Path, run: Run) -> None:
     store(folder / "elsewhere", 9, {TEST: info()})
     run("baseline", "export", "runs.zip", "--storage", "elsewhere")
-    assert run("baseline", "import", "runs.zip").startswith("results: 1 files are new")
+    assert run("baseline", "import", "runs.zip").startswith("results: 1 file is new")
 
 
 def test_recover_looks_in_the_configured_folder(folder: Path, run: Run) -> None:

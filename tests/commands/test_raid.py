@@ -164,7 +164,7 @@ def test_damage_that_a_scrub_has_found_is_known_until_it_is_repaired(
     make_folders(arrays.folder, [new := f"folder:{arrays.folder}/new"])
     before = arrays.file.read_text("utf-8")
     assert arrays.run("replace", "2", new) == 4
-    assert "1 objects cannot be read, such as /folder/c: repair the others first" in capsys.readouterr().err
+    assert "1 object cannot be read, such as /folder/c: repair the others first" in capsys.readouterr().err
     assert arrays.file.read_text("utf-8") == before
     assert arrays.run("repair") == 0
     assert arrays.run("status") == 0
@@ -232,7 +232,7 @@ def test_repair_takes_over_what_may_run_elsewhere_only_if_forced(
     with closing(sqlite3.connect(arrays.folder / "array.sqlite")) as db, db:
         db.execute("INSERT INTO writes VALUES (?, ?, 1, 1, ?)", (version, b"/left", owner))
     assert arrays.run("repair") == 0
-    assert "1 processes with unfinished work may still run, for all that can be told here" in capsys.readouterr().out
+    assert "1 process with unfinished work may still run, for all that can be told here" in capsys.readouterr().out
     assert package.exists()
     assert arrays.run("repair", "--force") == 0
     assert "may still run" not in capsys.readouterr().out

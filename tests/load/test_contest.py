@@ -130,7 +130,7 @@ class Finding:
 def test_comparison_stops_when_no_further_pair_fits_into_its_time() -> None:
     info, _, _, _, _ = run(Rules(1.0, ("quiet_p99",)), times(2, 1.0))
     summary = info["versus"]
-    assert summary["stopped"] == "the budget of 1 minutes is used up"
+    assert summary["stopped"] == "the budget of 1 min is used up"
     assert summary["pairs"] == 5  # and the warm-up: six pairs of ten seconds
     comparison = summary["differences"]["quiet_p99"]
     assert comparison["answer"] == "inconclusive"
@@ -252,13 +252,13 @@ def test_line_of_a_broken_comparison_has_the_change_of_b() -> None:
 
 def test_undecided_comparison_is_inconclusive_and_names_the_pairs_needed() -> None:
     gated, summary = judge_contest(times(3, 1.07), {"quiet_p50": None}, minutes=2.0)
-    assert (gated.answer, summary["stopped"]) == ("inconclusive", "the budget of 2 minutes is used up")
+    assert (gated.answer, summary["stopped"]) == ("inconclusive", "the budget of 2 min is used up")
     assert summary["differences"]["response_p50"]["answer"] == "A better", (
         "without a gate it would have stopped at that"
     )
     (line,) = gated.lines
     assert line.startswith("gate inconclusive: response_p50 +")
-    assert line.endswith("margin 10 % (the budget of 2 minutes is used up)")
+    assert line.endswith("margin 10 % (the budget of 2 min is used up)")
     gated, _ = judge_contest(times(4, 1.0), {"p50": 0.001}, minutes=1.0)
     assert re.search(r"margin 0.1 %, about [\d,]+ pairs would tell \(the budget", gated.lines[0])
 
@@ -300,7 +300,7 @@ def test_no_complete_pair_is_inconclusive() -> None:
     gated, summary = judge_contest(times(9, 1.0), {}, minutes=0.01)
     assert (gated.answer, summary["pairs"]) == ("inconclusive", 0)
     assert gated.lines == [
-        "gate inconclusive: no pair of blocks has a metric that is gated (the budget of 0.01 minutes is used up)"
+        "gate inconclusive: no pair of blocks has a metric that is gated (the budget of 0.01 min is used up)"
     ]
 
 

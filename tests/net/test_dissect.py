@@ -151,7 +151,7 @@ def test_the_largest_flows_are_shown(
     path.write_bytes(craft.pcap(craft.records(segments)))
     assert cli.main(["analyze", str(path)]) == 0
     text = capsys.readouterr().out
-    assert "60 smaller flows are not shown; --json has them all" in text
+    assert "60 smaller flows are not shown; --json has all" in text
     assert "89 B" in text
     assert "30 B" not in text
     assert cli.main(["analyze", str(path), "--json"]) == 0

@@ -128,7 +128,7 @@ def test_a_damaged_share_is_located_and_rebuilt(make_array: MakeArray, child: in
         for other in {0, 1, 2} - {child}:
             array_folder.children[other].fails = {"get": ErrorKind.SERVER}
         error = refusal(ErrorKind.CORRUPT, lambda: read_content(driver))
-        assert f"/{child}: corrupt (1 of 1 shares differ from what was written)" in error.detail
+        assert f"/{child}: corrupt (differ from what was written: 1 of 1 share)" in error.detail
         for other in {0, 1, 2} - {child}:
             array_folder.children[other].fails = {}
         assert read_content(driver) == b"content"
@@ -523,7 +523,7 @@ def test_recovery_refuses_while_a_silent_child_may_hold_acknowledged_versions(ma
     with array_folder.opened() as driver:
         array_folder.children[2].fails = dict.fromkeys(("list", "get", "put"), ErrorKind.NETWORK)
         error = refusal(ErrorKind.NETWORK, lambda: read_content(driver))
-        assert "1 objects may be newer on children that do not answer; if one of them is gone for good" in error.detail
+        assert "1 object may be newer on children that do not answer; if one of them is gone for good" in error.detail
 
 
 def test_another_key_opens_no_packages(make_array: MakeArray) -> None:

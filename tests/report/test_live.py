@@ -349,7 +349,7 @@ def test_terminal_lines_are_redrawn_and_cleared(tmp_path: Path) -> None:
         r"0 throttled  0 failed  late [\d.]+ ms  2 agents",
         text,
     )
-    assert "cloudbench: 0 of 1 experiments done, 1 running; " in text
+    assert "cloudbench: 0 of 1 experiment done, 1 running; " in text
     assert "  running  test_slow[folder:objects]" in text
     assert "cloudbench: test_slow" not in text
     assert "\x1b[?25h" in text[text.rindex("\x1b[?25l") :], "the cursor is there again"

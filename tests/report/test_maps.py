@@ -42,7 +42,7 @@ def test_map_draws_region_and_counts_servers_without_one() -> None:
     figure, svg = draw(make_measurement("a", [server_row("files.example", OSLO), server_row("lost.example", None)]))
     assert svg.count('class="reach') == 1
     assert 'class="land"' in svg
-    assert "1 servers of a with a known region, and 1 without" in figure.description
+    assert "1 server of a with a known region, and 1 without" in figure.description
     assert figure.rows[0] == [
         "a", "files.example", "192.0.2.1", "Fjord", "somewhere", 59.9, 10.7, 180.0, "round trips",
     ]  # fmt: skip
@@ -87,7 +87,7 @@ def test_areas_that_a_paper_names_are_rings_beside_the_servers() -> None:
     rings = re.findall(r'<circle cx="([\d.]+)" cy="[\d.]+" r="4" class="published"><title>([^<]+)', svg)
     assert [title for _, title in rings] == ["Dropbox &lt;storage&gt;: Northern Virginia", "Wuala: Zurich"]
     assert 0 < float(rings[0][0]) < float(rings[1][0]) < 380
-    assert "Rings are the 2 areas that the paper names" in figure.description
+    assert "Rings: 2 areas that the paper names" in figure.description
     assert [line[0] for line in figure.rows] == ["a", "published", "published"]
     assert draw_maps(row, [make_measurement("a", [])]) == []
 

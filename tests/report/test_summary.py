@@ -127,7 +127,7 @@ def test_summary_stays_below_githubs_limit() -> None:
                for at in range(2000)]  # fmt: skip
     text = "\n".join(summary_lines(*entries))
     assert len(text.encode()) < 1024 * 1024
-    assert "1500 more experiments are left out here, and are in the stored run." in text
+    assert "1,500 more experiments are left out here, and in the stored run." in text
     assert text.count("\n- and 1800 more") == 3
 
 

@@ -253,7 +253,7 @@ def test_once_makes_both_folders_equal(home: Path) -> None:
     status, out, err = finish(start_command(home, "--once"))
     assert (status, err) == (0, "")
     assert out.splitlines()[-1].startswith(
-        "pushes: 1; pushed: 1, 1 bytes written; taken in: 2; conflicts: 0; waiting: 0; changed bytes by "
+        "pushes: 1; pushed: 1, 1 byte written; taken in: 2; conflicts: 0; waiting: 0; changed bytes by "
     )
     status, out, err = finish(start_command(home, "--once", "--ranges", "compare"))
     assert out.endswith("; waiting: 0; changed bytes by compare (asked for by --ranges compare)\n")
@@ -326,7 +326,7 @@ def test_run_returns_false_if_a_file_of_the_client_cannot_be_taken_in_at_the_end
         assert running.box.run() is False
     assert texts(home / "box") == {"b": "2"}
     assert (
-        Trouble("failed", "1 entries of the client could not be taken in, such as 'a'; the next start does it")
+        Trouble("failed", "1 entry of the client could not be taken in, such as 'a'; the next start does it")
         in running.events
     )
     running = Running(home)

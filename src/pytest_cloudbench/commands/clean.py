@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from pytest_cloudbench.commands.command import Command, argument, escape_lines, print_line, why_left_alone
 from pytest_cloudbench.model import CloudbenchError, UsageError
 from pytest_cloudbench.support.printable import printable
+from pytest_cloudbench.support.wording import format_count
 
 _PATIENCE_S = 20.0
 
@@ -77,7 +78,7 @@ def _clean_all(options: argparse.Namespace) -> int:
     for problem in problems:
         sys.stderr.write(f"cloudbench: {problem}\n")
     count, verb = (examined, "would be looked at") if options.dry_run else (removed, "removed")
-    sys.stdout.write(f"{count} {'folder' if count == 1 else 'folders'} {verb}\n")
+    sys.stdout.write(f"{format_count(count, 'folder')} {verb}\n")
     return 1 if problems else 0
 
 

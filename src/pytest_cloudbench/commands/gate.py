@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_cloudbench.commands.history import add_storage, open_index
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.support.printable import printable
+from pytest_cloudbench.support.wording import format_count
 
 if TYPE_CHECKING:
     from pytest_cloudbench.judge.checks import Check
@@ -120,15 +121,11 @@ def _print_power(options: argparse.Namespace) -> int:
         shortage = (
             f", and {FEWEST_RUNS} are needed{_explain_other_runs(histories[test])}" if count < FEWEST_RUNS else ""
         )
-        _print_line(f"{test}: {_runs_text(count)}{shortage}")
+        _print_line(f"{test}: {format_count(count, 'run')}{shortage}")
         for check in test_checks:
             if line := _describe_detectable(check, tests):
                 _print_line(f"  {check.metric}: {line}")
     return 0
-
-
-def _runs_text(count: int) -> str:
-    return f"{count} run{'s' * (count != 1)}"
 
 
 def _explain_other_runs(runs: Sequence[_Run]) -> str:

@@ -18,6 +18,7 @@ from pytest_cloudbench.commands.command import Command, argument, output_width
 from pytest_cloudbench.model import ResultsError, UsageError
 from pytest_cloudbench.results import places
 from pytest_cloudbench.support.printable import printable
+from pytest_cloudbench.support.wording import format_count
 
 if TYPE_CHECKING:
     from pytest_cloudbench.results.index import Index, RunRow
@@ -412,7 +413,7 @@ def _export_runs(options: argparse.Namespace) -> int:
     if not runs:
         raise UsageError(f"--branch {options.branch}: no stored run is of this branch")
     export_runs(index, [run.place for run in runs], options.file)
-    _print_lines([f"{options.file}: {len(runs)} {'run' if len(runs) == 1 else 'runs'}"])
+    _print_lines([f"{options.file}: {format_count(len(runs), 'run')}"])
     return 0
 
 
@@ -425,7 +426,8 @@ def _import_runs(options: argparse.Namespace) -> int:
     for name in rejected:
         sys.stderr.write(f"cloudbench: not taken in: {printable(name)}: not the name of a run\n")
     Index.open(storage)
-    _print_lines([f"{storage}: {new} files are new, {present} were there already"])
+    new_files = format_count(new, "file is", "files are")
+    _print_lines([f"{storage}: {new_files} new, {format_count(present, 'was', 'were')} there already"])
     return 1 if rejected else 0
 
 
@@ -442,7 +444,7 @@ def _rename_test(options: argparse.Namespace) -> int:
         run = printable(min(shared_runs))
         raise UsageError(f"{options.new}: was measured beside {options.old} in {run}, so these are two tests")
     write_rename(index.storage, options.old, options.new)
-    tests = "1 test" if count == 1 else f"{count} tests"
+    tests = format_count(count, "test")
     _print_lines(
         [f"the gate compares {printable(options.new)} with the runs of {printable(options.old)} ({tests}), too"]
     )
@@ -493,7 +495,7 @@ def _accept_run(options: argparse.Namespace) -> int:
     if not named:
         covered = _add_former_names(index, measured)
         tests = [] if covered.issuperset(index.tests()) else sorted(covered)
-        tests_text = f"its {len(tests)} tests" if tests else "all tests"
+        tests_text = f"its {format_count(len(tests), 'test')}" if tests else "all tests"
         count = len(tests or index.tests())
         if not options.yes and sys.stdin.isatty() and not _user_agrees(run.place, count):
             _print_lines(["nothing is changed; --test TEST accepts some of them"])
@@ -531,7 +533,7 @@ def _add_former_names(index: Index, tests: Iterable[str]) -> set[str]:
 def _user_agrees(run: str, count: int) -> bool:
     """Ask on the terminal whether the baselines of all tests shall begin with a run."""
     try:
-        answer = input(f"let the baselines of {count} tests begin with {run}? [y/N] ")
+        answer = input(f"let the baselines of {format_count(count, 'test')} begin with {run}? [y/N] ")
     except EOFError:  # Ctrl-D
         return False
     return answer.strip().lower() in ("y", "yes")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from pytest_cloudbench.commands.command import Command, argument, escape_lines, output_width, print_line
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.support import opening
+from pytest_cloudbench.support.wording import format_count
 
 if TYPE_CHECKING:
     from pytest_cloudbench.lab.locating import LocateSettings, LocateTables
@@ -199,8 +200,8 @@ def _offer_more(survey: ServerSurvey, points: int) -> list[str]:
     if not others:
         return []
     return [
-        f"not measured: {len(others)} address{'es' * (len(others) > 1)} of others; --cloudbench-yes connects ten times "
-        f"to each from {points} vantage point{'s' * (points > 1)}, traces the way to some, and asks registries for "
+        f"not measured: {format_count(len(others), 'address', 'addresses')} of others; --cloudbench-yes connects ten "
+        f"times to each from {format_count(points, 'vantage point')}, traces the way to some, and asks registries for "
         "their owners"
     ]
 

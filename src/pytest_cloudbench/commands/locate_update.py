@@ -13,6 +13,7 @@ from pytest_cloudbench.model import CloudbenchError, UsageError
 from pytest_cloudbench.net.locate.rdap import Bootstrap
 from pytest_cloudbench.net.locate.renewal import RangeSource, Sources, parse_sources, replace_ranges
 from pytest_cloudbench.support import opening
+from pytest_cloudbench.support.wording import format_count
 
 _MOST_BYTES = 64 * opening.MIB
 _REGISTRIES = "registries"
@@ -67,7 +68,7 @@ def _renew(sources: Sources, operator: str, locations: list[str]) -> str:
         for row in sources.read_ranges(by_location.get(location, any_source), text, location)
     ]
     _write("prefixes.txt", replace_ranges(read_table("prefixes.txt"), rows, f"{datetime.now(UTC):%Y-%m-%d}"))
-    return f"{len(rows):,} ranges"
+    return format_count(len(rows), "range")
 
 
 def _fetch(location: str) -> str:

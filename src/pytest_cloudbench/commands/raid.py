@@ -24,6 +24,7 @@ from pytest_cloudbench.model import ConfigError, UsageError, did_you_mean
 from pytest_cloudbench.report.quantities import format_bytes
 from pytest_cloudbench.support import clock
 from pytest_cloudbench.support.printable import printable
+from pytest_cloudbench.support.wording import format_count
 
 if TYPE_CHECKING:
     from pytest_cloudbench.raid.array import Array
@@ -168,8 +169,8 @@ def _survey_lines(file: str, array: Array, result: Survey) -> list[str]:
         cells = [*listed, *read, str(child.strange), format_bytes(child.held_bytes)]
         rows.append([child.name, str(child.expected), *(["-"] * len(cells) if child.unreachable else cells)])
     lines = [
-        f"{file}: {array.file.k}+{array.file.m}, {result.objects} objects, {format_bytes(result.content_bytes)}"
-        f"{overhead}",
+        f"{file}: {array.file.k}+{array.file.m}, {format_count(result.objects, 'object')}, "
+        f"{format_bytes(result.content_bytes)}{overhead}",
         *fit_to_width(rows, shutil.get_terminal_size((120, 24)).columns),
         f"objects: {result.whole} whole, {result.degraded} degraded, {result.at_risk} at risk (no further child may "
         f"fail), {result.unreadable} unreadable",
@@ -209,18 +210,23 @@ def _print_repair(
     """
     from pytest_cloudbench.raid.recovery import find_unknown_owners
 
-    lines = [f"{done.mended} packages rebuilt, {format_bytes(done.mended_bytes)}"]
-    lines += [f"{count} packages still missing on {name}: {done.reasons[name]}" for name, count in done.left.items()]
+    lines = [f"{format_count(done.mended, 'package')} rebuilt, {format_bytes(done.mended_bytes)}"]
+    lines += [
+        f"{format_count(count, 'package')} still missing on {name}: {done.reasons[name]}"
+        for name, count in done.left.items()
+    ]
     lines += [f"too few shares are left: {path}" for path in done.lost_paths]
     lines += [f"unreadable: {path}" for path in unreadable_paths if path not in done.lost_paths]
     lines += _silent_lines(silent)
     if owners := find_unknown_owners(array):
         lines.append(
-            f"{len(owners)} processes with unfinished work may still run, for all that can be told here; if they do "
-            "not, 'repair --force' takes it over"
+            f"{format_count(len(owners), 'process', 'processes')} with unfinished work may still run, for all that can "
+            "be told here; if not, 'repair --force' takes it over"
         )
     if done.garbage:
-        lines.append(f"unused packages could not be deleted in {done.garbage} cases; the next repair tries again")
+        lines.append(
+            f"unused packages could not be deleted in {format_count(done.garbage, 'case')}; the next repair tries again"
+        )
     unknown_paths = [version.path for version in array.unknown]
     lines += _unknown_lines(unknown_paths)
     _print_result(options, {"file": options.file, **asdict(done), "is_complete": done.is_complete,
@@ -250,10 +256,11 @@ def _silent_lines(silent: Mapping[str, str]) -> list[str]:
 def _unknown_lines(paths: Sequence[str]) -> list[str]:
     if not paths:
         return []
+    versions = format_count(len(paths), "version on the children belongs", "versions on the children belong")
     return [
-        f"{len(paths)} versions on the children belong to no object, such as {paths[0]}: deleted or unfinished ones, "
-        "or objects that lost too many packages; 'recover' takes in what can be read, and 'repair "
-        "--discard-incomplete' deletes the rest, if no silent child may complete it"
+        f"{versions} to no object, such as {paths[0]}: deleted or unfinished ones, or objects that lost too many "
+        "packages; 'recover' takes in what can be read, and 'repair --discard-incomplete' deletes the rest, if no "
+        "silent child may complete it"
     ]
 
 
@@ -272,8 +279,9 @@ def _replace_child(options: argparse.Namespace) -> int:
         result = survey_array(array, progress=progress, without=child)
         if result.unreadable and not options.force:
             raise UsageError(
-                f"{options.file}: without {array.children.names[child]}, {result.unreadable} objects cannot be read, "
-                f"such as {result.unreadable_paths[0]}: repair the others first, or use --force to give them up"
+                f"{options.file}: without {array.children.names[child]}, "
+                f"{format_count(result.unreadable, 'object')} cannot be read, such as {result.unreadable_paths[0]}: "
+                "repair the others first, or use --force to give them up"
             )
         silent = _silent_children(result)
         silent.pop(array.children.names[child], None)
@@ -344,8 +352,11 @@ def _rebalance_array(options: argparse.Namespace) -> int:
     with _open_array(options.file) as array, _show_progress(options) as progress:
         done = rebalance_array(array, dry_run=options.dry_run, progress=progress)
     would = "would be " if options.dry_run else ""
-    lines = [f"{done.moved} of {done.objects} objects {would}rewritten, {format_bytes(done.moved_bytes)}"]
-    lines += [f"{done.overtaken} objects were replaced or deleted meanwhile"] if done.overtaken else []
+    lines = [
+        f"{done.moved:,} of {format_count(done.objects, 'object')} {would}rewritten, {format_bytes(done.moved_bytes)}"
+    ]
+    if done.overtaken:
+        lines.append(f"{format_count(done.overtaken, 'object was', 'objects were')} replaced or deleted meanwhile")
     lines += [f"left as it was: {path}: {why}" for path, why in done.failed.items()]
     _print_result(options, {"file": options.file, **asdict(done), "is_dry_run": options.dry_run}, lines)
     return _FAILED if done.failed else 0
@@ -365,7 +376,7 @@ def _export_objects(options: argparse.Namespace) -> int:
         progress = stack.enter_context(_show_progress(options))
         done = export_objects(array, options.target, progress)
         unknown_paths, silent = [version.path for version in array.unknown], _silent_when_recovered(array)
-    lines = [f"{done.objects} objects, {format_bytes(done.content_bytes)}: {options.target}"]
+    lines = [f"{format_count(done.objects, 'object')}, {format_bytes(done.content_bytes)}: {options.target}"]
     lines += [f"not exported: {path}: {why}" for path, why in done.failed.items()]
     lines += [*_silent_lines(silent), *_unknown_lines(unknown_paths)]
     _print_result(options, {"file": options.file, "target": str(options.target), **asdict(done), "unreachable": silent,

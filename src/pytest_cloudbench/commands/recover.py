@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pytest_cloudbench.commands.command import Command, argument, why_left_alone
 from pytest_cloudbench.model import CloudbenchError, UsageError
+from pytest_cloudbench.support.wording import format_count
 
 
 def recover(options: argparse.Namespace) -> int:
@@ -36,7 +37,9 @@ def recover(options: argparse.Namespace) -> int:
             status = 1
         else:
             if recovered is not None:
-                sys.stdout.write(f"recovered: {run}: {recovered[0]} records in {ascii(str(recovered[1]))[1:-1]}\n")
+                sys.stdout.write(
+                    f"recovered: {run}: {format_count(recovered[0], 'record')} in {ascii(str(recovered[1]))[1:-1]}\n"
+                )
     return status
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_cloudbench.commands.history import RUN_HELP, add_records, add_storage, find_run_files, find_storage
 from pytest_cloudbench.model import UsageError
+from pytest_cloudbench.support.wording import format_count
 
 if TYPE_CHECKING:
     from pytest_cloudbench.report.gathering import EarlierRuns
@@ -58,14 +59,10 @@ def report(options: argparse.Namespace) -> int:
     for line in gathered.left_out:
         sys.stdout.write(f"left out: {line}\n")
     sys.stdout.write(
-        f"{options.output}: {_count_text(len(gathered.measurements), 'experiment')} of "
-        f"{_count_text(gathered.runs, 'run')}, {size_bytes / 1e6:.2f} MB\n"
+        f"{options.output}: {format_count(len(gathered.measurements), 'experiment')} of "
+        f"{format_count(gathered.runs, 'run')}, {size_bytes / 1e6:.2f} MB\n"
     )
     return 0
-
-
-def _count_text(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def _open_earlier_runs(options: argparse.Namespace) -> EarlierRuns | None:

@@ -17,6 +17,7 @@ from pytest_cloudbench.commands.command import discard_output
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.support import clock
 from pytest_cloudbench.support.collector import without_collector
+from pytest_cloudbench.support.wording import format_count
 
 if TYPE_CHECKING:
     from pytest_cloudbench.savingbox.batching.batcher import Batcher
@@ -177,9 +178,10 @@ def _print_status(options: argparse.Namespace) -> int:
         f"{status.savingbox!r} -> {status.sync_folder!r}: {state}\n"
         f"  watches by {status.watching}, finds changed bytes by {status.mechanism}"
         f"{_in_parentheses(status.mechanism_why)}\n"
-        f"  waiting: {status.unpushed_files}, {status.unpushed_bytes:,} bytes compressed{due}\n"
-        f"  since it started: pushes: {status.pushes}; pushed: {status.pushed_files}, {status.written_bytes:,} bytes "
-        f"written; taken in: {status.pulls}; conflicts: {status.conflicts}\n"
+        f"  waiting: {status.unpushed_files}, {format_count(status.unpushed_bytes, 'byte')} compressed{due}\n"
+        f"  since it started: pushes: {status.pushes}; pushed: {status.pushed_files}, "
+        f"{format_count(status.written_bytes, 'byte')} written; taken in: {status.pulls}; "
+        f"conflicts: {status.conflicts}\n"
     )
     for text in status.trouble:
         sys.stdout.write(f"  {text}\n")
@@ -221,16 +223,21 @@ def _print_json(line: dict[str, Any]) -> None:
 
 def _print_text(line: dict[str, Any]) -> None:
     texts = {
-        "push": "push {number} ({why}): {files} changed, {counted_bytes:,} bytes compressed, "
+        "push": "push {number} ({why}): {files} changed, {counted} compressed, "
         "{written_bytes:,} written, waited {waited_s:.1f} s",
         "pull": "taken in: {path!r}",
         "progress": "{done:,} of {all:,}",
         "trouble": "{kind}: {text}",
         "ready": "{savingbox!r} -> {sync_folder!r}: watching by {watching}, changed bytes by {mechanism}{why_so}; "
         "{limit_bytes:,} bytes, {quiet_s:g} s, {at_most_s:g} s",
-        "stopped": "pushes: {pushes}; pushed: {pushed_files}, {written_bytes:,} bytes written; taken in: {pulls}; "
+        "stopped": "pushes: {pushes}; pushed: {pushed_files}, {written} written; taken in: {pulls}; "
         "conflicts: {conflicts}; waiting: {unpushed_files}; changed bytes by {mechanism}{why_so}",
     }
-    more = {"waited_s": line.get("waited_ns", 0) / 1e9, "why_so": _in_parentheses(line.get("mechanism_why", ""))}
+    more = {
+        "waited_s": line.get("waited_ns", 0) / 1e9,
+        "why_so": _in_parentheses(line.get("mechanism_why", "")),
+        "counted": format_count(line.get("counted_bytes", 0), "byte"),
+        "written": format_count(line.get("written_bytes", 0), "byte"),
+    }
     sys.stdout.write(texts[line["event"]].format(**line, **more) + "\n")
     sys.stdout.flush()

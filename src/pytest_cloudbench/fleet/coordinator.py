@@ -39,6 +39,7 @@ from pytest_cloudbench.fleet.messages import (
     make_plain,
 )
 from pytest_cloudbench.model import CloudbenchError
+from pytest_cloudbench.support.wording import format_count
 
 _ONCE, _LAST = "once:", "once:clean:"
 
@@ -356,7 +357,7 @@ class Coordinator:
         item.expected = self._size()
         stop = self._stop()
         if not stop and self._maxfail and self._failed_items >= self._maxfail:
-            stop = f"stopping after {self._failed_items} failures"
+            stop = f"stopping after {format_count(self._failed_items, 'failure')}"
         again = self._again(item.nodeid, self._left[item.nodeid])
         for index, agent in enumerate(item.members):
             entered = Entered(index, len(item.members), stop, again)

@@ -16,6 +16,7 @@ from msgspec.msgpack import Decoder, Encoder
 from msgspec.structs import replace
 
 from pytest_cloudbench.model import FleetError
+from pytest_cloudbench.support.wording import format_count
 
 _T = TypeVar("_T")
 _MOST_NAMED = 4
@@ -274,6 +275,6 @@ def missing_lines(missing: Mapping[str, str]) -> list[str]:
         line = f"{first} {reason}"
         if others:
             names = ", ".join([*others[:_MOST_NAMED], *(["..."] if len(others) > _MOST_NAMED else [])])
-            line += f"; the same goes for {len(others)} other{'s' if len(others) > 1 else ''} ({names})"
+            line += f"; the same goes for {format_count(len(others), 'other')} ({names})"
         lines.append(line)
     return lines

@@ -26,6 +26,7 @@ from pytest_cloudbench.load.messages import (
 )
 from pytest_cloudbench.model import ResultsError, UsageError
 from pytest_cloudbench.support.printable import shorten_path
+from pytest_cloudbench.support.wording import format_count
 
 if TYPE_CHECKING:
     from pytest_cloudbench.load.experiment import Experiment
@@ -63,7 +64,7 @@ class SeriesKeeper:
         lines = []
         for name, (file, _, _) in self._open.items():
             path = shorten_path(file.path, self._start_folder)
-            rounds = "1 round" if file.rounds == 1 else f"{file.rounds} rounds"
+            rounds = format_count(file.rounds, "round")
             lines += [f"{name}: stopped after {rounds}; to continue: --resume {path}"] if file.rounds else []
         return lines
 

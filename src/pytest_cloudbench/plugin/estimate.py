@@ -30,6 +30,7 @@ from pytest_cloudbench.load.item import make_experiment
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.providers.for_agents import Provided
 from pytest_cloudbench.providers.leaves import Leaf
+from pytest_cloudbench.support.wording import format_count
 
 _ESTIMATE: pytest.StashKey[Estimate] = pytest.StashKey()
 
@@ -158,6 +159,6 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     for item, nextitem in zip(experiments, [*experiments[1:], None], strict=True):
         runtestprotocol(item, log=False, nextitem=nextitem)
     if others := len(session.items) - len(experiments):
-        other_tests = "1 test that runs" if others == 1 else f"{others} tests that run"
+        other_tests = format_count(others, "test that runs", "tests that run")
         session.config.stash[_SESSION].remark = f"{other_tests} no experiment: not estimated"
     return True

@@ -20,6 +20,7 @@ from pytest_cloudbench.raid.costs import Costs
 from pytest_cloudbench.raid.metadata import MissingPackage
 from pytest_cloudbench.raid.transfers import Package, PendingRead, TransferResult, shortage_error
 from pytest_cloudbench.support import clock
+from pytest_cloudbench.support.wording import format_count
 
 _UNLIMITED_NS = 1 << 60
 
@@ -203,7 +204,8 @@ class SegmentFetch:
             return
         else:
             self._costs.damaged += damaged
-            detail = f"{damaged} of {self._segment.split.counts[child]} shares differ from what was written"
+            shares = format_count(self._segment.split.counts[child], "share")
+            detail = f"differ from what was written: {damaged} of {shares}"
             self.failures[child] = CloudError(ErrorKind.CORRUPT, self._verb, self._manifest.path, detail=detail)
         self._missing.append(MissingPackage(self._manifest.version, self._number, child))
 

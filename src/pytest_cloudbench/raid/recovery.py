@@ -27,6 +27,7 @@ from pytest_cloudbench.raid.metadata import UNCOMPARED, UNVERIFIED, MissingPacka
 from pytest_cloudbench.raid.transfers import TransferResult, shortage_error
 from pytest_cloudbench.results.owner import is_alive
 from pytest_cloudbench.support import clock
+from pytest_cloudbench.support.wording import format_count
 
 _FIRST_BYTES = 4096
 """The number of bytes of a package that are read to find its manifest, enough for most objects."""
@@ -171,8 +172,8 @@ def _agree_with_retries(array: Array, verb: str, path: str, *, everything: bool,
             dropped=len(deleted),
         )
     detail = (
-        f"{len(comparison.rows)} objects of the children are to be taken in, but other processes keep writing: "
-        "end them first"
+        f"{format_count(len(comparison.rows), 'object of the children is', 'objects of the children are')} to be taken "
+        "in, but other processes keep writing: end them first"
     )
     raise CloudError(ErrorKind.CONFLICT, verb, path, detail=detail)
 
@@ -218,8 +219,8 @@ def _compare(array: Array, verb: str, path: str, *, everything: bool, takes_over
     rows, unreadable = _select_newest(array, newer, unfinished if is_certain else set(), is_new=is_new)
     if unreadable and not is_certain:
         reason = (
-            f"{unreadable} objects may be newer on children that do not answer; if one of them is gone for good, write "
-            "its replacement into the array's file, and run: cloudbench raid replace FILE CHILD"
+            f"{format_count(unreadable, 'object')} may be newer on children that do not answer; if one of them is gone "
+            "for good, write its replacement into the array's file, and run: cloudbench raid replace FILE CHILD"
         )
         raise shortage_error(verb, path, reason, silent, array.children.names) from next(iter(silent.values()))
     taken_in = len({row.path for row, _ in rows})

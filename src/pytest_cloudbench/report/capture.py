@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import IO, TYPE_CHECKING, Any
 
+from pytest_cloudbench.support.wording import format_count
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -95,9 +97,8 @@ def print_analysis(
     console = console or Pipe(highlight=False, emoji=False)
     validity = summary["validity"]
     duration = _format_seconds(summary["duration_s"])
-    console.print(
-        f"[bold]{escape(summary['file'])}[/]  {summary['format']}, {summary['packets']:,} packets in {duration}"
-    )
+    packets = format_count(summary["packets"], "packet")
+    console.print(f"[bold]{escape(summary['file'])}[/]  {summary['format']}, {packets} in {duration}")
     colour = _COLOURS[validity["verdict"]]
     reasons = escape(f": {'; '.join(validity['reasons'])}") if validity["reasons"] else ""
     console.print(f"[{colour}]{validity['verdict']}[/]{reasons}")
@@ -110,7 +111,7 @@ def print_analysis(
         stream_count = len(summary["canary"]["found"])
         forms = sorted({str(occurrence["form"]) for occurrence in summary["canary"]["found"]})
         forms_text = f": {', '.join(forms)}" if forms not in ([], ["raw"]) else ""
-        streams = f"({stream_count} streams{forms_text})"
+        streams = f"({format_count(stream_count, 'stream')}{forms_text})"
         console.print(f"canary sent in plain text: [bold]{summary['canary']['verdict']}[/] {escape(streams)}")
     console.print()
     flow_count = sum(role["flows"] for role in summary["roles"].values())
@@ -121,7 +122,9 @@ def print_analysis(
         console.print(_totals_table(summary, flow_count))
         console.print(_flows_table(flows, summary["first_s"]))
     if flow_count > len(flows):
-        console.print(f"{flow_count - len(flows):,} smaller flows are not shown; --json has them all")
+        console.print(
+            f"{format_count(flow_count - len(flows), 'smaller flow is', 'smaller flows are')} not shown; --json has all"
+        )
     for line in _closing_lines(summary):
         console.print(escape(line))
 
@@ -215,9 +218,11 @@ def _closing_lines(summary: Mapping[str, Any]) -> list[str]:
             f"{summary['sentinels']:,} sentinels of this program, which mark the capture's ends, are not counted"
         )
     if summary["foreign_flows"]:
-        lines.append(f"{summary['foreign_flows']:,} flows of others are not counted")
+        flows = format_count(summary["foreign_flows"], "flow of others is", "flows of others are")
+        lines.append(f"{flows} not counted")
     if summary["cut_packets"]:
-        lines.append(f"{summary['cut_packets']:,} packets were cut by the snap length; sizes are those of the wire")
+        packets = format_count(summary["cut_packets"], "packet was", "packets were")
+        lines.append(f"{packets} cut by the snap length; sizes are those of the wire")
     return lines
 
 

@@ -20,6 +20,7 @@ from pytest_cloudbench.judge.baseline import find_number, is_finite, list_doubts
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.model import UsageError, did_you_mean
 from pytest_cloudbench.report.hosts import read_figures
+from pytest_cloudbench.support.wording import format_count
 
 _COLUMNS = (
     "run", "time", "commit", "branch", "test", "provider", "emulated", "outcome", "doubts", "metric", "value", "unit",
@@ -95,7 +96,7 @@ class ChosenNumbers:
     def describe(self) -> str:
         """Return the numbers of chosen and omitted values in one line."""
         tests = len({(number.run.name, number.fullname) for number in self.numbers})
-        line = f"{len(self.numbers)} numbers of {tests} {'experiment' if tests == 1 else 'experiments'}"
+        line = f"{format_count(len(self.numbers), 'number')} of {format_count(tests, 'experiment')}"
         reasons = ", ".join(f"{count} {reason}" for reason, count in self.left_out.items())
         return f"{line}; left out: {reasons}" if reasons else line
 

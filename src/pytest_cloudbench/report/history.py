@@ -31,6 +31,7 @@ from pytest_cloudbench.report.table import HOST_TITLES, host_rows
 from pytest_cloudbench.results.index import EntryRow, Index, RunRow, SidesRow
 from pytest_cloudbench.results.points import Point
 from pytest_cloudbench.support.printable import printable
+from pytest_cloudbench.support.wording import format_count
 
 _BARS, _PLAIN_BARS = "▁▂▃▄▅▆▇█", "_,:-=+*#"
 _MOST_BARS = 40
@@ -180,9 +181,9 @@ def render_overview(
                      format_metric(points[-1].value, name), bars, printable(since)])  # fmt: skip
     lines = fit_to_width(rows, width)
     if tests_with_others:
-        lines.append(
-            f"{tests_with_others} of {len(tests)} tests also have runs under other conditions: name a test to see them"
-        )
+        has = "has" if tests_with_others == 1 else "have"
+        counts = f"{tests_with_others} of {format_count(len(tests), 'test')}"
+        lines.append(f"{counts} also {has} runs under other conditions: name a test to see them")
     return lines
 
 
@@ -244,7 +245,8 @@ def _change_remark(change: ChangePoint, metric: str) -> str:
 def describe_no_change(points: Sequence[Point]) -> str:
     """Return a remark that no change was found in the runs, or that there are too few runs."""
     counted = sum(point.counts for point in points)
-    return "no change found" if counted >= 8 else f"no change can be found yet: {counted} runs, 8 are needed"
+    runs = format_count(counted, "run")
+    return "no change found" if counted >= 8 else f"no change can be found yet: {runs}, 8 are needed"
 
 
 # --- runs side by side ---

@@ -14,6 +14,7 @@ from typing import IO, Any, Protocol
 
 from pytest_cloudbench.results.entry_names import split_name
 from pytest_cloudbench.support.clock import now_ns
+from pytest_cloudbench.support.wording import format_count
 
 SAY_EVERY_S = 30.0
 """The time between two lines where there is no terminal."""
@@ -92,7 +93,7 @@ class Overview:
     def describe_counts(self) -> str:
         """Return the numbers of done, running and waiting experiments, in words."""
         states = Counter(experiment.state if experiment.state in _OPEN else "done" for experiment in self.experiments)
-        text = f"{states['done']} of {len(self.experiments)} experiments done"
+        text = f"{states['done']} of {format_count(len(self.experiments), 'experiment')} done"
         return text + "".join(f", {states[state]} {state}" for state in _OPEN if states[state])
 
 
@@ -325,8 +326,7 @@ def format_figures(progress: Progress) -> list[str]:
     """Return groups of figures, the most important first. An unknown value is a dash."""
     rate = "-" if progress.rate_per_s is None else f"{progress.rate_per_s:,.{1 if progress.rate_per_s < 10 else 0}f}"
     remaining_text = "" if progress.left_s is None else f", {format_duration(progress.left_s)} left"
-    plural = "s" * (progress.of_agents != 1)
-    agents = progress.agents if progress.agents == progress.of_agents else f"{progress.agents} of {progress.of_agents}"
+    agents = "" if progress.agents == progress.of_agents else f"{progress.agents} of "
     return [
         f"{progress.done:,}/{progress.planned:,} ops in {format_duration(progress.elapsed_s)}{remaining_text}",
         f"last {min(WINDOW_S, progress.elapsed_s):.0f} s: {rate}/s, p50 {_format_milliseconds(progress.p50_s)}, "
@@ -334,7 +334,7 @@ def format_figures(progress: Progress) -> list[str]:
         f"{progress.throttled:,} throttled",
         f"{progress.failed:,} failed",
         f"late {_format_milliseconds(progress.late_s)}",
-        f"{agents} agent{plural}",
+        f"{agents}{format_count(progress.of_agents, 'agent')}",
     ]
 
 

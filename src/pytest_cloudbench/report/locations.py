@@ -9,6 +9,7 @@ from pytest_cloudbench.net.locate.placing import Location, find_suspect_vantage
 from pytest_cloudbench.net.locate.survey import MOST_ADDRESSES, ServerSurvey, collect_evidence
 from pytest_cloudbench.report.columns import fit_to_width
 from pytest_cloudbench.support.printable import printable
+from pytest_cloudbench.support.wording import format_count
 
 _COLUMNS = ("name", "servers", "operator", "place", "known by")
 
@@ -94,4 +95,4 @@ def format_phases(survey: ServerSurvey) -> Iterator[str]:
     for phase in phases:
         inside = [record for record in survey.names.values() if phase in record.phases]
         servers = {address for record in inside for address in record.addresses}
-        yield f"{phase}: {len(inside)} names, {len(servers)} servers"
+        yield f"{phase}: {format_count(len(inside), 'name')}, {format_count(len(servers), 'server')}"

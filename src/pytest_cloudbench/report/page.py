@@ -26,6 +26,7 @@ from pytest_cloudbench.report.html import safe
 from pytest_cloudbench.report.outcomes import ANSWERS, MARKS, list_claims
 from pytest_cloudbench.report.quantities import format_number
 from pytest_cloudbench.results.machine import THIS_MACHINE
+from pytest_cloudbench.support.wording import format_count
 
 _COMMIT = re.compile("_[0-9a-f]{40}_")
 """The commit in the name of a run's file, which is shown in a column of its own."""
@@ -141,7 +142,7 @@ def _render_measured(gathered: GatheredRuns) -> Iterator[str]:
         note_list = html.item_list(
             f"{safe(note)} <span class=soft>({count:,} x)</span>" for note, count in notes.items()
         )
-        yield f"<details><summary>{len(notes)} note{'s' * (len(notes) > 1)}</summary>{note_list}</details>"
+        yield f"<details><summary>{format_count(len(notes), 'note')}</summary>{note_list}</details>"
     yield "</section>"
 
 

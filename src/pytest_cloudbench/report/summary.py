@@ -18,6 +18,7 @@ from pytest_cloudbench.report import versus
 from pytest_cloudbench.report.export import StoredRun, emulated_text, entry_doubts, is_comparison
 from pytest_cloudbench.report.table import HOST_TITLES, OPERATION_TITLES, column_of, host_rows, operation_rows
 from pytest_cloudbench.support.printable import printable
+from pytest_cloudbench.support.wording import format_count
 
 _RUN_KEYS = (
     "ops", "loss_rate", "throttled", "failed", "corrupt", "response_p50", "response_p95", "response_p99",
@@ -69,7 +70,7 @@ def _run_header(run: StoredRun, remark: str) -> Iterator[str]:
     counted = Counter(_worst_verdict(info) for _, info in run.entries)
     counts_text = [f"{count} {word}" for verdict, word in _COUNTED if (count := counted[verdict])]
     count = len(run.entries)
-    experiments = "no experiment was measured" if not count else f"{count} experiment{'s' * (count > 1)}"
+    experiments = "no experiment was measured" if not count else format_count(count, "experiment")
     yield f"**{experiments}{': ' if counts_text else ''}{', '.join(counts_text)}**"
     if remark:
         yield f"<br>{_escape_text(remark)}"
@@ -125,10 +126,11 @@ def _experiment_tables(entries: Sequence[_Entry], metrics: Sequence[str]) -> Ite
             yield f"| {_VERDICTS[_worst_verdict(info)]} | {name} | {provider} | {' | '.join(cells)} |"
         yield ""
     if unknown:
-        yield f"{unknown} {'number is' if unknown == 1 else 'numbers are'} unknown: {_UNKNOWN}"
+        yield f"{format_count(unknown, 'number is', 'numbers are')} unknown: {_UNKNOWN}"
         yield ""
     if len(entries) > len(shown):
-        yield f"{len(entries) - len(shown)} more experiments are left out here, and are in the stored run."
+        more = format_count(len(entries) - len(shown), "more experiment is", "more experiments are")
+        yield f"{more} left out here, and in the stored run."
         yield ""
 
 
@@ -174,7 +176,8 @@ def _comparison_table(entries: Sequence[_Entry]) -> Iterator[str]:
             row_start = "| | |"
     yield ""
     if len(entries) > _MOST_COMPARISONS:
-        yield f"{len(entries) - _MOST_COMPARISONS} more comparisons are left out here, and are in the stored run."
+        more = format_count(len(entries) - _MOST_COMPARISONS, "more comparison is", "more comparisons are")
+        yield f"{more} left out here, and in the stored run."
         yield ""
 
 

@@ -31,6 +31,7 @@ from pytest_cloudbench.report.quantities import (
 )
 from pytest_cloudbench.results.entry_names import split_name
 from pytest_cloudbench.results.suite import read_titles
+from pytest_cloudbench.support.wording import format_count
 
 
 class _Finding(Protocol):
@@ -181,10 +182,10 @@ def markup(line: str) -> Mapping[str, bool]:
 def _table_title(provider: str, test: str, info: Mapping[str, Any]) -> str:
     operation = info.get("operation", "put")
     agents = info["agents"]
-    carriers = f"{agents} agent{'s' * (agents != 1)}"
+    carriers = format_count(agents, "agent")
     if hosts := list_hosts(info):
         count = sum(bool(host.get("agents")) for host in hosts)
-        carriers += f" on {count} host{'s' * (count != 1)}"
+        carriers += f" on {format_count(count, 'host')}"
     parts = [f"{test.rpartition('::')[2]}  {provider}", carriers]
     parts += [f"{info['loop']} loop"] if info["loop"] else []
     parts += [operation] if operation != "put" else []
@@ -405,7 +406,7 @@ def _collect_remarks(members: Sequence[_Finding], width: int, *, is_short: bool)
         return list(remarks)
     error_lines = [line for text in errors for line in textwrap.wrap(f"  {text}", width, subsequent_indent="    ")]
     if met:
-        remarks[f"  {met} expectation{'s' * (met > 1)} met"] = None
+        remarks[f"  {format_count(met, 'expectation')} met"] = None
     if met and any(finding.info["expectations"] == _NO_EXPECTATION for finding in members):
         remarks["  no expectation for the others"] = None
     if any(finding.info.get("digest_checked") is False for finding in members):

@@ -13,6 +13,7 @@ from pytest_cloudbench.judge.paired import COMPARED
 from pytest_cloudbench.report.columns import fit_to_width
 from pytest_cloudbench.report.hosts import describe_location
 from pytest_cloudbench.report.quantities import UNKNOWN, format_with_unit
+from pytest_cloudbench.support.wording import format_count
 
 _USUAL_METRICS = (
     "quiet_p50", "quiet_p99", "response_p50", "response_p99", "throughput", "requests_per_op", "loss_rate",
@@ -93,8 +94,8 @@ TITLES = ("metric", "A", "B", "B against A", "answer")
 
 def _headline(comparison: Mapping[str, Any]) -> str:
     ops = sorted(block["ops"] for block in comparison["blocks"] if not block["is_warm_up"])
-    block_size = f", {ops[len(ops) // 2]:,} operations a block," if ops and ops[-1] else ""
-    pairs = f"{comparison['pairs']} pairs of blocks"
+    block_size = f", {format_count(ops[len(ops) // 2], 'operation')} a block," if ops and ops[-1] else ""
+    pairs = format_count(comparison["pairs"], "pair of blocks", "pairs of blocks")
     return f"{pairs}{block_size} in {comparison['minutes']:.1f} minutes: {comparison['stopped']}"
 
 
@@ -167,5 +168,5 @@ def _effort_needed(name: str, comparison: Mapping[str, Any]) -> str:
     if difference["needed"] is None:
         return f"{name}: {reason}how long it would take is not known"
     minutes = difference["needed"] * comparison["minutes"] / (comparison["pairs"] + 1)
-    pairs = f"{difference['needed']:,} pairs ({minutes:,.0f} minutes)"
+    pairs = f"{format_count(difference['needed'], 'pair')} ({format_count(round(minutes), 'minute')})"
     return f"{name}: {reason}about {pairs} would find a difference of {_format_margin(difference)}"

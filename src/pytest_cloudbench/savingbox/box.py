@@ -33,6 +33,7 @@ from pytest_cloudbench.savingbox.store import AgreementStore
 from pytest_cloudbench.savingbox.watcher import FolderWatcher, PollingWatcher, make_watcher
 from pytest_cloudbench.savingbox.written import NoWrites, Writes
 from pytest_cloudbench.support.clock import now_ns
+from pytest_cloudbench.support.wording import format_count
 
 _S = 1_000_000_000
 _SCAN_NS = 30 * _S
@@ -339,11 +340,11 @@ class SavingBox:
             self._report_event(Trouble("failed", f"{error.strerror or error}; the next start tries again"))
             return False
         if self.engine.unpushed_files:
-            self._report_event(
-                Trouble("failed", f"{self.engine.unpushed_files} entries could not be pushed; the next start does it")
-            )
+            unpushed = format_count(self.engine.unpushed_files, "entry", "entries")
+            self._report_event(Trouble("failed", f"{unpushed} could not be pushed; the next start does it"))
         if untaken_paths:
-            text = f"{len(untaken_paths)} entries of the client could not be taken in, such as {untaken_paths[0]!r}"
+            untaken = format_count(len(untaken_paths), "entry", "entries")
+            text = f"{untaken} of the client could not be taken in, such as {untaken_paths[0]!r}"
             self._report_event(Trouble("failed", f"{text}; the next start does it"))
         return not (self.engine.unpushed_files or untaken_paths or self.engine.unread_folders)
 

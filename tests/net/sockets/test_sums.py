@@ -76,8 +76,8 @@ def test_connections_closing_at_the_start_do_not_count() -> None:
     ("after", "closed", "why"),
     [
         ({1: AFTER[1]}, (), "vanished"),
-        ({**AFTER, 2: connection(2, 5, 5)[2]}, (), "only one end of 1 connections was seen"),
-        ({**AFTER, 102: connection(2, 5, 5)[102]}, (), "only one end of 1 connections was seen"),
+        ({**AFTER, 2: connection(2, 5, 5)[2]}, (), "only one end of 1 connection was seen"),
+        ({**AFTER, 102: connection(2, 5, 5)[102]}, (), "only one end of 1 connection was seen"),
         (change_socket(AFTER, 1, sent_bytes=10), (), "was reset"),
         ({**AFTER, **change_socket(connection(2, 5, 0), 2, sent_bytes=0)}, {2, 102}, "was reset"),
         ({**AFTER, **connection(2, 5, 0), 3: replace(connection(2, 5, 0)[2], cookie=3)}, (), "a port was reused"),

@@ -112,7 +112,7 @@ def test_ipv6_in_tunnels_is_read() -> None:
 def test_an_unknown_wrapping_is_always_counted(frame: bytes) -> None:
     analysis = analyze_frames(frame)
     assert (analysis.aside.not_understood, analysis.aside.wire_bytes, analysis.table.flows) == (1, len(frame), [])
-    assert "1 packets may hold flows inside undecoded protocols: 1 " in analysis.validity.reasons[-1]
+    assert "1 packet may hold flows inside undecoded protocols: 1 " in analysis.validity.reasons[-1]
 
 
 def test_undecoded_packets_make_the_canary_unknown() -> None:
@@ -263,7 +263,7 @@ def test_a_malformed_packet_leaves_no_flow_without_packets() -> None:
     broken[46] = 0x10
     analysis = analyze_frames(bytes(broken), Segment(START_NS, True, 1, data=b"y", client_port=7).frame())
     assert [(flow.number, flow.client_port, flow.up.payload_bytes) for flow in analysis.table.flows] == [(0, 7, 1)]
-    assert analysis.validity.reasons[-1] == "1 packets have contradictory headers"
+    assert analysis.validity.reasons[-1] == "1 packet has contradictory headers"
 
 
 def test_every_packet_is_in_a_flow_or_aside() -> None:
@@ -435,7 +435,8 @@ def test_quic_datagrams_above_a_packet_make_the_overhead_unknown(
     hellos = [craft.udp(*ends, initial.ljust(1200, b"x")), craft.udp(*ends[2:], *ends[:2], initial.ljust(1200, b"x"))]
     frames = [*hellos, craft.udp(*ends, bytes(sizes[0])), craft.udp(*ends[2:], *ends[:2], bytes(sizes[1]))]
     analysis = analyze(craft.pcapng(list(enumerate(frames, START_NS))), keeps_datagrams=keeps_datagrams)
-    reason = f"datagrams above 1472 bytes in {directions} directions of QUIC flows: segmentation offload was on"
+    noun = "direction" if directions == 1 else "directions"
+    reason = f"datagrams above 1472 bytes in {directions} {noun} of QUIC flows: segmentation offload was on"
     assert analysis.validity.size_reasons == ((reason,) if directions else ())
     assert analysis.validity.sizes_known == (not directions)
     assert analysis.validity.verdict == "valid"

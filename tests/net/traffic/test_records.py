@@ -59,7 +59,7 @@ def test_more_kept_than_stated_is_corrected() -> None:
     analysis = analyze(data)
     assert (analysis.wire_bytes, analysis.reader.longer) == (len(FRAME) + 30, 1)
     assert analysis.validity.verdict == "unknown"
-    assert analysis.validity.reasons == ("1 packets have more bytes in the file than their stated length",)
+    assert analysis.validity.reasons == ("1 packet has more bytes in the file than their stated length",)
 
 
 def test_blocks_without_packets_may_be_long() -> None:

@@ -16,6 +16,7 @@ from pytest_cloudbench.fleet.hosts.probe import digest_code
 from pytest_cloudbench.fleet.hosts.table import Host
 from pytest_cloudbench.fleet.offsets import measure_offset
 from pytest_cloudbench.model import FleetError
+from pytest_cloudbench.support.wording import format_count
 
 _PROBE = "from pytest_cloudbench.fleet.hosts import probe; probe.main()"
 _DIGITS = 20
@@ -84,9 +85,8 @@ def _ask(connection: HostConnection, host: Host) -> Checked:
         if abs(offset_s) >= _CLOCK_IS_WRONG_S
         else f"clock right within {bound_ms:.1f} ms"
     )
-    return Checked(
-        host, True, f"Python {about['python']}, {about['cores']} cores{memory}, {clock}, {host.agents} agents"
-    )
+    cores, agents = format_count(about["cores"], "core"), format_count(host.agents, "agent")
+    return Checked(host, True, f"Python {about['python']}, {cores}{memory}, {clock}, {agents}")
 
 
 def _read_answer(stream: HostStream) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from pytest_cloudbench.fleet.hosts.checks import Checked
 from pytest_cloudbench.fleet.hosts.connection import HostConnection, HostStream, read_line
 from pytest_cloudbench.fleet.hosts.table import Host
 from pytest_cloudbench.model import FleetError, UsageError
+from pytest_cloudbench.support.wording import format_count
 
 _BLOCK_BYTES = 1 << 20
 _OURS = "pytest-cloudbench"
@@ -110,7 +111,7 @@ def _send_packages(stream: HostStream, distributions: Sequence[Distribution]) ->
     except _RefusedError:
         return False, str(json.loads(read_line(stream))["problem"])
     read_line(stream)
-    sent = f"{len(distributions)} packages, {writer.sent_bytes / 2**20:.0f} MiB sent"
+    sent = f"{format_count(len(distributions), 'package')}, {writer.sent_bytes / 2**20:.0f} MiB sent"
     return True, f"{_OURS} {__version__} is installed ({sent}); sessions that run this code use it"
 
 

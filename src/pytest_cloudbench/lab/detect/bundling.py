@@ -17,6 +17,7 @@ from pytest_cloudbench.lab.detect.values import (
     unknown_verdict,
 )
 from pytest_cloudbench.lab.detect.waits import ASKED_BYTES, explain_hidden_waits, explain_short_trips
+from pytest_cloudbench.support.wording import format_count
 
 _PER_FILE, _SEVERAL, _NEVER = 0.4, 0.25, 0.06
 """Connections or exchanges per additional file: at least one each, one for four or more files, and none."""
@@ -48,8 +49,9 @@ def bundling(sent: EditCosts, observations: Sequence[Observation]) -> Verdict:
     if reason := explain_short_trips((*few, *many)):
         return unknown_verdict(capability, reason)
     evidence = [
-        f"{batch.files} files of {format_size(batch.size_bytes / max(1, batch.files))}: {batch.syns} connections, "
-        f"{batch.exchanges} exchanges, {batch.down_bytes} bytes back"
+        f"{format_count(batch.files, 'file')} of {format_size(batch.size_bytes / max(1, batch.files))}: "
+        f"{format_count(batch.syns, 'connection')}, {format_count(batch.exchanges, 'exchange')}, "
+        f"{format_count(batch.down_bytes, 'byte')} back"
         for batch in (*few, *many)
     ]
     # A connection for each file needs no second batch to be seen.

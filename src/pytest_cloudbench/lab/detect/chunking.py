@@ -18,6 +18,7 @@ from pytest_cloudbench.lab.detect.values import (
 )
 from pytest_cloudbench.lab.detect.waits import ASKED_BYTES, explain_hidden_waits, explain_short_trips
 from pytest_cloudbench.model import KIB, MIB
+from pytest_cloudbench.support.wording import format_count
 
 _LEAST_PIECE_BYTES = 16 * KIB
 _LEAST_CHUNK_BYTES = 120_000
@@ -80,12 +81,13 @@ def _find_pieces(observation: Observation) -> tuple[int | None, str, float]:
         if len(similar) >= _LEAST_CHUNKS and sum(similar) > chunks_total:
             chunk_bytes, chunks_total = sorted(similar)[len(similar) // 2], sum(similar)
     if chunk_bytes is None or chunks_total < _CHUNKED_SHARE * total:
-        return None, f"{file}: {len(pieces)} pieces, the largest has {share:.0%}", share
+        return None, f"{file}: {format_count(len(pieces), 'piece')}, the largest has {share:.0%}", share
     if chunk_bytes >= _ONE_PIECE * observation.size_bytes:
-        return None, f"{file}: sent {len(pieces)} times", share
+        return None, f"{file}: sent {format_count(len(pieces), 'time')}", share
     larger = [size for size in pieces if size > chunk_bytes * (1 + _SAME)]
     if len(larger) > len(pieces) // 10:
-        return None, f"{file}: pieces of {format_size(chunk_bytes)}, and {len(larger)} larger ones", share
+        larger_pieces = format_count(len(larger), "larger one")
+        return None, f"{file}: pieces of {format_size(chunk_bytes)}, and {larger_pieces}", share
     # The headers of each piece, and of what carries it, are not part of the file.
     content = round(chunk_bytes * min(1.0, observation.size_bytes / total))
     return content, f"{file}: {len(pieces)} pieces, most of {format_size(content)}", share

@@ -15,6 +15,7 @@ from statistics import median
 
 from pytest_cloudbench.lab.detect.values import Answer
 from pytest_cloudbench.model import UsageError
+from pytest_cloudbench.support.wording import format_count
 
 LEAST_BEATS = 4
 """The fewest ticks that make a period. A period longer than a third of the time is not looked for."""
@@ -96,7 +97,7 @@ def find_rhythm(times_s: Sequence[float], span_s: float, *, least_s: float = 0.2
         return Rhythm("no", None, None, 0, longest_s, (f"nothing happened in {span_s:g} s",))
     if times[0] < 0 or times[-1] > span_s:
         raise UsageError(f"rhythm: times are from 0 to {span_s:g} s; got {times[0]:g} to {times[-1]:g} s")
-    counts = f"{len(times)} events in {span_s:g} s"
+    counts = f"{format_count(len(times), 'event')} in {span_s:g} s"
     tried = list(_candidates(times, least_s, longest_s))
     chains = [chain for period, start in tried if (chain := _build_chain(times, start, period, span_s))]
     rate = len(times) / span_s

@@ -25,6 +25,7 @@ from pytest_cloudbench.net.traffic import Analysis, Flow, Whose, analyze
 from pytest_cloudbench.net.traffic.replies import measure_round_trips
 from pytest_cloudbench.results import journal
 from pytest_cloudbench.results.owner import owner_text
+from pytest_cloudbench.support.wording import format_count
 
 _Result = TypeVar("_Result")
 
@@ -300,8 +301,10 @@ class UsersInterface:
         ]
         if self._nameless:
             flows, size = len(self._nameless), self._nameless.total()
-            noun = "flow" if flows == 1 else "flows"
-            notes.append(f"{flows} {noun} / {size:,} bytes on this interface had no name, and are not counted")
+            notes.append(
+                f"{format_count(flows, 'flow')} / {format_count(size, 'byte')} without a name on this interface: not "
+                "counted"
+            )
         return notes
 
     def doubts(self) -> list[str]:

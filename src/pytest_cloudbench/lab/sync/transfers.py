@@ -22,6 +22,7 @@ from pytest_cloudbench.lab.sync.usage import difference, energy_j, read_energy_u
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.net.traffic import Analysis, Flow, FlowTable, metrics
 from pytest_cloudbench.net.traffic.owners import nameless_doubt
+from pytest_cloudbench.support.wording import format_count
 
 _NEVER = 1 << 60
 _SEEN_SHARE = 0.9
@@ -290,7 +291,9 @@ def transfer_means(transfers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def transfer_doubts(transfers: Sequence[Mapping[str, Any]], repeats: int) -> list[str]:
     """Return the reasons why the numbers of repeated transfers may be wrong."""
     completed = sum(1 for transfer in transfers if transfer["is_synced"])
-    doubts = [f"{repeats - completed} of {repeats} transfers did not finish"] if completed < repeats else []
+    doubts = []
+    if completed < repeats:
+        doubts.append(f"{repeats - completed} of {format_count(repeats, 'transfer')} did not finish")
     doubts += [transfer["error"] for transfer in transfers if transfer["error"]]
     return list(dict.fromkeys([*doubts, *(reason for transfer in transfers for reason in transfer["reasons"])]))
 

@@ -58,6 +58,7 @@ from pytest_cloudbench.results.machine import read_cpu_ticks, reference_cpu_s
 from pytest_cloudbench.results.places import make_results_folder
 from pytest_cloudbench.support import redact
 from pytest_cloudbench.support.clock import now_ns
+from pytest_cloudbench.support.wording import format_count
 
 if TYPE_CHECKING:
     from pytest_cloudbench.load.engine.cpu_wait import WaitSampler
@@ -409,7 +410,7 @@ class Conductor:
     def _lost_agent_doubts(self, item: Item) -> list[str]:
         """Return doubts about agents that were lost during an item or before, and about hosts that lost all agents."""
         absent = item.expected - len({*item.entered, *item.missing})
-        remark = f"began with {len(item.entered)} of {item.expected} agents"
+        remark = f"began with {len(item.entered)} of {format_count(item.expected, 'agent')}"
         remark += f": {absent} had been lost before, and not been replaced yet"
         hosts = [
             f"host {host['name']} was not there to the end: {host['lost_because']}"

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from pytest_cloudbench.load.messages import UNKNOWN_LOAD, LoadShape, Start
 from pytest_cloudbench.model import ProviderSpec, UsageError, Verb
+from pytest_cloudbench.support.wording import format_count
 
 _MOVES_FILES = frozenset({Verb.PUT, Verb.GET})
 _GB = 1e9
@@ -138,8 +139,8 @@ def describe_cost(accounts: Accounts, work: Work) -> str:
 def announce_run(request: Start, money: str = "") -> str:
     """Return the line that announces a run on a real service."""
     load = request.load
-    more = f" ({load.prepared} uploads before)" if load.prepared else ""
-    moved = f", {load.bytes - load.down_bytes:,} bytes {'down' if load.operation is Verb.GET else 'up'}"
+    more = f" ({format_count(load.prepared, 'upload')} before)" if load.prepared else ""
+    moved = f", {format_count(load.bytes - load.down_bytes, 'byte')} {'down' if load.operation is Verb.GET else 'up'}"
     if load.down_bytes:
         moved += f", {load.down_bytes:,} down"
     if request.load.operation not in _MOVES_FILES and not more:
@@ -149,7 +150,7 @@ def announce_run(request: Start, money: str = "") -> str:
         took = f", in {request.planned_s:.0f} s"
     if load == UNKNOWN_LOAD:
         return f"{request.subject.provider}: as many operations as it takes{money and f', {money}'}"
-    count = f"{'at most' if load.ends_by_time else 'about'} {load.ops:,} operations"
+    count = f"{'at most' if load.ends_by_time else 'about'} {format_count(load.ops, 'operation')}"
     return f"{request.subject.provider}: {count}{moved}{more}{took}{money and f', {money}'}"
 
 

@@ -35,6 +35,7 @@ from pytest_cloudbench.results.locations import StoredLocations
 from pytest_cloudbench.results.places import session_results_folder
 from pytest_cloudbench.support import opening, redact
 from pytest_cloudbench.support.printable import shorten_path
+from pytest_cloudbench.support.wording import format_count
 
 if TYPE_CHECKING:
     from pytest_cloudbench.fleet.hosts.table import Host
@@ -252,7 +253,7 @@ class Serving:
         """Write the table of all experiments, at the end, after a hint at reasons that pytest does not show."""
         skipped = len(reporter.stats.get("skipped", ()))
         if skipped and self.config.option.verbose > -2 and not reporter.hasopt("skipped"):
-            reporter.write_line(f"cloudbench: {skipped} skipped test{'s' * (skipped > 1)}: -rs says why")
+            reporter.write_line(f"cloudbench: {format_count(skipped, 'skipped test')}: -rs says why")
         self._write_results(reporter)
 
     def _write_results(self, reporter: Any) -> None:
@@ -353,7 +354,7 @@ class Serving:
         root = Path(self.facts.results).parents[1]
         killed = sum(unmerged.is_alive is False for unmerged in recovery.find_unmerged(root))
         if killed:
-            runs = "a killed run has" if killed == 1 else f"{killed} killed runs have"
+            runs = format_count(killed, "killed run has", "killed runs have")
             self._say(f"cloudbench: {runs} left records; `cloudbench recover {self._shorten(root)}` merges them")
 
     def _open_past_capture(self) -> Callable[[str], None]:

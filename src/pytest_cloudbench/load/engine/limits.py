@@ -11,6 +11,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from pytest_cloudbench.support.wording import format_count
+
 _THREAD_BYTES = 48 * 1024
 """Memory of a thread in flight without its driver's: 14 KiB of this process, and the kernel's stack and tables."""
 
@@ -42,7 +44,7 @@ def describe_limit(threads: int, engine_threads: int, are_refused: bool, root: P
         are_refused: whether the system refused one.
         root: of the file system.
     """
-    line = f"at most {threads:,} operations were in flight in one agent"
+    line = f"at most {format_count(threads, 'operation was', 'operations were')} in flight in one agent"
     if threads >= engine_threads and not are_refused:
         return f"{line}, as many as its engine allows: further ones began late; use more agents"
     limits = ", ".join(f"{name} {limit}" for name, limit, _ in _thread_limits(root))  # the same for all agents

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from pytest_cloudbench.load.engine.operations import Deal
 from pytest_cloudbench.model import UsageError
+from pytest_cloudbench.support.wording import format_count
 from pytest_cloudbench.workload.arrival import ThinkTime, Threads
 from pytest_cloudbench.workload.trace import Replay
 
@@ -37,7 +38,7 @@ def check_memory(deal: Deal, find_available: Callable[[], int | None]) -> None:
         return
     available = find_available()
     if available is not None and needed > available:
-        amount = f"{ops:,} operations" if ops else f"{deal.sensors:,} sensors"
+        amount = format_count(ops, "operation") if ops else format_count(deal.sensors, "sensor")
         raise UsageError(
             f"experiment.run: {amount} would take about {_format_size(needed)} of memory, and this machine has "
             f"{_format_size(available)}; use fewer, or several runs one after the other"

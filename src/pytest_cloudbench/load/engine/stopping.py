@@ -22,6 +22,7 @@ from pytest_cloudbench.judge.steady import Stable, SteadinessWatch, amount_of, d
 from pytest_cloudbench.load.engine.engine import Engine
 from pytest_cloudbench.load.messages import EndOfRun, Watched
 from pytest_cloudbench.model import Op, Outcome
+from pytest_cloudbench.support.wording import format_count
 
 _DEFAULT_METRIC = "response_p50"
 """The metric whose drift is described in a run without ``until``."""
@@ -126,14 +127,15 @@ def describe_end(table: OpTable, until: Stable, ops: tuple[int, int], start_ns: 
     precision = "too few operations succeeded to tell" if steady is None else f"known to ±{steady.error:.1%}"
     tried, planned = ops
     if end_ns is not None:
-        took = f"after {(end_ns - start_ns) / 1e9:.1f} s, with {tried:,} of {planned:,} operations"
+        took = f"after {(end_ns - start_ns) / 1e9:.1f} s, with {tried:,} of {format_count(planned, 'operation')}"
         line = f"ended steady {took}: {until.metric} {precision}"
     else:
-        where = f"at its budget of {planned:,}" if tried >= planned else f"early, with {tried:,} of {planned:,}"
+        budget = format_count(planned, "operation")
+        where = f"at its budget of {budget}" if tried >= planned else f"early, with {tried:,} of {budget}"
         required = f" (±{until.within:.1%} was asked for)" if steady is not None else ""
         is_steady_at_end = steady is not None and steady.is_within(until.within)  # a run ends if it is so twice
         state = "not steady for long enough" if is_steady_at_end else "not steady"
-        line = f"ended {where} operations: {until.metric} {state}, {precision}{required}"
+        line = f"ended {where}: {until.metric} {state}, {precision}{required}"
     info = {
         "until": make_plain(until),
         "ended": "steady" if end_ns is not None else "budget" if tried >= planned else "stopped",

@@ -31,6 +31,7 @@ from pytest_cloudbench.results.entry_names import split_name
 from pytest_cloudbench.results.index import Index
 from pytest_cloudbench.results.places import RESULTS
 from pytest_cloudbench.results.points import Point, without_copies
+from pytest_cloudbench.support.wording import format_count
 
 _CLOCKS_DIFFER_MS = 60_000
 """The most by which clocks of machines that share runs usually differ."""
@@ -108,9 +109,9 @@ class GateHistory:
         name, time_ms = max(self._yet_to_come.items(), key=lambda run: run[1])
         when = datetime.fromtimestamp(time_ms / 1e3, UTC).isoformat(" ", "minutes")
         return (
-            f"{_count_runs(len(self._yet_to_come))} in the storage began later than now (the last: {name}, {when}): a "
-            "clock was ahead then, or is behind now, and until that time they count as the latest; to delete them: "
-            "cloudbench baseline drop"
+            f"{format_count(len(self._yet_to_come), 'run')} in the storage began later than now (the last: {name}, "
+            f"{when}): a clock was ahead then, or is behind now, and until that time they count as the latest; to "
+            "delete them: cloudbench baseline drop"
         )
 
     def _reason_against(self, point: Point, info: Mapping[str, Any]) -> str:
@@ -156,12 +157,11 @@ class GateHistory:
         if not candidates:
             return ""
         _, name, count = max(candidates)
-        runs = _count_runs(count)
         old, new = split_name(name), split_name(fullname)
         is_function = (old.parameters, old.label) == (new.parameters, new.label)
         old_name, new_name = (old.test, new.test) if is_function else (name, fullname)
         command = f"cloudbench baseline rename {shlex.quote(old_name)} {shlex.quote(new_name)}"
-        return f"{runs} of {name} had the same conditions; if that was its name: {command}"
+        return f"{format_count(count, 'run')} of {name} had the same conditions; if that was its name: {command}"
 
     def find_runs_elsewhere(self, fullname: str, info: Mapping[str, Any], count: int) -> str:
         """Return a line about runs of a test that a session with another root folder of pytest has stored.
@@ -181,9 +181,8 @@ class GateHistory:
         count, name, storage = best_match
         if not name:
             return ""
-        are = "is" if count == 1 else "are"
         own_text = "" if storage == self._storage else f", and those of this session in {_folder_text(self._storage)}"
-        return f"{_count_runs(count)} of {name} {are} in {_folder_text(storage)}{own_text}"
+        return f"{format_count(count, f'run of {name} is', f'runs of {name} are')} in {_folder_text(storage)}{own_text}"
 
     def _storages_around(self, fullname: str) -> list[tuple[Path, Index]]:
         """Return the other storages of the projects in which a test's file may be, with their indexes."""
@@ -215,10 +214,6 @@ class GateHistory:
 def is_same_test(nodeid: str, test: str) -> bool:
     """Return whether a node id and a stored test are the same. Their paths may differ in length (``stored_nodeid``)."""
     return f"/{nodeid}".endswith(f"/{test}") or f"/{test}".endswith(f"/{nodeid}")
-
-
-def _count_runs(count: int) -> str:
-    return "1 run" if count == 1 else f"{count} runs"
 
 
 def _folder_text(folder: Path) -> str:

@@ -48,6 +48,7 @@ from pytest_cloudbench.model import ResultsError
 from pytest_cloudbench.results import benchmarks
 from pytest_cloudbench.results.entry_names import parse_label, split_name
 from pytest_cloudbench.results.index import Index
+from pytest_cloudbench.support.wording import format_count
 
 _ANSWERS: tuple[Answer, ...] = ("met", "broken", "inconclusive")
 _MOST_NAMES = 5
@@ -183,7 +184,7 @@ class SessionGate:
         if not self._held:
             return ""
         count, needed_s = len(self._held), AGAIN * sum(held.took_s for held in self._held.values())
-        noun = "1 suspect" if count == 1 else f"{count} suspects"
+        noun = format_count(count, "suspect")
         if not self._budget_s:
             return f"gate: {noun} will not be measured again: the budget is {_format_time(0)} (cloudbench_gate_budget)"
         first_s = AGAIN * self._held[self._top_suspect].took_s
@@ -528,5 +529,4 @@ def _exclusion_text(entry: GatedEntry) -> str:
     """Return the end of a line: why repetitions do not count."""
     if not (count := len(entry.left_out)):
         return ""
-    noun = "1 repetition does" if count == 1 else f"{count} repetitions do"
-    return f"; {noun} not count: {entry.left_out[0]}"
+    return f"; {format_count(count, 'repetition does', 'repetitions do')} not count: {entry.left_out[0]}"

@@ -6,6 +6,7 @@ from math import expm1, isfinite
 
 from pytest_cloudbench.judge.gate import Ruling
 from pytest_cloudbench.judge.paired import Difference
+from pytest_cloudbench.support.wording import format_count
 
 
 def change_text(ruling: Ruling) -> str:
@@ -22,7 +23,7 @@ def change_text(ruling: Ruling) -> str:
 def ruling_text(ruling: Ruling) -> str:
     """Return one line: the metric, and how much worse it is than in the former runs, or why that is unknown."""
     check, change = ruling.check, change_text(ruling)
-    runs = f"{len(check.baseline)} runs"
+    runs = format_count(len(check.baseline), "run")
     text = ""
     if ruling.why.startswith("baseline "):  # too few runs to describe the former state
         pass
@@ -82,7 +83,7 @@ def _course_text(ruling: Ruling) -> str:
     )
     since = f"since {course.since}" if course.since else "with this run"
     text = f"an open regression {since}, {change} {unit} worse than the accepted state"
-    text += f", {slope} {unit} a run ({low} to {high} {unit}) over {course.runs} runs"
+    text += f", {slope} {unit} a run ({low} to {high} {unit}) over {format_count(course.runs, 'run')}"
     return text if course.is_worse else f"{text}; the last runs are better, but it is not sure that it is gone"
 
 
@@ -94,8 +95,9 @@ def _capability_text(ruling: Ruling) -> str:
     """Describe a capability: its former values with the number of runs, and its present one."""
     check, count = ruling.check, len(ruling.check.baseline)
     yes_count = sum(reading.value == 1 for reading in check.baseline)
-    former_text = f"no in {count} runs" if not yes_count else f"yes in {count} runs" if yes_count == count else (
-        f"yes in {yes_count} of {count} runs"
+    runs = format_count(count, "run")
+    former_text = f"no in {runs}" if not yes_count else f"yes in {runs}" if yes_count == count else (
+        f"yes in {yes_count} of {runs}"
     )  # fmt: skip
     now = check.now.value if ruling.value is None else ruling.value
     return f"was {former_text}, and is {'not known' if now is None else 'yes' if now == 1 else 'no'}"

@@ -28,6 +28,7 @@ from pytest_cloudbench.results.installed import learn_declared
 from pytest_cloudbench.results.locations import StoredLocations
 from pytest_cloudbench.results.machine import describe_machine
 from pytest_cloudbench.results.suite import read_declared
+from pytest_cloudbench.support.wording import format_count
 
 if TYPE_CHECKING:  # most sessions have no gate
     from pytest_cloudbench.load.gate.judged import GatedPairs
@@ -112,8 +113,8 @@ class Entries:
         """Return a remark if the times of agents on other hosts include the connection to these hosts."""
         count = len(self._agents_through_controller(subject, item))
         return [
-            f"{count} of {len(item.entered)} agents reached {subject.provider} through this machine's connection to "
-            "their host: their times include that way"
+            f"{count} of {format_count(len(item.entered), 'agent')} reached {subject.provider} through this machine's "
+            "connection to their host: their times include that way"
         ] if count else []  # fmt: skip
 
     def common_info(

@@ -30,6 +30,7 @@ from pytest_cloudbench.model import ErrorKind, Outcome, ResultsError, Verb
 from pytest_cloudbench.net.sockets.sums import Carried
 from pytest_cloudbench.results import oplog
 from pytest_cloudbench.results.machine import CpuTicks
+from pytest_cloudbench.support.wording import format_count
 
 if TYPE_CHECKING:
     from pytest_cloudbench.load.engine.cpu_wait import WaitSampler
@@ -278,7 +279,7 @@ def server_doubts(servers: str, kinds: Mapping[ErrorKind, int], ops: int) -> lis
     failed = kinds.get(ErrorKind.SERVER, 0)
     if not servers or not failed:
         return []
-    return [f"{failed} of {ops} operations failed by an error of {servers}, which this run started"]
+    return [f"{failed:,} of {format_count(ops, 'operation')} failed by an error of {servers}, which this run started"]
 
 
 def _block_info(subject: Subject) -> dict[str, str]:

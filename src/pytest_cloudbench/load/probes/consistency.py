@@ -22,6 +22,7 @@ from pytest_cloudbench.providers import connect
 from pytest_cloudbench.providers.for_agents import Provided
 from pytest_cloudbench.results.oplog import RecordLog
 from pytest_cloudbench.support.clock import now_ns
+from pytest_cloudbench.support.wording import format_count
 from pytest_cloudbench.workload.payload import Generator, RandomContent
 
 if TYPE_CHECKING:
@@ -120,8 +121,8 @@ def _conclude(
     if history := history_of(trials):
         lines = "".join(f"{json.dumps(line)}\n" for line in history)
         observations = ", ".join(f"{content} {count} x" for content, count in sorted(extra["seen"].items()))
-        text = f"{check} on {experiment.provider.spec}: {extra['violated']} of {extra['files']} files ({observations})"
-        experiment.report(text, f"violations-{check}.jsonl", lines)
+        counts = f"{extra['violated']} of {format_count(extra['files'], 'file')} ({observations})"
+        experiment.report(f"{check} on {experiment.provider.spec}: {counts}", f"violations-{check}.jsonl", lines)
     settings = {"check": check, "deadline_s": deadline_s, "settle_s": settle_s}
     return experiment.conclude(
         metrics, times_s or [deadline_s], columns=_COLUMNS, extra={**extra, **settings},
@@ -138,13 +139,14 @@ def _notes(metrics: Mapping[str, Any], extra: Mapping[str, Any], deadline_s: flo
     notes = []
     if extra["flapped"]:
         notes.append(
-            f"{extra['flapped']} of {extra['files']} files flapped: reads went back to a former state "
-            f"{metrics['flips']} times; the last stale one began {max(extra['low_s']):.3f} s after the write"
+            f"{extra['flapped']} of {format_count(extra['files'], 'file')} flapped: reads went back to a former state "
+            f"{format_count(metrics['flips'], 'time')}; the last stale one began {max(extra['low_s']):.3f} s after "
+            "the write"
         )
     if extra["never"]:
         rows = zip(extra["low_s"], extra["consistent_s"], strict=True)
         longest_s = max(low_s for low_s, time_s in rows if time_s is None)
-        failed = f"; {extra['unknown_reads']} reads failed meanwhile" if extra["unknown_reads"] else ""
+        failed = f"; {format_count(extra['unknown_reads'], 'read')} failed meanwhile" if extra["unknown_reads"] else ""
         notes.append(
             f"{extra['never']} of {extra['files']} files were not consistent after {deadline_s:g} s, as far as could "
             f"be seen: their times are lower bounds, the longest {longest_s:.3f} s{failed}"

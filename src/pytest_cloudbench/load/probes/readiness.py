@@ -27,6 +27,7 @@ from pytest_cloudbench.model import CloudError, ErrorKind, Op, Outcome, UsageErr
 from pytest_cloudbench.results.machine import THIS_MACHINE
 from pytest_cloudbench.results.oplog import RecordLog
 from pytest_cloudbench.support.clock import now_ns
+from pytest_cloudbench.support.wording import format_count
 from pytest_cloudbench.workload.payload import Generator
 
 if TYPE_CHECKING:
@@ -237,7 +238,7 @@ class _FileSeries:
         fits += [facts.max_bytes // max(1, 2 * size_bytes)] if facts.max_bytes is not None else []
         count = min(fits)
         if count < files:
-            self.stopped = f"{count} of {files} files fit into --max-ops and --max-bytes"
+            self.stopped = f"{count} of {format_count(files, 'file fits', 'files fit')} into --max-ops and --max-bytes"
         budget = Budget(
             None if facts.max_ops is None else facts.max_ops - count,
             None if facts.max_bytes is None else facts.max_bytes - count * size_bytes,
@@ -411,20 +412,22 @@ class _FileSeries:
         notes = []
         if "read_from" in extra:
             notes.append(f"files were uploaded from {extra['uploaded_from']}, and read from {extra['read_from']}")
-        size = f"files of {extra['size_bytes']:,} bytes"
+        size = f"files of {format_count(extra['size_bytes'], 'byte')}"
         if extra["not_ready"]:
             notes.append(
                 f"{size}: {extra['not_ready']} of {extra['files']} were not ready within {self.deadline_s:g} s"
             )
         if self.problems:
             why = ", ".join(f"{count} {problem}" for problem, count in sorted(self.problems.items()))
-            notes.append(f"{size}: {sum(self.problems.values())} of {extra['files']} uploads failed ({why})")
+            notes.append(
+                f"{size}: {sum(self.problems.values())} of {format_count(extra['files'], 'upload')} failed ({why})"
+            )
         for key, content in (
             ("partial_reads", "a part of the file"),
             ("corrupt_reads", "other bytes than were uploaded"),
         ):
             if extra[key]:
-                notes.append(f"{size}: {extra[key]} downloads gave {content}, and no error")
+                notes.append(f"{size}: {format_count(extra[key], 'download')} gave {content}, and no error")
         high_ms = [file.high_s * 1e3 for file in ready if not file.low_s]
         if high_ms:
             later = f", or {max(high_ms):.1f} ms later at most" if max(high_ms) >= 0.1 else ""

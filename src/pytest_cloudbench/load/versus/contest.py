@@ -26,6 +26,7 @@ from pytest_cloudbench.load.merging.entries import Entries
 from pytest_cloudbench.load.merging.merge import NOT_TRIED
 from pytest_cloudbench.load.messages import BlockEnded, Subject, Turn
 from pytest_cloudbench.results.entry_names import parse_label
+from pytest_cloudbench.support.wording import format_count
 
 _SHARED_KEYS = (
     "schema", "machine", "agents", "hosts", "access_line", "time_scale", "seed", "run_id", "published", "operation",
@@ -156,7 +157,7 @@ class Contests:
         if not contest.results:
             return "the test measured nothing"
         if elapsed_s + contest.took_s[-1] > rules.minutes * 60:
-            return f"the budget of {rules.minutes:g} minutes is used up"
+            return f"the budget of {rules.minutes:g} min is used up"
         return ""
 
     def _is_decided(self, contest: _Contest, by_experiment: Mapping[str, Mapping[str, Difference]]) -> bool:
@@ -273,13 +274,14 @@ def _complete_pairs(results: Sequence[_BlockResult]) -> dict[int, Pair]:
 def _list_doubts(results: Sequence[_BlockResult]) -> list[str]:
     """Return doubts about the comparison: each kind with its number of blocks, and the excluded pairs."""
     counts = Counter(doubt.partition(" (")[0] for result in results if not result.exclusion for doubt in result.doubts)
-    counted = [f"{count} of {len(results)} blocks: {doubt}" for doubt, count in counts.items()]
+    counted = [f"{count} of {format_count(len(results), 'block')}: {doubt}" for doubt, count in counts.items()]
     left_out = [
         f"pair {result.turn.pair} is left out: {result.exclusion} {_describe_block(result.turn)}"
         for result in results
         if result.exclusion
     ]
-    return [*left_out[:3], *([f"{len(left_out) - 3} more blocks are left out"] if len(left_out) > 3 else []), *counted]
+    more = format_count(len(left_out) - 3, "more block is", "more blocks are")
+    return [*left_out[:3], *([f"{more} left out"] if len(left_out) > 3 else []), *counted]
 
 
 def _list_notes(pairs: Mapping[int, Pair], emulated: Mapping[str, bool | str]) -> list[str]:
@@ -292,7 +294,7 @@ def _list_notes(pairs: Mapping[int, Pair], emulated: Mapping[str, bool | str]) -
 
 
 def _needed_text(difference: Difference) -> str:
-    return f", about {difference.needed:,} pairs would tell" if difference.needed is not None else ""
+    return f", about {format_count(difference.needed, 'pair')} would tell" if difference.needed is not None else ""
 
 
 def _plain_difference(difference: Difference) -> dict[str, Any]:

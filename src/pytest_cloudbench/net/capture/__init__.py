@@ -30,6 +30,7 @@ from typing import IO, Any
 from pytest_cloudbench.model import CloudbenchError, UsageError
 from pytest_cloudbench.net.capture.guard import SENTINEL_ADDRESS, SENTINEL_PORT, sentinel_payload
 from pytest_cloudbench.net.capture.pcapng import Walk, read_comment, walk
+from pytest_cloudbench.support.wording import format_count
 
 __all__ = [
     "SENTINEL_ADDRESS",
@@ -287,7 +288,8 @@ class Capture:
             reasons.append("dumpcap gave no statistics, so drops are unknown")
         max_dropped = max(drop_counts, default=None)
         if max_dropped:
-            reasons.append(f"{max_dropped} packets were dropped; a larger buffer_mib than {self._buffer_mib} may help")
+            packets = format_count(max_dropped, "packet was", "packets were")
+            reasons.append(f"{packets} dropped; a larger buffer_mib than {self._buffer_mib} may help")
         return CaptureResult(
             path=self.path,
             is_valid=not reasons,

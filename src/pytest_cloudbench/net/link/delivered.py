@@ -9,6 +9,7 @@ from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
 from pytest_cloudbench.model import UsageError
+from pytest_cloudbench.support.wording import format_count
 
 _DELAY_SHARE, _DELAY_MS = 0.10, 1.0
 _JITTER_SHARE, _JITTER_MS = 0.30, 1.0
@@ -266,7 +267,7 @@ def judge_delivery(up: Way, down: Way, measured: Mapping[str, Any]) -> Delivered
         ways.append(delivered)
         deviations += [text for text in way_deviations if is_rate_known or " rate: " not in text]
     missed = measured["missed"].items()
-    deviations += [f"{name}: the forwarder missed {count} packets" for name, count in missed if count]
+    deviations += [f"{name}: the forwarder missed {format_count(count, 'packet')}" for name, count in missed if count]
     expected_ms = _expected_delay_ms(up) + _expected_delay_ms(down)
     deviations += _describe_deviation("round trip", "ms", expected_ms, rtt_ms, _DELAY_SHARE, _DELAY_MS)
     return Delivered(rtt_ms, _median_deviation_ms(round_ns), ways[0], ways[1], tuple(deviations))

@@ -16,6 +16,7 @@ from pytest_cloudbench.net.locate.gazetteer import Cities
 from pytest_cloudbench.net.locate.prefixes import CloudRange, Region
 from pytest_cloudbench.net.locate.ptr import PtrPatterns
 from pytest_cloudbench.net.locate.sphere import Cap
+from pytest_cloudbench.support.wording import format_count
 
 Layer = Literal["edge", "storage", "unknown"]
 UNKNOWN: Literal["unknown"] = "unknown"
@@ -144,7 +145,7 @@ class PlaceJudge:
             sites = ", ".join(map(self._cities.describe, verdict.sites))
             return UNKNOWN, None, f"{verdict.reason}: {verdict.detail}; {sites}"
         claims = list(self._list_claims(evidence))
-        count = f"{verdict.vantages} vantage point{'' if verdict.vantages == 1 else 's'}"
+        count = format_count(verdict.vantages, "vantage point")
         for place, cap, source in claims:
             if verdict.cap is not None and is_possible(cap, evidence.discs):
                 if verdict.cap.radius_km <= _CONFIRMING_KM:

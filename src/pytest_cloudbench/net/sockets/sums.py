@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pytest_cloudbench.net.sockets.diag import CLOSE_WAIT, LISTENING, OPEN_STATES, SocketAddress, TcpSocket, is_loopback
+from pytest_cloudbench.support.wording import format_count
 
 _SYN_BYTES = _FIN_BYTES = 1
 """The kernel counts opening as one acknowledged byte, and closing as one received byte."""
@@ -156,8 +157,9 @@ def _sum_connections(ends: Iterable[tuple[_End, _End]], before: Collection[int],
         total_bytes += up + min(server.sent_bytes, client.received_bytes)
         opened += sum(cookie not in before for cookie in client.cookies)
     if half_seen:
-        return Carried(why=f"only one end of {half_seen} connections was seen: the other one was reset, or it is on "
-                           "another host or in another network namespace")  # fmt: skip
+        connections = format_count(half_seen, "connection")
+        return Carried(why=f"only one end of {connections} was seen: the other one was reset, or it is on another host "
+                           "or in another network namespace")  # fmt: skip
     return Carried(total_bytes, opened)
 
 

@@ -22,6 +22,7 @@ from pytest_cloudbench.net.traffic.records import Reader
 from pytest_cloudbench.net.traffic.roles import Rule
 from pytest_cloudbench.net.traffic.table import Flow, FlowTable
 from pytest_cloudbench.support.collector import without_collector
+from pytest_cloudbench.support.wording import format_count
 
 if TYPE_CHECKING:
     from pytest_cloudbench.net.traffic.records import Buffer
@@ -372,27 +373,29 @@ def _judge_validity(
     if reader.packet_drops or sum(known_drops):
         drops = max(drops or 0, reader.packet_drops, sum(known_drops))
     if drops:
-        problems.append(f"the capture lost {drops:,} packets")
+        problems.append(f"the capture lost {format_count(drops, 'packet')}")
     elif drops is None:
         doubts.append("the file does not say how many packets the capture lost")
     missing_bytes = sum(
         int(lines.get_counts(table, name, table.numbers).sum()) for name in ("missing_bytes", "unseen_bytes")
     )
     if missing_bytes:
-        problems.append(f"{missing_bytes:,} bytes that were sent are not in the capture")
+        missing = format_count(missing_bytes, "byte that was sent is", "bytes that were sent are")
+        problems.append(f"{missing} not in the capture")
     aside = collector.aside
-    for count, problem in (
-        (aside.fragments, "fragments of incomplete IP packets, whose payload is not counted"),
-        (aside.hidden.total(), f"packets may hold flows inside undecoded protocols: {_join_names(aside.hidden)}"),
-        (aside.short, "packets were cut within their headers"),
-        (reader.untimed, "packets have no time stamp"),
-        (reader.longer, "packets have more bytes in the file than their stated length"),
-        (aside.malformed, "packets have contradictory headers"),
-    ):
+    hidden = f"may hold flows inside undecoded protocols: {_join_names(aside.hidden)}"
+    for count, noun, plural, problem in (
+        (aside.fragments, "fragment", "fragments", "of incomplete IP packets, whose payload is not counted"),
+        (aside.hidden.total(), "packet", "packets", hidden),
+        (aside.short, "packet was", "packets were", "cut within their headers"),
+        (reader.untimed, "packet has", "packets have", "no time stamp"),
+        (reader.longer, "packet has", "packets have", "more bytes in the file than their stated length"),
+        (aside.malformed, "packet has", "packets have", "contradictory headers"),
+        (_count_repeated(table, collector.repeats), "packet repeats", "packets repeat",
+         "the previous one: the capture may hold packets twice"),
+    ):  # fmt: skip
         if count:
-            doubts.append(f"{count:,} {problem}")
-    if repeated := _count_repeated(table, collector.repeats):
-        doubts.append(f"{repeated:,} packets repeat the previous one: the capture may hold packets twice")
+            doubts.append(f"{format_count(count, noun, plural)} {problem}")
     verdict = "invalid" if problems else "unknown" if doubts else "valid"
     return Validity(verdict, (*problems, *doubts), not size_reasons, size_reasons, drops)
 
@@ -418,7 +421,7 @@ def _join_names(counts: Counter[str]) -> str:
     by_count = counts.most_common()
     unshown = len(by_count) - _MAX_NAMES
     return ", ".join(f"{count:,} {name}" for name, count in by_count[:_MAX_NAMES]) + (
-        f" and {unshown} kinds" if unshown > 0 else ""
+        f" and {format_count(unshown, 'kind')}" if unshown > 0 else ""
     )
 
 
@@ -471,12 +474,14 @@ def _find_offload(
     above_datagram = int((table.sums["largest_payload_bytes"][:, quic_numbers] > _USUAL_DATAGRAM_BYTES).sum())
     reasons = []
     if above_mss:
-        reasons.append(f"segments above the MSS in {above_mss} directions of flows: segmentation offload was on")
+        directions = format_count(above_mss, "direction")
+        reasons.append(f"segments above the MSS in {directions} of flows: segmentation offload was on")
     if unknown:
-        reasons.append(f"segments above {_USUAL_MSS_BYTES} bytes in {unknown} directions of flows whose MSS is unknown")
+        directions = format_count(unknown, "direction")
+        reasons.append(f"segments above {_USUAL_MSS_BYTES} bytes in {directions} of flows whose MSS is unknown")
     if above_datagram:
+        directions = format_count(above_datagram, "direction")
         reasons.append(
-            f"datagrams above {_USUAL_DATAGRAM_BYTES} bytes in {above_datagram} directions of QUIC flows: "
-            "segmentation offload was on"
+            f"datagrams above {_USUAL_DATAGRAM_BYTES} bytes in {directions} of QUIC flows: segmentation offload was on"
         )
     return tuple(reasons)

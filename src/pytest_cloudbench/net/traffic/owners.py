@@ -13,6 +13,7 @@ from ipaddress import IPv4Network, IPv6Network
 from typing import TYPE_CHECKING
 
 from pytest_cloudbench.net.traffic.table import Flow
+from pytest_cloudbench.support.wording import format_count
 
 if TYPE_CHECKING:
     from pytest_cloudbench.net.traffic.facts import FlowFacts
@@ -127,7 +128,8 @@ def nameless_doubt(nameless_bytes: int, of_bytes: float) -> list[str]:
     if nameless_bytes <= _NAMELESS_SHARE * of_bytes:
         return []
     fix = "say which servers are the client's (servers=...), or restart it meanwhile, so that names are seen"
-    return [f"{nameless_bytes:,} bytes were in flows without a name, which may or may not be the client's: {fix}"]
+    sent = format_count(nameless_bytes, "byte was", "bytes were")
+    return [f"{sent} in flows without a name, which may or may not be the client's: {fix}"]
 
 
 def _find_common_answer(answers: Iterable[bool]) -> bool | None:

@@ -14,6 +14,7 @@ from pytest_cloudbench.model import CloudbenchError
 from pytest_cloudbench.net.quiet import QUIET_BYTES, QuietWatch
 from pytest_cloudbench.plugin.configs.benchcloud import CaptureSettings
 from pytest_cloudbench.support.clock import wait_for
+from pytest_cloudbench.support.wording import format_count
 
 if TYPE_CHECKING:
     from pytest_cloudbench.net.capture import Capture
@@ -113,4 +114,4 @@ class ExperimentCapture:
             return ""
         result = self._capture.stop()
         state = "complete" if result.is_valid else f"not to be measured from: {'; '.join(result.reasons)}"
-        return f"captured {result.packets} packets on {result.interface} in {result.path.name}, {state}"
+        return f"captured {format_count(result.packets, 'packet')} on {result.interface} in {result.path.name}, {state}"

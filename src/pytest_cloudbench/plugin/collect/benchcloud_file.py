@@ -25,6 +25,7 @@ from pytest_cloudbench.plugin.configs.benchcloud import BenchCloudTest, CaptureS
 from pytest_cloudbench.plugin.configs.benchcloud_classes import parse_classes
 from pytest_cloudbench.plugin.configs.benchcloud_log import LoggedOperation, LoggedRun, format_statistics, log_text
 from pytest_cloudbench.support import opening
+from pytest_cloudbench.support.wording import format_count
 from pytest_cloudbench.workload.arrival import Threads
 from pytest_cloudbench.workload.payload import Generator, Payloads, generator
 
@@ -167,7 +168,7 @@ class _TestRun:
             notes.append(f"driver.class: runs against {spec}; --provider {test.scheme} is the real service")
         if test.kind == "download":
             files, size_bytes = self.fill
-            fill_text = f"filled with {files} files of {size_bytes:,} random bytes"
+            fill_text = f"filled with {format_count(files, 'file')} of {format_count(size_bytes, 'random byte')}"
             notes.append(f"test.remote_dir: {fill_text}; cloudbench_benchcloud_fill takes other numbers")
         if scale != 1.0 and (test.sleep_s or test.random_start_sleep_s):
             notes.append(f"--time-scale {scale:g}: every sleep is {scale:g} times shorter than the file says")
@@ -228,9 +229,8 @@ def _check_result(test: BenchCloudTest, result: Result) -> None:
     """Raise ExpectationBroken if operations failed or none succeeded. Then check the expectations."""
     failures = _describe_failures(result)
     if not result["ok"]:
-        failures.append(
-            f"none of {result['ops']} operations succeeded: {_count_failure_kinds(result) or 'none was tried'}"
-        )
+        reasons = _count_failure_kinds(result) or "none was tried"
+        failures.append(f"none of {format_count(result['ops'], 'operation')} succeeded: {reasons}")
     if failures:
         broken_lines = [line for status, line in result.judgements if status == "broken"]
         raise ExpectationBroken("\n".join([*(f"{test.source}: {line}" for line in failures), *broken_lines]))
@@ -248,7 +248,8 @@ def _describe_failures(result: Result) -> list[str]:
     if not failures:
         return []
     number, first_reason = min(failures)
-    return [f"{len(failures)} of {len(ops['sensor'])} operations failed, the first one is #{number}: {first_reason}"]
+    counts = f"{len(failures)} of {format_count(len(ops['sensor']), 'operation')}"
+    return [f"{counts} failed, the first one is #{number}: {first_reason}"]
 
 
 def _count_failure_kinds(result: Result) -> str:

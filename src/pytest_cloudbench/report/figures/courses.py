@@ -20,6 +20,7 @@ from pytest_cloudbench.report.quantities import format_seconds
 from pytest_cloudbench.report.scales import Linear
 from pytest_cloudbench.report.svg import SERIES, Canvas, Plane
 from pytest_cloudbench.results.suite import TimeCourse
+from pytest_cloudbench.support.wording import format_count
 
 _MOST_POINTS = 200
 _MOST_DESCRIBED = 4
@@ -133,7 +134,9 @@ def _build_figure(
         return canvas
 
     hidden_count = len(lines) - len(shown)
-    description = row.caption + (f" {hidden_count} more lines are in the numbers only." if hidden_count else "")
+    description = row.caption + (
+        f" {format_count(hidden_count, 'more line is', 'more lines are')} in the numbers only." if hidden_count else ""
+    )
     description += (
         "".join(f" {_describe_line(row, name, line, means[name])}." for name, line in shown)
         if len(shown) <= _MOST_DESCRIBED

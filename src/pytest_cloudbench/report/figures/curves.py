@@ -18,6 +18,7 @@ from pytest_cloudbench.report.quantities import format_bytes, format_number, for
 from pytest_cloudbench.report.scales import Categories, Linear, Log, Scale
 from pytest_cloudbench.report.svg import SERIES, Canvas, Plane, text_width
 from pytest_cloudbench.results.suite import Curve
+from pytest_cloudbench.support.wording import format_count
 
 _UNIT_SUFFIXES = (
     ("_kbit_per_s", ", kbit/s"),
@@ -101,9 +102,9 @@ def _build_figure(row: Curve, members: Sequence[Measurement]) -> Figure | None:
     mark_texts = [
         f"{name}: {row.mark.replace('_', ' ')} {mark:g}" for name, mark in marks.items() if not is_published_mark
     ]
-    hidden_count = len(lines) - len(shown)
+    hidden_lines = format_count(len(lines) - len(shown), "more line is", "more lines are")
     description = " ".join([row.caption, *([f"{'; '.join(mark_texts)}."] if mark_texts else []),
-                     *([f"{hidden_count} more lines are in the numbers only."] if hidden_count else [])])  # fmt: skip
+                     *([f"{hidden_lines} in the numbers only."] if len(lines) > len(shown) else [])])  # fmt: skip
     head = ["line", *titles, "from", "to", row.beside, "doubts"]
     table = [
         [name, point.x, point.y, point.low, point.high, point.published, point.is_doubted]

@@ -24,6 +24,7 @@ from pytest_cloudbench.report.quantities import format_metric
 from pytest_cloudbench.report.scales import Categories, Linear, Log, Scale
 from pytest_cloudbench.report.svg import Canvas, Plane
 from pytest_cloudbench.results.points import Point
+from pytest_cloudbench.support.wording import format_count
 
 _PANEL_HEIGHT, _PANEL_GAP = 110.0, 48.0
 _LEGEND = (("d0", "run"), ("d4", "run that does not count"), ("line s0 solid", "median"), ("rule", "lasting change"))
@@ -214,13 +215,13 @@ def _build_figure(
 def _describe_history(panels: Sequence[_Panel], names: Mapping[str, str], constant_remark: str) -> Iterator[str]:
     """Yield sentences about the runs, their changes, and runs and metrics that are not drawn."""
     points, apart = panels[0].course.points, panels[0].course.apart
-    yield f"{len(points)} runs under the conditions of this one."
+    yield f"{format_count(len(points), 'run')} under the conditions of this one."
     uncounted = sum(any(panel.course.points[index].unfit_reason for panel in panels) for index in range(len(points)))
     if uncounted:
         edge_remark = (
             "; what is beyond the others is drawn at the edge" if any(panel.outlying_runs for panel in panels) else ""
         )
-        yield f"{uncounted} of them {'does' if uncounted == 1 else 'do'} not count (see the numbers){edge_remark}."
+        yield f"{format_count(uncounted, 'of them does', 'of them do')} not count (see the numbers){edge_remark}."
     changes = [
         f"{panel.title}: {history.describe_change(first, change, panel.metric, names[first.run])}"
         for panel in panels for first, change in panel.changes
@@ -229,8 +230,7 @@ def _describe_history(panels: Sequence[_Panel], names: Mapping[str, str], consta
         f"Lasting changes: {'; '.join(changes)}." if changes else f"{history.describe_no_change(points).capitalize()}."
     )
     if apart:
-        noun, verb = ("run", "is") if apart == 1 else ("runs", "are")
-        yield f"{apart} {noun} under other conditions {verb} left out."
+        yield f"{format_count(apart, 'run under other conditions is', 'runs under other conditions are')} left out."
     if constant_remark:
         yield constant_remark
 

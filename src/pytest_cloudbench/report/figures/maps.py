@@ -19,6 +19,7 @@ from pytest_cloudbench.report.figures import Figure
 from pytest_cloudbench.report.gathering import Measurement
 from pytest_cloudbench.report.svg import SERIES, Canvas
 from pytest_cloudbench.results.suite import WorldMap
+from pytest_cloudbench.support.wording import format_count
 
 _STEPS_PER_DEGREE = 4
 _LEAST_DEGREES = 24.0
@@ -55,11 +56,12 @@ def draw_maps(row: WorldMap, members: Sequence[Measurement]) -> list[Figure]:
         return canvas
 
     unknown = len(servers) - len(caps)
-    description = f"{len(caps)} servers of {', '.join(subjects)} with a known region"
+    description = f"{format_count(len(caps), 'server')} of {', '.join(subjects)} with a known region"
     description += f", and {unknown} without. " if unknown else ". "
     description += "A server can be anywhere in its region. " + row.caption
     if published:
-        description += f" Rings are the {len(published)} areas that the paper names, which say nothing of today."
+        areas = format_count(len(published), "area")
+        description += f" Rings: {areas} that the paper names, which says nothing of today."
     rows = [_table_row(*server) for server in servers]
     rows += [["published", text, "", "", "", *center, None, "a paper, area only"] for text, center in published]
     return [Figure("map", row.title, description, draw, _HEAD, rows)]

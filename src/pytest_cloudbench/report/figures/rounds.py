@@ -20,6 +20,7 @@ from pytest_cloudbench.report.scales import Linear, Tail
 from pytest_cloudbench.report.svg import SERIES, Canvas, Plane
 from pytest_cloudbench.results import published, series
 from pytest_cloudbench.results.suite import Rounds
+from pytest_cloudbench.support.wording import format_count
 
 _MOST_PARTS = 60
 _TOP = 0.9999
@@ -160,9 +161,9 @@ def _completed_figure(row: Rounds, measurement: Measurement, course: _Course) ->
         return canvas
 
     description = (
-        f"{ok:,} of {tried:,} writes completed; some did not in {sum(share.share != 1 for share in shares)} of "
-        f"{len(parts)} parts of the time, each one or several rounds. Each step up is ten times rarer. "
-        f"{_emulation_note(measurement)}"
+        f"{ok:,} of {format_count(tried, 'write')} completed; some did not in "
+        f"{sum(share.share != 1 for share in shares)} of {format_count(len(parts), 'part')} of the time, "
+        f"each one or several rounds. Each step up is ten times rarer. {_emulation_note(measurement)}"
     )
     if course.stops:
         description += f"Stopped {len(course.stops)} x: these times count neither as measured nor as unavailable. "

@@ -12,6 +12,7 @@ from pytest_cloudbench.report.scales import Linear, Log, Scale
 from pytest_cloudbench.report.svg import SERIES, Canvas, Plane, shorten_text
 from pytest_cloudbench.results import published
 from pytest_cloudbench.results.suite import PublishedTable
+from pytest_cloudbench.support.wording import format_count
 
 _MOST_ROWS = 30
 _UNITS: dict[str, Callable[[float], str]] = {"seconds": format_seconds, "s": format_seconds}
@@ -98,10 +99,9 @@ def _build_figure(table: published.Table, unit: str, rows: Sequence[published.Ro
         for measured in row.measured
     ]
     head = ["row", f"published, {unit}", "provider", f"measured, {unit}", "doubts"]
-    remarks_note = (
-        [f"The table has {len(table.notes)} remarks: cloudbench published {table.name}"] if table.notes else []
-    )
-    notes = [f"Published: {table.source} ({table.date})", *remarks_note]
+    notes = [f"Published: {table.source} ({table.date})"]
+    if table.notes:
+        notes.append(f"The table has {format_count(len(table.notes), 'remark')}: cloudbench published {table.name}")
     return Figure(
         f"{table.name}-{unit}", f"Published beside measured: {table.of}", description, draw, head, numbers, notes
     )

@@ -11,6 +11,7 @@ from pytest_cloudbench.report.figures import Figure
 from pytest_cloudbench.report.quantities import format_seconds, format_short_share
 from pytest_cloudbench.report.scales import Linear, Log, Tail
 from pytest_cloudbench.report.svg import SERIES, Canvas, Plane
+from pytest_cloudbench.support.wording import format_count
 
 OUTCOMES: Mapping[str, str] = {
     Outcome.OK.value: "succeeded",
@@ -139,9 +140,8 @@ def over_time(title: str, digest: Digest, line: str = "") -> Figure:
         canvas.height = lower.bottom + 42
         return canvas
 
-    description = (
-        f"{digest.ops:,} operations in {format_seconds(digest.span_s)}, by the time at which they {counted_when}. "
-    )
+    operations, span = format_count(digest.ops, "operation"), format_seconds(digest.span_s)
+    description = f"{operations} in {span}, by the time at which they {counted_when}. "
     counts = {name: sum(counts.get(name, 0) for counts in digest.outcomes) for name in outcomes_seen}
     description += ", ".join(f"{count:,} {OUTCOMES[name]}" for name, count in counts.items())
     description += f". {_describe_silences(digest)}"

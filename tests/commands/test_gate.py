@@ -26,6 +26,7 @@ from pytest_cloudbench.results.index import Index
 from tests.results.stored_runs import DAY_MS, START_MS, info, store
 
 TEST = "test_it.py::test_put"
+ASSUMED = (f"in {AGAIN} of {AGAIN} repetitions, too", "assumed to come again")
 Run = Callable[..., list[str]]
 
 
@@ -60,6 +61,20 @@ def test_power_gives_no_figure_for_metrics_that_the_gate_refuses(folder: Path, r
     (line,) = [line for line in run("power") if "quiet_p99" in line]
     assert line == "  quiet_p99: 300 quiet operations are needed, found 50"
     assert any(line.startswith("  quiet_p50: changes from ") for line in run("power"))
+
+
+@pytest.mark.parametrize("command", ["power", "backtest"])
+def test_lines_fit_the_terminal_and_are_whole_in_a_pipe(
+    folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    store_runs(folder, 1, 12, spread=0.1)
+    whole = run(command)
+    assert max(map(len, whole)) > 80
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    fitted = run(command)
+    assert max(map(len, fitted)) <= 80
+    assert " ".join(fitted).split() == " ".join(whole).split()
 
 
 @pytest.mark.parametrize("quiet_ops", [1, 20, 39])
@@ -176,7 +191,17 @@ def test_backtest_judges_the_metrics_of_a_conclusion_that_the_gate_judges(
     store_conclusions(folder, changes)
     *broken, summary = run("backtest")
     assert [text.partition(f"{TEST}: ")[2] for text in broken] == ([line] if line else [])
-    assert summary.endswith(f"at most {int(bool(line))} sessions would have been red")
+    assert summary.endswith(f"at most {'1 session' if line else '0 sessions'} would have been red")
+
+
+def test_backtest_says_of_no_repetition_that_it_was_made(folder: Path, run: Run) -> None:
+    for number in range(1, 13):
+        store(folder, number, {TEST: info(requests_per_op=1.0 + (number == 12), start_wall_ms=START_MS + number)})
+    *broken, summary = run("backtest")
+    assert [text.partition(f"{TEST}: ")[2] for text in broken] == [
+        "requests_per_op: +100 % worse than 11 runs: assumed to come again"
+    ]
+    assert summary.endswith("at most 1 session would have been red")
 
 
 def test_power_has_figures_for_the_metrics_in_the_table_of_a_conclusion(folder: Path, run: Run) -> None:
@@ -229,7 +254,7 @@ def judge_one_by_one(folder: Path) -> list[str]:
     for run, checks in sorted(sessions.items()):
         rulings = judge([replace(check, again=(check.now,) * AGAIN) for check in checks])
         broken = [ruling for ruling in rulings if ruling.answer == "broken"]
-        lines += [f"{run}: {ruling.check.experiment}: {ruling_text(ruling)}" for ruling in broken]
+        lines += [f"{run}: {ruling.check.experiment}: {ruling_text(ruling)}".replace(*ASSUMED) for ruling in broken]
         judged += any(len(check.baseline) >= FEWEST_RUNS for check in checks)
         suspects, red = suspects + sum(map(is_suspect, checks)), red + bool(broken)
     return [

@@ -524,7 +524,8 @@ def test_wrong_query_and_lost_records_are_reported_in_one_line(recorded_run: Pat
     assert err.count("\n") == 1
     assert "only the first 1,000 rows" in run("ops", "1", "--sql", "FROM range(2000)")[0]
     (recorded_run.parent / "20261122T071148Z-ec62" / "of'1.parquet").unlink()
-    assert "give their folder with --records" in run("ops", "1", "--sql", "FROM ops", status=1)[1]
+    err = run("ops", "1", "--records", str(recorded_run.parent), "--sql", "FROM ops", status=1)[1]
+    assert err.endswith(f"are not in {recorded_run.parent}; give their folder with --records\n")
 
 
 def test_records_outside_of_the_results_are_not_opened(storage: Path, tmp_path: Path, run: Any) -> None:
@@ -550,7 +551,8 @@ def test_runs_travel_in_one_file_and_are_never_overwritten(storage: Path, tmp_pa
     store_series(storage, [0.1, 0.2, 0.3])
     store(storage, 4, {TEST: info(start_wall_ms=START_MS * 2)}, branch="topic")
     bundle, target = str(tmp_path / "runs.zip"), tmp_path / "there"
-    assert "2 runs" in run("baseline", "export", bundle, "--last", "2", "--branch", "main")[0]
+    (line,) = run("baseline", "export", bundle, "--last", "2", "--branch", "main")[0].splitlines()
+    assert line == f"{bundle}: 2 runs, without the records of their operations"
     store(target, 3, {"mine": info()})
     for message in ("2 files are new, 0 were there", "0 files are new, 2 were there"):
         assert cli.main(["baseline", "import", bundle, "--storage", str(target)]) == 0
@@ -573,6 +575,12 @@ def test_import_rejects_hostile_archives(storage: Path, tmp_path: Path, run: Any
     assert sorted(path for path in tmp_path.rglob("*") if path.name != INDEX_NAME) == before
     bundle.write_bytes(b"no zip")
     assert "not an archive of runs" in run("baseline", "import", str(bundle), status=1)[1]
+
+
+def test_import_says_why_a_file_cannot_be_opened(tmp_path: Path, run: Any) -> None:
+    for path, why in ((tmp_path / "no.zip", "No such file or directory"), (tmp_path, "a folder, not a regular file")):
+        _, err = run("baseline", "import", str(path), status=1)
+        assert err == f"cloudbench: {path}: {why}; expected what cloudbench baseline export wrote\n"
 
 
 def test_dropped_runs_are_gone_and_others_stay(storage: Path, run: Any) -> None:
@@ -855,3 +863,16 @@ def test_baselines_are_counted_in_the_storage_that_the_gate_reads(
         assert cli.main(["baseline", "show", *options]) == 0
         outputs.append(capfd.readouterr().out)
     assert outputs[0] == outputs[1]
+
+
+@pytest.mark.parametrize("arguments", [("show", "1"), ("baseline", "accept", "1", "--yes")])
+def test_lines_fit_the_terminal(
+    storage: Path, run: Any, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    store(storage, 1, {TEST: info()}, name="20261122T071148Z-of-a-long-name")
+    whole, _ = run(*arguments)
+    assert max(map(len, whole.splitlines())) > 80
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    fitted = run(*arguments)[0].splitlines()
+    assert [line for line in fitted if len(line) > 80 and "  cloudbench baseline accept " not in line] == []

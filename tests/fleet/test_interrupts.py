@@ -75,6 +75,15 @@ def test_ctrl_c_again_while_the_session_ends(lab: Lab, spread: list[str], group:
     check_interrupted(run, "folder:objects")
 
 
+def test_a_gate_that_is_interrupted_before_it_judged_has_no_empty_section(lab: Lab) -> None:
+    running = lab.write(ENDLESS).start(*FOLDER, "--cloudbench-gate", "-k", "test_long")
+    running.wait_for_records("main", "test_long", 40)
+    running.interrupt(False)
+    run = running.end()
+    assert "interrupted" in run.info("test_long[folder:objects]")["doubts"]
+    assert run.lines_with("= cloudbench: gate =") == []
+
+
 @pytest.mark.slow
 @SPREAD
 def test_ctrl_c_a_third_time_ends_at_once(lab: Lab, spread: list[str]) -> None:

@@ -467,7 +467,7 @@ def test_power_and_backtest_report_detectable_changes_and_past_alarms(
     alarm, last = capsys.readouterr().out.splitlines()
     assert re.search(r"test_broken\[folder:objects\]: response_p50: \+[\d,]+ % .* worse than 12 runs", alarm)
     assert last.startswith("3 of 3 sessions had 10 runs before them")
-    assert last.endswith("at most 1 sessions would have been red")
+    assert last.endswith("at most 1 session would have been red")
     assert main(["gate", "power", "--storage", "nowhere"]) == 4
     assert "nowhere: there is no such folder" in capsys.readouterr().err
 

@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -78,10 +78,21 @@ def discard_output() -> None:
 
 
 def output_width() -> int:
-    """Return the terminal's width. Lines for a pipe are not broken, because programs read them."""
+    """Return the terminal's width. Tables for a pipe are hardly ever folded, because programs read them."""
     import shutil  # which imports three libraries of compression
 
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPE_COLUMNS
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print lines, broken between words on a terminal. What the output cannot encode becomes an escape."""
+    from pytest_cloudbench.report.columns import wrap_line
+
+    encoding = sys.stdout.encoding or "ascii"
+    if sys.stdout.isatty():
+        lines = [part for line in lines for part in wrap_line(line, output_width())]
+    text = "".join(f"{line}\n" for line in lines)
+    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
 def check_patience(patience_s: float) -> None:

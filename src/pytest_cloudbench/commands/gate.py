@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_cloudbench.commands.command import print_lines
 from pytest_cloudbench.commands.history import add_storage, open_index
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.support.printable import printable
@@ -121,10 +122,8 @@ def _print_power(options: argparse.Namespace) -> int:
         shortage = (
             f", and {FEWEST_RUNS} are needed{_explain_other_runs(histories[test])}" if count < FEWEST_RUNS else ""
         )
-        _print_line(f"{test}: {format_count(count, 'run')}{shortage}")
-        for check in test_checks:
-            if line := _describe_detectable(check, tests):
-                _print_line(f"  {check.metric}: {line}")
+        lines = [f"  {check.metric}: {line}" for check in test_checks if (line := _describe_detectable(check, tests))]
+        print_lines(map(printable, [f"{test}: {format_count(count, 'run')}{shortage}", *lines]))
     return 0
 
 
@@ -187,12 +186,12 @@ def _print_backtest(options: argparse.Namespace) -> int:
         suspects += count
         alarms += bool(broken)
         lines += _ruling_lines(run, broken)
-    for line in lines:
-        _print_line(line)
-    _print_line(
-        f"{judged} of {len(sessions)} sessions had {FEWEST_RUNS} runs before them; {suspects} metrics would have been "
-        f"measured again; at most {alarms} sessions would have been red"
+    lines.append(
+        f"{judged} of {format_count(len(sessions), 'session')} had {FEWEST_RUNS} runs before them; "
+        f"{format_count(suspects, 'metric')} would have been measured again; at most "
+        f"{format_count(alarms, 'session')} would have been red"
     )
+    print_lines(map(printable, lines))
     return 0
 
 
@@ -230,7 +229,3 @@ def _ruling_lines(run: str, broken: Sequence[Ruling]) -> Iterator[str]:
 
     for ruling in broken:
         yield f"{run}: {ruling.check.experiment}: {ruling_text(ruling)}"
-
-
-def _print_line(line: str) -> None:
-    sys.stdout.write(printable(line) + "\n")

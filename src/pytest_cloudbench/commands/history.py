@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_cloudbench.commands.command import Command, argument, output_width
+from pytest_cloudbench.commands.command import Command, argument, output_width, print_lines
 from pytest_cloudbench.model import ResultsError, UsageError
 from pytest_cloudbench.results import places
 from pytest_cloudbench.support.printable import printable
@@ -120,7 +120,7 @@ def _add_baseline_commands(commands: argparse._SubParsersAction[argparse.Argumen
     drop.add_argument("--dry-run", action="store_true", help="only say what would be deleted")
     export = _add_command(
         inner, "export", _export_runs, "write stored runs into one file",
-        "Write runs into a zip file of pytest-benchmark's own files, for CI to carry.",
+        "Write runs into a zip file of pytest-benchmark's own files, for CI to carry. The records of operations stay.",
     )  # fmt: skip
     export.add_argument("file", metavar="FILE", type=Path, help="is written, or replaced as a whole")
     export.add_argument("runs", metavar="RUN", nargs="*", help=f"{RUN_HELP} (default: all)")
@@ -151,12 +151,6 @@ def _add_baseline_commands(commands: argparse._SubParsersAction[argparse.Argumen
 
 
 # --- shared by the commands ---
-
-
-def _print_lines(lines: Iterable[str]) -> None:
-    encoding = sys.stdout.encoding or "ascii"
-    text = "".join(f"{line}\n" for line in lines)
-    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
 def _has_plain_output() -> bool:
@@ -297,7 +291,7 @@ def _show_history(options: argparse.Namespace) -> int:
     if compared:
         blocks.append(history.render_sides_history(index, compared[-options.last :], options.metric, output_width()))
     for number, lines in enumerate(blocks):
-        _print_lines([*[""] * (number > 0), *lines])
+        print_lines([*[""] * (number > 0), *lines])
     return 0
 
 
@@ -312,7 +306,7 @@ def _compare_runs(options: argparse.Namespace) -> int:
     if len(runs) < 2:
         raise UsageError("compare: expected at least two different runs; cloudbench baseline list shows them")
     _check_metrics(index, options.metrics)
-    _print_lines(history.render_side_by_side(index, runs, options.metrics, output_width()))
+    print_lines(history.render_side_by_side(index, runs, options.metrics, output_width()))
     return 0
 
 
@@ -321,7 +315,7 @@ def _show_run(options: argparse.Namespace) -> int:
 
     index, (run,) = _find_runs_and_files(options, [options.name])
     _check_metrics(index, options.metrics)
-    _print_lines(history.render_run(run, index.entries(run.place), options.metrics, output_width()))
+    print_lines(history.render_run(run, index.entries(run.place), options.metrics, output_width()))
     return 0
 
 
@@ -347,11 +341,11 @@ def _query_operations(options: argparse.Namespace) -> int:
         writer.writerows(answer.rows)
         return 0
     rows = [["-" if cell is None else printable(str(cell)) for cell in row] for row in answer.rows[:_MOST_ROWS]]
-    _print_lines(
+    print_lines(
         fit_to_width([[printable(name) for name in answer.columns], *rows], output_width()) if answer.columns else []
     )
     if len(answer.rows) > _MOST_ROWS:
-        _print_lines([f"only the first {_MOST_ROWS:,} rows are shown: --csv prints all"])
+        print_lines([f"only the first {_MOST_ROWS:,} rows are shown: --csv prints all"])
     return 0
 
 
@@ -360,13 +354,13 @@ def _list_runs(options: argparse.Namespace) -> int:
     from pytest_cloudbench.results.recovery import find_unmerged
 
     index, results = open_index(options), places.results_folder()
-    _print_lines(render_run_list(index.runs(), output_width()))
+    print_lines(render_run_list(index.runs(), output_width()))
     for records in find_unmerged(*places.folders_of_killed_runs(index.storage)):
         state = "still runs" if records.is_alive else "was killed: cloudbench recover makes it an interrupted run"
         test, session = str(records.note["fullname"]), records.folder.parent.name
-        _print_lines([f"not in the list: {printable(test)} of {printable(session)} {state}"])
+        print_lines([f"not in the list: {printable(test)} of {printable(session)} {state}"])
     for run in _recovered_runs(results) if results.resolve() != index.storage.resolve() else ():
-        _print_lines([f"not in the list: the recovered run {printable(run)}: cloudbench baseline list --storage "
+        print_lines([f"not in the list: the recovered run {printable(run)}: cloudbench baseline list --storage "
               f"{printable(str(results))} has it"])  # fmt: skip
     return 0
 
@@ -383,7 +377,7 @@ def _show_baselines(options: argparse.Namespace) -> int:
 
     index = open_index(options, all_storages=False)
     _check_metrics(index, [options.metric] if options.metric else [])
-    _print_lines(render_baselines(index, _find_tests(index, options.test), options.metric, output_width()))
+    print_lines(render_baselines(index, _find_tests(index, options.test), options.metric, output_width()))
     return 0
 
 
@@ -397,7 +391,7 @@ def _drop_runs(options: argparse.Namespace) -> int:
     for run in runs:
         if not options.dry_run:
             delete_run(index, run.place)
-        _print_lines([f"{'would be deleted' if options.dry_run else 'deleted'}: {printable(run.place)}"])
+        print_lines([f"{'would be deleted' if options.dry_run else 'deleted'}: {printable(run.place)}"])
     Index.open(index.storage)
     return 0
 
@@ -413,7 +407,7 @@ def _export_runs(options: argparse.Namespace) -> int:
     if not runs:
         raise UsageError(f"--branch {options.branch}: no stored run is of this branch")
     export_runs(index, [run.place for run in runs], options.file)
-    _print_lines([f"{options.file}: {format_count(len(runs), 'run')}"])
+    print_lines([f"{options.file}: {format_count(len(runs), 'run')}, without the records of their operations"])
     return 0
 
 
@@ -427,7 +421,7 @@ def _import_runs(options: argparse.Namespace) -> int:
         sys.stderr.write(f"cloudbench: not taken in: {printable(name)}: not the name of a run\n")
     Index.open(storage)
     new_files = format_count(new, "file is", "files are")
-    _print_lines([f"{storage}: {new_files} new, {format_count(present, 'was', 'were')} there already"])
+    print_lines([f"{storage}: {new_files} new, {format_count(present, 'was', 'were')} there already"])
     return 1 if rejected else 0
 
 
@@ -445,7 +439,7 @@ def _rename_test(options: argparse.Namespace) -> int:
         raise UsageError(f"{options.new}: was measured beside {options.old} in {run}, so these are two tests")
     write_rename(index.storage, options.old, options.new)
     tests = format_count(count, "test")
-    _print_lines(
+    print_lines(
         [f"the gate compares {printable(options.new)} with the runs of {printable(options.old)} ({tests}), too"]
     )
     return 0
@@ -487,9 +481,7 @@ def _accept_run(options: argparse.Namespace) -> int:
     if options.undo:
         if not withdraw_acceptances(index.storage, run.place, tests):
             raise UsageError(f"{run.place}: was not accepted{f' for {options.test}' if options.test else ''}")
-        _print_lines(
-            [f"baselines are as they were before {printable(run.place)} was accepted; to accept it: {command}"]
-        )
+        print_lines([f"baselines are as they were before {printable(run.place)} was accepted; to accept it: {command}"])
         return 0
     tests_text = f"{len(named)} of its tests"
     if not named:
@@ -498,7 +490,7 @@ def _accept_run(options: argparse.Namespace) -> int:
         tests_text = f"its {format_count(len(tests), 'test')}" if tests else "all tests"
         count = len(tests or index.tests())
         if not options.yes and sys.stdin.isatty() and not _user_agrees(run.place, count):
-            _print_lines(["nothing is changed; --test TEST accepts some of them"])
+            print_lines(["nothing is changed; --test TEST accepts some of them"])
             return 1
     for test, outcome in index.not_passed(run.place, tests):
         raise ResultsError(f"{run.place}: {printable(test)} is {outcome}, and no baseline can begin with it")
@@ -518,7 +510,7 @@ def _accept_run(options: argparse.Namespace) -> int:
         undo = shlex.join(["cloudbench", "baseline", "accept", later, "--undo"])
         text = f"but {printable(later)} was accepted, too, and is later: where both count, baselines begin with it"
         lines.append(f"{text}; to undo it: {undo}")
-    _print_lines(lines)
+    print_lines(lines)
     return 0
 
 

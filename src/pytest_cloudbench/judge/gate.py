@@ -162,7 +162,11 @@ def backtest(checks: Sequence[Check]) -> tuple[int, list[Ruling]]:
     """
     suspects = [replace(check, again=(check.now,) * AGAIN) for check in checks if is_suspect(check)]
     rulings = _rulings(suspects, checks) if suspects else []
-    return len(suspects), [ruling for ruling in rulings if ruling.answer == "broken"]
+    broken = [ruling for ruling in rulings if ruling.answer == "broken"]
+    came_again = _describe_repeats(AGAIN, AGAIN)
+    return len(suspects), [
+        replace(ruling, why="assumed to come again") if ruling.why == came_again else ruling for ruling in broken
+    ]
 
 
 def _rulings(selected: Sequence[Check], checks: Sequence[Check], tests: int | None = None) -> list[Ruling]:

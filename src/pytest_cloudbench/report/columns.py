@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Collection, Sequence
 
@@ -12,6 +13,20 @@ _LONGEST_WORD = 24
 """Longer words, such as paths, are broken if the table does not fit otherwise."""
 
 _Row = Sequence[str]
+
+
+def wrap_line(line: str, width: int) -> list[str]:
+    """Break a line between words, with its continuation indented.
+
+    A command at its end stays whole, so that it can be copied.
+    """
+    if len(line) <= width:
+        return [line]
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    command = re.search(r": (cloudbench [a-z]+ .+)$", line)
+    text = line[: command.start() + 1] if command else line
+    parts = textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False) or [text]
+    return [*parts, *([f"{indent}{command[1]}"] if command else [])]
 
 
 def fit_to_width(rows: Sequence[_Row], width: int, *, attached: Collection[int] = ()) -> list[str]:

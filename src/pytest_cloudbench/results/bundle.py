@@ -91,6 +91,9 @@ def import_runs(storage: Path, source: Path) -> tuple[int, int, list[str]]:
             for path, (member, _) in planned.items():
                 _write_file(path, archive.read(member))
     except _DAMAGE_ERRORS as error:
+        if isinstance(error, OSError) and error.filename is not None:  # it was not opened
+            why = f"{error.strerror}; expected what cloudbench baseline export wrote"
+            raise ResultsError(f"{source}: {why}") from error
         raise ResultsError(f"{source}: not an archive of runs, or damaged: {error}") from error
     return len(planned), known_count, other_names
 

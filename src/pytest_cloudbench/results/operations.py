@@ -70,7 +70,7 @@ def _find_file(name: str, fullname: str, folders: Sequence[Path]) -> Path:
                 return path
         except (OSError, ValueError):
             continue
-    searched = ", ".join(map(str, folders))
+    searched = ", ".join({folder.resolve(): str(folder) for folder in folders}.values())
     raise ResultsError(f"{name}: the operations of {fullname} are not in {searched}; give their folder with --records")
 
 

@@ -7,9 +7,7 @@ with what is printed and saved.
 from __future__ import annotations
 
 import os
-import re
 import sys
-import textwrap
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import cached_property
@@ -288,20 +286,27 @@ class Serving:
             for line in [*text.splitlines(), *log_lines, ""]:
                 reporter.write_line(line)
         self._write_comparisons(reporter)
-        if self.entries.gate is not None:
+        if self.entries.gate is not None and (gate_lines := [*self.entries.gate.summary()]):
             reporter.section("cloudbench: gate")
-            for line in self.entries.gate.summary():
+            for line in gate_lines:
                 _write_wrapped(reporter, line, _GATE_MARKUP.get(line.partition(" ")[0], {}))
+        self._write_places(reporter)
+        if self.entries.gate is not None and (counts := self.entries.gate.counts()):
+            if metrics := self.entries.gate.metric_counts():
+                _write_wrapped(reporter, f"cloudbench: gate: metrics: {metrics}", {})
+            reporter.write_line(f"cloudbench: gate: {counts}")
+
+    def _write_places(self, reporter: Any) -> None:
+        """Write where the run's files are, in one line or in one for each."""
         records, folder = self._shorten(Path(self.facts.results)), self._storage_folder
         entries = self._shorten(folder) if folder else f"not stored ({self._hint_if_not_stored})"
         if not benchmarks.is_loaded(self.config):
             entries = "not stored (-p no:benchmark switches off what stores them)"
-        report = f"   report: {self._shorten(self._report_path)}" if self._report_path else ""
-        reporter.write_line(f"records: {records}   entries: {entries}{report}")
-        if self.entries.gate is not None and (counts := self.entries.gate.counts()):
-            if metrics := self.entries.gate.metric_counts():
-                reporter.write_line(f"cloudbench: gate: metrics: {metrics}")
-            reporter.write_line(f"cloudbench: gate: {counts}")
+        files = [f"records: {records}", f"entries: {entries}"]
+        files += [f"report: {self._shorten(self._report_path)}"] if self._report_path else []
+        line = "   ".join(files)
+        for text in [line] if len(line) <= reporter._tw.fullwidth else files:
+            _write_wrapped(reporter, text, {})
 
     def _write_comparisons(self, reporter: Any) -> None:
         """Write the tables that compare hosts and providers, one below the other, if there are several."""
@@ -522,14 +527,8 @@ def _read_expectations(path: str | None) -> list[expect.Expectation]:
 
 
 def _write_wrapped(reporter: Any, line: str, markup: Mapping[str, bool]) -> None:
-    """Write a line, wrapped between words at the terminal's width, with its continuation indented.
+    """Write a line, wrapped between words at the terminal's width, with its continuation indented."""
+    from pytest_cloudbench.report.columns import wrap_line
 
-    A command at its end stays whole, so that it can be copied.
-    """
-    indent = " " * (len(line) - len(line.lstrip()) + 2)
-    width = reporter._tw.fullwidth
-    command = re.search(r": (cloudbench [a-z]+ .+)$", line) if len(line) > width else None
-    text = line[: command.start() + 1] if command else line
-    parts = textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False) or [text]
-    for part in [*parts, *([f"{indent}{command[1]}"] if command else [])]:
+    for part in wrap_line(line, reporter._tw.fullwidth):
         reporter.write_line(part, **markup)

@@ -57,6 +57,27 @@ def test_cli_without_arguments_shows_common_commands() -> None:
     assert set(commands) <= set(run("--help").stdout.split())
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["analyze", "fixtures/captures/loss-up.pcapng", "--rules", "no-such/file"],
+        ["new", "no-such/file.bench.toml"],
+        ["baseline", "export", "no-such/file", "--storage", "{storage}"],
+    ],
+    ids=["rules", "new", "export"],
+)
+def test_a_path_that_cannot_be_used_is_named_once(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2])
+    stored_runs.store_series(tmp_path, [0.1])
+    assert cli.main([word.format(storage=tmp_path) for word in words]) in (1, 4)
+    error = capsys.readouterr().err
+    assert error.count("no-such/file") == 1, error
+    assert "No such file or directory" in error
+    assert "Errno" not in error
+
+
 @pytest.mark.parametrize("words", [["emulate", "no-such-api"], ["emulate", "dropbox", "--profile", "no-such-profile"]])
 def test_bad_input_is_reported_in_one_line(words: list[str]) -> None:
     done = run(*words)

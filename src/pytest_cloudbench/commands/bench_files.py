@@ -29,7 +29,8 @@ def write_example(options: argparse.Namespace) -> int:
     except FileExistsError:
         raise UsageError(f"new {options.file}: the file exists and was not changed; give another name") from None
     except (OSError, ValueError) as error:
-        raise UsageError(f"new {options.file}: cannot be written: {error}") from error
+        why = getattr(error, "strerror", None) or error
+        raise UsageError(f"new {options.file}: cannot be written: {why}") from error
     sys.stdout.write(f"{options.file} is written; run it with: pytest {options.file}\n")
     return 0
 

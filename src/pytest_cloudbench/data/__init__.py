@@ -33,7 +33,8 @@ def read_trace(file: str, folder: Path | None = None) -> str:
             return (_FOLDER / "traces" / f"{file}.csv").read_text(encoding="utf-8")
         return opening.read_file((folder or Path()) / file, _MOST_BYTES).decode()
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a name that no file can have
-        raise ConfigError(file, "", f"cannot be read ({error}): expected a CSV file or {', '.join(SHIPPED)}") from error
+        why = getattr(error, "strerror", None) or error
+        raise ConfigError(file, "", f"cannot be read ({why}): expected a CSV file or {', '.join(SHIPPED)}") from error
 
 
 def read_flow_rules(file: Path | None = None) -> str:
@@ -46,7 +47,8 @@ def read_flow_rules(file: Path | None = None) -> str:
             return opening.read_file(file, _MOST_BYTES).decode()
         return (_FOLDER / "flow-rules.toml").read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise ConfigError(str(file), "", f"cannot be read ({error}): expected a TOML file with rules") from error
+        why = getattr(error, "strerror", None) or error
+        raise ConfigError(str(file), "", f"cannot be read ({why}): expected a TOML file with rules") from error
 
 
 def read_prices() -> str:

@@ -89,7 +89,7 @@ def read_settings(root: Path, strict: bool, budget: str | None = None) -> GateSe
     try:
         table = _read_table(root)
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(str(path), "", f"cannot be read: {error}") from error
+        raise ConfigError(str(path), "", f"cannot be read: {getattr(error, 'strerror', None) or error}") from error
     if not isinstance(table, dict):
         raise ConfigError(str(path), "tool.cloudbench.gate", "expected a table")
     remaining = dict(table)

@@ -152,5 +152,6 @@ class NamedFiles:
             try:
                 self._texts[file] = self._read(file)
             except (OSError, ValueError) as error:
-                raise UsageError(f"{file!r} cannot be read: {error}") from error
+                why = getattr(error, "strerror", None) or error
+                raise UsageError(f"{file!r} cannot be read: {why}") from error
         return self._texts[file]

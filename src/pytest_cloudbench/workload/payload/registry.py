@@ -221,7 +221,8 @@ def _make_empirical(context: str, values: Mapping[str, Any], read_text: Callable
     try:
         text = read_text(file)
     except (OSError, ValueError) as error:
-        raise UsageError(f"{context}, distribution empirical: file is {file!r}; cannot be read: {error}") from error
+        why = getattr(error, "strerror", None) or error
+        raise UsageError(f"{context}, distribution empirical: file is {file!r}; cannot be read: {why}") from error
     return EmpiricalSizes.parse(text, file)
 
 

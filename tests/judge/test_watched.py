@@ -17,6 +17,7 @@ from pytest_cloudbench.judge.watched import (
     TIMES_DOUBTED,
     capabilities,
     checks_of,
+    find_unknown,
     list_unjudged,
     parse_margins,
 )
@@ -555,6 +556,17 @@ def test_the_margins_of_the_user_apply() -> None:
         0.05,
     )
     assert "quiet_p99" not in margin_by_metric
+
+
+@pytest.mark.parametrize(
+    ("name", "is_unknown"),
+    [
+        ("knee_p50", True), ("album_cost", True), ("quiet_p05", False), ("quiet_p5", False), ("quiet_p", False),
+        ("quite_p50", False), ("failled_rate", False), ("response_p99", False), ("p50", False),
+    ],
+)  # fmt: skip
+def test_a_margin_that_another_suite_may_declare_is_no_misspelt_one(name: str, is_unknown: bool) -> None:
+    assert find_unknown([name]) == ((name,) if is_unknown else ())
 
 
 @pytest.mark.parametrize("value", [0, -0.1, True, "10", "ten%", float("nan"), [0.1]])

@@ -149,6 +149,15 @@ def test_commands_know_a_suite_that_the_last_session_did_not_run(lab: Lab, is_in
     run_command(lab, "report", "last", path=path)
 
 
+def test_two_sides_can_be_compared_by_a_conclusion_of_its_own(lab: Lab) -> None:
+    write_project(lab)
+    versus = ("--cloudbench-versus", "folder:other", "--collect-only")
+    compared = lab.run("photos", *FOLDER, *versus, "-ocloudbench_versus_metric=photo_cost", store=False)
+    assert compared.status == 0, compared.text
+    refused = lab.run("photos", *FOLDER, *versus, "-ocloudbench_versus_metric=photo_costs", store=False)
+    assert refused.lines_with("photo_costs: no such metric; did you mean photo_cost?"), refused.text
+
+
 def test_a_margin_of_a_suite_that_nothing_here_declares_is_named_and_not_used(lab: Lab) -> None:
     (lab.folder / "pyproject.toml").write_text(MARGIN)
     (lab.folder / "test_put.py").write_text(PUT)

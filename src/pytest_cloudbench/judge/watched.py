@@ -129,6 +129,8 @@ _MAX_HANDSHAKE_BYTES = 8192
 _PLAIN = _Watched("level")
 _EXACT_TOLERANCE = 1e-9
 _MAX_SLOWDOWN = 1.5
+_MISSPELT = 0.85
+"""How alike names are, by ``difflib``, if one is the other misspelt: ``quiet_p05``, but not a suite's ``knee_p50``."""
 
 _OTHER_NUMBERS = frozenset({
     *(row.count_key for row in _RUN_METRICS.values() if row.count_key),
@@ -167,10 +169,18 @@ def parse_margins(raw_margins: Mapping[str, Any], where: str) -> dict[str, float
 
 
 def find_unknown(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names of margins that are like no metric's. A suite that is not loaded here may declare them."""
-    return tuple(
-        name for name in names if name not in METRICS and name not in _ENDINGS and not did_you_mean(name, METRICS)
-    )
+    """Return the names of margins that no metric has, and that are not one misspelt.
+
+    A suite that is not loaded here may declare them.
+    """
+    return tuple(name for name in names if name not in METRICS and name not in _ENDINGS and not _is_misspelt(name))
+
+
+def _is_misspelt(name: str) -> bool:
+    """Return whether a name is a metric's, but for a letter or two. Suites' own may well look like other metrics."""
+    from difflib import get_close_matches
+
+    return any(metric.startswith(name) for metric in METRICS) or bool(get_close_matches(name, METRICS, 1, _MISSPELT))
 
 
 def merge_margins(farther: Mapping[str, Any], nearer: Mapping[str, Any]) -> dict[str, Any]:

@@ -581,7 +581,7 @@ def _make_serving(session: ControllerSession) -> Serving:
     if is_versus_given(option):
         from pytest_cloudbench.load.versus import turns
 
-        turns.check_options(option)
+        turns.check_options(option, session.config.pluginmanager.get_plugins())
     for spec in (*option.cloudbench_provider, *filter(None, [option.cloudbench_versus])):
         providers.check(spec, option.cloudbench_time_scale)
     return Serving(session.config, session.facts, session, cassette)

@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +32,11 @@ _CURRENT_SIDE = pytest.StashKey[str]()
 _SETUP_LIMIT_S = 600.0
 
 
-def check_options(option: Any) -> None:
-    """Check the options of a comparison. Raises UsageError."""
+def check_options(option: Any, modules: Iterable[object] = ()) -> None:
+    """Check the options of a comparison. Raises UsageError.
+
+    ``modules`` are loaded ones, such as ``conftest.py`` files, whose suites declare metrics.
+    """
     if not option.cloudbench_versus:
         for name in ("setup", "metric"):
             if getattr(option, f"cloudbench_versus_{name}"):
@@ -50,9 +53,10 @@ def check_options(option: Any) -> None:
     from pytest_cloudbench.judge.paired import COMPARED
 
     if not COMPARED.keys() >= {*option.cloudbench_versus_metric}:
-        from pytest_cloudbench.results.installed import learn_installed
+        from pytest_cloudbench.results.installed import learn_installed, learn_loaded
 
-        learn_installed()  # the metric may be a conclusion of a suite
+        learn_loaded(modules)  # the metric may be a conclusion of a suite
+        learn_installed()
     for metric in option.cloudbench_versus_metric:
         if metric not in COMPARED:
             hint = did_you_mean(metric, COMPARED)

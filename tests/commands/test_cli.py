@@ -17,6 +17,7 @@ import pytest
 
 from pytest_cloudbench import __version__
 from pytest_cloudbench.commands import cli
+from pytest_cloudbench.drivers.folder import FolderDriver
 from pytest_cloudbench.model import ResultsError
 from pytest_cloudbench.plugin.configs.bench import parse_bench
 from pytest_cloudbench.results import journal
@@ -284,6 +285,25 @@ def test_one_entry_that_cannot_be_cleaned_does_not_stop_the_others(
         "dropbox?token_env=NOT_SET",
         "nowhere",
     ]
+
+
+def test_a_foreign_error_of_a_driver_does_not_stop_the_others(
+    store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def delete(driver: FolderDriver, path: str) -> None:
+        if path.startswith("/cloudbench-a"):
+            raise ValueError("two\nlines")
+        delete_folder(driver, path)
+
+    delete_folder = FolderDriver.delete
+    monkeypatch.setattr(FolderDriver, "delete", delete)
+    _write_left_folder(store, "a")
+    _write_left_folder(store, "b")
+    assert cli.main(["clean"]) == 1
+    output = capsys.readouterr()
+    assert output.out.endswith("1 folder removed\n")
+    assert ": FolderDriver raised ValueError: two lines (test_cli.py, line " in output.err
+    assert output.err.count("\n") == 1
 
 
 def test_an_entry_that_can_never_be_cleaned_can_be_crossed_out(store: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -120,6 +120,17 @@ class RefusingDriver(FolderDriver):
         raise CloudError(ErrorKind.AUTH, "put", path, detail="scope missing")
 
 
+class ForeignDriver(FolderDriver):
+    """A driver with a bug of its own."""
+
+    def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
+        raise ValueError("an answer\nwithout a length")
+
+    def delete(self, path: str) -> None:
+        super().delete(path)
+        raise KeyError("deleted")
+
+
 HTTP_DRIVERS = {
     "azure://b": {"account": "us", "account_key": "c2VjcmV0"},
     "box": {"access_token": "some-token"},
@@ -237,6 +248,17 @@ def test_each_fault_fails_its_step_with_advice(tmp_path: Path) -> None:
     assert results["write"][0] is False
     assert "scope missing" in results["write"][1]
     assert "cloudbench status" in results["write"][1]
+
+
+def test_a_foreign_error_fails_its_step_in_one_line(tmp_path: Path) -> None:
+    results = steps(make_provider(ForeignDriver, tmp_path / "foreign"))
+    for step, raised in (("read back", "ValueError: an answer without a length"), ("delete", "KeyError: 'deleted'")):
+        is_good, message = results[step]
+        assert is_good is False
+        assert message.startswith(f"ForeignDriver raised {raised} (test_doctor.py, line ")
+        assert message.endswith("a driver raises CloudError only: tell its author")
+        assert "\n" not in message
+    assert "limits" in results, "further steps are tried"
 
 
 def test_a_full_account_and_a_lost_service_have_different_advice(emulator: EmulatorService) -> None:

@@ -15,9 +15,10 @@ from email.utils import parsedate_to_datetime
 from http.client import HTTPException
 from urllib.parse import urlsplit
 
+from pytest_cloudbench.drivers import describe_raised
 from pytest_cloudbench.drivers.base import Driver
 from pytest_cloudbench.drivers.egress import egress_of
-from pytest_cloudbench.model import KIB, Capabilities, CloudError, Endpoint, ErrorKind
+from pytest_cloudbench.model import KIB, Capabilities, CloudbenchError, CloudError, Endpoint, ErrorKind
 from pytest_cloudbench.providers import Provider
 from pytest_cloudbench.support import redact
 from pytest_cloudbench.support.clock import now_ns
@@ -67,7 +68,7 @@ def examine(provider: Provider, owner: str) -> Iterator[Checkup]:
     try:
         driver = provider.driver
     except CloudError as error:
-        yield _failed_step("connect", error)
+        yield Checkup("connect", False, f"{error}: {_ADVICE[error.kind]}")
         return
     yield Checkup("driver", True, ", ".join(f"{name} {version}" for name, version in driver.versions().items()))
     clock_url = str(getattr(driver, "clock_url", ""))
@@ -85,8 +86,8 @@ def examine(provider: Provider, owner: str) -> Iterator[Checkup]:
             provider.claim(f"{top}/doctor.bin", owner)
         elif driver.capabilities.folders:
             driver.mkdir(top)
-    except CloudError as error:
-        yield _failed_step("write", error)
+    except Exception as error:
+        yield _failed_step("write", driver, error)
         return
     yield from steps.run_all()
     try:
@@ -94,11 +95,11 @@ def examine(provider: Provider, owner: str) -> Iterator[Checkup]:
         if provider.is_kept:
             provider.release(f"{top}/doctor.bin")
         yield Checkup("delete", True, "nothing is left")
-    except CloudError as error:
-        if error.kind is ErrorKind.NOT_FOUND:
+    except Exception as error:
+        if isinstance(error, CloudError) and error.kind is ErrorKind.NOT_FOUND:
             yield Checkup("delete", True, "nothing is left")
         else:
-            yield _failed_step("delete", error, "'cloudbench clean' removes what is left; ")
+            yield _failed_step("delete", driver, error, "'cloudbench clean' removes what is left; ")
     yield _check_quota(driver)
     yield Checkup("limits", None, _describe_limits(driver.capabilities))
 
@@ -115,8 +116,8 @@ class _FileSteps:
             begun_ns = now_ns()
             try:
                 problem, message = step()
-            except CloudError as error:
-                yield _failed_step(name, error)
+            except Exception as error:
+                yield _failed_step(name, self._driver, error)
                 return
             duration = f" {(now_ns() - begun_ns) / 1e6:.0f} ms"
             yield Checkup(name, not problem, problem or message + duration)
@@ -206,8 +207,8 @@ def _check_quota(driver: Driver) -> Checkup:
         return Checkup("quota", None, "unknown: the provider does not tell")
     try:
         used, allowed = ask()
-    except CloudError as error:
-        return _failed_step("quota", error)
+    except Exception as error:
+        return _failed_step("quota", driver, error)
     return Checkup("quota", used < allowed, f"{used / 1e9:.2f} of {allowed / 1e9:.2f} GB used")
 
 
@@ -224,5 +225,10 @@ def _describe_limits(capabilities: Capabilities) -> str:
     return "; ".join(filter(None, limits)) or "none is known"
 
 
-def _failed_step(step: str, error: CloudError, hint: str = "") -> Checkup:
-    return Checkup(step, False, f"{error}: {hint}{_ADVICE[error.kind]}")
+def _failed_step(step: str, driver: Driver, error: Exception, hint: str = "") -> Checkup:
+    if isinstance(error, CloudError):
+        return Checkup(step, False, f"{error}: {hint}{_ADVICE[error.kind]}")
+    if isinstance(error, CloudbenchError):
+        raise error
+    raised = f"{type(driver).__name__} raised {describe_raised(error, __file__)}"
+    return Checkup(step, False, f"{raised}: {hint}a driver raises CloudError only: tell its author")

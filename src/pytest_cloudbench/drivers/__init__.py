@@ -228,10 +228,8 @@ class BoundSpec:
     def _describe_foreign_error(self, error: Exception, credentials: Mapping[str, str]) -> str:
         """Return in one line what a driver of another distribution has raised, and where in its code."""
         redact.learn(credentials.values())
-        frames = extract_tb(error.__traceback__)[1:]
-        where = f" ({basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
-        reason = redact.clean(f"{type(error).__name__}: {_reason_of(error)}")
-        return f"provider {self.spec.scheme!r}: {self.driver.__qualname__}.connect raised {reason}{where}"
+        raised = describe_raised(error, __file__)
+        return f"provider {self.spec.scheme!r}: {self.driver.__qualname__}.connect raised {raised}"
 
     def compose(self, children: Sequence[Driver]) -> Driver:
         """Return the driver of a composite provider, whose children are connected already. Raises SpecError."""
@@ -240,6 +238,13 @@ class BoundSpec:
         driver = self.driver.compose(self.spec, children)
         check_declared(self.spec.scheme, driver)
         return driver
+
+
+def describe_raised(error: Exception, caller: str) -> str:
+    """Return in one line what a driver has raised, and where, without the frames of the file that has called it."""
+    frames = [frame for frame in extract_tb(error.__traceback__) if frame.filename != caller]
+    where = f" ({basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
+    return redact.clean(f"{type(error).__name__}: {_reason_of(error)}") + where
 
 
 def bind(spec: ProviderSpec) -> BoundSpec:

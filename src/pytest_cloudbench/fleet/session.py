@@ -22,6 +22,7 @@ from pytest_cloudbench.fleet.run import RunFacts
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.results.owner import owner_text
 from pytest_cloudbench.results.places import session_results_folder
+from pytest_cloudbench.support.collector import freeze_objects
 
 if TYPE_CHECKING:
     from pytest_cloudbench.fleet.agent import Agent
@@ -110,6 +111,7 @@ class ControllerSession:
                     raise pytest.UsageError(str(error)) from None
                 for name, channel in self._channels.items():
                     self._serving.coordinator.join(name, _sender(channel))
+                freeze_objects()  # of what it has imported, too: pytest collects twice at the end
             return self._serving
 
     @property

@@ -148,10 +148,10 @@ class Run:
 
         None unless all these threads are known.
         """
-        rest_ns = sum(self._unstarved_ns)
-        if self.other_waits.why or rest_ns <= 0:
+        if self.other_waits.why:
             return None
-        return max(0.0, fsum(self._waits_ns) - sum(self._own_waits_ns)) / rest_ns
+        rest_ns = sum(self._unstarved_ns)
+        return max(0.0, fsum(self._waits_ns) - sum(self._own_waits_ns)) / rest_ns if rest_ns > 0 else None
 
     @property
     def _unstarved_ns(self) -> array[int]:

@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from itertools import compress, pairwise
 from math import expm1, inf, log, sqrt
 from statistics import fmean, variance
-from typing import Literal
+from typing import Literal, TypeVar
 
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.judge.records import OUTCOMES, OpTable
 from pytest_cloudbench.judge.significance import kruskal_wallis, t_isf
 from pytest_cloudbench.judge.stats import percentile, rows_in_order
 from pytest_cloudbench.model import Outcome
+
+_T = TypeVar("_T")
 
 _MIN_VALUES, _MAX_VALUES = 5, 10
 """Values per provider. Fewer than five cannot differ significantly at 1 %, and more groups are less independent."""
@@ -51,8 +53,8 @@ _COUNTED: Mapping[str, frozenset[Outcome]] = {
 """Metrics that are shares of operations, with the outcomes that they count."""
 
 
-def group_values(values: Sequence[float], reduce: Callable[[Sequence[float]], float]) -> list[float]:
-    """Return one number for each of at most ten consecutive groups of values. Empty for fewer than 25 values."""
+def group_values(values: Sequence[float], reduce: Callable[[Sequence[float]], _T]) -> list[_T]:
+    """Reduce each of at most ten consecutive groups of values. Empty for fewer than 25 values."""
     count = min(_MAX_VALUES, len(values) // _PER_GROUP)
     if count < _MIN_VALUES:
         return []
@@ -68,26 +70,35 @@ def spread_of(table: OpTable, response_s: Sequence[float]) -> dict[str, list[flo
         response_s: response times of operations that succeeded, in the order they were due.
     """
 
-    def group_percentiles(share: float) -> list[float]:
-        return group_values(response_s, lambda group: percentile(sorted(group), share))
+    def take_percentiles(group: Sequence[float]) -> tuple[float, float]:
+        ordered = sorted(group)
+        return percentile(ordered, 0.5), percentile(ordered, 0.99)
 
-    spreads = {"response_p50": group_percentiles(0.5), "response_p99": group_percentiles(0.99)}
+    percentiles = group_values(response_s, take_percentiles)
+    spreads = {"response_p50": [p50 for p50, _ in percentiles], "response_p99": [p99 for _, p99 in percentiles]}
+    if len(table) <= _SORTED_OPS:
+        spreads |= _spreads_in_order(table)
+    return {name: values for name, values in spreads.items() if values}
+
+
+def _spreads_in_order(table: OpTable) -> dict[str, list[float]]:
+    """Return the spreads of metrics that need the records in order."""
+    spreads = dict[str, list[float]]()
     outcomes, ok = table.codes("outcome"), OUTCOMES.index(Outcome.OK)
-    if len(table) <= _SORTED_OPS and any(code != ok for code in outcomes):
+    due_outcomes = list(outcomes)
+    if any(code != ok for code in outcomes):
         due_outcomes = [outcomes[row] for row in rows_in_order(table.column("scheduled_ns"))]
-    else:
-        due_outcomes = list(outcomes) if len(table) <= _SORTED_OPS else []
     for name, counted in _COUNTED.items():
         spreads[name] = group_values([float(OUTCOMES[code] in counted) for code in due_outcomes], fmean)
     spreads["first_byte_p50"] = group_values(_first_byte_s(table), lambda group: percentile(sorted(group), 0.5))
     spreads["throughput"] = _rates(table, bytearray(code == ok for code in outcomes))
-    return {name: values for name, values in spreads.items() if values}
+    return spreads
 
 
 def _first_byte_s(table: OpTable) -> list[float]:
     """Return the known seconds to the first byte of operations that succeeded, in the order they were due."""
     first_ns, start_ns, outcomes = table.column("first_byte_ns"), table.column("start_ns"), table.codes("outcome")
-    if len(table) > _SORTED_OPS or not any(first_ns):
+    if not any(first_ns):
         return []
     ok = OUTCOMES.index(Outcome.OK)
     rows = rows_in_order(table.column("scheduled_ns"))
@@ -96,7 +107,7 @@ def _first_byte_s(table: OpTable) -> list[float]:
 
 def _rates(table: OpTable, is_ok: bytearray) -> list[float]:
     """Return the bytes per second of consecutive groups of operations, in the order of their ends."""
-    if not 0 < len(table) <= _SORTED_OPS:
+    if not table:
         return []
     sizes, ends = table.column("size_bytes"), table.column("end_ns")
     finished = sorted(zip(compress(ends, is_ok), compress(sizes, is_ok), strict=True))

@@ -21,7 +21,6 @@ from typing import IO
 from pytest_cloudbench.drivers.base import Driver
 from pytest_cloudbench.model import CloudError, Entry, ErrorKind, ResultsError
 from pytest_cloudbench.support import opening
-from pytest_cloudbench.workload.payload.contents import Literal
 
 MARKER = "cloudbench-run"
 """The file in a run's folder that holds the run's name."""
@@ -112,6 +111,8 @@ def claim_folder(driver: Driver, provider: str, folder: str, owner: str) -> None
     note_folder(provider, folder, owner)
     marker, run = f"{folder}/{MARKER}", run_in_name(folder)
     if driver.capabilities.overwrites or not _is_marker_of(driver, marker, run):  # each test of a run claims its folder
+        from pytest_cloudbench.workload.payload.contents import Literal
+
         driver.put(marker, Literal(run.encode()))
 
 

@@ -255,7 +255,6 @@ class Serving:
         self._write_results(reporter)
 
     def _write_results(self, reporter: Any) -> None:
-        from pytest_cloudbench.report.comparison import compared_experiments
         from pytest_cloudbench.report.table import markup, render
 
         findings, comparisons = self.entries.findings, self.entries.comparisons
@@ -263,7 +262,7 @@ class Serving:
             return
         verbosity, width = self.config.option.verbose, reporter._tw.fullwidth
         # With -q, there is one table of all providers, and only the doubts of other experiments.
-        if verbosity == -1 and (names := compared_experiments(findings)):
+        if verbosity == -1 and (names := self._list_compared()):
             compared_findings = [finding for finding in findings if finding.experiment in names]
             lines = render([finding for finding in findings if finding not in compared_findings], width, verbosity)
             lines += render(compared_findings, width, -2)
@@ -308,12 +307,23 @@ class Serving:
         for text in [line] if len(line) <= reporter._tw.fullwidth else files:
             _write_wrapped(reporter, text, {})
 
+    def _list_compared(self) -> set[str]:
+        """Return the names of the experiments that ran on several providers."""
+        if len(self.entries.findings) < 2:
+            return set()
+        from pytest_cloudbench.report.comparison import compared_experiments
+
+        return compared_experiments(self.entries.findings)
+
     def _write_comparisons(self, reporter: Any) -> None:
         """Write the tables that compare hosts and providers, one below the other, if there are several."""
+        findings = self.entries.findings
+        if len(findings) < 2 and not any("by_host" in finding.info for finding in findings):
+            return
         from pytest_cloudbench.report.comparison import emphasize_best, render_comparison, render_hosts
 
         for title, render in (("hosts", render_hosts), ("providers", render_comparison)):
-            lines = render(self.entries.findings, reporter._tw.fullwidth)
+            lines = render(findings, reporter._tw.fullwidth)
             if lines:
                 reporter.section(f"cloudbench: {title} compared")
             for line in lines:

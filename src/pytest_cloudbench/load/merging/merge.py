@@ -18,7 +18,6 @@ from pytest_cloudbench.judge import expect, stats
 from pytest_cloudbench.judge.baseline import SATURATED, STARVED
 from pytest_cloudbench.judge.by_host import figures_by_host
 from pytest_cloudbench.judge.metrics import METRICS, Summary, summarize
-from pytest_cloudbench.judge.paired import quiet_service_s
 from pytest_cloudbench.judge.quiet import WaitSeries
 from pytest_cloudbench.judge.ranking import spread_of
 from pytest_cloudbench.judge.records import VERBS, OpTable, values
@@ -230,6 +229,8 @@ def _info_by_host(run: OpenRun, measurement: _Measurement) -> dict[str, Any]:
 def _ranking_samples(run: OpenRun, measurement: _Measurement) -> Mapping[str, Sequence[float]]:
     """Return the samples by which providers, or the two sides of a comparison, are ranked."""
     if run.request.subject.turn is not None:
+        from pytest_cloudbench.judge.paired import quiet_service_s
+
         return {"quiet_service": quiet_service_s(measurement.counted, run.helper_waits)}
     return spread_of(measurement.counted, measurement.summary.response_s)
 

@@ -90,10 +90,14 @@ class Run:
         return amount / self.elapsed_s if self.elapsed_s else None
 
     def sorted_ns(self, times: Times) -> Sequence[float]:
-        """Return durations in nanoseconds, ascending. The last result is cached, for the other rows of these times."""
+        """Return durations in nanoseconds, ascending. The last result is cached, for the other rows of these times.
+
+        They are floating-point numbers, which are sorted faster than whole numbers above a second, and hold 104 days of
+        nanoseconds exactly.
+        """
         if self._ordered[0] != times:
             self._ordered = ("", [])  # frees the former result first, so that only one is in memory
-            self._ordered = (times, sorted(self._times_ns(times)))
+            self._ordered = (times, sorted(map(float, self._times_ns(times))))
         return self._ordered[1]
 
     def order_statistics(self, times: Times) -> OrderStatistics:
@@ -105,26 +109,25 @@ class Run:
             self._ordered = ("", [])  # frees them before the next columns are made
         return self._order_statistics[times]
 
-    def _times_ns(self, times: Times) -> array[float]:
-        """Return durations as floating-point numbers, which hold 104 days of nanoseconds exactly."""
+    def _times_ns(self, times: Times) -> Iterable[int]:
         start_ns, ok = self._start_ns, self._ok
         if times == "response":
-            return array("d", compress(self._response_ns, ok))
+            return compress(self._response_ns, ok)
         if times == "service":
-            return array("d", compress(map(sub, self._end_ns, start_ns), ok))
+            return compress(map(sub, self._end_ns, start_ns), ok)
         if times == "quiet":
-            return array("d", compress(map(sub, self._end_ns, start_ns), map(and_, ok, self.quiet)))
+            return compress(map(sub, self._end_ns, start_ns), map(and_, ok, self.quiet))
         if times == "unstarved":
-            return array("d", compress(self._unstarved_ns, ok))
+            return compress(self._unstarved_ns, ok)
         if times == "refused":
-            return array("d", compress(self._response_ns, map(not_, ok)))
+            return compress(self._response_ns, map(not_, ok)) if 0 in ok else ()
         if times == "lateness":
-            return array("d", map(sub, start_ns, self._scheduled_ns))
+            return map(sub, start_ns, self._scheduled_ns)
         first_byte_ns = self.table.column("first_byte_ns")
         if not any(first_byte_ns):  # no upload has one
-            return array("d")
+            return ()
         has_first_byte = (is_ok and first_ns for is_ok, first_ns in zip(ok, first_byte_ns, strict=True))
-        return array("d", compress(map(sub, first_byte_ns, start_ns), has_first_byte))
+        return compress(map(sub, first_byte_ns, start_ns), has_first_byte)
 
     @cached_property
     def quiet(self) -> bytearray:

@@ -131,7 +131,7 @@ class TicketPool:
         lock, total, run_ticket, begin = self._lock, self._total, self._run_ticket, self._begin
         is_counted = True  # whoever starts or wakes a thread counts it as waiting
         while not self._is_over:
-            with lock:
+            with lock:  # ``acquire()`` takes less time, but may change threads while it holds the lock: all others wait
                 ticket = self._next
                 is_idle = ticket >= total or (self._waiting >= _WAITING_THREADS and not is_counted)
                 if is_idle:

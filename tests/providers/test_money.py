@@ -211,6 +211,22 @@ def test_nothing_is_written_to_an_account_before_somebody_agrees(
     assert list(folder.iterdir()) == []
 
 
+def test_tests_with_a_sandbox_say_once_that_nobody_agreed(lab: Lab, account: tuple[str, Path]) -> None:
+    spec, folder = account
+    lab.write("""
+        import pytest
+
+        @pytest.mark.parametrize("number", range(3))
+        def test_put(sandbox, number):
+            sandbox.driver.put(f"{sandbox.folder()}/a", as_content(b"abc"))
+    """)
+    refused = lab.run("--provider", spec, env=PASSWORD, store=False)
+    assert refused.counts() == {"skipped": 2, "error": 1}, refused.text
+    assert len(refused.lines_with("tiny: a real account is used only if you agree: add --cloudbench-yes")) == 1
+    assert "sandbox.py" not in refused.text, "no traceback"
+    assert list(folder.iterdir()) == []
+
+
 def test_a_bound_on_money_needs_a_price(lab: Lab, account: tuple[str, Path]) -> None:
     spec, folder = account
     run = lab.write(SMALL).run("--provider", spec, "--cloudbench-yes", "-ocloudbench_max_cost=1", env=PASSWORD)

@@ -7,17 +7,19 @@ repeated, and the run's budget holds.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from itertools import count, islice
 from typing import Any
+
+import pytest
 
 from pytest_cloudbench.drivers.base import Driver, Preparing
 from pytest_cloudbench.fleet.agent import Agent
 from pytest_cloudbench.fleet.run import RunFacts
 from pytest_cloudbench.load.engine.engine import Budget
 from pytest_cloudbench.load.messages import SwitchFaults
-from pytest_cloudbench.model import CloudError, ErrorKind
+from pytest_cloudbench.model import CloudbenchError, CloudError, ErrorKind
 from pytest_cloudbench.providers import Provider
 
 _MAX_TRIES = 60
@@ -83,6 +85,38 @@ class Sandbox:
 
     def _wait_before_retry(self, requested_s: float | None) -> None:
         self._agent.stop.wait((requested_s or _PAUSE_S) / self._facts.time_scale)
+
+
+class NotOpenedError(pytest.fail.Exception):
+    """A provider cannot be opened. It is one error for all tests that need its sandbox, because pytest keeps it."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason, pytrace=False)
+        self.is_reported = False
+
+
+def open_sandbox(provider: Provider, agent: Agent, facts: RunFacts, processes: int) -> Generator[Sandbox]:
+    """Yield the sandbox of one process, see ``Sandbox``, and close it. Raises NotOpenedError."""
+    try:
+        try:
+            sandbox = Sandbox(provider, agent, facts, processes)
+        except CloudbenchError as error:  # such as missing credentials, or an account that needs the user's consent
+            raise NotOpenedError(str(error)) from None
+        yield sandbox
+        sandbox.close()
+    finally:
+        provider.close()
+
+
+def report_once(report: pytest.TestReport, error: BaseException) -> None:
+    """Let the first test fail whose provider cannot be opened, and skip the others, which have the same error."""
+    if not isinstance(error, NotOpenedError):
+        return
+    report.longrepr = str(error)
+    if error.is_reported:
+        path, line, _ = report.location
+        report.outcome, report.longrepr = "skipped", (path, (line or 0) + 1, f"as the first such test: {error}")
+    error.is_reported = True
 
 
 class RetryingDriver:

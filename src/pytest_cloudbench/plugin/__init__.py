@@ -335,6 +335,10 @@ class _ItemHooks:
             from pytest_cloudbench.load.gate.verdicts import hide_traceback
 
             hide_traceback(report, call.excinfo.value)
+        elif call.excinfo is not None and "sandbox" in getattr(item, "fixturenames", ()):
+            from pytest_cloudbench.load.sandbox import report_once
+
+            report_once(report, call.excinfo.value)
         _remove_secrets("clean_report", report)
         return report
 
@@ -455,17 +459,12 @@ def sandbox(request: pytest.FixtureRequest) -> Generator[Sandbox]:
 
     Each such test runs once per ``--provider``, in any process.
     """
-    from pytest_cloudbench.load.sandbox import Sandbox
+    from pytest_cloudbench.load.sandbox import open_sandbox
     from pytest_cloudbench.providers import find_provider
 
     session, workers = _fleet_session(request.config), getattr(request.config, "workerinput", {}).get("workercount", 1)
     provider = find_provider(_spec_of(request), session.agent.ask)
-    try:
-        new_sandbox = Sandbox(provider, session.agent, session.facts, workers)
-        yield new_sandbox
-        new_sandbox.close()
-    finally:
-        provider.close()
+    yield from open_sandbox(provider, session.agent, session.facts, workers)
 
 
 @pytest.fixture

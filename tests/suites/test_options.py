@@ -81,7 +81,7 @@ def test_help_shows_options_of_a_named_suite(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["pytest_cloudbench.load", "pytest_cloudbench", "suites.idle", "pytest_cloudbench.suitesx"]
+    "name", ["pytest_cloudbench.load", "pytest_cloudbench", "json.tool", "nosuch.idle", "pytest_cloudbench.suitesx"]
 )
 def test_other_packages_are_not_suites(name: str) -> None:
     assert suite_folder(name) is None

@@ -177,6 +177,16 @@ def test_a_suite_may_change_what_its_conclusion_means(lab: Lab) -> None:
         assert entry(run, 1)["suite"]["conclusions"]["photo_cost"]["better"] == better
 
 
+def test_options_are_known_if_the_suite_is_named_as_a_package(lab: Lab) -> None:
+    write_project(lab)
+    (lab.folder / "elsewhere").mkdir()
+    arguments = ("--rootdir=elsewhere", "--pyargs", "photos.test_photo", *FOLDER, "--photo-bytes", "1000")
+    path = os.pathsep.join(filter(None, [str(lab.folder), os.environ.get("PYTHONPATH")]))
+    run = lab.run(*arguments, env={"PYTHONPATH": path})
+    assert run.status == 0, run.text
+    assert entry(run, 2)["photo_bytes"] == 2000
+
+
 @pytest.mark.slow
 def test_a_suite_is_stored_under_the_same_names_however_pytest_is_called(lab: Lab) -> None:
     write_project(lab)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +61,27 @@ def is_adopted(config: pytest.Config) -> bool:
 
 
 def suite_folder(name: str) -> Path | None:
-    """Return a suite's folder in the installed package for a name as in ``--pyargs``, None for any other name."""
-    if not f"{name}.".startswith("pytest_cloudbench.suites."):
+    """Return the folder of an installed suite for a name as in ``--pyargs``, None for any other name."""
+    first, *parts = name.partition("::")[0].split(".")
+    if f"{name}.".startswith("pytest_cloudbench.suites."):
+        path = Path(__file__).parent.parent.joinpath(*parts)
+        return next((candidate for candidate in (path, path.parent) if candidate.is_dir()), None)
+    try:
+        spec = find_spec(first)  # imports nothing
+    except (ImportError, ValueError):
         return None
-    parts = name.partition("::")[0].split(".")[1:]
-    path = Path(__file__).parent.parent.joinpath(*parts)
-    return next((candidate for candidate in (path, path.parent) if candidate.is_dir()), None)
+    paths = [Path(folder, *parts) for folder in (spec and spec.submodule_search_locations) or ()]
+    return next((folder for path in paths for folder in (path, path.parent) if _declares_suite(folder)), None)
+
+
+def _declares_suite(folder: Path) -> bool:
+    """Return whether a folder is a suite's package. Other packages' ``conftest.py`` files are left to pytest."""
+    from pytest_cloudbench.results.installed import MARK
+
+    try:
+        return MARK in (folder / "__init__.py").read_text("utf-8", "replace")
+    except (OSError, ValueError):
+        return False
 
 
 def lean_workers(config: pytest.Config, specs: Sequence[Any]) -> None:

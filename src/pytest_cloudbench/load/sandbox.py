@@ -10,9 +10,7 @@ import warnings
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from itertools import count, islice
-from typing import Any
-
-import pytest
+from typing import TYPE_CHECKING, Any
 
 from pytest_cloudbench.drivers.base import Driver, Preparing
 from pytest_cloudbench.fleet.agent import Agent
@@ -21,6 +19,9 @@ from pytest_cloudbench.load.engine.engine import Budget
 from pytest_cloudbench.load.messages import SwitchFaults
 from pytest_cloudbench.model import CloudbenchError, CloudError, ErrorKind
 from pytest_cloudbench.providers import Provider
+
+if TYPE_CHECKING:
+    import pytest
 
 _MAX_TRIES = 60
 _PAUSE_S, _LONGEST_PAUSE_S = 1.0, 600.0
@@ -87,12 +88,10 @@ class Sandbox:
         self._agent.stop.wait((requested_s or _PAUSE_S) / self._facts.time_scale)
 
 
-class NotOpenedError(pytest.fail.Exception):
+class NotOpenedError(CloudbenchError):
     """A provider cannot be opened. It is one error for all tests that need its sandbox, because pytest keeps it."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason, pytrace=False)
-        self.is_reported = False
+    is_reported = False
 
 
 def open_sandbox(provider: Provider, agent: Agent, facts: RunFacts, processes: int) -> Generator[Sandbox]:

@@ -49,7 +49,7 @@ def show_test(request: pytest.FixtureRequest, experiment: Experiment) -> ShowTes
     def show(source: str) -> None:
         if specs and spec != specs[0]:
             return
-        experiment.report(f"The same as a test of your own, run by: {write_command(specs or [spec])}\n\n{source}")
+        experiment.report(f"The same as a test of your own, run by:\n{write_command(specs or [spec])}\n\n{source}")
 
     return show
 

@@ -865,6 +865,17 @@ def test_baselines_are_counted_in_the_storage_that_the_gate_reads(
     assert outputs[0] == outputs[1]
 
 
+def test_compare_shows_the_conclusions_of_a_suite(storage: Path, run: Any) -> None:
+    rows = {"is_bent": {"unit": "1 is yes", "better": "higher"}, "bend": {"unit": "threads", "better": "lower"}}
+    suite = {"name": "bends", "conclusions": {name: {**row, "time_like": False} for name, row in rows.items()}}
+    for number, is_bent in ((1, 0), (2, 1)):
+        entry = info(suite=suite, is_bent=is_bent, bend=3 * number, columns=["is_bent", "bend"], response_p50=None)
+        store(storage, number, {TEST: entry})
+    lines = run("compare", "1", "2")[0].splitlines()
+    assert any("is_bent" in line and "bend" in line for line in lines), lines
+    assert [line.split()[-4:] for line in lines if line.startswith("0002_run")][-1] == ["6", "threads", "+100.0", "%"]
+
+
 @pytest.mark.parametrize("arguments", [("show", "1"), ("baseline", "accept", "1", "--yes")])
 def test_lines_fit_the_terminal(
     storage: Path, run: Any, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]

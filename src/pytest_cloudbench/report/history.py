@@ -277,7 +277,8 @@ def render_side_by_side(index: Index, chosen: Sequence[RunRow], metrics: Sequenc
     if len({run.emulated for run in chosen}) > 1:
         lines += ["note: some of these runs were emulated and some real: no difference between the two is shown", ""]
     for test in index.tests():
-        points_by_metric = {name: _points_by_run(index, test, name, places) for name in [*metrics] or _USUAL_METRICS}
+        compared = [*metrics] or _find_compared_metrics(index, test, places)
+        points_by_metric = {name: _points_by_run(index, test, name, places) for name in compared}
         known_metrics = {
             name
             for name, points in points_by_metric.items()
@@ -306,6 +307,13 @@ def render_side_by_side(index: Index, chosen: Sequence[RunRow], metrics: Sequenc
 
 def _first_names(names: Sequence[str]) -> str:
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def _find_compared_metrics(index: Index, test: str, places: Mapping[str, RunRow]) -> list[str]:
+    """Return the usual metrics, and those in the table of a conclusion."""
+    points = _points_by_run(index, test, "ops", places).values()
+    columns = [name for point in points for name in point.columns if name in METRICS]
+    return list(dict.fromkeys([*_USUAL_METRICS, *columns]))
 
 
 def _points_by_run(index: Index, test: str, metric: str, places: Mapping[str, RunRow]) -> dict[str, Point]:

@@ -764,7 +764,9 @@ def test_an_accepted_run_begins_the_baseline_of_a_renamed_test(
     rename, accept = ("rename", "t.py::test_old", "t.py::test_new"), ("accept", "last", "--yes", *options)
     for words in (rename, accept) if is_renamed_first else (accept, rename):
         run("baseline", *words)
-    former_runs = GateHistory(Index.open(storage), storage.parent, "").former_runs(f"t.py::test_new{remainder}", info())
+    former_runs = GateHistory(Index.open(storage), storage.parent, "").former_runs(
+        f"t.py::test_new{remainder}", info(), ()
+    )
     assert [former["run"][:4] for former in former_runs.numbers] == ["0005"]
     assert "was accepted as the new baseline" in former_runs.remark
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench.judge.watched import FOLLOWED_ONLY, TIMES_DOUBTED
-from pytest_cloudbench.load.gate.history import GateHistory
+from pytest_cloudbench.load.gate.history import FormerRuns, GateHistory
 from pytest_cloudbench.results.acceptance import Accepted, write_acceptance, write_rename
 from pytest_cloudbench.results.index import Index
 from tests.results.stored_runs import DAY_MS, START_MS, info, store
@@ -33,7 +33,7 @@ def test_runs_are_marked_with_their_use(tmp_path: Path) -> None:
         [{}, LATE, BROKEN, LATE | BROKEN, OUTLIER, LATE | OUTLIER, LATE | {"outcome": "failed"}]
     ):
         store_runs(tmp_path, "t.py::test", 1, 1 + number, **extra)
-    former = history(tmp_path).former_runs("t.py::test", info())
+    former = history(tmp_path).former_runs("t.py::test", info(), ())
     marks = {run["run"]: (bool(run.get(FOLLOWED_ONLY)), bool(run.get(TIMES_DOUBTED))) for run in former.numbers}
     assert marks == {
         "0001_run": (False, False), "0002_run": (False, True), "0003_run": (True, False), "0004_run": (True, True),
@@ -48,13 +48,13 @@ def test_runs_that_are_yet_to_come_are_named(tmp_path: Path) -> None:
     """The clock was ahead when they were measured, or it has gone back since."""
     store_runs(tmp_path, "t.py::test", 3)
     past = history(tmp_path)
-    past.former_runs("t.py::test", info())
+    past.former_runs("t.py::test", info(), ())
     assert past.describe_clock() == ""
     for number in (4, 5):
         late_info = info(start_wall_ms=32_503_680_000_000 - number)  # the year 3000
         store(tmp_path, number, {"t.py::test": late_info}, commit="unknown")
     mixed = history(tmp_path)
-    assert len(mixed.former_runs("t.py::test", info()).numbers) == 5
+    assert len(mixed.former_runs("t.py::test", info(), ()).numbers) == 5
     assert mixed.describe_clock().startswith(
         "2 runs in the storage began later than now (the last: 0004_run, 2999-12-31 23:59+00:00): a clock was ahead"
     )
@@ -65,7 +65,7 @@ def test_late_run_before_an_accepted_one_is_ignored(tmp_path: Path) -> None:
     store_runs(tmp_path, "t.py::test", 3, 4)
     run = Index.open(tmp_path).find("4")
     write_acceptance(tmp_path, Accepted(run.place, run.time_ms, until_ms=run.time_ms))
-    former = history(tmp_path).former_runs("t.py::test", info())
+    former = history(tmp_path).former_runs("t.py::test", info(), ())
     assert [run["run"] for run in former.numbers] == ["0004_run", "0005_run", "0006_run"]
 
 
@@ -96,7 +96,7 @@ def test_offered_command_gives_a_test_its_former_runs_in_order(
     write_rename(tmp_path, *renamed)
     store_runs(tmp_path, new, 2, 5)
     renamed_history = history(tmp_path)
-    assert [run["run"][:4] for run in renamed_history.former_runs(new, info()).numbers] == [
+    assert [run["run"][:4] for run in renamed_history.former_runs(new, info(), [new]).numbers] == [
         "0001",
         "0002",
         "0003",
@@ -105,6 +105,32 @@ def test_offered_command_gives_a_test_its_former_runs_in_order(
         "0006",
     ]
     assert renamed_history.offer_renamed(new, info(), [new]) == ""
+
+
+def numbers_of(former: FormerRuns) -> list[str]:
+    return [run["run"][:4] for run in former.numbers]
+
+
+@pytest.mark.parametrize("remainder", ["", "[x]#up"])
+def test_a_new_test_under_a_former_name_is_not_the_one_that_was_renamed(tmp_path: Path, remainder: str) -> None:
+    """Neither is compared with the runs of the other. On a branch from before, the former name is still the test's."""
+    old, new = f"t.py::test_a{remainder}", f"t.py::test_b{remainder}"
+    store_runs(tmp_path, old, 3)
+    write_rename(tmp_path, "t.py::test_a", "t.py::test_b")
+    store_runs(tmp_path, new, 2, 4)
+    both, branch = [old, new], [old]
+    assert numbers_of(history(tmp_path).former_runs(new, info(), both)) == ["0001", "0002", "0003", "0004", "0005"]
+    nothing = history(tmp_path).former_runs(old, info(), both)
+    assert (numbers_of(nothing), nothing.remark) == (
+        [], f"the 3 stored runs were of the test that is called {new} now"
+    )  # fmt: skip
+    assert numbers_of(history(tmp_path).former_runs(old, info(), branch)) == ["0001", "0002", "0003"]
+    for number in (6, 7):
+        entry = info(start_wall_ms=START_MS + number * DAY_MS)
+        store(tmp_path, number, {old: entry, new: entry}, commit="unknown")
+    store_runs(tmp_path, old, 1, 8)
+    assert numbers_of(history(tmp_path).former_runs(old, info(), both)) == ["0006", "0007", "0008"]
+    assert numbers_of(history(tmp_path).former_runs(new, info(), both)) == [f"000{number}" for number in range(1, 8)]
 
 
 def test_most_similar_name_is_offered(tmp_path: Path) -> None:

@@ -101,6 +101,14 @@ def names_before(renamed: Mapping[str, Sequence[str]], fullname: str) -> list[st
     return [*renamed.get(fullname, ()), *by_function]
 
 
+def names_after(renamed: Mapping[str, Sequence[str]], fullname: str) -> list[str]:
+    """Return the later names of a test that was called so, as ``former_names`` has read them."""
+    test = split_name(fullname).test
+    remainder = fullname.removeprefix(test)
+    by_function = (f"{new}{remainder}" for new, old_names in renamed.items() if remainder and test in old_names)
+    return [*(new for new, old_names in renamed.items() if fullname in old_names), *by_function]
+
+
 def _write_decision(storage: Path, decision: Mapping[str, Any]) -> Path:
     content = json.dumps(decision, indent=1)
     path = storage / ACCEPTED_FOLDER / f"{blake2b(content.encode(), digest_size=8).hexdigest()}{ACCEPTED_SUFFIX}"

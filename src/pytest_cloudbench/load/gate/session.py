@@ -267,7 +267,7 @@ class SessionGate:
         if self._history is None:
             entry.why = self._no_history_reason
             return
-        former = self._history.former_runs(entry.fullname, entry.info)
+        former = self._history.former_runs(entry.fullname, entry.info, self.collected)
         entry.baseline, entry.commit, entry.remark = former.numbers, former.commit, former.remark
         if len(former.numbers) < FEWEST_RUNS and (
             elsewhere := self._history.find_runs_elsewhere(entry.fullname, entry.info, len(former.numbers))

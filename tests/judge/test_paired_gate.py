@@ -150,6 +150,29 @@ def test_a_fact_that_is_too_rare_to_tell_the_sides_apart_delays_the_answer_if_b_
     assert compare_corrupt(rare, CLEAN) == ("met", "inconclusive")
 
 
+def judge_losses(pairs: int, losing: int, a: float | None, b: float | None) -> tuple[str, str | None]:
+    """Return the answer on two sides that differ in nothing but losses, which some pairs have, and that on losses."""
+    rates = [(0.0, 0.0)] * (pairs - losing) + [(a, b)] * losing
+    blocks = [
+        (BlockValues({"service_p50": 0.1, "silent_loss_rate": a}, 100),
+         BlockValues({"service_p50": 0.1, "silent_loss_rate": b}, 100))
+        for a, b in rates
+    ]  # fmt: skip
+    differences = compare(blocks, ["service_p50"], lambda name: paired_margin(name, {}) or 0.0)
+    ruling = judge_pairs(differences, ["service_p50"], {})
+    return ruling.answer, ruling.answers.get("silent_loss_rate")
+
+
+@pytest.mark.parametrize("losing", [1, 20])
+def test_a_fact_that_is_not_known_of_each_block_is_not_met(losing: int) -> None:
+    """As where a listing failed."""
+    assert judge_losses(20, losing, 0.0, 0.0) == ("met", "met")
+    assert judge_losses(20, losing, 0.0, None) == ("inconclusive", "inconclusive")
+    assert judge_losses(20, losing, None, 0.05) == ("inconclusive", "inconclusive")
+    assert judge_losses(20, losing, None, 0.0) == ("met", None), "B has none, so it has no more than A"
+    assert judge_losses(20, 20, None, None) == ("met", None), "nobody has looked for it"
+
+
 def session(random: Random, change: float, pairs: int = 60, sd: float = 0.1) -> str:
     """Return the answer of a session that checks after every pair, as a comparison does."""
     blocks = []

@@ -17,7 +17,7 @@ from typing import Literal
 
 from pytest_cloudbench.judge import anytime
 from pytest_cloudbench.judge.baseline import is_finite
-from pytest_cloudbench.judge.metrics import METRICS, Metric
+from pytest_cloudbench.judge.metrics import FACTS, METRICS, Metric
 from pytest_cloudbench.judge.quiet import WaitSeries, quiet_rows, waits_of
 from pytest_cloudbench.judge.records import OUTCOMES, OpTable
 from pytest_cloudbench.judge.stats import percentile
@@ -134,7 +134,7 @@ def compare(
 ) -> dict[str, Difference]:
     """Compare two sides in every metric that both have in every pair, deciding metrics first.
 
-    A deciding metric that only some blocks have is inconclusive.
+    A deciding metric that only some blocks have is inconclusive, and so is a fact, unless B is known to have none.
 
     Args:
         pairs: the blocks without the warm-up.
@@ -154,6 +154,7 @@ def compare(
     return {
         name: difference for name, difference in differences.items()
         if difference.pairs or name in decisive or name in _QUIET_PERCENTILES
+        or (name in FACTS and any(b.values.get(name) != 0 for _, b in pairs))
     }  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import isfinite
 
 from pytest_cloudbench.judge.gate import Answer
+from pytest_cloudbench.judge.metrics import FACTS
 from pytest_cloudbench.judge.paired import COMPARED, Difference, metrics_to_await
 from pytest_cloudbench.judge.watched import Margins, watched_pairs
 
@@ -33,7 +34,8 @@ class PairedRuling:
 def judge_pairs(differences: Mapping[str, Difference], deciding: Sequence[str], margins: Margins) -> PairedRuling:
     """Judge one experiment. Any watched metric can break it. Deciding metrics that are awaited must be met.
 
-    Any other metric delays the answer only while its measured change is beyond its margin but may be chance.
+    Any other metric delays the answer only while its measured change is beyond its margin but may be chance, and a fact
+    while it is not known.
 
     Args:
         differences: the result of ``paired.compare`` with the margins of the gate.
@@ -47,7 +49,11 @@ def judge_pairs(differences: Mapping[str, Difference], deciding: Sequence[str], 
         return PairedRuling("broken", answers, broken)
     inconclusive = [name for name in watched if answers[name] == "inconclusive"]
     delaying = [
-        name for name in inconclusive if name in awaited or _worse(differences[name])[0] > differences[name].margin
+        name
+        for name in inconclusive
+        if name in awaited
+        or _worse(differences[name])[0] > differences[name].margin
+        or (name in FACTS and not isfinite(differences[name].change))
     ]
     if delaying or not watched:
         return PairedRuling("inconclusive", answers, delaying)

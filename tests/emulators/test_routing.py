@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from pytest_cloudbench.emulators.http import byte_range, parse_form
+from pytest_cloudbench.emulators.http import ListWriter, byte_range, parse_form
 from pytest_cloudbench.emulators.routing import RouteTable
 from pytest_cloudbench.emulators.skin import Answer, Kind, Route
 from pytest_cloudbench.services.child import Child
@@ -101,6 +101,16 @@ def test_fields_of_a_query() -> None:
 )
 def test_byte_ranges(header: bytes, expected: tuple[int, int] | None) -> None:
     assert byte_range(header, 10) == expected
+
+
+@pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 200])
+def test_body_with_a_list_of_any_length(count: int) -> None:
+    writer = ListWriter('{"a": 1, "value": [')
+    for number in range(count):
+        writer.add(json.dumps({"name": str(number)}))
+    body = writer.finish('], "more": true}')
+    whole = {"a": 1, "value": [{"name": str(number)} for number in range(count)], "more": True}
+    assert (bytes(body), len(body)) == (json.dumps(whole).encode(), len(json.dumps(whole)))
 
 
 # --- the toy skin in its own process ---

@@ -1,8 +1,12 @@
-"""The parts of HTTP that several skins read and write: queries, forms and byte ranges."""
+"""The parts of HTTP that several skins read and write: queries, forms, byte ranges, and bodies that are long lists."""
 
 from __future__ import annotations
 
 from urllib.parse import parse_qsl
+
+from pytest_cloudbench.emulators.blob import BytePieces
+
+_BATCH_ITEMS = 64
 
 
 def parse_form(text: bytes) -> dict[str, str]:
@@ -24,3 +28,33 @@ def byte_range(header: bytes, size_bytes: int) -> tuple[int, int] | None:
     if not first:
         return max(0, size_bytes - int(last)), size_bytes
     return int(first), min(size_bytes, int(last) + 1) if last else size_bytes
+
+
+class ListWriter:
+    """A writer of a body with a long list, whose items are JSON text already. ``head`` is what comes before the first.
+
+    The body is in pieces, because a page of a thousand items would take and give back megabytes of memory on its way to
+    the client, which takes a fifth of the time of its answer.
+    """
+
+    __slots__ = ("_items", "_pieces", "_separator")
+
+    def __init__(self, head: str) -> None:
+        self._pieces, self._separator = [head.encode()], ""
+        self._items: list[str] = []
+
+    def add(self, item: str) -> None:
+        """Add the next item."""
+        self._items.append(item)
+        if len(self._items) == _BATCH_ITEMS:
+            self._write_items()
+
+    def finish(self, tail: str) -> BytePieces:
+        """Return the body, which ends with ``tail``."""
+        self._write_items()
+        return BytePieces([*self._pieces, tail.encode()])
+
+    def _write_items(self) -> None:
+        if self._items:
+            self._pieces.append(f"{self._separator}{', '.join(self._items)}".encode())
+            self._items, self._separator = [], ", "

@@ -6,13 +6,13 @@ An error is a chain of tags: ``ApiError("path", "not_found")`` is ``{"error_summ
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from json.encoder import encode_basestring_ascii as _quote_json
 from time import gmtime, strftime
 from typing import Any
 
+from pytest_cloudbench.emulators.blob import BytePieces
 from pytest_cloudbench.emulators.nodes import Folder, StoreError, Version
 from pytest_cloudbench.emulators.paths import PathEntry
 from pytest_cloudbench.emulators.skin import Answer
@@ -52,9 +52,9 @@ def answer_json(value: Any) -> Answer:
     return Answer(200, _JSON_HEADERS, _encode(value))
 
 
-def answer_entries(entries: Iterable[str], **other_fields: Any) -> Answer:
-    """Return status 200 with a list of entries that are JSON text already. ``other_fields`` are beside the list."""
-    return Answer(200, _JSON_HEADERS, f'{{"entries": [{", ".join(entries)}], {json.dumps(other_fields)[1:]}'.encode())
+def answer_body(body: BytePieces) -> Answer:
+    """Return status 200 with a body that is JSON already."""
+    return Answer(200, _JSON_HEADERS, body)
 
 
 def answer_text(status: int, text: str) -> Answer:

@@ -17,7 +17,7 @@ from typing import Any
 from pytest_cloudbench.emulators.dropbox.answers import (
     ApiError,
     BadRequest,
-    answer_entries,
+    answer_body,
     deleted_metadata,
     entry_metadata,
     format_entry,
@@ -34,6 +34,7 @@ from pytest_cloudbench.emulators.dropbox.args import (
     union,
 )
 from pytest_cloudbench.emulators.dropbox.state import Function, State
+from pytest_cloudbench.emulators.http import ListWriter
 from pytest_cloudbench.emulators.nodes import Folder, StoreError
 from pytest_cloudbench.emulators.skin import Answer, Call, Kind
 
@@ -125,12 +126,13 @@ def _list_page(state: State, folder: Folder, cursor: Cursor, now_s: float) -> An
     entries = state.tree.paths.entries(folder, now_s, recursive=cursor.recursive, gone_too=cursor.deleted, after=after)
     if cursor.recursive and folder.parent is not None and not after:
         entries = chain([state.tree.newest_entry(folder)], entries)
-    texts: list[str] = []
+    body = ListWriter('{"entries": [')
     for entry in islice(entries, cursor.limit):
-        texts.append(format_entry(entry))
+        body.add(format_entry(entry))
     has_more = next(entries, None) is not None
     next_cursor = replace(cursor, after=entry.path.lower() if has_more else None)
-    return answer_entries(texts, cursor=next_cursor.encode(), has_more=has_more)
+    tail = json.dumps({"cursor": next_cursor.encode(), "has_more": has_more})
+    return answer_body(body.finish(f"], {tail[1:]}"))
 
 
 def _list_changes(state: State, folder: Folder, cursor: Cursor, now_s: float) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+from pytest_cloudbench.emulators.blob import BytePieces
 from pytest_cloudbench.emulators.nodes import StoreError
 from pytest_cloudbench.emulators.skin import Answer
 from pytest_cloudbench.support.json_text import json_writer
@@ -59,9 +60,10 @@ def answer_json(
     return Answer(status, [*first, *headers], _encode(value))
 
 
-def answer_text(text: str, status: int = 200, *, spaced: bool = False) -> Answer:
+def answer_text(text: str | BytePieces, status: int = 200, *, spaced: bool = False) -> Answer:
     """Return an answer whose body is JSON already."""
-    return Answer(status, _HEADERS_SPACED if spaced else _HEADERS, text.encode())
+    body = text.encode() if isinstance(text, str) else text
+    return Answer(status, _HEADERS_SPACED if spaced else _HEADERS, body)
 
 
 def answer_error(error: GraphError, now_s: float, request_id: str, client_id: str = "") -> Answer:

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from pytest_cloudbench.emulators.blob import Blob, hash_blob
-from pytest_cloudbench.emulators.http import byte_range
+from pytest_cloudbench.emulators.http import ListWriter, byte_range
 from pytest_cloudbench.emulators.nodes import File, Folder, Node, StoreError, Version
 from pytest_cloudbench.emulators.onedrive.answers import (
     GRAPH,
@@ -25,12 +25,12 @@ from pytest_cloudbench.emulators.onedrive.items import (
     describe_drive,
     describe_expanded,
     describe_item,
-    format_listed_items,
     guess_content_type,
     odata_context,
     select_properties,
     shown_creation_s,
     shown_version,
+    write_listed_items,
 )
 from pytest_cloudbench.emulators.onedrive.state import GraphFunction, GraphRequest, GraphState, etag
 from pytest_cloudbench.emulators.onedrive.tree import ClientTimes, item_changes, item_details
@@ -158,8 +158,9 @@ def _list_children(request: GraphRequest) -> Answer:
     if names:
         body["value"] = [select_properties(request, describe_item(request, child, is_listed=True)) for child in page]
         return answer_json(body, spaced=request.is_spaced)
-    items = ", ".join(format_listed_items(request, page))
-    return answer_text(f'{json.dumps(body)[:-1]}, "value": [{items}]}}', spaced=request.is_spaced)
+    items = ListWriter(f'{json.dumps(body)[:-1]}, "value": [')
+    write_listed_items(request, page, items)
+    return answer_text(items.finish("]}"), spaced=request.is_spaced)
 
 
 def _sort_order(request: GraphRequest) -> tuple[Any, bool]:

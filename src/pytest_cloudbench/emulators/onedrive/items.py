@@ -12,6 +12,7 @@ from mimetypes import guess_type
 from typing import Any
 from urllib.parse import quote
 
+from pytest_cloudbench.emulators.http import ListWriter
 from pytest_cloudbench.emulators.nodes import File, Folder, Node, Version
 from pytest_cloudbench.emulators.onedrive.answers import GRAPH, format_time
 from pytest_cloudbench.emulators.onedrive.state import SPECIAL_FOLDERS, GraphRequest, GraphState, describe_person, etag
@@ -126,13 +127,16 @@ def describe_expanded(request: GraphRequest, node: Node) -> dict[str, Any]:
     return properties
 
 
-def format_listed_items(request: GraphRequest, nodes: Iterable[Node]) -> list[str]:
-    """Return driveItems in a listing without ``$select``, as JSON texts."""
+def write_listed_items(request: GraphRequest, nodes: Iterable[Node], body: ListWriter) -> None:
+    """Write driveItems in a listing without ``$select``."""
     form = ItemFormat(request, is_listed=True, has_extension=request.state.account.type != "personal")
     if not request.is_spaced:
-        return [form.format(node) for node in nodes]
-    tagged = ((etag(node, shown_version(request, node, is_listed=True)), form.format(node)) for node in nodes)
-    return [f'{{"@odata.etag": {_quote_json(tag)}, {text[1:]}' for tag, text in tagged]
+        for node in nodes:
+            body.add(form.format(node))
+        return
+    for node in nodes:
+        tag = etag(node, shown_version(request, node, is_listed=True))
+        body.add(f'{{"@odata.etag": {_quote_json(tag)}, {form.format(node)[1:]}')
 
 
 def shown_version(request: GraphRequest, node: Node, *, is_listed: bool = False) -> Version | None:

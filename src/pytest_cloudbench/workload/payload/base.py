@@ -79,6 +79,9 @@ class RandomContent(NamedTuple):  # made for every operation: a frozen dataclass
 @lru_cache(maxsize=1)
 def _zeros() -> memoryview:
     """Return zeros to encrypt. Cached, because zeroing memory takes four times as long as encrypting it."""
+    # glibc gives freed memory back to the system at once, until a larger block than that has been freed. Without this
+    # one, which nobody writes to, reads of a megabyte would spend most of their time on getting fresh pages.
+    bytes(_AES_READ_BYTES // 2)
     return memoryview(bytes(_AES_READ_BYTES))
 
 

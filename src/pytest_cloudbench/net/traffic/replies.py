@@ -66,10 +66,14 @@ def _add_replies(
     has_payload, has_ack = payload > 0, (flags & ACK) > 0
     columns["turns"] += _count_turns(up, has_payload, group, count)
     for name, is_side in (("rtt_up_s", up), ("rtt_down_s", ~up)):
-        sent_rows, ack_rows = (is_side & has_payload).nonzero()[0], (~is_side & has_ack).nonzero()[0]
+        sent_rows = (is_side & has_payload).nonzero()[0]
+        if not len(sent_rows):
+            columns[name] += [None] * count
+            continue
+        ack_rows = (~is_side & has_ack).nonzero()[0]
         times = sequence.measure_round_trips_ns(
-            sequence.Sent(group[sent_rows], time_ns[sent_rows], seq[sent_rows], payload[sent_rows]),
-            sequence.Heard(group[ack_rows], time_ns[ack_rows], ack[ack_rows]),
+            sequence.Sent(*(column.take(sent_rows) for column in (group, time_ns, seq, payload))),
+            sequence.Heard(*(column.take(ack_rows) for column in (group, time_ns, ack))),
         )
         columns[name] += _summarize_times(*times, count)
 
@@ -86,20 +90,21 @@ def _measure_long_flow(table: FlowTable, number: int, *, up: bool) -> RoundTrips
     parts = []
     for begin in range(0, len(rows), _PART_ROWS):  # all of a long flow at once would take too much memory
         first = max(0, begin - _AROUND_ROWS)
-        part = rows[first : begin + _PART_ROWS + _AROUND_ROWS]
-        is_side = table.up[as_slice(part)] == up
-        sent_rows = (is_side & (packets.payload[as_slice(part)] > 0)).nonzero()[0]
-        ack_rows = (~is_side & ((packets.flags[as_slice(part)] & ACK) > 0)).nonzero()[0]
+        part = as_slice(rows[first : begin + _PART_ROWS + _AROUND_ROWS])
+        time_ns, payload, is_side = packets.time_ns[part], packets.payload[part], table.up[part] == up
+        sent_rows = (is_side & (payload > 0)).nonzero()[0]
+        if not len(sent_rows):
+            continue
+        ack_rows = (~is_side & ((packets.flags[part] & ACK) > 0)).nonzero()[0]
+        one_group = np.zeros(len(is_side), np.int64)
         _, times = sequence.measure_round_trips_ns(
             sequence.Sent(
-                np.zeros(len(sent_rows), np.int64),
-                packets.time_ns[part[sent_rows]],
-                packets.seq[part[sent_rows]],
-                packets.payload[part[sent_rows]],
+                one_group[: len(sent_rows)],
+                time_ns.take(sent_rows),
+                packets.seq[part].take(sent_rows),
+                payload.take(sent_rows),
             ),
-            sequence.Heard(
-                np.zeros(len(ack_rows), np.int64), packets.time_ns[part[ack_rows]], packets.ack[part[ack_rows]]
-            ),
+            sequence.Heard(one_group[: len(ack_rows)], time_ns.take(ack_rows), packets.ack[part].take(ack_rows)),
             only=(sent_rows >= begin - first) & (sent_rows < begin - first + _PART_ROWS),
         )
         parts.append(times)

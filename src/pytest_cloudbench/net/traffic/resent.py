@@ -313,7 +313,7 @@ class _Prediction:
 
     def iterate_packets(self, begin: int) -> Any:
         """Yield (row, packet) from a row on, in blocks that start small because few rows are usually needed."""
-        size = 16
+        size = 2
         while begin < len(self.segments.seq):
             columns = [column[begin : begin + size].tolist() for column in self.segments]
             yield from enumerate(zip(*columns, strict=True), begin)

@@ -58,9 +58,10 @@ class Datagrams:
         sender = pair * 2 + from_high
         is_kept[rows[self._is_dns[pair]]] = True
         is_kept[rows[self._find_new_pairs(pair)]] = True
-        sums, with_payload = self._sums, np.flatnonzero(payload)
+        sums = self._sums
+        with_payload = slice(None) if payload.all() else payload.nonzero()[0]  # a slice copies nothing
         is_first_payload = sums["payload_bytes"][sender[with_payload]] == 0
-        is_kept[rows[with_payload[_find_first_rows(sender[with_payload], is_first_payload)]]] = True
+        is_kept[rows[with_payload][_find_first_rows(sender[with_payload], is_first_payload)]] = True
         np.add.at(sums["packets"], sender, 1)
         np.add.at(sums["wire_bytes"], sender, columns["wire"][rows].astype(np.int64))
         np.add.at(sums["payload_bytes"], sender, payload.astype(np.int64))
@@ -152,16 +153,15 @@ class RepeatedDatagrams:
         pair = columns["pair"][rows]
         pair = pair.astype(np.uint16) if pair.max() < 1 << 16 else pair  # numpy sorts 16 bits by radix sort
         order = np.argsort(pair, kind="stable")
-        rows = rows[order]
-        is_same = np.abs(np.diff(columns["time_ns"][rows])) < REPEAT_WITHIN_NS
-        for column in (pair[order], *(columns[name][rows] for name in ("from_high", "payload", "kept"))):
-            is_same &= column[1:] == column[:-1]
-        later = np.flatnonzero(is_same) + 1
-        kept = columns["kept"][rows[later]].astype(np.int64)
-        is_long = (kept >= _LEAST_CUT_BYTES) | (kept == columns["payload"][rows[later]])
-        later, kept = later[is_long], kept[is_long]
-        offset = columns["offset"]
-        self.repeated += _count_equal(buffer, offset[rows[later - 1]], offset[rows[later]], kept)
+        rows, pair = rows[order], pair[order]
+        is_soon = np.abs(np.diff(columns["time_ns"][rows])) < REPEAT_WITHIN_NS
+        later = (is_soon & (pair[1:] == pair[:-1])).nonzero()[0] + 1
+        one, other = rows[later - 1], rows[later]
+        kept, offset = columns["kept"][other].astype(np.int64), columns["offset"]
+        is_same = (kept >= _LEAST_CUT_BYTES) | (kept == columns["payload"][other])
+        for column in (columns["from_high"], columns["payload"], columns["kept"]):
+            is_same &= column[one] == column[other]
+        self.repeated += _count_equal(buffer, offset[one[is_same]], offset[other[is_same]], kept[is_same])
 
 
 def _count_equal(buffer: Buffer, one: Ints, other: Ints, sizes: Ints) -> int:

@@ -68,6 +68,13 @@ def test_blocks_without_packets_may_be_long() -> None:
     assert (len(rows), reader.is_complete) == (1, True)
 
 
+def test_the_shortest_blocks_at_both_ends_of_a_file_are_read() -> None:
+    reader, records = read_records(craft.section())
+    assert (reader.is_complete, records) == (True, [])
+    reader, records = read_records(craft.section() + craft.interface() + craft.simple_packet(b"") + craft.block(9, b""))
+    assert (reader.is_complete, len(records)) == (True, 1)
+
+
 def test_an_unknown_version_is_named() -> None:
     later = bytearray(craft.section())
     later[12] = 2

@@ -101,6 +101,6 @@ def test_files_of_one_name_in_an_archive_are_all_taken_in(storage: Path, tmp_pat
             archive.writestr("a/0001_x.json", content)
         archive.writestr("a/0002_" + "\u00e9" * 150 + ".json", "[3]")
     out, err = run("baseline", "import", str(bundle), status=1)
-    assert "2 files are new, 1 were there already" in out
+    assert "2 files are new, 1 was there already" in out
     assert "not taken in: a/0002_" in err
     assert sorted(path.read_text() for path in (storage / "a").iterdir()) == ["[1]", "[2]"]

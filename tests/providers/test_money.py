@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import sys
@@ -194,6 +195,16 @@ def account(tmp_path: Path) -> Iterator[tuple[str, Path]]:
 
 
 PASSWORD = {"CLOUDBENCH_TINY_PASSWORD": "the-password"}
+SANDBOX = """
+    import pytest
+    from pytest_cloudbench import LiteralContent
+
+    @pytest.mark.parametrize("number", range(3))
+    def test_put(sandbox, number):
+        folder = sandbox.folder()
+        sandbox.driver.put(f"{folder}/a", LiteralContent(b"abc"))
+        sandbox.remove(folder)
+"""
 
 
 @SPREAD
@@ -213,14 +224,7 @@ def test_nothing_is_written_to_an_account_before_somebody_agrees(
 
 def test_tests_with_a_sandbox_say_once_that_nobody_agreed(lab: Lab, account: tuple[str, Path]) -> None:
     spec, folder = account
-    lab.write("""
-        import pytest
-
-        @pytest.mark.parametrize("number", range(3))
-        def test_put(sandbox, number):
-            sandbox.driver.put(f"{sandbox.folder()}/a", as_content(b"abc"))
-    """)
-    refused = lab.run("--provider", spec, env=PASSWORD, store=False)
+    refused = lab.write(SANDBOX).run("--provider", spec, env=PASSWORD, store=False)
     assert refused.counts() == {"skipped": 2, "error": 1}, refused.text
     reasons = [line for line in refused.text.splitlines() if line.startswith("tiny: a real account is used only if")]
     assert len(reasons) == 1, refused.text
@@ -236,42 +240,81 @@ def test_a_bound_on_money_needs_a_price(lab: Lab, account: tuple[str, Path]) -> 
     assert [path for path in folder.rglob("*") if path.is_file()] == []
 
 
+class TerminalSession:
+    """A session with two agents in a terminal of its own, as a user starts it. It asks before it writes."""
+
+    def __init__(self, lab: Lab, account: tuple[str, Path], *argv: str) -> None:
+        spec, self._folder = account
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--provider", spec, "-n", "2", *argv]
+        variables = {
+            name: value for name, value in os.environ.items() if name != "CI" and not name.startswith("PYTEST")
+        }
+        self._pid, self._terminal = pty.fork()
+        if not self._pid:
+            os.chdir(lab.folder)
+            os.execve(command[0], command, variables | PASSWORD)
+        self._output = bytearray()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        with contextlib.suppress(OSError):  # the end of a terminal whose program has ended
+            while data := os.read(self._terminal, 4096):
+                self._output.extend(data)
+
+    @property
+    def text(self) -> str:
+        """What it has printed so far."""
+        return self._output.decode()
+
+    def wait_for_question(self) -> None:
+        """Wait until it asks. Nothing is written before the answer."""
+        assert wait_for(lambda: "Go on? [y/N]" in self.text, HANG_S, poll_s=0.05), self.text
+        assert not [path for path in self._folder.rglob("*") if path.is_file()], "not before the answer"
+
+    def answer(self, text: str) -> int:
+        """Answer the question, and return the exit status of the session."""
+        os.write(self._terminal, f"{text}\n".encode())
+        _, status = os.waitpid(self._pid, 0)
+        self._reader.join(HANG_S)
+        os.close(self._terminal)
+        return os.waitstatus_to_exitcode(status)
+
+
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("answer", "passes", "think_s"), [("y", True, 0.0), ("n", False, 0.0), ("", False, 0.0), ("y", True, 5.0)]
 )
 def test_a_terminal_is_asked(lab: Lab, account: tuple[str, Path], answer: str, passes: bool, think_s: float) -> None:
     """The user may think for longer than the patience, because no silent agent is to blame for that."""
-    spec, folder = account
     lab.write(SMALL)
-    argv = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--provider", spec, "-n", "2"]
-    argv += ["-ocloudbench_patience=2"] if think_s else []
-    environment = {name: value for name, value in os.environ.items() if name != "CI" and not name.startswith("PYTEST")}
-    pid, master = pty.fork()
-    if not pid:
-        os.chdir(lab.folder)
-        os.execve(argv[0], argv, environment | PASSWORD)
-    output = bytearray()
-
-    def read_terminal() -> None:
-        try:
-            while data := os.read(master, 4096):
-                output.extend(data)
-        except OSError:  # the end of a terminal whose program has ended
-            pass
-
-    reader = threading.Thread(target=read_terminal, daemon=True)
-    reader.start()
-    assert wait_for(lambda: b"Go on? [y/N]" in output, HANG_S, poll_s=0.05), output.decode()
-    assert not [path for path in folder.rglob("*") if path.is_file()], "not before the answer"
+    session = TerminalSession(lab, account, *(["-ocloudbench_patience=2"] if think_s else []))
+    session.wait_for_question()
     sleep_until_ns(due_ns(think_s))
-    os.write(master, f"{answer}\n".encode())
-    _, status = os.waitpid(pid, 0)
-    reader.join(HANG_S)
-    os.close(master)
-    assert (os.waitstatus_to_exitcode(status) == 0) == passes, output.decode()
-    assert passes or b"you did not agree" in output
-    assert b"no sign of life" not in output
+    assert (session.answer(answer) == 0) == passes, session.text
+    assert passes or "you did not agree" in session.text
+    assert "no sign of life" not in session.text
+
+
+@pytest.mark.parametrize("answer", ["y", "n"])
+def test_a_terminal_is_asked_once_before_tests_use_a_sandbox(lab: Lab, account: tuple[str, Path], answer: str) -> None:
+    spec, folder = account
+    lab.write(SANDBOX)
+    session = TerminalSession(lab, account)
+    session.wait_for_question()
+    assert (session.answer(answer) == 0) == (answer == "y"), session.text
+    assert session.text.count("Go on? [y/N]") == 1, session.text
+    assert f"{spec}: as many operations as it takes, price unknown" in session.text
+    assert (f"provider {spec}: you did not agree; nothing was written" in session.text) == (answer == "n")
+    assert list(folder.iterdir()) == []
+
+
+def test_a_bound_on_money_holds_for_tests_with_a_sandbox(lab: Lab, account: tuple[str, Path]) -> None:
+    spec, folder = account
+    run = lab.write(SANDBOX).run("--provider", spec, "--cloudbench-yes", "-ocloudbench_max_cost=1", env=PASSWORD)
+    assert run.counts() == {"skipped": 2, "error": 1}, run.text
+    assert "the price of tiny is unknown" in run.text
+    assert list(folder.iterdir()) == []
 
 
 def test_a_probe_of_unknown_extent_says_so_and_fits_no_bound_on_money(lab: Lab, account: tuple[str, Path]) -> None:

@@ -16,7 +16,8 @@ from pytest_cloudbench.drivers.base import Driver, Preparing
 from pytest_cloudbench.fleet.agent import Agent
 from pytest_cloudbench.fleet.run import RunFacts
 from pytest_cloudbench.load.engine.engine import Budget
-from pytest_cloudbench.load.messages import SwitchFaults
+from pytest_cloudbench.load.messages import UNKNOWN_LOAD, Start, Subject, SwitchFaults
+from pytest_cloudbench.load.request import EntryOptions
 from pytest_cloudbench.model import CloudbenchError, CloudError, ErrorKind
 from pytest_cloudbench.providers import Provider
 
@@ -99,12 +100,20 @@ def open_sandbox(provider: Provider, agent: Agent, facts: RunFacts, processes: i
     try:
         try:
             sandbox = Sandbox(provider, agent, facts, processes)
+            if provider.is_kept:
+                _ask_consent(provider, agent)
         except CloudbenchError as error:  # such as missing credentials, or an account that needs the user's consent
             raise NotOpenedError(str(error)) from None
         yield sandbox
         sandbox.close()
     finally:
         provider.close()
+
+
+def _ask_consent(provider: Provider, agent: Agent) -> None:
+    """Let the controller announce the use of a real account, and ask the user. Raises FleetError on a no."""
+    all_tests = Subject("", "", "", "", "", {}, "", provider.spec, provider.profile, provider.is_kept, {})
+    agent.ask("agree", Start(all_tests, UNKNOWN_LOAD, EntryOptions(store=False)))
 
 
 def report_once(report: pytest.TestReport, error: BaseException) -> None:

@@ -7,6 +7,7 @@ process without xdist, and measure nothing.
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -101,6 +102,7 @@ class Conductor:
             lambda run, agent, path: self._note_moved_log(agent, LogMoved(run, str(path))),
         )
         self.reports: list[tuple[str, Path | None]] = []
+        self._announced, self._announcing = set[str](), threading.Lock()
         self.is_incomplete = False
         self.doubts: tuple[str, ...] = ()
         self.meter = Meter()
@@ -251,12 +253,18 @@ class Conductor:
 
     def _announce_run(self, agent: str, request: Start) -> None:
         """Announce a run whose files outlive it. On real accounts, check the bound on money and the user's consent."""
-        accounts = self._providers.accounts(request.subject.provider)
-        line = self.spending.begin(request, accounts) if accounts else announce_run(request)
-        turn = request.subject.turn
-        verbosity = getattr(self.config.option, "verbose", -1)  # -p no:terminal leaves the option out
-        if verbosity >= 0 and (turn is None or not turn.pair):  # of many blocks, only the first
-            self._say(line)
+        with self._announcing:  # or two agents would ask the user the same
+            accounts = self._providers.accounts(request.subject.provider)
+            line = self.spending.begin(request, accounts) if accounts else announce_run(request)
+            turn = request.subject.turn
+            if request.subject.nodeid:
+                is_news = turn is None or not turn.pair  # of many blocks, only the first
+            else:  # a sandbox, of which each process has one
+                is_news = bool(accounts) and line not in self._announced
+                self._announced.add(line)
+            verbosity = getattr(self.config.option, "verbose", -1)  # -p no:terminal leaves the option out
+            if verbosity >= 0 and is_news:
+                self._say(line)
 
     def _start_run(self, item: Item, payloads: Mapping[str, Start]) -> Started:
         """Begin a run for which all agents are ready. Return its common start."""

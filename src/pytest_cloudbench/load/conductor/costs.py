@@ -171,7 +171,7 @@ class Spending:
         self, most_usd: float | None, is_agreed: bool, asker: Callable[[], Callable[[str], bool] | None]
     ) -> None:
         self._most_usd, self.is_agreed, self._asker = most_usd, is_agreed, asker
-        self._spent_usd, self._agreed = 0.0, set[str]()
+        self._spent_usd, self._agreed, self._declined = 0.0, set[str](), set[str]()
 
     def check(self, accounts: Iterable[str]) -> None:
         """Raise UsageError if the user has not agreed to use real accounts, and cannot be asked."""
@@ -217,8 +217,9 @@ class Spending:
                 )
         provider = request.subject.provider
         if not self.is_agreed and provider not in self._agreed:
-            ask = self._asker()
+            ask = None if line in self._declined else self._asker()  # nobody is asked the same twice
             if ask is None or not ask(f"{line}. Go on? [y/N] "):
+                self._declined.add(line)
                 raise UsageError(f"provider {provider}: you did not agree; nothing was written")
             self._agreed.add(provider)
         self._spent_usd += run_usd

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -303,9 +304,9 @@ def judge_names(data: bytes, bait: Bait, *, is_open: bool = True) -> Ruling:
     return yes("the service receives no name in a form that can be recognised")
 
 
-def ask_at_rest(inquiry: Inquiry) -> Ruling:
-    """Answer whether content is unreadable where it is stored."""
-    bait, before = Bait.make(f"{inquiry.seed}/rest"), inquiry.stored()
+def ask_at_rest(inquiry: Inquiry, occasion: str = "rest") -> Ruling:
+    """Answer whether content is unreadable where it is stored. ``occasion`` makes content that is not there yet."""
+    bait, before = Bait.make(f"{inquiry.seed}/{occasion}"), inquiry.stored()
     for name, content in bait.files.items():
         inquiry.driver.put(f"{inquiry.folder}/{name}", LiteralContent(content))
     stored = inquiry.stored()
@@ -349,7 +350,7 @@ def judge_at_rest(
 def ask_operator(inquiry: Inquiry) -> Ruling:
     """Answer whether the operator could read contents, by the content that it receives and stores."""
     rulings = []
-    for ask in (ask_content, ask_at_rest):
+    for ask in (ask_content, partial(ask_at_rest, occasion="operator")):
         try:
             rulings.append(ask(inquiry))
         except (CloudError, OSError) as error:

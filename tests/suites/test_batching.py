@@ -34,7 +34,8 @@ def test_the_made_log_has_the_statistics_that_the_paper_prints() -> None:
 
 def run_both_clients(lab: Lab, suite: str, *args: str) -> FinishedRun:
     run = run_suite(lab, suite, "--client", ALONE, "--client", BEHIND, *args)
-    if reasons := [line for line in run.lines_with("SKIPPED") if f"client {ALONE}: " in line]:
+    if reasons := [line for line in run.lines_with("SKIPPED") if ": client " in line]:
+        # something is missing here that both clients need
         pytest.skip(reasons[0])
     assert run.status == 0, run.text
     assert run.leftovers == []

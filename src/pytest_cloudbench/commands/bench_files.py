@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pytest_cloudbench.commands.command import Command, argument
 from pytest_cloudbench.model import UsageError
+from pytest_cloudbench.support import opening
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _SCHEMA = _PACKAGE / "plugin" / "configs" / "bench.schema.json"
@@ -29,7 +30,7 @@ def write_example(options: argparse.Namespace) -> int:
     except FileExistsError:
         raise UsageError(f"new {options.file}: the file exists and was not changed; give another name") from None
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
+        why = opening.explain_error(error)
         raise UsageError(f"new {options.file}: cannot be written: {why}") from error
     sys.stdout.write(f"{options.file} is written; run it with: pytest {options.file}\n")
     return 0

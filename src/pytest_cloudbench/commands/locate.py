@@ -189,7 +189,7 @@ def _read(path: Path) -> str:
     try:
         return opening.read_file(path, _MOST_BYTES).decode()
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+        raise UsageError(f"{path}: {opening.explain_error(error)}") from error
 
 
 def _offer_more(survey: ServerSurvey, points: int) -> list[str]:

@@ -33,7 +33,7 @@ def read_trace(file: str, folder: Path | None = None) -> str:
             return (_FOLDER / "traces" / f"{file}.csv").read_text(encoding="utf-8")
         return opening.read_file((folder or Path()) / file, _MOST_BYTES).decode()
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a name that no file can have
-        why = getattr(error, "strerror", None) or error
+        why = opening.explain_error(error)
         raise ConfigError(file, "", f"cannot be read ({why}): expected a CSV file or {', '.join(SHIPPED)}") from error
 
 
@@ -47,7 +47,7 @@ def read_flow_rules(file: Path | None = None) -> str:
             return opening.read_file(file, _MOST_BYTES).decode()
         return (_FOLDER / "flow-rules.toml").read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
+        why = opening.explain_error(error)
         raise ConfigError(str(file), "", f"cannot be read ({why}): expected a TOML file with rules") from error
 
 

@@ -21,7 +21,7 @@ from urllib.parse import unquote, urlsplit
 from pytest_cloudbench.drivers._egress_connections import unlimited_transport
 from pytest_cloudbench.drivers.surroundings import environment
 from pytest_cloudbench.model import Endpoint, UsageError
-from pytest_cloudbench.support import redact
+from pytest_cloudbench.support import opening, redact
 
 if TYPE_CHECKING:
     import ssl
@@ -289,7 +289,7 @@ def _why_untrusted(path: str) -> str:
     except ssl.SSLError:
         return "holds no certificates"
     except (OSError, ValueError) as error:
-        return f"cannot be read ({getattr(error, 'strerror', None) or error})"
+        return f"cannot be read ({opening.explain_error(error)})"
     return ""
 
 

@@ -214,7 +214,7 @@ class SftpDriver(SdkDriver):
             try:
                 texts[name] = opening.read_file(Path(name).expanduser())
             except (OSError, ValueError) as error:
-                why = getattr(error, "strerror", None) or error
+                why = opening.explain_error(error)
                 advice = "; or give ?host_key=SHA256:..." if name == known_hosts else ""
                 raise SpecError(f"provider {spec.text!r}: {name} cannot be read ({why}){advice}") from error
         timeout_s = timeout_of(spec)

@@ -279,7 +279,7 @@ def read_table(name: str) -> str:
     try:
         return opening.read_file(own, _MOST_TABLE_BYTES).decode()
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
+        why = opening.explain_error(error)
         raise UsageError(f"{own}: cannot be read ({why}): remove it, or run cloudbench locate --update") from error
 
 

@@ -49,7 +49,7 @@ def open_capture(path: Path) -> Iterator[tuple[bytes | mmap.mmap, Callable[[int]
             size = os.fstat(file.fileno()).st_size
             contents = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
+        raise UsageError(f"{path}: cannot be read ({opening.explain_error(error)})") from error
 
     def release(offset: int) -> None:
         if isinstance(contents, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):

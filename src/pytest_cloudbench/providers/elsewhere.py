@@ -18,6 +18,7 @@ from pytest_cloudbench.drivers.base import Described
 from pytest_cloudbench.model import ConfigError, CredentialsError, Endpoint, UsageError
 from pytest_cloudbench.providers.for_agents import Provided, SentAlong
 from pytest_cloudbench.providers.leaves import load_credentials, remaining_s
+from pytest_cloudbench.support import opening
 
 FindPort = Callable[[tuple[str, int]], int]
 """Returns the port of an agent's loopback that leads to an address of this machine. Raises FleetError."""
@@ -95,7 +96,7 @@ def _read_files(names: Iterable[str]) -> dict[str, bytes]:
         try:
             contents[name] = read_file(Path(name).expanduser())
         except (OSError, ValueError) as error:
-            raise CredentialsError(f"{name}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+            raise CredentialsError(f"{name}: cannot be read: {opening.explain_error(error)}") from error
     return contents
 
 

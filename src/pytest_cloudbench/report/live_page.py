@@ -26,6 +26,7 @@ from pytest_cloudbench.report.html import safe
 from pytest_cloudbench.report.live import ExperimentRow, Overview, Progress, format_duration, format_figures
 from pytest_cloudbench.report.live_digest import LiveDigests
 from pytest_cloudbench.results.entry_names import split_name
+from pytest_cloudbench.support import opening
 from pytest_cloudbench.support.clock import now_ns
 
 _SLOW_S = 5.0
@@ -74,7 +75,7 @@ class LivePage:
         try:
             self._server = _Server(("127.0.0.1", port), _Handler)
         except (OSError, OverflowError) as error:
-            why = getattr(error, "strerror", None) or error
+            why = opening.explain_error(error)
             raise UsageError(f"--cloudbench-live {port}: {why}; choose another port, or 0 for any") from error
         bound_port = self._server.server_address[1]
         self._server.hosts = list_host_headers(bound_port)

@@ -58,7 +58,7 @@ def export_runs(index: Index, runs: Sequence[str], target: Path) -> int:
     try:
         opening.write_whole(target, write)
     except (OSError, ValueError, zipfile.LargeZipFile) as error:
-        raise ResultsError(f"{target}: cannot be written: {getattr(error, 'strerror', None) or error}") from error
+        raise ResultsError(f"{target}: cannot be written: {opening.explain_error(error)}") from error
     return len(places)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from pytest_cloudbench.judge.expect import Expectation, parse_expectations
 from pytest_cloudbench.judge.observed import ClaimChanges
 from pytest_cloudbench.model import ConfigError, ResultsError, UsageError
+from pytest_cloudbench.support import opening
 from pytest_cloudbench.support.opening import write_whole
 
 _HEADER = "# Expectations: bounds that tests are held to, each with its source and date.\n"
@@ -37,7 +38,7 @@ def _read_text(path: Path) -> str:
     except FileNotFoundError:
         return ""
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(str(path), "", f"cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        raise ConfigError(str(path), "", f"cannot be read: {opening.explain_error(error)}") from error
 
 
 def write_claims(path: Path, changes: ClaimChanges) -> bool:

@@ -51,7 +51,7 @@ from pytest_cloudbench.model import ErrorKind, Op, Outcome, ResultsError, Verb
 from pytest_cloudbench.results import parquet
 from pytest_cloudbench.results.log_file import LogFile
 from pytest_cloudbench.results.machine import THIS_MACHINE
-from pytest_cloudbench.support import redact
+from pytest_cloudbench.support import opening, redact
 from pytest_cloudbench.support.printable import printable
 
 LOG_SCHEMA = 3
@@ -481,7 +481,7 @@ def _read_columns(path: Path, names: Sequence[str]) -> Iterator[Mapping[str, Seq
             raise ResultsError(f"{path}: has no column {missing[0]!r}; expected records of an experiment") from None
         yield {name: columns[name] for name in names}
     except (OSError, ValueError) as error:  # ValueError for a name that no file can have
-        raise ResultsError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        raise ResultsError(f"{path}: cannot be read: {opening.explain_error(error)}") from error
 
 
 def _read_foreign(path: Path, reason: Exception) -> tuple[dict[str, list[Any]], dict[str, str]]:

@@ -25,6 +25,11 @@ _KINDS = (
 )  # fmt: skip
 
 
+def explain_error(error: BaseException) -> str:
+    """Return why a file cannot be used, without its name, which the message around it has."""
+    return str(getattr(error, "strerror", None) or error)
+
+
 def open_regular_file(path: str | os.PathLike[str], most_bytes: int | None) -> io.BufferedReader:
     """Open a file for reading.
 

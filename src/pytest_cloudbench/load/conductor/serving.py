@@ -533,7 +533,7 @@ def _read_expectations(path: str | None) -> list[expect.Expectation]:
     try:
         return expect.parse_expectations(opening.read_file(path).decode(), path)
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(path, "", f"cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        raise ConfigError(path, "", f"cannot be read: {opening.explain_error(error)}") from error
 
 
 def _write_wrapped(reporter: Any, line: str, markup: Mapping[str, bool]) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_cloudbench.model import ConfigError, UsageError
+from pytest_cloudbench.support import opening
 
 if TYPE_CHECKING:
     from pytest_cloudbench.judge.watched import Margins
@@ -89,7 +90,7 @@ def read_settings(root: Path, strict: bool, budget: str | None = None) -> GateSe
     try:
         table = _read_table(root)
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(str(path), "", f"cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        raise ConfigError(str(path), "", f"cannot be read: {opening.explain_error(error)}") from error
     if not isinstance(table, dict):
         raise ConfigError(str(path), "tool.cloudbench.gate", "expected a table")
     remaining = dict(table)

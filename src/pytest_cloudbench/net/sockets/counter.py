@@ -11,6 +11,7 @@ from pytest_cloudbench.net.sockets.diag import SocketAddress, TcpSocket, Uncount
 from pytest_cloudbench.net.sockets.kernel import SocketWatch
 from pytest_cloudbench.net.sockets.owners import find_descendants, find_socket_inodes
 from pytest_cloudbench.net.sockets.sums import Carried, ServiceAddresses, sum_own_bytes, sum_service_bytes
+from pytest_cloudbench.support import opening
 
 _Sockets = Mapping[int, TcpSocket]
 
@@ -131,4 +132,4 @@ def _resolve_address(host: str, port: int) -> list[SocketAddress]:
 def _describe_error(error: Exception) -> str:
     if isinstance(error, UncountedError):
         return str(error)
-    return f"the kernel does not report the bytes of its sockets: {getattr(error, 'strerror', None) or error}"
+    return f"the kernel does not report the bytes of its sockets: {opening.explain_error(error)}"

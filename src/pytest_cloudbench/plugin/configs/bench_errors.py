@@ -13,6 +13,7 @@ from typing import Any
 
 from pytest_cloudbench.model import ConfigError, UsageError, did_you_mean
 from pytest_cloudbench.plugin.configs.bench_keys import ARRIVALS, EXPECT, EXPERIMENT, PAYLOADS, Key, matches_schema
+from pytest_cloudbench.support import opening
 
 _MAX_DEPTH = 12
 
@@ -152,6 +153,6 @@ class NamedFiles:
             try:
                 self._texts[file] = self._read(file)
             except (OSError, ValueError) as error:
-                why = getattr(error, "strerror", None) or error
+                why = opening.explain_error(error)
                 raise UsageError(f"{file!r} cannot be read: {why}") from error
         return self._texts[file]

@@ -153,8 +153,11 @@ def shown_creation_s(request: GraphRequest, node: Node) -> float:
 
     SharePoint has one such time, which clients may set. Personal drives also keep when the item arrived.
     """
-    details = item_details(node)
-    return details.created_s if request.state.account.type == "personal" else details.client_created_s
+    return _choose_creation_s(item_details(node), request.state.account.type)
+
+
+def _choose_creation_s(details: ItemDetails, drive_type: str) -> float:
+    return details.created_s if drive_type == "personal" else details.client_created_s
 
 
 class ItemFormat:
@@ -190,7 +193,7 @@ class ItemFormat:
             tail += f', "description": {_quote_json(details.description)}'
         if scope := self._find_scope(node):
             tail += f', "shared": {{"scope": "{scope}"}}'
-        created_s = details.created_s if self._drive_type == "personal" else details.client_created_s
+        created_s = _choose_creation_s(details, self._drive_type)
         created = format_time(created_s)
         changed = created if changes.changed_s == created_s else format_time(changes.changed_s)
         first = created if details.client_created_s == created_s else format_time(details.client_created_s)

@@ -8,14 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_cloudbench.lab.detect.sent import EditCosts
-from pytest_cloudbench.lab.detect.values import (
-    LEAST_SENT,
-    Observation,
-    Verdict,
-    format_size,
-    select_valid,
-    unknown_verdict,
-)
+from pytest_cloudbench.lab.detect.values import Observation, Verdict, format_size, select_valid, unknown_verdict
 from pytest_cloudbench.lab.detect.waits import ASKED_BYTES, explain_hidden_waits, explain_short_trips
 from pytest_cloudbench.support.wording import format_count
 
@@ -74,7 +67,7 @@ def _compare_batches(
     capability = "bundling"
     slopes = [_cost_per_file(*pair, idle) for pair in zip(few, many, strict=False)]
     numbers = {f"{key}_per_file": round(value, 4) for key, value in slopes[-1].items()}
-    if any(batch.up_bytes < LEAST_SENT * batch.size_bytes for batch in (*few, *many)):
+    if not all(batch.has_sent_all for batch in (*few, *many)):
         return unknown_verdict(
             capability, "fewer bytes were uploaded than the files have", evidence, numbers, wants=("few", "many")
         )

@@ -8,14 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_cloudbench.lab.detect.sent import CUT_BY_CONTENT, Blocks, EditCosts, find_blocks, is_edit_cheaper
-from pytest_cloudbench.lab.detect.values import (
-    LEAST_SENT,
-    Observation,
-    Verdict,
-    format_size,
-    select_valid,
-    unknown_verdict,
-)
+from pytest_cloudbench.lab.detect.values import Observation, Verdict, format_size, select_valid, unknown_verdict
 from pytest_cloudbench.lab.detect.waits import ASKED_BYTES, explain_hidden_waits, explain_short_trips
 from pytest_cloudbench.model import KIB, MIB
 from pytest_cloudbench.support.wording import format_count
@@ -40,7 +33,7 @@ _LEAST_CUT_BYTES = 64 * KIB
 def chunking(sent: EditCosts, observations: Sequence[Observation]) -> Verdict:
     """Judge whether a large file is sent in pieces, each acknowledged before the next, and of which size."""
     capability = "chunking"
-    files = [file for file in select_valid(observations, "new", "big") if file.up_bytes >= LEAST_SENT * file.size_bytes]
+    files = [file for file in select_valid(observations, "new", "big") if file.has_sent_all]
     if sent.doubt:
         return unknown_verdict(capability, sent.doubt, wants=("idle", "new"))
     if not files:

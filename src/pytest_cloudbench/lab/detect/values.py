@@ -130,6 +130,11 @@ class Observation:
     reasons: tuple[str, ...] = ()
 
     @property
+    def has_sent_all(self) -> bool:
+        """True if the client sent about as many bytes as the files have. Otherwise a part of them was not seen."""
+        return self.up_bytes >= LEAST_SENT * self.size_bytes
+
+    @property
     def is_valid(self) -> bool:
         """True if it may be used."""
         return not self.reasons

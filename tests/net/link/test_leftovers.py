@@ -148,7 +148,7 @@ def test_a_reused_pid_is_another_process() -> None:
     assert not replace(mark, pid=2**22 + 1).is_alive()
 
 
-_PAUSE = [sys.executable, "-c", "import signal; print('up', flush=True); signal.pause()"]
+_PAUSE = ["sh", "-c", "echo up; read _"]  # no Python: another user may not be able to load its shared library
 _DEAD = replace(Mark.of_this_process("dead"), pid=2**22 + 1, start_ticks=1) if sys.platform == "linux" else None
 _NEEDS_ROOT = pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="needs root, to be another user")
 
@@ -157,7 +157,8 @@ _NEEDS_ROOT = pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason
 def _run_paused_process(*wrap: str, mark: object = "", **options: Any) -> Iterator[int]:
     """Run a process that does nothing, with a mark in its environment. Yield its pid."""
     words = [*wrap, *_PAUSE]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, env={**os.environ, MARK: str(mark)}, **options) as process:
+    environment = {**os.environ, MARK: str(mark)}
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, **options) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == b"up\n"

@@ -9,12 +9,16 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench.fleet.run import RunFacts
+from pytest_cloudbench.judge.baseline import ENTRY_SCHEMA
 from pytest_cloudbench.load import series
 from pytest_cloudbench.load.messages import SeriesAdd, SeriesNext, SeriesOpen, SeriesPlan
 from pytest_cloudbench.load.series import SeriesKeeper
 from pytest_cloudbench.model import ResultsError, UsageError
 
+from .harness import Lab
+
 REQUEST: dict[str, Any] = {"name": "test_it[x]", "key": {"test": "test_it", "provider": "x", "params": {}}, "setup": {}}
+NODEID = "test_it.py::test_it[x]"
 
 
 class Clock:
@@ -36,7 +40,8 @@ def make_keeper(folder: Path, time_scale: float = 1.0) -> SeriesKeeper:
 
 def open_series(folder: Path, plan: SeriesPlan, resume: str | None = None, scale: float = 1.0) -> SeriesKeeper:
     keeper = make_keeper(folder, scale)
-    keeper.begin(SeriesOpen.from_plain({**REQUEST, "plan": asdict(plan), "resume": resume, "keeps_plan": False}))
+    message = SeriesOpen.from_plain({**REQUEST, "plan": asdict(plan), "resume": resume, "keeps_plan": False})
+    keeper.begin(message, NODEID)
     return keeper
 
 
@@ -48,7 +53,7 @@ def run_rounds(keeper: SeriesKeeper, clock: Clock, round_s: float, limit: int = 
         if next_round.number is None:
             break
         clock.now_s += next_round.pause_s + round_s
-        keeper.add(SeriesAdd(REQUEST["name"], {"round": next_round.number}))
+        keeper.add(SeriesAdd(REQUEST["name"], "x", {"round": next_round.number}), {})
         numbers.append(next_round.number)
     keeper.close()
     return numbers
@@ -78,7 +83,7 @@ def test_a_stopped_series_says_how_it_goes_on(tmp_path: Path) -> None:
     keeper = open_series(tmp_path, SeriesPlan(3))
     assert keeper.describe_stopped() == [], "no round is lost"
     for number, rounds in enumerate(("1 round", "2 rounds")):
-        keeper.add(SeriesAdd(REQUEST["name"], {"round": number}))
+        keeper.add(SeriesAdd(REQUEST["name"], "x", {"round": number}), {})
         (line,) = keeper.describe_stopped()
         words, path = line.rsplit(" ", 1)
         assert words == f"test_it[x]: stopped after {rounds}; to continue: --resume"
@@ -97,14 +102,71 @@ def test_series_with_damaged_plan_is_refused_in_one_line(tmp_path: Path) -> None
     request = {**REQUEST, "plan": asdict(SeriesPlan(1)), "resume": "", "keeps_plan": True}
     message = r"jsonl: cannot continue with its own plan \(.*Expected `int`, got `str` - at `\$\.rounds`"
     with pytest.raises(ResultsError, match=message):
-        second_keeper.begin(SeriesOpen.from_plain(request))
+        second_keeper.begin(SeriesOpen.from_plain(request), NODEID)
 
 
 def test_one_series_has_one_round_of_a_number(tmp_path: Path) -> None:
     keeper = open_series(tmp_path, SeriesPlan(3))
-    keeper.add(SeriesAdd(REQUEST["name"], {"round": 0}))
+    keeper.add(SeriesAdd(REQUEST["name"], "x", {"round": 0}), {})
     keeper.end(REQUEST["name"])
     with pytest.raises(UsageError, match="has no unfinished series of test_it with x"):
         open_series(tmp_path, SeriesPlan(3), resume="")
     with pytest.raises(ResultsError, match="expected the state file of a series"):
         open_series(tmp_path, SeriesPlan(3), resume="other.jsonl")
+
+
+def test_rounds_of_other_machines_and_of_versions_that_noted_none_are_counted(tmp_path: Path) -> None:
+    here = {"schema": ENTRY_SCHEMA, "agents": 1, "machine": "Linux, CPython 3.13", "profile_digest": None}
+    sessions: list[dict[str, Any]] = [{}, {**here, "machine": "Linux, CPython 3.12"}, {**here, "agents": 2}, here]
+    for number, conditions in enumerate(sessions):
+        keeper = open_series(tmp_path, SeriesPlan(9), resume="" if number else None)
+        keeper.add(SeriesAdd(REQUEST["name"], "x", {"round": number}), conditions)
+        text = keeper.describe_differences(NODEID, here)
+        keeper.close()
+    assert text == (
+        "1 of 4 rounds came from another version; 1 of 4 rounds differed in machine (Linux, CPython 3.12, here Linux, "
+        "CPython 3.13); 1 of 4 rounds differed in agents (2, here 1)"
+    )
+    assert keeper.describe_differences("test_it.py::test_other", here) == ""
+
+
+SERIES = """
+    import os
+    from pytest_cloudbench import Series, SeriesPlan, Threads
+
+    def test_it(experiment, payloads):
+        resume = os.environ.get("RESUME")
+        series = Series(experiment, {}, SeriesPlan(2), resume, keeps_plan=False)
+        for number in series.rounds():
+            experiment.run(payloads.random(10), arrival=Threads(1), files=1, mkdir=not number, store=False)
+            series.add({"round": number})
+            if "STOP" in os.environ:
+                return
+        experiment.conclude({"ok_rate": 1.0}, [1.0], stats_of="nothing")
+        series.end()
+"""
+
+
+def test_rounds_of_another_profile_are_named_and_make_no_baseline(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A series of months survives a change, but its numbers are those of no one set-up."""
+    provider = ("--provider", "emulated:./mine.toml")
+    meta = '[meta]\nname = "mine"\napi = "dropbox"\ndescription = "a test"\n'
+    (lab.folder / "mine.toml").write_text(meta)
+    lab.write(SERIES)
+    with monkeypatch.context() as only_here:
+        only_here.setenv("STOP", "1")
+        stopped = lab.run(*provider)
+    assert stopped.status == 0, stopped.text
+    (lab.folder / "mine.toml").write_text(meta + "[latency]\nmedian_s = 0.01\nsigma = 0\n")
+    with monkeypatch.context() as only_here:
+        only_here.setenv("RESUME", "")
+        resumed = lab.run(*provider, "--cloudbench-fail", "ok_rate:10%")
+    assert resumed.status == 0, resumed.text
+    assert resumed.lines_with("resumed: 1 of 2 rounds differed in profile_digest (")
+    assert resumed.info("test_it[emulated:./mine.toml]")["resumed_rounds"].startswith(
+        "1 of 2 rounds differed in profile_digest ("
+    )
+    whole = lab.run(*provider, "--cloudbench-fail", "ok_rate:10%")
+    assert "resumed_rounds" not in whole.info("test_it[emulated:./mine.toml]")
+    assert whole.lines_with("no baseline: the stored run differed in resumed_rounds (1 of 2 rounds differed in")
+    assert not lab.run(*provider, "--cloudbench-fail", "ok_rate:10%").lines_with("no baseline")

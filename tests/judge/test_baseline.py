@@ -27,6 +27,7 @@ NOW: dict[str, Any] = {
 }  # fmt: skip
 
 LATE = "engine saturated (lateness p99 310 ms is over 200 ms)"
+LONG_NAME = "Linux x86_64, 16 x 11th Gen Intel(R) Core(TM) i7-11800H @ 2.30GHz, CPython "
 OUTLIER = {"answer": "met", "quarantined": ["quiet_p50"]}
 
 
@@ -81,7 +82,8 @@ def test_the_latest_comparable_entry_is_chosen() -> None:
         ({"profile_digest": "def"}, "differed in profile_digest (def, here abc)"),
         ({"time_scale": 10.0}, "differed in time_scale (10.0, here 1.0)"),
         ({"size_bytes": 1, "planned_ops": 5}, "differed in planned_ops (5, here 500), size_bytes (1, here 5120)"),
-        ({"arrival": "x" * 99}, f"differed in arrival ({'x' * 57}..., here FixedInterval(1))"),
+        ({"machine": f"{LONG_NAME}3.12"}, f"differed in machine ({LONG_NAME}3.12, here Linux, 2 x CPU)"),
+        ({"arrival": "x" * 101}, f"differed in arrival ({'x' * 97}..., here FixedInterval(1))"),
         ({"schema": 1}, "came from another version"),
     ],
 )

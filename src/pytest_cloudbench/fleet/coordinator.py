@@ -293,6 +293,12 @@ class Coordinator:
                 send(message)
             self._sending = None
 
+    def find_item(self, agent: str) -> Item | None:
+        """Return the first item that an agent has not finished."""
+        with self._lock:
+            items = self._items.values()
+            return next((item for item in items if agent in item.members and agent not in item.finished), None)
+
     # -- meetings -------------------------------------------------------------------------------
 
     def _settle(self, item: Item) -> None:
@@ -448,15 +454,9 @@ class Coordinator:
             for agent in [meeting.runner] if meeting.runner else self._list_awaited(item, meeting):
                 life_s = max(self._life_s.get(agent, 0), meeting.since_s, item.busy_until_s)
                 silent = now_s - life_s > self._patience_s and agent not in waiting | self._asking
-                if silent and self._current(agent) is item and not self._apart(agent):
+                if silent and self.find_item(agent) is item and not self._apart(agent):
                     late.append(agent)
         return late
-
-    def _current(self, agent: str) -> Item | None:
-        """Return the first item that an agent has not finished."""
-        return next(
-            (item for item in self._items.values() if agent in item.members and agent not in item.finished), None
-        )
 
 
 def _answer(call: Callable[..., Any], *args: Any) -> Reply:

@@ -22,7 +22,11 @@ CONDITIONS = (
     "agents", "machine", "provider", "profile_digest", "time_scale", "operation", "sensors", "threads", "planned_ops",
     "payload", "size_bytes", "arrival", "loop", "warm_up_s", "until", "for_s",
 )  # fmt: skip
-"""The keys of an entry that must be equal in two runs for their numbers to be comparable, besides its hosts."""
+"""The keys of an entry that must be equal in two runs for their numbers to be comparable, besides its hosts, and
+``resumed_rounds`` if that is there."""
+
+_OF_SESSION = ("agents", "machine", "profile_digest")
+"""Conditions that may differ between the sessions of one series. All others are in its name and set-up."""
 
 ONLY_AT_GATE = "failed only at the gate"
 """Why an entry is not a baseline if its test passed until the regression gate called it broken."""
@@ -45,7 +49,7 @@ SATURATED = "engine saturated ("
 STARVED = "threads waited for a CPU for "
 """The beginning of the doubt that the machine was busy."""
 
-_MAX_LENGTH = 60
+_MAX_LENGTH = 100  # machines with the longest names differ in the Python at their end
 _ABOUT_TIMES = re.compile(
     rf"{re.escape(SATURATED)}|{STARVED}|\S+ drifted during the run \(|\S+ is \S+ .* still settling$"
 )
@@ -141,10 +145,18 @@ def _gate_failed_it(info: Mapping[str, Any]) -> bool:
 def conditions_of(info: Mapping[str, Any]) -> dict[str, Any]:
     """Return the conditions of an entry, or the same conditions if ``info`` is a result of this function.
 
-    The entry's hosts are a condition where agents were on other machines than the controller's.
+    The entry's hosts are a condition where agents were on other machines than the controller's, and the rounds of a
+    resumed series where these differed.
     """
+    hosts, resumed = _hosts_by_name(info.get("hosts")), info.get("resumed_rounds")
+    more = ({"hosts": hosts} if hosts else {}) | ({"resumed_rounds": resumed} if resumed else {})
+    return {key: info.get(key) for key in CONDITIONS} | more
+
+
+def session_conditions(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what may differ between the sessions of one series, for ``describe_differences``."""
     hosts = _hosts_by_name(info.get("hosts"))
-    return {key: info.get(key) for key in CONDITIONS} | ({"hosts": hosts} if hosts else {})
+    return {key: info.get(key) for key in ("schema", *_OF_SESSION)} | ({"hosts": hosts} if hosts else {})
 
 
 def _hosts_by_name(stored: Any) -> dict[str, str]:
@@ -165,8 +177,8 @@ def describe_differences(info: Mapping[str, Any], now: Mapping[str, Any]) -> str
         return "came from another version"
     then, here = conditions_of(info), conditions_of(now)
     differences = [
-        f"{key} ({_format_value(then[key])}, here {_format_value(here[key])})"
-        for key in CONDITIONS if then[key] != here[key]
+        f"{key} ({_format_value(then.get(key))}, here {_format_value(here.get(key))})"
+        for key in (*CONDITIONS, "resumed_rounds") if then.get(key) != here.get(key)
     ]  # fmt: skip
     if hosts := _describe_hosts(then.get("hosts", {}), here.get("hosts", {})):
         differences.append(f"hosts ({'; '.join(hosts)})")

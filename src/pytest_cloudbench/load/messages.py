@@ -388,6 +388,7 @@ class SeriesAdd(Message, frozen=True):
     """A round to write into the state file."""
 
     name: str
+    provider: str
     line: Mapping[str, Any]
 
 

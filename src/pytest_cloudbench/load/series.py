@@ -6,6 +6,7 @@ and the agents' half, which asks it. Imported by fifty agents: keep it light.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
@@ -41,13 +42,12 @@ class SeriesKeeper:
     def __init__(self, facts: RunFacts, invoked_in: Path) -> None:
         self._facts, self._start_folder = facts, invoked_in
         self._open: dict[str, tuple[SeriesFile, SeriesPlan, float]] = {}
+        self._of_tests: dict[str, SeriesFile] = {}
 
     def answers(self) -> dict[str, Callable[[str, Any], Any]]:
         """Return the handlers of agents' requests by name. Each raises ResultsError and UsageError."""
         return {
-            "series-open": lambda _, message: self.begin(SeriesOpen.from_plain(message)),
             "series-next": lambda _, message: self.next(SeriesNext.from_plain(message)),
-            "series-add": lambda _, message: self.add(SeriesAdd.from_plain(message)),
             "series-page": lambda _, message: self.page(SeriesPage.from_plain(message)),
             "series-end": lambda _, name: self.end(name),
             "series-now": lambda _, __: time.time(),
@@ -68,8 +68,8 @@ class SeriesKeeper:
             lines += [f"{name}: stopped after {rounds}; to continue: --resume {path}"] if file.rounds else []
         return lines
 
-    def begin(self, message: SeriesOpen) -> None:
-        """Begin a series, or continue one."""
+    def begin(self, message: SeriesOpen, nodeid: str) -> None:
+        """Begin the series of a test, or continue one."""
         from pytest_cloudbench.results import series
 
         key, setup, plan = message.key, message.setup, message.plan
@@ -86,6 +86,22 @@ class SeriesKeeper:
                 plan = _recorded_plan(file)
         file.add({"session": {"at_s": time.time(), "run_id": self._facts.run_id}})
         self._open[message.name] = (file, plan, time.monotonic())
+        self._of_tests[nodeid] = file
+
+    def describe_differences(self, nodeid: str, conditions: Mapping[str, Any]) -> str:
+        """Return in words how many rounds of a test's series were done under other conditions than these.
+
+        Empty if there are none, or no series.
+        """
+        from pytest_cloudbench.judge.baseline import describe_differences
+
+        if (file := self._of_tests.get(nodeid)) is None:
+            return ""
+        differences = {text: describe_differences(json.loads(text), conditions) for text in file.rounds_under}
+        return "; ".join(
+            f"{file.rounds_under[text]} of {format_count(file.rounds, 'round')} {difference}"
+            for text, difference in differences.items() if difference
+        )  # fmt: skip
 
     def next(self, message: SeriesNext) -> SeriesRound:
         """Decide whether there is time for another round."""
@@ -99,9 +115,10 @@ class SeriesKeeper:
             goes_on = not file.rounds or elapsed_s + pause_s < plan.duration_s
         return SeriesRound(file.rounds if goes_on else None, pause_s / scale)
 
-    def add(self, message: SeriesAdd) -> None:
-        """Write a round into the state file."""
+    def add(self, message: SeriesAdd, conditions: Mapping[str, Any]) -> None:
+        """Write a round into the state file, and the conditions under which it was done."""
         file, _, _ = self._open[message.name]
+        file.note_conditions(conditions)
         file.add({**message.line, "ended_s": time.time()})
 
     def page(self, message: SeriesPage) -> SeriesLines:
@@ -142,8 +159,9 @@ class Series:
     def __init__(
         self, experiment: Experiment, setup: Mapping[str, Any], plan: SeriesPlan, resume: str | None, keeps_plan: bool
     ) -> None:
-        self._agent, self._name, self._step, self._is_later = experiment.agent, experiment.name, 0, False
-        key = {"test": experiment.test, "provider": experiment.provider.spec, "params": dict(experiment.params)}
+        self._agent, self._name, self._provider = experiment.agent, experiment.name, experiment.provider.spec
+        self._step, self._is_later = 0, False
+        key = {"test": experiment.test, "provider": self._provider, "params": dict(experiment.params)}
         setup = {**setup, "time_scale": experiment.facts.time_scale}
         self._ask_once("open", SeriesOpen(self._name, key, setup, plan, resume, keeps_plan))
 
@@ -170,7 +188,7 @@ class Series:
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Write a round into the state file (``round`` is its number). After that, a stop cannot lose it."""
-        self._ask_once("add", SeriesAdd(self._name, line))
+        self._ask_once("add", SeriesAdd(self._name, self._provider, line))
 
     def sum(self, fold: Callable[[Iterator[dict[str, Any]]], Mapping[str, Any]]) -> Mapping[str, Any]:
         """Return ``fold`` of all lines, also those of earlier sessions. One agent runs it, and all get its result.

@@ -4,7 +4,8 @@ Each series has a file of JSON lines, which the controller writes. A file is mad
 write, then fsync, so that only the last can be torn. Only one process has a file open.
 
 Schema 1 has a header (``schema``, ``key``, ``setup``, ``plan``), then lines with ``session`` (a process continued it),
-``round`` (numbered from 0, with ``ended_s``) or ``end`` (its entry was made). Times are seconds of the Unix epoch.
+``conditions`` (of the rounds after it in this session), ``round`` (numbered from 0, with ``ended_s``) or ``end`` (its
+entry was made). Times are seconds of the Unix epoch.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import chain, count
 from pathlib import Path
@@ -22,6 +24,7 @@ from pytest_cloudbench.support import opening
 
 SCHEMA = 1
 _SUFFIX = ".jsonl"
+_NO_CONDITIONS = "{}"
 
 _Line = dict[str, Any]
 
@@ -33,6 +36,7 @@ class SeriesFile:
         path: the file.
         header: its first line.
         rounds: how many rounds are done.
+        rounds_under: how many of them were done under which conditions, as JSON. Older versions recorded none.
         observed_s: how long sessions before this one ran until the end of their last round.
         is_finished: whether its entry has been made.
         was_torn: whether a torn last line was cut off.
@@ -41,6 +45,7 @@ class SeriesFile:
     def __init__(self, path: Path) -> None:
         """Open and check a series. Raises ResultsError for one of another schema, a damaged one, or one in use."""
         self.path, self.rounds, self.observed_s = path, 0, 0.0
+        self.rounds_under, self._conditions = Counter[str](), _NO_CONDITIONS
         self.is_finished = self.was_torn = False
         try:
             self._file: IO[bytes] = path.open("r+b")
@@ -63,7 +68,12 @@ class SeriesFile:
             os.fsync(self._file.fileno())
         except OSError as error:
             raise ResultsError(f"{self.path}: cannot write the state of the series: {error.strerror}") from error
-        self.rounds += "round" in line
+        self._note(line)
+
+    def note_conditions(self, conditions: Mapping[str, Any]) -> None:
+        """Write the conditions of the rounds that follow, unless they are the same as before. Raises ResultsError."""
+        if _encode_conditions(conditions) != self._conditions:
+            self.add({"conditions": conditions})
 
     def read_page(self, offset: int, max_lines: int) -> tuple[list[_Line], int]:
         """Return lines from a byte offset (0: the first after the header), and the offset of the next ones, or 0."""
@@ -111,12 +121,22 @@ class SeriesFile:
                 elif "round" in line:
                     if line["round"] != self.rounds:
                         raise ResultsError(f"{self.path}: expected round {self.rounds}, found {line['round']!r}")
-                    self.rounds += 1
                     last_end_s = float(line["ended_s"])
+                self._note(line)
                 self.is_finished = "end" in line
             except (KeyError, TypeError, ValueError) as error:
                 raise ResultsError(f"{self.path}: damaged at byte {offset}: {error}; start a new series") from error
         self.observed_s += last_end_s - session_start_s
+
+    def _note(self, line: Mapping[str, Any]) -> None:
+        """Count a line that is a round, under the conditions of its session."""
+        if "session" in line:
+            self._conditions = _NO_CONDITIONS
+        elif "conditions" in line:
+            self._conditions = _encode_conditions(line["conditions"])
+        elif "round" in line:
+            self.rounds += 1
+            self.rounds_under[self._conditions] += 1
 
 
 def create_series(path: Path, header: Mapping[str, Any]) -> SeriesFile:
@@ -196,6 +216,10 @@ def _list_differences(actual: Mapping[str, Any], expected: Mapping[str, Any]) ->
     for name in sorted({*actual, *expected}):
         if actual.get(name) != expected.get(name):
             yield f"{name} was {actual.get(name)!r} and is {expected.get(name)!r}"
+
+
+def _encode_conditions(conditions: Mapping[str, Any]) -> str:
+    return json.dumps(dict(conditions), sort_keys=True)
 
 
 def _parse_header(path: Path, raw: bytes) -> _Line:

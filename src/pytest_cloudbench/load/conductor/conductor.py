@@ -20,6 +20,7 @@ from pytest_cloudbench.fleet.coordinator import Coordinator, Handler, Item
 from pytest_cloudbench.fleet.hosts.facts import HostFacts
 from pytest_cloudbench.fleet.messages import ItemEnded, Message, StockEntry, WhatToLog, missing_lines
 from pytest_cloudbench.fleet.run import RunFacts, slug
+from pytest_cloudbench.judge.baseline import ENTRY_SCHEMA, session_conditions
 from pytest_cloudbench.judge.stats import Listing
 from pytest_cloudbench.load.conductor.costs import Spending, announce_run
 from pytest_cloudbench.load.conductor.host_logs import HostLogs
@@ -39,6 +40,8 @@ from pytest_cloudbench.load.messages import (
     Merged,
     OpenedAccount,
     ProgressReport,
+    SeriesAdd,
+    SeriesOpen,
     Start,
     Started,
     Subject,
@@ -155,6 +158,8 @@ class Conductor:
                 "report": _handle_request(TextReport, self._keep_report),
                 "progress": _handle_request(ProgressReport, self._add_progress),
                 "watched": _handle_request(Watched, self._end_if_steady),
+                "series-open": _handle_request(SeriesOpen, self._open_series),
+                "series-add": _handle_request(SeriesAdd, self._add_round),
                 **self._series.answers(),
             },
             patience_s=patience_s,
@@ -426,6 +431,23 @@ class Conductor:
         ]  # fmt: skip
         return [*missing_lines(item.missing), *([remark] if absent > 0 else []), *hosts]
 
+    def _open_series(self, agent: str, message: SeriesOpen) -> None:
+        """Begin a series, or continue one."""
+        self._series.begin(message, self._find_item(agent).nodeid)
+
+    def _add_round(self, agent: str, message: SeriesAdd) -> None:
+        """Record a round of a series, with what may be different in another session."""
+        item = self._find_item(agent)
+        self._series.add(message, session_conditions({
+            "schema": ENTRY_SCHEMA, "agents": len(item.entered), "machine": self.entries.machine,
+            "profile_digest": self._providers.digest(message.provider), "hosts": self.entries.hosts.describe(item),
+        }))  # fmt: skip
+
+    def _find_item(self, agent: str) -> Item:
+        """Return the item at which an agent is."""
+        item = self.coordinator.find_item(agent) if self.coordinator is not None else None
+        return item or Item("", entered=[agent])
+
     def _judge_conclusion(self, item: Item, payloads: Mapping[str, Conclusion]) -> Merged:
         """Judge and store a test's conclusion from several runs as one entry."""
         from pytest_cloudbench.judge.watched import capabilities  # imports the judgement of a history
@@ -441,6 +463,9 @@ class Conductor:
             **conclusion.own, **entry.extra, **metrics, **conclusion.shown, **capabilities(metrics),
             **({} if self.entries.gate is None else {"reference_cpu_s": reference_cpu_s()}),
         }  # fmt: skip
+        if differences := self._series.describe_differences(item.nodeid, session_conditions(info)):
+            info["resumed_rounds"] = differences
+            notes.append(f"resumed: {differences}")
         judgements = self.entries.judge(subject, entry.expect, metrics, doubts, info)
         self.entries.add(
             subject, info, conclusion.rounds_s, judgements, doubts, notes, conclusion.columns, conclusion.spread,

@@ -79,6 +79,7 @@ class Entries:
         deselected: the number of such tests that were collected, and then deselected.
         hosts: the hosts of the session.
         locations: where providers' servers were found to be.
+        machine: the controller's machine, as entries describe it.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class Entries:
         self._judged_gates: set[expect.Gate] = set()
         self._failing: list[tuple[str, dict[str, Any], str]] = []  # a test, its entry, and a gate that fails it
         self.comparisons: list[Finding] = []
-        self._machine = describe_machine()
+        self.machine = describe_machine()
         self.add_block: _AddBlock | None = None
         self._connected_agents: dict[str, set[str]] = {}
 
@@ -125,7 +126,7 @@ class Entries:
         return {
             "schema": ENTRY_SCHEMA,
             "outcome": "unfinished",
-            "machine": self._machine,
+            "machine": self.machine,
             "agents": len(item.entered),
             "missing_agents": dict(item.missing),
             **self._host_info(subject, item),

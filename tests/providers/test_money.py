@@ -205,6 +205,15 @@ SANDBOX = """
         sandbox.driver.put(f"{folder}/a", LiteralContent(b"abc"))
         sandbox.remove(folder)
 """
+DIRECT = """
+    import pytest
+    from pytest_cloudbench import LiteralContent
+
+    @pytest.mark.parametrize("number", range(3))
+    def test_direct(provider, fleet, number):
+        provider.driver.put(f"/{fleet.name}-{number}", LiteralContent(b"abc"))
+        provider.driver.delete(f"/{fleet.name}-{number}")
+"""
 
 
 @SPREAD
@@ -306,6 +315,45 @@ def test_a_terminal_is_asked_once_before_tests_use_a_sandbox(lab: Lab, account: 
     assert session.text.count("Go on? [y/N]") == 1, session.text
     assert f"{spec}: as many operations as it takes, price unknown" in session.text
     assert (f"provider {spec}: you did not agree; nothing was written" in session.text) == (answer == "n")
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(("answer", "think_s"), [("y", 0.0), ("n", 0.0), ("y", 5.0)])
+def test_a_terminal_is_asked_once_before_tests_use_a_driver(
+    lab: Lab, account: tuple[str, Path], answer: str, think_s: float
+) -> None:
+    spec, folder = account
+    lab.write(DIRECT)
+    session = TerminalSession(lab, account, *(["-ocloudbench_patience=2"] if think_s else []))
+    session.wait_for_question()
+    sleep_until_ns(due_ns(think_s))
+    assert (session.answer(answer) == 0) == (answer == "y"), session.text
+    assert session.text.count("Go on? [y/N]") == 1, session.text
+    assert f"{spec}: as many operations as it takes, price unknown" in session.text
+    assert (f"provider {spec}: you did not agree; nothing was written" in session.text) == (answer == "n")
+    assert "no sign of life" not in session.text
+    assert list(folder.iterdir()) == []
+
+
+def test_one_answer_is_for_all_kinds_of_tests(lab: Lab, account: tuple[str, Path]) -> None:
+    lab.write(SMALL, "test_a.py").write(DIRECT, "test_b.py").write(SANDBOX, "test_c.py").write(SMALL, "test_d.py")
+    session = TerminalSession(lab, account)
+    session.wait_for_question()
+    assert session.answer("y") == 0, session.text
+    assert session.text.count("Go on? [y/N]") == 1, session.text
+
+
+def test_a_bound_on_money_holds_for_tests_that_use_a_driver(lab: Lab, account: tuple[str, Path]) -> None:
+    spec, folder = account
+    unbound = lab.write(DIRECT).run("--provider", spec, "--cloudbench-yes", "-n", "2", env=PASSWORD, store=False)
+    assert unbound.counts() == {"passed": 3}, unbound.text
+    assert unbound.text.count(f"{spec}: as many operations as it takes, price unknown") == 1, unbound.text
+    bound = lab.run("--provider", spec, "--cloudbench-yes", "-ocloudbench_max_cost=1", env=PASSWORD, store=False)
+    assert bound.counts() == {"failed": 3}, bound.text
+    assert "the price of tiny is unknown" in bound.text
+    refused = lab.run("--provider", spec, env=PASSWORD, store=False)
+    assert refused.counts() == {"failed": 3}, refused.text
+    assert "tiny: a real account is used only if you agree: add --cloudbench-yes" in refused.text
     assert list(folder.iterdir()) == []
 
 

@@ -24,6 +24,8 @@ from pytest_cloudbench.providers import Provider
 if TYPE_CHECKING:
     import pytest
 
+    from pytest_cloudbench.load.cassette.cassette import Cassette
+
 _MAX_TRIES = 60
 _PAUSE_S, _LONGEST_PAUSE_S = 1.0, 600.0
 _STREAMS = frozenset({"get", "list"})
@@ -108,6 +110,32 @@ def open_sandbox(provider: Provider, agent: Agent, facts: RunFacts, processes: i
         sandbox.close()
     finally:
         provider.close()
+
+
+def open_provider(provider: Provider, cassette: Cassette | None) -> Generator[Provider]:
+    """Yield a provider, and close it. A cassette serializes the calls of its driver."""
+    if cassette is not None:
+        cassette.serialize_calls(provider.driver)
+    yield provider
+    provider.close()
+
+
+def ask_before_use(providers: Iterator[Provider], agent: Agent, is_direct: Callable[[], bool]) -> Generator[Provider]:
+    """Yield a provider that lets the user be asked before it gives a test the driver of a real account.
+
+    It does so while ``is_direct`` returns True: not for experiments, which let the user be asked before each run,
+    because they know what that will cost.
+    """
+    agreed: set[str] = set()
+
+    def ask(provider: Provider) -> None:
+        if is_direct() and provider.spec not in agreed and provider.is_kept:
+            _ask_consent(provider, agent)
+            agreed.add(provider.spec)
+
+    for new_provider in providers:
+        new_provider.before_use = ask
+        yield new_provider
 
 
 def _ask_consent(provider: Provider, agent: Agent) -> None:

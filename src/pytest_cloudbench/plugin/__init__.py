@@ -43,8 +43,9 @@ _SESSION = pytest.StashKey[Any]()
 _ITEM_HOOKS = "cloudbench-items"
 _ESTIMATE = f"{__name__}.estimate"
 """The plugin that says what tests would do, in place of running them."""
-_RUN_MODE = pytest.StashKey[Literal["everywhere", "in turns", "leader"]]()
-"""How agents run a fleet item: all at once, all in blocks of two sides, or only the leader while the others wait."""
+_RunMode = Literal["everywhere", "directly", "in turns", "leader"] | None
+_RUN_MODE = pytest.StashKey[_RunMode]()
+"""How agents run a fleet item, or the current one: all, directly (no experiment), in blocks of two sides, or one."""
 _LAB = pytest.StashKey["LabItem"]()
 _CASSETTE = pytest.StashKey[Any]()
 _COLLECTED = pytest.StashKey[int]()
@@ -191,7 +192,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             used = used_fixtures(item, __name__)
             if "fleet" in used:
                 is_versus = item.config.option.cloudbench_versus and "experiment" in used
-                item.stash[_RUN_MODE] = "leader" if "lab" in used else "in turns" if is_versus else "everywhere"
+                everywhere: _RunMode = "everywhere" if "experiment" in used else "directly"
+                item.stash[_RUN_MODE] = "leader" if "lab" in used else "in turns" if is_versus else everywhere
                 _register_item_hooks(item.config)
             if not _MEASURING.isdisjoint(used):
                 experiments.append(item)
@@ -308,13 +310,14 @@ class _ItemHooks:
             return None
         from pytest_cloudbench.fleet import protocol
 
+        item.config.stash[_RUN_MODE] = mode
         if mode == "in turns":
             from pytest_cloudbench.load.versus.turns import run_in_turns
 
             protocol.run_everywhere(item, nextitem, session.agent, run_in_turns)
             return True
-        run = {"everywhere": protocol.run_everywhere, "leader": protocol.run_on_leader, None: protocol.run_benchmark}
-        run[mode](item, nextitem, session.agent)
+        run = {None: protocol.run_benchmark, "leader": protocol.run_on_leader}.get(mode, protocol.run_everywhere)
+        run(item, nextitem, session.agent)
         return True
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # other plugins see what it raises as the test's own error
@@ -437,20 +440,17 @@ def fleet(request: pytest.FixtureRequest) -> Agent:
 @pytest.fixture(scope="session")
 def provider(request: pytest.FixtureRequest, fleet: Agent) -> Generator[Provider]:
     """The storage service under test: ``--provider``, one parameter for each."""
+    from pytest_cloudbench.load.sandbox import ask_before_use, open_provider
     from pytest_cloudbench.providers import find_provider
 
-    spec, second_spec = _spec_of(request), request.config.option.cloudbench_versus
-    if second_spec:
-        from pytest_cloudbench.load.versus import turns
+    stash, sides = request.config.stash, {"A": _spec_of(request), "B": request.config.option.cloudbench_versus}
+    if sides["B"]:
+        from pytest_cloudbench.load.versus.turns import provide_sides
 
-        sides = {"A": spec, "B": second_spec}
-        yield from turns.provide_sides(request.config, lambda side: find_provider(sides[side], fleet.ask))
-        return
-    new_provider = find_provider(spec, fleet.ask)
-    if (cassette := request.config.stash.get(_CASSETTE, None)) is not None:
-        cassette.serialize_calls(new_provider.driver)
-    yield new_provider
-    new_provider.close()
+        providers = provide_sides(request.config, lambda side: find_provider(sides[side], fleet.ask))
+    else:
+        providers = open_provider(find_provider(sides["A"], fleet.ask), stash.get(_CASSETTE, None))
+    yield from ask_before_use(providers, fleet, lambda: stash.get(_RUN_MODE, None) == "directly")
 
 
 @pytest.fixture(scope="session")

@@ -92,6 +92,8 @@ class Provider:
 
     has_answered = False
     """True once the provider has confirmed that a run's folder exists."""
+    before_use: Callable[[Provider], None] | None = None
+    """Called each time a connected driver is about to be handed out. Raises FleetError to refuse."""
 
     def __init__(
         self, spec: str, driver: Driver | None = None, profile: str | None = None, *,
@@ -113,8 +115,11 @@ class Provider:
 
     @property
     def driver(self) -> Driver:
-        """The connected driver."""
-        return self.opened[0]
+        """The connected driver. Raises FleetError if the user does not agree to its use."""
+        driver = self.opened[0]
+        if self.before_use is not None:
+            self.before_use(self)
+        return driver
 
     @property
     def endpoint(self) -> Endpoint | None:
@@ -134,7 +139,7 @@ class Provider:
     def close(self) -> None:
         """Close the driver's connections, if there are any."""
         if "opened" in vars(self):
-            self.driver.close()
+            self.opened[0].close()
 
     @property
     def is_kept(self) -> bool:

@@ -16,6 +16,7 @@ from pytest_cloudbench.lab.detect.sent import EditCosts, find_blocks
 from pytest_cloudbench.lab.detect.values import Step
 from tests.lab.detect.synthetic import KIB, MIB, FakeClient
 
+KINDS_OF_BASE = {"copy", "append", "insert", "change", "spliced", "twin_insert", "twin_change", "restore"}
 SETTINGS = list(itertools.product([False, True], repeat=5))
 
 
@@ -387,6 +388,25 @@ def test_an_idle_client_that_is_loud_now_and_then_makes_no_slow_copy_cheap(loud:
             observations[index] = replace(observation, duration_s=8.0 if is_slow else 0.3)
     answers = find_answers(observations)
     assert (answers["deduplication"], answers["delta"]) == ("unknown", "unknown")
+
+
+def test_a_client_that_was_restarted_may_have_forgotten_what_it_deduplicates() -> None:
+    """What it still knows counts, and the steps are done again with another file."""
+
+    def restart(observations: list[Observation]) -> list[Observation]:
+        return [replace(observation, is_restarted=observation.kind in KINDS_OF_BASE) for observation in observations]
+
+    first = [row for row in FakeClient().measure() if row.kind in {"idle", "new", "copy", "append", "insert", "change"}]
+    verdicts = judge_capabilities(restart(first))
+    assert {name: verdicts[name].answer for name in ("deduplication", "delta")} == dict.fromkeys(
+        ("deduplication", "delta"), "unknown"
+    )
+    assert verdicts["deduplication"].detail == (
+        "no copy of a file was measured; copy: a process of the client that saw the file new has ended since"
+    )
+    assert {"new", "copy"} <= {step.kind for step in more_steps(restart(first))}
+    assert find_answers([*restart(first), *first])["deduplication"] == "no"
+    assert find_answers(restart(FakeClient(dedup="file").measure()))["deduplication"] == "yes"
 
 
 @pytest.mark.parametrize("share", [0.55, 0.85])

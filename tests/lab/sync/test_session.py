@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,9 @@ from pytest_cloudbench.lab.sync.session import SyncSession
 from pytest_cloudbench.lab.sync.transfers import Transfers
 from pytest_cloudbench.model import ClientError, UsageError
 from pytest_cloudbench.net.link import LinkUnavailable, Way
+from pytest_cloudbench.support.clock import wait_for
 from tests.lab.sync.links import skipping
+from tests.limits import HANG_S
 
 IDLE = Step("idle", duration_s=0.5)
 SIZE = 1 << 20
@@ -114,6 +117,38 @@ def test_a_step_that_is_not_carried_out_is_invalid_and_taken_back(start: Start, 
     assert [observation.is_valid for observation in observations] == [True, True, False, True]
     assert "did not carry it out" in observations[2].reasons[0]
     assert observations[3].up_bytes > 110_000
+
+
+# Its second process is started again whenever it ends.
+SUPERVISED = """
+name = "supervised"
+[server]
+command = ["socat", "TCP-LISTEN:{port},bind={server},reuseaddr,fork", "SYSTEM:cat >/dev/null"]
+[daemon]
+command = ["sh", "-c", "echo ready; while :; do sleep 1000; done"]
+ready = "ready"
+[sync]
+command = ["sh", "-c", "cp -r . {stored}; tar c . | socat -u - TCP:{server}:{port}"]
+[verify]
+folder = "{stored}"
+"""
+
+
+def test_a_process_that_ends_between_a_file_and_its_copy_is_noticed(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "supervised.toml").write_text(SUPERVISED)
+    session = start(str(tmp_path / "supervised.toml"))
+    new, copy = session.measure([Step("new", SIZE), Step("copy")])
+    assert (new.is_restarted, copy.is_restarted) == (False, False), (new, copy)
+    before = set(session.lab.client.pids("client"))
+    (sleep,) = (pid for pid in before if Path(f"/proc/{pid}/comm").read_text() == "sleep\n")
+    os.kill(sleep, signal.SIGKILL)
+    assert wait_for(
+        lambda: set(session.lab.client.pids("client")) not in (before, before - {sleep}), HANG_S, poll_s=0.02
+    )
+    (copy,) = session.measure([Step("copy")])
+    assert copy.is_restarted
+    new, copy = session.measure([Step("new", SIZE), Step("copy")])
+    assert (new.is_restarted, copy.is_restarted) == (False, False), (new, copy)
 
 
 # It never removes anything from the server's folder.

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from pytest_cloudbench.lab.detect.bundling import bundling
 from pytest_cloudbench.lab.detect.chunking import chunking
-from pytest_cloudbench.lab.detect.sent import EditCosts, compression, deduplication, delta
+from pytest_cloudbench.lab.detect.sent import CHEAP, EditCosts, compression, deduplication, delta
 from pytest_cloudbench.lab.detect.values import KINDS, Observation, Step, Verdict, unknown_verdict
 from pytest_cloudbench.model import MIB
 
@@ -100,6 +100,7 @@ def _make_step(kind: str, size_bytes: int = 0) -> Step:
 
 def judge_capabilities(observations: Sequence[Observation]) -> dict[str, Verdict]:
     """Return a verdict for each of CAPABILITIES. Never raises: a capability that cannot be judged is unknown."""
+    observations = [_doubt_restart(observation) for observation in observations]
     verdicts = {}
     for name in CAPABILITIES:
         try:
@@ -108,6 +109,14 @@ def judge_capabilities(observations: Sequence[Observation]) -> dict[str, Verdict
             verdicts[name] = unknown_verdict(name, f"the detector failed: {type(error).__name__}: {error}")
         verdicts[name] = _add_causes(verdicts[name], observations)
     return verdicts
+
+
+def _doubt_restart(observation: Observation) -> Observation:
+    """Make the cost of an edit invalid if the client may have forgotten the file. A cheap one shows that it has not."""
+    is_cheap = observation.up_bytes <= CHEAP * observation.size_bytes
+    if not observation.is_restarted or not observation.is_valid or observation.kind not in _OF_BASE or is_cheap:
+        return observation
+    return replace(observation, reasons=("a process of the client that saw the file new has ended since",))
 
 
 def _add_causes(verdict: Verdict, observations: Sequence[Observation]) -> Verdict:

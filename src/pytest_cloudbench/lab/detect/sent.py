@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from pytest_cloudbench.lab.detect.values import LEAST_SENT, Observation, Verdict, format_size, unknown_verdict
 
-_CHEAP, _WHOLE = 0.25, 0.75
+CHEAP, _WHOLE = 0.25, 0.75
 _SANE_HIGH = 6.0
 _CHEAP_KINDS = frozenset({"copy", "restore", "append", "insert", "change"})
 """The kinds that deduplication or delta encoding makes cheap."""
@@ -143,7 +143,7 @@ def _doubt_cheapness(observation: Observation, cost_bytes: float, unit: float, u
     A client that retries may have sent the new file, by which all are divided, several times. One that is loud now and
     then may have sent for the copy what is taken for the noise of an idle client.
     """
-    kind, cheap_bytes = observation.kind, _CHEAP * unit * observation.size_bytes
+    kind, cheap_bytes = observation.kind, CHEAP * unit * observation.size_bytes
     if kind not in _CHEAP_KINDS or cost_bytes > cheap_bytes:
         return ""
     if kind == "copy" and cost_bytes >= _WHOLE * observation.size_bytes:
@@ -172,9 +172,9 @@ def deduplication(sent: EditCosts) -> Verdict:
     if not copies:
         return unknown_verdict(name, "no copy of a file was measured", evidence, numbers, wants=("copy",))
     if all(ratio >= _WHOLE for ratio in copies):
-        margin = _confidence(min(copies), _CHEAP)
+        margin = _confidence(min(copies), CHEAP)
         return Verdict(name, "no", "a copy made at once is sent like a new file", margin, tuple(evidence), numbers)
-    if any(ratio > _CHEAP for ratio in copies):
+    if any(ratio > CHEAP for ratio in copies):
         return unknown_verdict(name, "a copy is sent in part", evidence, numbers, wants=("new", "copy"))
     parts, wants = [], []
     edits = [sent.last_ratio(kind) for kind in ("append", "insert", "change")]
@@ -192,10 +192,10 @@ def deduplication(sent: EditCosts) -> Verdict:
     restored = sent.last_ratio("restore")
     if restored is None:
         wants += ["delete", "restore"]
-    elif restored <= _CHEAP or restored >= _WHOLE:
-        parts.append(f"{'also' if restored <= _CHEAP else 'not'} after all copies were deleted")
+    elif restored <= CHEAP or restored >= _WHOLE:
+        parts.append(f"{'also' if restored <= CHEAP else 'not'} after all copies were deleted")
     detail = "; ".join(parts) or "whether by file or by block is not known"
-    return Verdict(name, "yes", detail, _confidence(max(copies), _CHEAP), tuple(evidence), numbers, tuple(wants))
+    return Verdict(name, "yes", detail, _confidence(max(copies), CHEAP), tuple(evidence), numbers, tuple(wants))
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +262,7 @@ def find_blocks(sent: EditCosts) -> Blocks | None:
     and ``spliced`` touch one each, if blocks are cut by content.
     """
     copy, twin, moved = sent.last_ratio("copy"), sent.last_ratio("twin_change"), sent.last_ratio("twin_insert")
-    if sent.doubt or copy is None or twin is None or copy > _CHEAP or twin >= _WHOLE:
+    if sent.doubt or copy is None or twin is None or copy > CHEAP or twin >= _WHOLE:
         return None
     is_cut = moved is not None and moved <= CUT_BY_CONTENT
     sizes_bytes, costs_bytes = [], []
@@ -314,10 +314,10 @@ def delta(sent: EditCosts) -> Verdict:
         why = f"not measured: {' and '.join(sorted(missing))}"
         return unknown_verdict(name, why, evidence, numbers, wants=missing)
     if all(ratio >= _WHOLE for ratio in edits.values()):
-        margin = _confidence(min(edits.values()), _CHEAP)
+        margin = _confidence(min(edits.values()), CHEAP)
         return Verdict(name, "no", "an edited file is sent whole", margin, tuple(evidence), numbers)
     copy = sent.last_ratio("copy")
-    if copy is None or _CHEAP < copy < _WHOLE:
+    if copy is None or CHEAP < copy < _WHOLE:
         why = "whether deduplication explains it is not known, because a copy is sent in part"
         return unknown_verdict(name, why, evidence, numbers, wants=("copy",))
     if copy >= _WHOLE:
@@ -329,10 +329,10 @@ def _judge_plain_delta(
     edits: dict[str, float], sent: EditCosts, evidence: list[str], numbers: dict[str, float]
 ) -> Verdict:
     """Judge a client without deduplication, where a cheap edit means delta encoding."""
-    inside = {kind: ratio for kind, ratio in edits.items() if kind != "append" and ratio <= _CHEAP}
-    if inside and edits["append"] <= _CHEAP:
+    inside = {kind: ratio for kind, ratio in edits.items() if kind != "append" and ratio <= CHEAP}
+    if inside and edits["append"] <= CHEAP:
         return _confirm_delta(sent, min(inside.values()), evidence, numbers)
-    if inside or edits["append"] > _CHEAP:
+    if inside or edits["append"] > CHEAP:
         why = "an edit sends neither the whole file nor a small part"
         return unknown_verdict("delta", why, evidence, numbers, wants=("new", "append", "insert", "change"))
     why = "an append sends only the new bytes; an edit within the file sends more"
@@ -346,7 +346,7 @@ def _judge_delta_beside_deduplication(sent: EditCosts, evidence: list[str], numb
         return unknown_verdict("delta", why, evidence, numbers, wants=missing)
     shares = {kind: pair[2] / max(1.0, pair[3]) for kind, pair in pairs.items()}
     numbers |= {f"{kind}_over_twin": round(share, 6) for kind, share in shares.items()}
-    better = [kind for kind, share in shares.items() if share <= _DELTA and pairs[kind][0] <= _CHEAP]
+    better = [kind for kind, share in shares.items() if share <= _DELTA and pairs[kind][0] <= CHEAP]
     if better:
         return _confirm_delta(sent, min(pairs[kind][0] for kind in better), evidence, numbers, min(shares.values()))
     again = ("new", "copy", "append", "insert", "change", "twin_insert", "twin_change")
@@ -365,10 +365,10 @@ def _confirm_delta(
     sent: EditCosts, deciding: float, evidence: list[str], numbers: dict[str, float], share: float | None = None
 ) -> Verdict:
     insert = sent.last_ratio("insert")
-    is_rolling = insert is not None and insert <= _CHEAP
+    is_rolling = insert is not None and insert <= CHEAP
     condition = "even if it has moved (rolling)" if is_rolling else "if it is at its old place (fixed blocks)"
     costs = [cost for kind in ("insert", "change") if (cost := sent.last_cost_bytes(kind)) is not None]
-    margin = min([_confidence(deciding, _CHEAP), *([] if share is None else [_confidence(share, _DELTA)])])
+    margin = min([_confidence(deciding, CHEAP), *([] if share is None else [_confidence(share, _DELTA)])])
     detail = f"unchanged content is not sent, {condition}; {format_size(min(costs))} for a small edit"
     return Verdict("delta", "yes", detail, margin, tuple(evidence), numbers)
 

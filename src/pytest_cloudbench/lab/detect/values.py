@@ -95,6 +95,7 @@ class Observation:
         cpu_s: CPU time of the client, or None if unknown.
         round_trip_s: to the server, or None if unknown.
         nameless_bytes: of flows that may or may not be the client's (``net.traffic.owners``). In no other count.
+        is_restarted: whether a process of the client that saw the latest new file has ended since.
         reasons: the reasons why it may not be used, or empty when valid.
     """
 
@@ -127,6 +128,7 @@ class Observation:
     cpu_s: float | None = None
     round_trip_s: float | None = None
     nameless_bytes: int = 0
+    is_restarted: bool = False
     reasons: tuple[str, ...] = ()
 
     @property

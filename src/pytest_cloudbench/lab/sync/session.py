@@ -40,6 +40,7 @@ class SyncSession:
         self.observations: list[Observation] = []
         self._changes = Changes(lab.client.folder, lab.workdir / "stage", lab.seed)
         self._lost_base = ""
+        self._base_pids: set[int] = set()
         self._trial_problem: str | None = None
         self._offers_h2 = False
 
@@ -100,6 +101,8 @@ class SyncSession:
             return Observation(step.kind, reasons=(missing,)), now_ns, now_ns
         if conflict := self._changes.explain_conflict(step):
             return Observation(step.kind, reasons=(conflict,)), now_ns, now_ns
+        if step.kind == "new":
+            self._base_pids = set(lab.client.pids("client"))
         before_s = lab.client.cpu_s("client")
         lab.client.before_change()
         observation = self._changes.apply(step)
@@ -113,7 +116,9 @@ class SyncSession:
                 self._lost_base = why if step.kind == "new" else self._lost_base
                 self._undo_step()
             lab.wait_quiet()
-        return replace(observation, cpu_s=difference(lab.client.cpu_s("client"), before_s)), first_ns, time.time_ns()
+        last_ns, cpu_s = time.time_ns(), difference(lab.client.cpu_s("client"), before_s)
+        is_restarted = not self._base_pids.issubset(lab.client.pids("client"))
+        return replace(observation, cpu_s=cpu_s, is_restarted=is_restarted), first_ns, last_ns
 
     def _undo_step(self) -> None:
         self.lab.client.before_change()

@@ -339,3 +339,19 @@ def test_a_renamed_test_keeps_its_former_runs(folder: Path, run: Run, remainder:
     write_acceptance(folder, Accepted("0012_run", START_MS + 12 * DAY_MS, f"{TEST}{remainder}"))
     (line,) = [line for line in run("power") if line.startswith(TEST)]
     assert line.startswith(f"{TEST}{remainder}: 2 runs, and 10 are needed (the 11 stored runs came before 0012_run")
+
+
+@pytest.mark.parametrize("remainder", ["", "[a]", "#2"])
+def test_a_new_test_under_a_former_name_is_judged_by_itself(folder: Path, run: Run, remainder: str) -> None:
+    """Since a run measured both, they are two tests, as the gate says."""
+    old, new = f"test_it.py::test_old{remainder}", f"{TEST}{remainder}"
+    write_rename(folder, "test_it.py::test_old", TEST)
+    for number in range(1, 21):
+        entry = info(quiet_ops=300, quiet_p50=0.1, start_wall_ms=START_MS + number * DAY_MS)
+        names = [old] if number < 5 else [new] if number < 9 else [old, new] if number < 19 else [old]
+        store(folder, number, dict.fromkeys(names, entry))
+    lines = run("power")
+    assert f"{new}: 18 runs" in lines  # 4 as test_old, 4, and 10 beside the new test
+    assert f"{old}: 12 runs" in lines
+    assert run("power", "-k", "test_old") == lines
+    assert run("backtest")[-1].startswith("10 of 10 sessions had 10 runs before them")

@@ -9,6 +9,7 @@ import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,21 +56,35 @@ class _Run:
 
 
 def _read_histories(options: argparse.Namespace) -> dict[str, list[_Run]]:
-    """Return the stored entries of each experiment under all its names, the oldest first. Raises UsageError."""
+    """Return the stored entries of each experiment under all its names, the oldest first. Raises UsageError.
+
+    As for the gate, entries that a test has under a former name do not count once another test has taken that name.
+    """
     from pytest_cloudbench.judge.watched import needed_numbers
-    from pytest_cloudbench.results.acceptance import explain_superseded, former_names, names_before, read_acceptances
+    from pytest_cloudbench.results.acceptance import (
+        explain_superseded,
+        former_names,
+        names_after,
+        names_before,
+        read_acceptances,
+    )
     from pytest_cloudbench.results.points import without_copies
 
     index, histories = open_index(options, all_storages=False), {}
     renamed, acceptances = former_names(index.storage), read_acceptances(index.storage)
-    names_of = {test: (test, *names_before(renamed, test)) for test in sorted(index.tests())}
-    former = {name for _, *names in names_of.values() for name in names}
-    for test, names in names_of.items():
-        if test not in former and any(options.k in name for name in names):
-            entries = [
-                entry for name in names
-                for entry in zip(index.series(name, "ops"), index.numbers(name, sorted(needed_numbers())), strict=True)
-            ]  # fmt: skip
+    tests = index.tests()
+    for test in sorted(tests):
+        names = (test, *names_before(renamed, test))
+        if not any(options.k in name for name in names):
+            continue
+        later_names = [later for later in names_after(renamed, test) if later in tests]
+        since_ms = max((index.find_parting_ms(test, later) for later in later_names), default=0)
+        entries = []
+        for name in names:
+            first_ms, last_ms = (since_ms, inf) if name == test else (0, index.find_parting_ms(name, test))
+            rows = zip(index.series(name, "ops"), index.numbers(name, sorted(needed_numbers())), strict=True)
+            entries += [(point, row) for point, row in rows if first_ms <= point.time_ms < last_ms]
+        if entries:
             histories[test] = [
                 _Run(
                     point.superseded(explain_superseded(acceptances, names, point.time_ms)),

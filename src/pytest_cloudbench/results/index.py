@@ -14,6 +14,7 @@ import contextlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -265,6 +266,14 @@ class Index:
     def has_number(self, name: str) -> bool:
         """Return whether any entry has a number of that name."""
         return any(value is not None for value in self._numbers(number_key(name)))
+
+    def find_parting_ms(self, former: str, later: str) -> float:
+        """Return when the first run began that measured a test under its later name, and one under its former name.
+
+        Since then these are two tests. Infinite if there is no such run.
+        """
+        runs = {point.run for point in self.series(later, "ops")}
+        return min((point.time_ms for point in self.series(former, "ops") if point.run in runs), default=inf)
 
     def series(self, fullname: str, metric: str) -> list[Point]:
         """Return a metric of a test in all runs that have such an entry, the latest last."""

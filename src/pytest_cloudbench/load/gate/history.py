@@ -82,11 +82,11 @@ class GateHistory:
         names = [fullname, *names_before(self._names, fullname)]
         for name in names:
             points, numbers = self._index.series(name, "ops"), self._index.numbers(name, sorted(needed_numbers()))
-            parted_ms = inf if name == fullname else self._find_parting_ms(name, fullname)
+            parted_ms = inf if name == fullname else self._index.find_parting_ms(name, fullname)
             runs += [run for run in zip(points, numbers, strict=True) if run[0].time_ms < parted_ms]
         for later in names_after(self._names, fullname):
             if self._still_exists(later, collected):  # so this test is new, and its name was that of the other one
-                parted_ms = self._find_parting_ms(fullname, later)
+                parted_ms = self._index.find_parting_ms(fullname, later)
                 own_runs = [run for run in runs if run[0].time_ms >= parted_ms]
                 reasons += [f"were of the test that is called {later} now"] * (len(runs) - len(own_runs))
                 runs = own_runs
@@ -109,15 +109,6 @@ class GateHistory:
                 commit = point.commit or commit
         remark = explain_no_baseline(reasons).removeprefix("no baseline: ") if reasons else ""
         return FormerRuns(usable, commit, remark)
-
-    def _find_parting_ms(self, former: str, later: str) -> float:
-        """Return when the first run began that measured a test under its later name, and one under its former name.
-
-        Since then these are two tests. Infinite if there is no such run.
-        """
-        runs = {point.run for point in self._index.series(later, "ops")}
-        times_ms = (point.time_ms for point in self._index.series(former, "ops") if point.run in runs)
-        return min(times_ms, default=inf)
 
     def describe_clock(self) -> str:
         """Return a line if runs of the tests so far are dated later than now, so that their order is not known."""

@@ -243,3 +243,21 @@ def test_malformed_suite_in_a_results_file_is_tolerated(lab: Lab, suite: object)
     (lab.folder / "odd.json").write_text(json.dumps(document))
     run_command(lab, "report", "odd.json", "--output", "odd.html")
     assert "test_photo" in Path(run.folder, "odd.html").read_text("utf-8")
+
+
+@SPREAD
+def test_a_margin_of_a_suite_that_is_named_nearly_like_a_metric_is_no_misspelt_one(lab: Lab, spread: Spread) -> None:
+    """The suite is in no file that pytest loads before it collects, and no run of it is stored."""
+    write_project(lab, DECLARED.replace("photo_cost", "quiet_p5"))
+    (lab.folder / "photos" / "conftest.py").unlink()
+    test = TEST.replace("photo_cost", "quiet_p5").replace("pytestconfig.option.cloudbench_photo_bytes", "100")
+    (lab.folder / "photos" / "test_photo.py").write_text(test)
+    (lab.folder / "broken.py").write_text("CLOUDBENCH_SUITE = 1 / 0\n")
+    (lab.folder / "pyproject.toml").write_text('[tool.cloudbench.gate]\nquiet_p5 = "10%"\n')
+    gated = lab.run(".", *FOLDER, *spread, "--cloudbench-gate")
+    assert gated.counts() == {"skipped": 2}, gated.text  # one run is too few to judge
+    assert not gated.lines_with("tool.cloudbench.gate"), gated.text
+    (lab.folder / "pyproject.toml").write_text('[tool.cloudbench.gate]\nquiet_p05 = "10%"\n')
+    refused = lab.run(".", *FOLDER, *spread, "--cloudbench-gate", store=False)
+    assert refused.status == 4, refused.text
+    assert refused.lines_with("tool.cloudbench.gate: quiet_p05: no such metric; did you mean quiet_p")

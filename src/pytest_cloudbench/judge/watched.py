@@ -169,18 +169,16 @@ def parse_margins(raw_margins: Mapping[str, Any], where: str) -> dict[str, float
 
 
 def find_unknown(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names of margins that no metric has, and that are not one misspelt.
-
-    A suite that is not loaded here may declare them.
-    """
-    return tuple(name for name in names if name not in METRICS and name not in _ENDINGS and not _is_misspelt(name))
+    """Return the names of margins that no metric has. A suite that is not loaded here may declare them."""
+    return tuple(name for name in names if name not in METRICS and name not in _ENDINGS)
 
 
-def _is_misspelt(name: str) -> bool:
-    """Return whether a name is a metric's, but for a letter or two. Suites' own may well look like other metrics."""
+def hint_at_metric(name: str) -> str:
+    """Return a hint at the metric that a name is but for a letter or two. Empty if it may well be a suite's own."""
     from difflib import get_close_matches
 
-    return any(metric.startswith(name) for metric in METRICS) or bool(get_close_matches(name, METRICS, 1, _MISSPELT))
+    is_misspelt = any(metric.startswith(name) for metric in METRICS) or get_close_matches(name, METRICS, 1, _MISSPELT)
+    return did_you_mean(name, METRICS) if is_misspelt else ""
 
 
 def merge_margins(farther: Mapping[str, Any], nearer: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,10 +6,14 @@ expectations and commands.
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import cache, partial
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -21,6 +25,7 @@ ENTRY_POINTS = "pytest_cloudbench.suites"
 MARK = "CLOUDBENCH_SUITE"
 """The name under which a module or package has its suite."""
 
+_NAMES_SUITE = re.compile(rf"^{MARK}\b".encode(), re.MULTILINE)
 _SHIPPED = "pytest_cloudbench.suites"
 
 
@@ -83,6 +88,44 @@ def learn_loaded(modules: Iterable[object]) -> None:
     for module in modules:
         if isinstance(module, ModuleType) and (suite := suite_of(module.__name__)) is not None:
             metrics.declare(suite.conclusions)
+
+
+def learn_below(paths: Iterable[Path]) -> None:
+    """Make known the conclusions of all suites in some folders, as pytest will when it has imported their tests.
+
+    A module that cannot be imported declares nothing. Folders of environments and hidden ones are left out.
+    """
+    for source in dict.fromkeys(source for path in paths for source in _find_sources(path)):
+        names = [] if source.name == "__init__.py" else [source.stem]
+        folder = source.parent
+        while (folder / "__init__.py").is_file() and folder.name:
+            names.insert(0, folder.name)
+            folder = folder.parent
+        sys.path.insert(0, str(folder))
+        try:
+            learn_loaded([import_module(".".join(names))])
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # pytest reports what exits, skips or fails there when it collects the file
+            continue
+        finally:
+            sys.path.remove(str(folder))
+
+
+def _find_sources(path: Path) -> Iterator[Path]:
+    """Yield the Python files at or below a path in which a suite is named at the beginning of a line."""
+    if path.is_file():
+        files = [path]
+    else:
+        files = []
+        for folder, folders, names in os.walk(path):
+            is_environment = "pyvenv.cfg" in names
+            folders[:] = [] if is_environment else sorted(name for name in folders if name[0] != ".")
+            files += [] if is_environment else [Path(folder, name) for name in sorted(names) if name.endswith(".py")]
+    for file in files:
+        with suppress(OSError):
+            if _NAMES_SUITE.search(file.read_bytes()):
+                yield file
 
 
 def learn_declared(declaration: Any) -> None:

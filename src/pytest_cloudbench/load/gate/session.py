@@ -113,8 +113,9 @@ class SessionGate:
         Raises ConfigError and UsageError. pytest-benchmark must have its storage by now.
         """
         option, index = self.config.option, self._open_index()  # first: see read_settings
+        _, *tests = self._folders_of_tests()
         self.settings = read_settings(
-            self.config.rootpath, option.cloudbench_gate_strict, option.cloudbench_gate_budget
+            self.config.rootpath, option.cloudbench_gate_strict, option.cloudbench_gate_budget, tests
         )  # fmt: skip
         if index is None:
             return [self._no_history_reason]

@@ -60,8 +60,11 @@ class GateSettings:
 
     def describe_unused(self) -> list[str]:
         """Return a line for each margin that is not used."""
+        from pytest_cloudbench.judge.watched import hint_at_metric
+
         return [
             f"tool.cloudbench.gate: {name} is not used: no loaded suite and no stored run has such a metric"
+            f"{hint_at_metric(name)}"
             for name in self.unused
         ]
 
@@ -78,13 +81,22 @@ def parse_budget(text: object, where: str) -> RepeatBudget:
     return RepeatBudget(number / 100) if is_share else RepeatBudget(None, number)
 
 
-def read_settings(root: Path, strict: bool, budget: str | None = None) -> GateSettings:
-    """Read ``[tool.cloudbench.gate]`` of the project's pyproject.toml. ``budget`` takes precedence.
+def read_settings(
+    root: Path, strict: bool, budget: str | None = None, tests: Iterable[Path] | None = None
+) -> GateSettings:
+    """Read ``[tool.cloudbench.gate]`` of the project's pyproject.toml. Raises ConfigError and UsageError.
 
     Whoever reads stored runs opens their index first, because they declare the metrics of suites that are not loaded
-    here, and margins may name these. Raises ConfigError and UsageError.
+    here, and margins may name these.
+
+    Args:
+        root: the project's folder.
+        strict: whether the user wants inconclusive tests to fail.
+        budget: takes precedence over the file's.
+        tests: files and folders of the tests of this session, whose suites are imported if a margin is named nearly
+            like a metric. If none declares it, it is refused. None where no test runs: it is not used.
     """
-    from pytest_cloudbench.judge.watched import find_unknown, parse_margins
+    from pytest_cloudbench.judge.watched import find_unknown, hint_at_metric, parse_margins
 
     path = root / _FILE
     try:
@@ -106,6 +118,11 @@ def read_settings(root: Path, strict: bool, budget: str | None = None) -> GateSe
     if not isinstance(branch, str) or not isinstance(is_strict, bool):
         raise ConfigError(str(path), "tool.cloudbench.gate", "expected a text as branch, and true or false as strict")
     unused = find_unknown(remaining)
+    if tests is not None and any(map(hint_at_metric, unused)):
+        from pytest_cloudbench.results.installed import learn_below
+
+        learn_below(tests)
+        unused = tuple(name for name in find_unknown(remaining) if not hint_at_metric(name))
     margins = parse_margins(
         {name: value for name, value in remaining.items() if name not in unused}, f"{path}: tool.cloudbench.gate"
     )

@@ -70,6 +70,18 @@ def test_a_shorter_file_is_cut(pair: Pair) -> None:
     assert pair.pushes()[0].written_bytes == 0
 
 
+@pytest.mark.skipif(not hasattr(os, "SEEK_DATA"), reason="this system does not tell where the holes of files are")
+def test_holes_of_a_file_are_not_counted_as_written(pair: Pair) -> None:
+    settle_files(pair, patched="old")
+    for name in ("new", "patched"):
+        with (pair.box / name).open("wb") as file:
+            file.seek(10 << 20)
+            file.write(b"x" * 4096)
+    pair.settle()
+    assert sum(push.files for push in pair.pushes()) == 2
+    assert sum(push.written_bytes for push in pair.pushes()) == 3 * 4096, "the page with the old text, too"
+
+
 def test_an_editor_that_saves_by_rename_gives_a_patch(pair: Pair) -> None:
     settle_files(pair, a="x" * 100_000)
     inode = (pair.sync / "a").stat().st_ino
@@ -420,10 +432,11 @@ def test_a_mark_is_as_old_as_it_was_when_taken_however_slow_the_copy(
     file.write_text("first")
     now_ns = file.stat().st_ctime_ns + age_ms * 1_000_000
 
-    def copy_slowly(source: int, target: int, status: os.stat_result) -> None:
+    def copy_slowly(source: int, target: int, status: os.stat_result) -> int:
         nonlocal now_ns
-        copy_data(source, target, status)
+        written_bytes = copy_data(source, target, status)
         now_ns += 1_000_000_000
+        return written_bytes
 
     monkeypatch.setattr(content, "copy_data", copy_slowly)
     monkeypatch.setattr(time, "time_ns", lambda: now_ns)

@@ -33,23 +33,25 @@ class Page(NamedTuple):
     old: bytes
 
 
-def copy_data(source: int, target: int, status: os.stat_result) -> None:
-    """Copy a file, which had this status just now, into an empty one, holes included."""
+def copy_data(source: int, target: int, status: os.stat_result) -> int:
+    """Copy a file, which had this status just now, into an empty one, holes included. Return the bytes written."""
     if status.st_size <= min(_CHUNK_BYTES - 1, 512 * getattr(status, "st_blocks", 0)):  # a small file without holes
         # One byte more than its size shows whether it has grown. Reading a chunk would take memory for all of it.
         piece = os.pread(source, status.st_size + 1, 0)
         if len(piece) <= status.st_size:
             write_at(target, piece, 0)
-            return
-    offset = 0
+            return len(piece)
+    offset = written_bytes = 0
     while (offset := _find_data(source, offset)) >= 0:
         piece = os.pread(source, _CHUNK_BYTES, offset)
         if not piece:
             break
         if piece != _ZEROS[: len(piece)]:
             write_at(target, piece, offset)
+            written_bytes += len(piece)
         offset += len(piece)
     os.ftruncate(target, os.fstat(source).st_size)
+    return written_bytes
 
 
 def are_equal(one: int, other: int) -> bool:

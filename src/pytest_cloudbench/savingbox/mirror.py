@@ -304,8 +304,7 @@ class Mirror:
                 content.notice_stores(fd)
             if present is None:
                 self._follow_writes(path, fd)
-                new_entry, source_mark = self.sync.put_file(path, fd, source_entry.mode, None, note)
-                written_bytes = new_entry.mark.size_bytes
+                new_entry, source_mark, written_bytes = self.sync.put_file(path, fd, source_entry.mode, None, note)
             else:
                 try:
                     new_entry, source_mark, written_bytes = self.sync.patch_file(
@@ -340,12 +339,13 @@ class Mirror:
             if may_be_written(fd):
                 content.notice_stores(fd)
             self._follow_writes(path, fd)
-            new_entry = self.sync.put_new_file(path, fd, status)
+            pushed = self.sync.put_new_file(path, fd, status)
         finally:
             os.close(fd)
-        if new_entry is None:
+        if pushed is None:
             return False
-        self.written_bytes += new_entry.mark.size_bytes
+        new_entry, written_bytes = pushed
+        self.written_bytes += written_bytes
         self._record_copy(path, mark, mark, new_entry, seen_ns, push=True)
         return True
 
@@ -405,7 +405,7 @@ class Mirror:
                 return self._agree_on(path, present, source_entry, self.store.get(path), seen_ns)
         with self.sync.reading(path) as fd:
             note = partial(self._note_intent, path, source_entry, present, "ours", seen_ns)
-            new_entry, source_mark = self.box.put_file(path, fd, source_entry.mode, present, note)
+            new_entry, source_mark, _ = self.box.put_file(path, fd, source_entry.mode, present, note)
             after = mark_file(os.fstat(fd))
         self._record_copy(path, after, source_mark, new_entry, seen_ns, push=False)
         return "pulled"

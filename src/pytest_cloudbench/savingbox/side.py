@@ -325,12 +325,12 @@ class FolderSide:
     def put_file(
         self, relative: str, source: int, mode: int, replaced: FoundEntry | None,
         note: Callable[[FileMark], None] = lambda mark: None,
-    ) -> tuple[FoundEntry, FileMark]:  # fmt: skip
+    ) -> tuple[FoundEntry, FileMark, int]:  # fmt: skip
         """Copy an open file, with its time, to a new entry, or atomically over one unchanged since ``replaced``.
 
         ``note`` is called with the size and time that the file will have, before the file is visible.
-        Returns the new file, and the mark that the source had before the copied content was read.
-        Raises FileExistsError, OvertakenError, BusyError and OSError, and leaves the folder as before.
+        Returns the new file, the mark that the source had before the copied content was read, and how many bytes were
+        written. Raises FileExistsError, OvertakenError, BusyError and OSError, and leaves the folder as before.
         """
         self._begin_step("copy", relative)
         try:
@@ -343,18 +343,19 @@ class FolderSide:
 
     def _write_new_file(
         self, relative: str, source: int, mode: int, replaced: FoundEntry | None, note: Callable[[FileMark], None]
-    ) -> tuple[FoundEntry, FileMark]:
+    ) -> tuple[FoundEntry, FileMark, int]:
         staging = self._staging or os.path.dirname(self.path(relative))
         with self._unnamed_file(staging) as (fd, name):
             status = os.fstat(source)
             source_mark = mark_file(status)
-            content.copy_data(source, fd, status)
+            written_bytes = content.copy_data(source, fd, status)
             for _ in range(_PASSES - 1):
                 if (now := mark_file(os.fstat(source))) == source_mark:
                     break
                 source_mark = now
                 for page in content.changed_pages(source, fd):
                     content.write_at(fd, page.new, page.offset)
+                    written_bytes += len(page.new)
                 os.ftruncate(fd, os.fstat(source).st_size)
             os.fchmod(fd, mode)
             os.utime(fd, ns=(source_mark.modified_ns, source_mark.modified_ns))
@@ -377,13 +378,14 @@ class FolderSide:
                         os.unlink(staged)
                     raise
             self._note_name(relative)
-            return self._check_published(relative, fd), source_mark
+            return self._check_published(relative, fd), source_mark, written_bytes
 
-    def put_new_file(self, relative: str, source: int, status: os.stat_result) -> FoundEntry | None:
+    def put_new_file(self, relative: str, source: int, status: os.stat_result) -> tuple[FoundEntry, int] | None:
         """Copy an open file, which had this status just now, to a new entry, in fewer calls than ``put_file``.
 
-        Returns None, and leaves the folder as before, where this is not enough: the file changes meanwhile, the entry
-        exists, its folder does not, or this system cannot. Raises OvertakenError, VanishedError and OSError.
+        Returns the new file, and how many bytes were written. Returns None, and leaves the folder as before, where this
+        is not enough: the file changes meanwhile, the entry exists, its folder does not, or this system cannot. Raises
+        OvertakenError, VanishedError and OSError.
         """
         folder, _, name = relative.rpartition("/")
         if not can_name_open_files() or (entered := self._enter_folder(folder)) is None:
@@ -394,7 +396,7 @@ class FolderSide:
         except OSError:
             return None
         try:
-            content.copy_data(source, fd, status)
+            written_bytes = content.copy_data(source, fd, status)
             if mark_file(os.fstat(source)) != mark_file(status):
                 return None
             os.utime(fd, ns=(status.st_mtime_ns, status.st_mtime_ns))
@@ -413,7 +415,7 @@ class FolderSide:
                 self.leave_folder()
                 self.must_be_there()
                 raise OvertakenError(f"{relative!r} was changed by another program")
-            return new_entry
+            return new_entry, written_bytes
         finally:
             os.close(fd)
 
@@ -448,7 +450,7 @@ class FolderSide:
             return seen, source_mark, 0
         is_writable = is_as_before or os.access(self.path(relative), os.W_OK)
         if pages is None or seen.names > 1 or not is_writable:  # what other names show does not change
-            return *self.put_file(relative, source, mode, seen, note), source_mark.size_bytes
+            return self.put_file(relative, source, mode, seen, note)
         note(source_mark)
         if not is_as_before:
             journal(pages, was_bytes, source_mark.size_bytes)

@@ -50,6 +50,9 @@ LARGEST_BYTES = {"quick": 8 * MIB, "paper": inf}
 LINK_S, LINK_POLL_S = 60.0, 0.5
 """The longest time that a service may take to open a new link, or to close a revoked one, and how often it is tried."""
 
+LISTED = {"quick": 25, "paper": 1_100}
+"""How many files a long listing has. Services give up to 1,000 in one answer."""
+
 MAX_LISTED = 10_000
 """The most entries that a test reads of a listing of the root, because an account may hold millions."""
 
@@ -327,6 +330,13 @@ def test_list_of_flat_keys_yields_only_files(driver: Any, top: str) -> None:
     driver.mkdir(f"{folder}/empty")
     entries = {(entry.path, entry.size_bytes, entry.is_folder) for entry in driver.list(folder)}
     assert entries == {(f"{folder}/deep/er/a", 2, False), (f"{folder}/b", 3, False)}
+
+
+def test_every_page_of_a_listing_is_read(driver: Any, top: str, grid: str) -> None:
+    paths = [f"{top}/many/{number:04d}" for number in range(LISTED[grid])]
+    for path in paths:
+        driver.put(path, LiteralContent(b"1"))
+    assert sorted(entry.path for entry in files_below(driver, f"{top}/many")) == paths
 
 
 def test_the_root_is_listed(driver: Any, top: str) -> None:

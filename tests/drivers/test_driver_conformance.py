@@ -19,8 +19,8 @@ from .conformance_table import ALSO, TABLE, WEBDAV_SERVERS
 
 ALWAYS = frozenset(
     "driver_has_the_interface_and_names_its_versions capabilities_make_sense_together unknown_parameter_is_refused "
-    "round_trip names malformed_paths_are_invalid the_root_is_listed delete_removes_a_tree not_found sixteen_threads "
-    "any_order".split()
+    "round_trip names malformed_paths_are_invalid the_root_is_listed every_page_of_a_listing_is_read "
+    "delete_removes_a_tree not_found sixteen_threads any_order".split()
 )
 """Tests that run for every driver."""
 

@@ -9,6 +9,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
 from typing import Any, cast
 
 from pytest_cloudbench.drivers.folder import FolderDriver
@@ -153,6 +154,13 @@ class NotRecursive(WrongDriver):
                 yield entry
 
 
+class ReadsOnePage(WrongDriver):
+    """Lists the first 20 entries only. The root is exempt, since other tests have files there."""
+
+    def list(self, folder: str) -> Iterator[Entry]:
+        return islice(super().list(folder), None if folder == "/" else 20)
+
+
 class StopsWhereAFolderGoes(WrongDriver):
     """Reports not_found if a folder disappears while it is listed. The root is exempt, since its files come and go."""
 
@@ -220,7 +228,7 @@ WRONGS: Mapping[str, type[WrongDriver]] = {
     driver.__name__: driver
     for driver in (
         LosesBytes, IgnoresRanges, ListsStaleSizes, WrongKind, ForeignError, NoCause, Swallows, NotRecursive,
-        StopsWhereAFolderGoes, MovesOverFiles, CopiesAreLinks, NotForThreads, SplitsElsewhere, Whole,
+        ReadsOnePage, StopsWhereAFolderGoes, MovesOverFiles, CopiesAreLinks, NotForThreads, SplitsElsewhere, Whole,
     )
 }  # fmt: skip
 """Mistakes, by name."""

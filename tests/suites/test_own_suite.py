@@ -261,3 +261,21 @@ def test_a_margin_of_a_suite_that_is_named_nearly_like_a_metric_is_no_misspelt_o
     refused = lab.run(".", *FOLDER, *spread, "--cloudbench-gate", store=False)
     assert refused.status == 4, refused.text
     assert refused.lines_with("tool.cloudbench.gate: quiet_p05: no such metric; did you mean quiet_p")
+
+
+def test_a_run_with_other_options_of_its_suite_is_no_baseline(lab: Lab) -> None:
+    """A conclusion does not have the load of its runs, but its suite's options and the grid decide on that."""
+    write_project(lab)
+    bounds = (*FOLDER, "--cloudbench-fail=photo_cost:99%", "-k", "objects-1")
+
+    def remark(*options: str) -> str:
+        run = lab.run("photos", *bounds, *options)
+        return str(entry(run, 1)["expectations"][0]).removeprefix("gate photo_cost:99%: ")
+
+    assert remark() == "no baseline yet"
+    for given in ("--photo-bytes 5000", "--grid paper"):
+        expected = f"no baseline: the stored run differed in suite_options (None, here {given})"
+        assert remark(*given.split()) == expected
+        (latest,) = lab.folder.glob("results/*/0002_*.json")
+        latest.unlink()
+    assert "of the compared run" in remark("--photo-bytes", "100")

@@ -20,7 +20,7 @@ compared."""
 
 CONDITIONS = (
     "agents", "machine", "provider", "profile_digest", "time_scale", "operation", "sensors", "threads", "planned_ops",
-    "payload", "size_bytes", "arrival", "loop", "warm_up_s", "until", "for_s",
+    "payload", "size_bytes", "arrival", "loop", "warm_up_s", "until", "for_s", "suite_options",
 )  # fmt: skip
 """The keys of an entry that must be equal in two runs for their numbers to be comparable, besides its hosts, and
 ``resumed_rounds`` if that is there."""

@@ -22,6 +22,7 @@ from pytest_cloudbench.plugin.options import (
     find_suites,
     is_any_option_given,
     is_versus_given,
+    note_suite_options,
     read_settings,
 )
 
@@ -124,6 +125,7 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_cloudbench.results.benchmarks import compare_later
 
         compare_later(config)
+    note_suite_options(config, config._parser)
     is_needed = _has_plugin_option(config) or config.option.cloudbench_time_scale != 1.0
     if (is_needed or config.pluginmanager.has_plugin(_ESTIMATE)) and not hasattr(config, "workerinput"):
         _fleet_session(config)  # bad input is reported before anything starts
@@ -575,8 +577,7 @@ def _make_serving(session: ControllerSession) -> Serving:
         recorded = recorded_values(option)
         if recorded:  # the run id and seed decide names and content of files, which must be those of the recording
             session.facts = session.facts.replace(run_id=recorded["run_id"], seed=recorded["seed"])
-        cassette = open_cassette(option, session.facts)
-        session.config.stash[_CASSETTE] = cassette
+        cassette = session.config.stash[_CASSETTE] = open_cassette(option, session.facts)
     if is_versus_given(option):
         from pytest_cloudbench.load.versus import turns
 

@@ -197,6 +197,9 @@ _SETTINGS: tuple[Option, ...] = (
 _SHORT_NAMES: WeakKeyDictionary[pytest.Parser, dict[str, str]] = WeakKeyDictionary()
 """Maps the short names of a session's options to the names that its parser knows."""
 
+_SUITE_NUMBERS: WeakKeyDictionary[pytest.Parser, dict[str, list[Option]]] = WeakKeyDictionary()
+"""The options of each suite that are numbers, and so may say how much it does."""
+
 
 def add_options(parser: pytest.Parser) -> None:
     """Register the plugin's options under names that begin with this plugin's, and the keys of configuration files."""
@@ -250,7 +253,23 @@ def add_suite_options(parser: pytest.Parser, suite: str, options: Iterable[Optio
 
     pytest loads that file before it reads its arguments only if the command line names the suite's folder.
     """
+    options = list(options)
+    _SUITE_NUMBERS.setdefault(parser, {})[suite] = [option for option in options if option.accepts is not None]
     _add_group(parser, f"cloudbench {suite}", f"cloud storage experiments: {suite}", options)
+
+
+def note_suite_options(config: pytest.Config, parser: pytest.Parser) -> None:
+    """Note the grid and the numbers that options of suites were given, because entries are compared by them."""
+    grid = "" if config.option.cloudbench_grid == "quick" else f"--grid {config.option.cloudbench_grid}"
+    texts = {"": grid}
+    for suite, options in _SUITE_NUMBERS.get(parser, {}).items():
+        values = [getattr(config.option, option.long.removeprefix("--").replace("-", "_")) for option in options]
+        given = [
+            f"{option.name} {value}" for option, value in zip(options, values, strict=True)
+            if value != option.settings.get("default")
+        ]  # fmt: skip
+        texts[suite] = " ".join(filter(None, [grid, *given]))
+    config.option.cloudbench_suite_options = texts
 
 
 def _add_group(parser: pytest.Parser, group: str, title: str, options: Iterable[Option]) -> None:

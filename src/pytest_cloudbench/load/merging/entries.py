@@ -142,7 +142,13 @@ class Entries:
             **({"block": subject.turn.plain()} if subject.turn else {}),
             **({"through_controller": agents} if (agents := self._agents_through_controller(subject, item)) else {}),
             **({"suite": subject.suite} if subject.suite else {}),
+            **({"suite_options": options} if (options := self._suite_options(subject)) else {}),
         }
+
+    def _suite_options(self, subject: Subject) -> str:
+        """Return what the command line says of how much a suite does: the grid, and numbers for its own options."""
+        texts: Mapping[str, str] = self.config.option.cloudbench_suite_options
+        return texts.get(str(subject.suite.get("name", "")), texts[""])
 
     def _host_info(self, subject: Subject, item: Item) -> dict[str, Any]:
         """Return an entry's facts about hosts, or about access line and servers if only this machine took part.

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pytest_cloudbench import Suite
 from pytest_cloudbench.report.table import render, render_result
 
 TEST = "suites/iot/test_iot.py::test_worst_case"
@@ -78,6 +79,12 @@ def test_result_is_one_line_cut_to_the_width(changes: dict[str, Any], width: int
 def test_result_has_all_that_a_conclusion_names_but_its_parameters() -> None:
     finding = Finding(info(knee_threads=20, files=None), columns=("knee_threads",))
     assert render_result(finding, 80) == "test_worst_case[50-1s]: knee threads 20"
+
+
+def test_result_shows_the_unit_of_a_title_once() -> None:
+    suite = Suite("smallfile", columns={"response_p50": "small put, ms"}).about("test_worst_case")
+    finding = Finding(info(files=None, suite=suite.plain()), columns=("response_p50",))
+    assert render_result(finding, 80) == "test_worst_case[50-1s]: small put 12.3 ms"
 
 
 PUTS = {"ops": 1600, "throttled_rate": 0.25, "failed_rate": 0.005, "corrupt_rate": 0.0, "response_p50": 0.0123,

@@ -164,7 +164,7 @@ def render_result(finding: _Finding, width: int) -> str:
 def _join_title(title: str, cell: str) -> str:
     """Return a cell with its title: ``p50 146 ms`` for 146 below ``p50 ms``."""
     unit = next((unit for unit in _UNITS if title.endswith(unit)), "")
-    return f"{title.removesuffix(unit).replace('loss rate', 'lost')} {cell}{unit}"
+    return f"{title.removesuffix(unit).rstrip(',').replace('loss rate', 'lost')} {cell}{unit}"
 
 
 _MARKUPS = (

@@ -151,6 +151,8 @@ def test_loss_breaks_gate_without_any_repetition(lab: Lab) -> None:
     run = run_session(write_faulty_suite(lab), "test_put", "-ocloudbench_gate_budget=0", lose=1)
     assert run.status == 1, run.text
     assert run.lines_with("gate broken: silent_loss_rate: 1 of 6: it was not measured again; ")
+    (note,) = run.info("test_put[folder:objects]")["notes"][-1:]
+    assert re.fullmatch(r"answered with success, but missing or changed at the end: [\w.-]+", note)
 
 
 @pytest.mark.quick_cases(1)

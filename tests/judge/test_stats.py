@@ -258,7 +258,9 @@ def test_a_silent_loss_is_found_and_corrected_in_place(
     table = table_of(op(0, 0), op(1, 0), op(1, 1))
     listing = list_everything(table)
     damage(listing, "1-0")
-    assert verify_files(table, listing, name_of) == Verification(3, 1, 1, wrong, True)
+    verification = verify_files(table, listing, name_of)
+    assert verification == Verification(3, 1, 1, wrong, True)
+    assert verification.silent_names == ("1-0",)
     assert table.outcome == [Outcome.OK, outcome, Outcome.OK]
     assert table.kind == [None, kind, None]
 

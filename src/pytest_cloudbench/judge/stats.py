@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import chain, compress, groupby, islice, repeat
 from math import ceil
@@ -23,6 +23,7 @@ PERCENTILES: dict[str, float] = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.9
 
 _PUT, _DELETE = VERBS.index(Verb.PUT), VERBS.index(Verb.DELETE)
 _VERIFIED = frozenset({_PUT, _DELETE})
+_MOST_NAMED = 3
 _OK, _FAILED = OUTCOMES.index(Outcome.OK), OUTCOMES.index(Outcome.FAILED)
 _LOST, _CORRUPT = OUTCOMES.index(Outcome.LOST), OUTCOMES.index(Outcome.CORRUPT)
 _NO_ERROR, _SERVER_ERROR, _CORRUPT_ERROR = map(KINDS.index, (None, ErrorKind.SERVER, ErrorKind.CORRUPT))
@@ -165,6 +166,7 @@ class Verification:
         wrong: lost files that are listed, but with a wrong size or digest.
         digest_checked: whether the provider lists digests, so that contents were compared.
         listed_twice: files whose name is listed more than once, as by services that store each upload as a new file.
+        silent_names: the names of the first few silently lost files, for readers.
     """
 
     checked: int
@@ -173,6 +175,7 @@ class Verification:
     wrong: int
     digest_checked: bool
     listed_twice: int = 0
+    silent_names: tuple[str, ...] = field(default=(), compare=False)
 
 
 def verify(
@@ -198,7 +201,7 @@ def verify(
     overwritten = _mark_overwritten(table, verbs, outcomes, names, listings)
     checked = lost = silent = wrong = 0
     digest_checked = True
-    names_listed_twice = set[int]()
+    names_listed_twice, silent_rows = set[int](), list[int]()
     for row, verb in enumerate(verbs):
         if verb not in _VERIFIED:
             continue
@@ -219,11 +222,15 @@ def verify(
             continue
         lost += counts
         silent += counts and is_answered
+        if counts and is_answered and len(silent_rows) < _MOST_NAMED:
+            silent_rows.append(row)
         wrong += counts and listed & _LISTED
         if is_answered:
             outcomes[row], kinds[row] = (_CORRUPT, _CORRUPT_ERROR) if listed else (_LOST, _NO_ERROR)
     table.correct(outcomes, kinds)
-    return Verification(checked, lost, silent, wrong, digest_checked, len(names_listed_twice))
+    sensors, seqs = (table.column(name) if silent_rows else array("q") for name in ("sensor", "seq"))
+    silent_names = tuple(name_of(sensors[row], seqs[row]) for row in silent_rows)
+    return Verification(checked, lost, silent, wrong, digest_checked, len(names_listed_twice), silent_names)
 
 
 def _hash_names(table: OpTable, name_of: Callable[[int, int], str]) -> array[int]:

@@ -144,6 +144,7 @@ def merge_run(run: OpenRun, entries: Entries, doubts: Sequence[str], died: str, 
     doubts = [*doubts, *_list_doubts(run, measurement, entries.facts.max_lateness_s), *([died] if died else [])]
     doubts += server_doubts(servers, measurement.summary.kinds, measurement.summary.ops)
     run.notes += [*_warm_up_notes(run, measurement), *_time_notes(run, measurement), *measurement.ending.notes]
+    run.notes += _lost_notes(measurement.verification)
     if drift := _drift_text(run, measurement):
         (run.notes if run.request.load.may_drift else doubts).append(drift)
     info = _entry_info(run, measurement, entries)
@@ -309,6 +310,15 @@ def plan_info(load: LoadShape) -> dict[str, Any]:
 def _may_end_early(run: OpenRun) -> bool:
     """Return whether the run may have done fewer operations than planned without a doubt about it."""
     return run.end_ns is not None or run.request.load.ends_by_time
+
+
+def _lost_notes(verification: stats.Verification | None) -> list[str]:
+    """Return a note that names silently lost files, by which their owner finds them in the service's own logs."""
+    if verification is None or not verification.silent_names:
+        return []
+    names, more = ", ".join(verification.silent_names), verification.silent - len(verification.silent_names)
+    rest = f" and {more:,} more" if more else ""
+    return [f"answered with success, but missing or changed at the end: {names}{rest}"]
 
 
 def _time_notes(run: OpenRun, measurement: _Measurement) -> list[str]:

@@ -249,7 +249,7 @@ def test_a_torn_file_counts_once_it_is_whole(storage: Path) -> None:
     assert [point.value for point in Index.open(storage).series(TEST, "response_p50")] == [0.1, 0.2, 0.3, 0.4]
 
 
-@pytest.mark.parametrize("harm", ["torn", "foreign", "other schema", "missing column"])
+@pytest.mark.parametrize("harm", ["torn", "foreign", "other schema", "fewer conditions", "missing column"])
 def test_a_harmed_index_is_made_again(storage: Path, harm: str) -> None:
     answers = read_all(Index.open(storage))
     path = storage / INDEX_NAME
@@ -258,8 +258,9 @@ def test_a_harmed_index_is_made_again(storage: Path, harm: str) -> None:
         path.write_bytes(data[: len(data) // 2])
     elif harm == "foreign":
         path.write_bytes(b"PAR1 what is this? PAR1")
-    elif harm == "other schema":
-        path.write_bytes(data.replace(b"cloudbench_index\x18\x018", b"cloudbench_index\x18\x017"))
+    elif harm in ("other schema", "fewer conditions"):
+        old, new = (b"8 agents ", b"7 agents ") if harm == "other schema" else (b" suite_options", b" other_options")
+        path.write_bytes(data.replace(old, new))
         assert path.read_bytes() != data
     else:
         with path.open("wb") as file:

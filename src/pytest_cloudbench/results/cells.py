@@ -20,11 +20,12 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
-from pytest_cloudbench.judge.baseline import baseline_faults, conditions_of, is_finite
+from pytest_cloudbench.judge.baseline import CONDITIONS, baseline_faults, conditions_of, is_finite
 from pytest_cloudbench.results import stored
 from pytest_cloudbench.results.suite import read_conclusions
 
-SCHEMA = "8"
+SCHEMA = f"8 {' '.join(CONDITIONS)}"
+"""The version of the index, which is made again if the conditions are others: rows are grouped by their text."""
 TEXT_COLUMNS = (
     "place", "run", "fullname", "name", "params", "commit", "branch", "outcome", "gate", "doubts", "missing_agents",
     "fingerprint", "facts", "run_id", "records", "sides", "columns", "units",

@@ -20,6 +20,7 @@ The error tree::
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
@@ -458,6 +459,16 @@ class BudgetError(CloudbenchError):
 
 class ResultsError(CloudbenchError):
     """Results could not be written or read."""
+
+
+@contextmanager
+def ignore_missing() -> Iterator[None]:
+    """Suppress a CloudError that says that something does not exist. What follows in the block is left out."""
+    try:
+        yield
+    except CloudError as error:
+        if error.kind is not ErrorKind.NOT_FOUND:
+            raise
 
 
 def chunks(content: Content, chunk_bytes: int = 4 * MIB) -> Iterator[bytes]:

@@ -111,7 +111,7 @@ def _remove(left_folder: LeftFolder) -> str:
         except CloudbenchError:
             raise
         except Exception as error:  # of a driver of another distribution: the other folders can still be removed
-            return f"{type(driver).__name__} raised {describe_raised(error, __file__)}: tell its author"
+            return f"{describe_raised(type(driver).__name__, error, __file__)}: tell its author"
 
 
 COMMAND = Command(

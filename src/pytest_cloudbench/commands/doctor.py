@@ -132,9 +132,8 @@ class _FileSteps:
 
     def _read_file(self) -> tuple[str, str]:
         data = b"".join(self._driver.get(self._path))
-        return (
-            "" if data == self._data else f"{len(data)} bytes came back, and they differ"
-        ), f"{len(data):,} bytes in"
+        problem = "" if data == self._data else f"{len(data)} bytes came back, and they differ"
+        return problem, f"{len(data):,} bytes in"
 
     def _list_file(self) -> tuple[str, str]:
         folder, name = self._path.rpartition("/")[0], self._driver.capabilities.digest
@@ -230,5 +229,5 @@ def _failed_step(step: str, driver: Driver, error: Exception, hint: str = "") ->
         return Checkup(step, False, f"{error}: {hint}{_ADVICE[error.kind]}")
     if isinstance(error, CloudbenchError):
         raise error
-    raised = f"{type(driver).__name__} raised {describe_raised(error, __file__)}"
+    raised = describe_raised(type(driver).__name__, error, __file__)
     return Checkup(step, False, f"{raised}: {hint}a driver raises CloudError only: tell its author")

@@ -228,8 +228,8 @@ class BoundSpec:
     def _describe_foreign_error(self, error: Exception, credentials: Mapping[str, str]) -> str:
         """Return in one line what a driver of another distribution has raised, and where in its code."""
         redact.learn(credentials.values())
-        raised = describe_raised(error, __file__)
-        return f"provider {self.spec.scheme!r}: {self.driver.__qualname__}.connect raised {raised}"
+        raised = describe_raised(f"{self.driver.__qualname__}.connect", error, __file__)
+        return f"provider {self.spec.scheme!r}: {raised}"
 
     def compose(self, children: Sequence[Driver]) -> Driver:
         """Return the driver of a composite provider, whose children are connected already. Raises SpecError."""
@@ -240,11 +240,17 @@ class BoundSpec:
         return driver
 
 
-def describe_raised(error: Exception, caller: str) -> str:
-    """Return in one line what a driver has raised, and where, without the frames of the file that has called it."""
+def describe_raised(name: str, error: Exception, caller: str) -> str:
+    """Return in one line what a driver, or a function of it, has raised and where.
+
+    Args:
+        name: the driver's, or the function's.
+        error: what it has raised.
+        caller: the file that has called it, which is not named as the place of the error.
+    """
     frames = [frame for frame in extract_tb(error.__traceback__) if frame.filename != caller]
-    where = f" ({basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
-    return redact.clean(f"{type(error).__name__}: {_reason_of(error)}") + where
+    location = f" ({basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
+    return redact.clean(f"{name} raised {type(error).__name__}: {_reason_of(error)}") + location
 
 
 def bind(spec: ProviderSpec) -> BoundSpec:

@@ -16,7 +16,7 @@ An object is one request of up to 5 GiB: there are no segments.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, ClassVar
@@ -53,6 +53,7 @@ from pytest_cloudbench.model import (
     ErrorKind,
     ProviderSpec,
     Verb,
+    ignore_missing,
 )
 from pytest_cloudbench.support import redact
 
@@ -290,11 +291,11 @@ class SwiftDriver(SdkDriver):
     def delete(self, path: str) -> None:
         """Remove an object or, where there is none, all whose names begin with the path and a slash."""
         if path != "/":
-            with _ignore_missing(), self._cloud_errors("delete", path):
+            with ignore_missing(), self._cloud_errors("delete", path):
                 self._connection().delete_object(self._container, key_of("delete", path))
                 return
         for row in [*self._list_objects("delete", path)]:
-            with _ignore_missing(), self._cloud_errors("delete", path):
+            with ignore_missing(), self._cloud_errors("delete", path):
                 self._connection().delete_object(self._container, row["name"])
 
     def mkdir(self, path: str) -> None:
@@ -309,16 +310,6 @@ class SwiftDriver(SdkDriver):
             connection = self._connection()
             connection.copy_object(self._container, origin, destination=f"/{self._container}/{name}")
             return self._entry_of_object(target, connection.head_object(self._container, name))
-
-
-@contextmanager
-def _ignore_missing() -> Iterator[None]:
-    """Ignore that an object does not exist."""
-    try:
-        yield
-    except CloudError as error:
-        if error.kind is not ErrorKind.NOT_FOUND:
-            raise
 
 
 def _keystone_login(secrets: Mapping[str, str]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from pytest_cloudbench.fleet.run import RunFacts
 from pytest_cloudbench.load.engine.engine import Budget
 from pytest_cloudbench.load.messages import UNKNOWN_LOAD, Start, Subject, SwitchFaults
 from pytest_cloudbench.load.request import EntryOptions
-from pytest_cloudbench.model import CloudbenchError, CloudError, ErrorKind
+from pytest_cloudbench.model import CloudbenchError, CloudError, ErrorKind, ignore_missing
 from pytest_cloudbench.providers import Provider
 
 if TYPE_CHECKING:
@@ -71,11 +71,8 @@ class Sandbox:
 
     def remove(self, folder: str) -> None:
         """Remove a folder and its content, if it still exists. No budget stops this. Raises CloudError."""
-        try:
+        with ignore_missing():
             self._cleaner.delete(folder)
-        except CloudError as error:
-            if error.kind is not ErrorKind.NOT_FOUND:
-                raise
 
     def close(self) -> None:
         """Remove this process's own folder if it is empty. If that fails, its note stays in the journal."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
 from pytest_cloudbench.drivers.base import Counting, Driver
-from pytest_cloudbench.model import CloudError, ErrorKind
+from pytest_cloudbench.model import CloudError, ErrorKind, ignore_missing
 from pytest_cloudbench.raid.coding.policies import Rates
 from pytest_cloudbench.raid.coding.reed_solomon import Buffer
 from pytest_cloudbench.raid.coding.sealing import MasterKey
@@ -271,11 +271,8 @@ class Children:
                 with suppress(CloudError):  # a marker on any other child is enough
                     driver.put(self.path_of(self.marker_name(child)), marker)
             for name in names:
-                try:
+                with ignore_missing():
                     driver.delete(self.path_of(name))
-                except CloudError as error:
-                    if error.kind is not ErrorKind.NOT_FOUND:
-                        raise
             return b""
 
         self._start(child, call, done)
@@ -285,14 +282,11 @@ class Children:
         sizes: dict[str, int] = {}
 
         def call(driver: Driver) -> bytes:
-            try:
+            with ignore_missing():
                 for entry in driver.list(self.folder):
                     folder, _, name = entry.path.rpartition("/")
                     if not entry.is_folder and (folder or "/") == self.folder and _STORED_NAME.fullmatch(name):
                         sizes[name] = entry.size_bytes
-            except CloudError as error:
-                if error.kind is not ErrorKind.NOT_FOUND:
-                    raise
             return b""
 
         self._start(child, call, lambda ended: done(ended, sizes))

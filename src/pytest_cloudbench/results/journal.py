@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from pytest_cloudbench.drivers.base import Driver
-from pytest_cloudbench.model import CloudError, Entry, ErrorKind, ResultsError
+from pytest_cloudbench.model import CloudError, Entry, ErrorKind, ResultsError, ignore_missing
 from pytest_cloudbench.support import opening
 
 MARKER = "cloudbench-run"
@@ -118,7 +118,7 @@ def claim_folder(driver: Driver, provider: str, folder: str, owner: str) -> None
 
 def release_folder(driver: Driver, provider: str, folder: str) -> None:
     """Remove a run's folder that holds only its marker, and cross it out when it is gone. Raises CloudError."""
-    with _ignore_missing():
+    with ignore_missing():
         if any(entry.path.rpartition("/")[2] != MARKER for entry in islice(driver.list(folder), 2)):
             return
         driver.delete(folder)
@@ -139,16 +139,16 @@ def remove_folder(driver: Driver, left: LeftFolder) -> str:
     if not _is_gone(driver, left.folder):
         if not is_beside and not _is_marker_of(driver, marker, run):
             return f"has no marker of run {run}: left alone, since it may not be a run's; look at it yourself"
-        with _ignore_missing():
+        with ignore_missing():
             paths = {"/".join(entry.path.split("/")[:3]) for entry in driver.list(left.folder)} - {marker}
             # The marker goes last, so that an interrupted removal can be continued.
             for path in [*paths, left.folder]:
-                with _ignore_missing():  # another machine may be cleaning, too
+                with ignore_missing():  # another machine may be cleaning, too
                     driver.delete(path)
         if not _is_gone(driver, left.folder):
             return "is still there"
     if is_beside:
-        with _ignore_missing():
+        with ignore_missing():
             driver.delete(outside_marker)
     forget_folder(left.provider, left.folder)
     return ""
@@ -157,16 +157,13 @@ def remove_folder(driver: Driver, left: LeftFolder) -> str:
 def _is_gone(driver: Driver, folder: str) -> bool:
     if not driver.capabilities.folders:  # flat key space: a folder is only a key prefix
         entries: list[Entry] = []
-        with _ignore_missing():
+        with ignore_missing():
             entries += islice(driver.list(folder), 1)
         return not entries
-    try:
+    with ignore_missing():
         driver.stat(folder)
-    except CloudError as error:
-        if error.kind is not ErrorKind.NOT_FOUND:
-            raise
-        return True
-    return False
+        return False
+    return True
 
 
 def _is_marker_of(driver: Driver, path: str, run: str) -> bool:
@@ -181,15 +178,6 @@ def _is_marker_of(driver: Driver, path: str, run: str) -> bool:
         if error.kind not in {ErrorKind.NOT_FOUND, ErrorKind.CONFLICT, ErrorKind.INVALID}:
             raise
     return content == run.encode()
-
-
-@contextlib.contextmanager
-def _ignore_missing() -> Iterator[None]:
-    try:
-        yield
-    except CloudError as error:
-        if error.kind is not ErrorKind.NOT_FOUND:
-            raise
 
 
 # --- the file -----------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from pytest_cloudbench.fleet.run import RunFacts
 from pytest_cloudbench.load.engine.engine import Budget
 from pytest_cloudbench.load.messages import ListingPage, SwitchFaults
 from pytest_cloudbench.load.request import Files
-from pytest_cloudbench.model import BudgetError, CloudError, Entry, ErrorKind
+from pytest_cloudbench.model import BudgetError, CloudError, Entry, ErrorKind, ignore_missing
 from pytest_cloudbench.providers import Provider
 
 _LISTING_FILES = 2000
@@ -103,28 +103,21 @@ class Unmeasured:
     def _send_listing_once(self, run: str, folder: str) -> None:
         files: list[Entry] = []
         is_first = True
-        try:
+        with ignore_missing():  # without a folder, no file was accepted
             for entry in self._provider.driver.list(folder):
                 if not entry.is_folder:
                     files.append(entry)
                 if len(files) >= _LISTING_FILES:
                     self._agent.ask("listing", _listing_page(run, files, is_first))
                     files, is_first = [], False
-        except CloudError as error:
-            if error.kind is not ErrorKind.NOT_FOUND:  # without a folder, no file was accepted
-                raise
         self._agent.ask("listing", _listing_page(run, files, is_first))
 
     def remove_folder(self, folder: str, transient: Set[ErrorKind] = _TRANSIENT_REMOVAL) -> None:
         """Remove a run's folder, and retry after errors of the kinds in ``transient``."""
         provider = self._provider
         with self._agent.sign_of_life():
-            try:
-                with self._without_faults():
-                    self._retry(lambda: provider.driver.delete(folder), transient)
-            except CloudError as error:
-                if error.kind is not ErrorKind.NOT_FOUND:
-                    raise
+            with ignore_missing(), self._without_faults():
+                self._retry(lambda: provider.driver.delete(folder), transient)
             if provider.is_kept:
                 self._retry(lambda: provider.release(folder), transient)
 

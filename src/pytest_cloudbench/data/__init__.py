@@ -42,13 +42,7 @@ def read_flow_rules(file: Path | None = None) -> str:
 
     Raises ConfigError when the file cannot be read.
     """
-    try:
-        if file is not None:
-            return opening.read_file(file, _MOST_BYTES).decode()
-        return (_FOLDER / "flow-rules.toml").read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        why = opening.explain_error(error)
-        raise ConfigError(str(file), "", f"cannot be read ({why}): expected a TOML file with rules") from error
+    return opening.read_text(file or _FOLDER / "flow-rules.toml", "a TOML file with rules")
 
 
 def read_prices() -> str:

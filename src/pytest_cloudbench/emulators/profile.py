@@ -23,7 +23,6 @@ import dataclasses
 import hashlib
 import importlib
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +34,7 @@ from pytest_cloudbench.model import ConfigError, did_you_mean
 from pytest_cloudbench.support import opening
 
 _FOLDER = Path(__file__).parent / "profiles"
+_EXPECTED = "the profile of an emulator"
 _DAY_S = 86_400.0
 _HUGE = 1e15
 _DEFAULT = "default"
@@ -276,20 +276,14 @@ def profile_names() -> tuple[str, ...]:
 def load_profile(name_or_path: str) -> Profile:
     """Read a shipped profile by its name, or a file if the argument has a ``/`` or ends in ``.toml``."""
     if name_or_path.endswith(".toml") or "/" in name_or_path:
-        source, path = name_or_path, Path(name_or_path)
+        path = name_or_path
     elif name_or_path in profile_names():
-        path = _FOLDER / f"{name_or_path}.toml"
-        source = str(path)
+        path = str(_FOLDER / f"{name_or_path}.toml")
     else:
         near = did_you_mean(name_or_path, profile_names())
         expected = f"expected one of {', '.join(profile_names())}, or the path of a .toml file{near}"
         raise ConfigError(f"profile {name_or_path!r}", "", expected)
-    try:
-        text = opening.read_file(path).decode()
-    except (OSError, ValueError) as error:
-        reason = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", str(error))
-        raise ConfigError(source, "", f"cannot be read ({reason}); expected a TOML file") from error
-    return parse_profile(text, source)
+    return parse_profile(opening.read_text(path, _EXPECTED), path)
 
 
 def find_profile(name_or_path: str, api: str = "") -> Profile:
@@ -314,11 +308,7 @@ def full_name(name_or_path: str, api: str = "") -> str:
 
 def parse_profile(text: str, source: str) -> Profile:
     """Read a profile from TOML text. Errors name ``source``."""
-    try:
-        data = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        detail = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ConfigError(source, "", f"expected TOML: {detail}") from error
+    data = opening.parse_toml(text, source, _EXPECTED)
     unknown = sorted(set(data) - set(_SECTIONS) - {"meta", "why"})
     if unknown:
         raise ConfigError(

@@ -160,10 +160,13 @@ def _is_gone(driver: Driver, folder: str) -> bool:
         with ignore_missing():
             entries += islice(driver.list(folder), 1)
         return not entries
-    with ignore_missing():
+    try:
         driver.stat(folder)
-        return False
-    return True
+    except CloudError as error:
+        if error.kind is not ErrorKind.NOT_FOUND:
+            raise
+        return True
+    return False
 
 
 def _is_marker_of(driver: Driver, path: str, run: str) -> bool:

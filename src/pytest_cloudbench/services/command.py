@@ -37,7 +37,6 @@ import shutil
 import socket
 import sys
 import tempfile
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -136,13 +135,7 @@ def load_recipe(name_or_path: str) -> Recipe:
             expected = f"expected one of {', '.join(recipe_names())}{did_you_mean(path, recipe_names())}"
             raise ConfigError(f"server {path!r}", "", expected)
         path = str(_RECIPES / f"{path}.toml")
-    try:
-        table = tomllib.loads(opening.read_file(Path(path)).decode())
-    except OSError as error:
-        raise ConfigError(path, "", f"cannot be read ({error.strerror or error}); expected a TOML file") from error
-    except (ValueError, RecursionError) as error:
-        detail = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error).partition("\n")[0]
-        raise ConfigError(path, "", f"expected TOML: {detail}") from error
+    table = opening.read_toml(path, "the recipe of a server")
     for key in table:
         if key not in _KEYS:
             raise ConfigError(path, ascii(key)[1:-1], f"unknown; expected one of {', '.join(_KEYS)}"

@@ -27,6 +27,8 @@ _KINDS = (
 
 def explain_error(error: BaseException) -> str:
     """Return why a file cannot be used, without its name, which the message around it has."""
+    if isinstance(error, UnicodeDecodeError):
+        return "not UTF-8 text"
     return str(getattr(error, "strerror", None) or error)
 
 
@@ -104,18 +106,29 @@ def read_tree(folder: Path) -> Iterator[tuple[Path, bytes]]:
                 raise_unless_gone(error)
 
 
+def read_text(path: str | os.PathLike[str], expected: str) -> str:
+    """Return the text of a file. Raises ConfigError, which says what was expected instead."""
+    try:
+        return read_file(path).decode()
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a name that no file can have
+        message = f"cannot be read ({explain_error(error)}); expected {expected}"
+        raise ConfigError(os.fspath(path), "", message) from error
+
+
 def read_toml(path: str | os.PathLike[str], expected: str) -> dict[str, Any]:
     """Return the table in a TOML file. Raises ConfigError, which says what was expected instead."""
+    return parse_toml(read_text(path, expected), os.fspath(path), expected)
+
+
+def parse_toml(text: str, source: str, expected: str) -> dict[str, Any]:
+    """Return the table that a TOML text holds. Raises ConfigError, which names ``source`` and what was expected."""
     import tomllib
 
     try:
-        return tomllib.loads(read_file(path).decode())
-    except OSError as error:
-        message = f"cannot be read ({error.strerror or error}); expected {expected}"
-        raise ConfigError(os.fspath(path), "", message) from error
-    except (ValueError, RecursionError) as error:
-        message = f"not TOML ({str(error).partition(chr(10))[0]}); expected {expected}"
-        raise ConfigError(os.fspath(path), "", message) from error
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # a ValueError, too, for an integer of thousands of digits
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(source, "", f"not TOML ({reason}); expected {expected}") from error
 
 
 def sync_names(folder: Path) -> None:

@@ -108,7 +108,7 @@ def test_a_table_of_hosts_that_nobody_types_is_used(lab: Lab, options: tuple[str
 def test_a_table_that_cannot_be_read_ends_the_session_in_one_line(lab: Lab, options: tuple[str, ...]) -> None:
     run = lab.write(TESTS).run(*options)
     assert run.status == pytest.ExitCode.USAGE_ERROR
-    assert run.lines_with("ERROR: hosts.toml: No such file or directory")
+    assert run.lines_with("ERROR: hosts.toml: cannot be read (No such file or directory); expected a table of hosts")
 
 
 def test_a_project_that_is_too_large_for_hosts_ends_the_session_in_one_line(lab: Lab, options: tuple[str, ...]) -> None:

@@ -70,6 +70,8 @@ def test_any_command_that_gives_a_python_is_a_way_to_a_host(tmp_path: Path) -> N
         ('[[host]]\nname = "a"\nssh = "b"\nport = 22', "host 1: port: unknown"),
         ('[[host]]\nname = "a"\nssh = "b"\n[[host]]\nname = "a"\nssh = "c"', "two hosts are called a"),
         ("[[host", "Expected"),
+        ("a = " + "[" * 5000, "not TOML"),
+        ("a = " + "1" * 5000, "not TOML"),
     ],
 )
 def test_invalid_host_table_is_refused_in_one_line(text: str, line: str, tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_the_documents_explain_every_key_and_placeholder() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("name = ", "x.toml: expected TOML: "),
+        ("name = ", "x.toml: not TOML ("),
         ("", "name: expected a text that is not empty"),
         ('name = "x"', "sync.command: expected a list of texts"),
         ('name = "x"\nsync = 3', "sync: expected a table"),

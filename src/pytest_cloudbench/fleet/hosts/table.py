@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pytest_cloudbench.model import UsageError
+from pytest_cloudbench.support import opening
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _KEYS = ("name", "ssh", "command", "agents", "python", "env", "labels")
@@ -42,12 +42,7 @@ class Host:
 
 def read_hosts(path: Path) -> list[Host]:
     """Read a table of hosts. Raises UsageError, in one line, for an invalid table."""
-    try:
-        document = tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: {error}") from error
+    document = opening.read_toml(path, "a table of hosts")
     rows = document.pop("host", None)
     if document:
         raise UsageError(f"{path}: {next(iter(document))}: unknown; a host is a table that begins with [[host]]")

@@ -7,7 +7,6 @@ Whatever the text, this module raises only ConfigError, naming file, key and wha
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,6 +35,7 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
     "verify": ("folder", "restore", "command"),
     "wait": ("start_s", "setup_s", "synced_s"),
 }
+_EXPECTED = "the description of a sync client"
 _TOP = ("name", "watches", "needs", "path", "testbed", "version", "environment", "files", *_KEYS)
 _FOLDERS = ("folder", "home", "logs", "restored", "stored", "tmp")
 """The folders below ``{workdir}`` that are made for every tool."""
@@ -111,21 +111,12 @@ class CommandFile:
 
 def load_command_file(path: str) -> CommandFile:
     """Read a file. Raises ConfigError."""
-    try:
-        text = opening.read_file(path).decode()
-    except (OSError, ValueError) as error:
-        reason = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", str(error))
-        raise ConfigError(path, "", f"cannot be read ({reason}); expected a TOML file") from error
-    return parse_command_file(text, path)
+    return parse_command_file(opening.read_text(path, _EXPECTED), path)
 
 
 def parse_command_file(text: str, source: str) -> CommandFile:
     """Read a description from TOML text. Errors name ``source``."""
-    try:
-        data = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        detail = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ConfigError(source, "", f"expected TOML: {detail}") from error
+    data = opening.parse_toml(text, source, _EXPECTED)
     read = _Reader(source)
     read.check_keys("", data, _TOP)
     tables = {name: read.table(name, data.get(name, {})) for name in (*_KEYS, "environment", "files")}

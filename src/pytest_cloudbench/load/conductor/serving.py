@@ -25,7 +25,7 @@ from pytest_cloudbench.load import policy
 from pytest_cloudbench.load.conductor.conductor import Conductor
 from pytest_cloudbench.load.conductor.outputs import Outputs
 from pytest_cloudbench.load.merging.entries import Entries
-from pytest_cloudbench.model import CloudbenchError, ConfigError, UsageError
+from pytest_cloudbench.model import CloudbenchError, UsageError
 from pytest_cloudbench.report.live import Live, PeriodicProgress, open_terminal
 from pytest_cloudbench.results import benchmarks, recovery, stored
 from pytest_cloudbench.results.installed import learn_installed, learn_loaded
@@ -528,12 +528,7 @@ def _make_gate(config: pytest.Config) -> SessionGate:
 
 
 def _read_expectations(path: str | None) -> list[expect.Expectation]:
-    if path is None:
-        return []
-    try:
-        return expect.parse_expectations(opening.read_file(path).decode(), path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(path, "", f"cannot be read: {opening.explain_error(error)}") from error
+    return [] if path is None else expect.parse_expectations(opening.read_text(path, "[[expect]] tables"), path)
 
 
 def _write_wrapped(reporter: Any, line: str, markup: Mapping[str, bool]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from urllib.parse import parse_qsl
 
 from pytest_cloudbench.emulators.blob import BytePieces
+from pytest_cloudbench.emulators.skin import Answer, Call
 
 _BATCH_ITEMS = 64
 
@@ -28,6 +29,22 @@ def byte_range(header: bytes, size_bytes: int) -> tuple[int, int] | None:
     if not first:
         return max(0, size_bytes - int(last)), size_bytes
     return int(first), min(size_bytes, int(last) + 1) if last else size_bytes
+
+
+def answer_range(call: Call, headers: list[tuple[bytes, bytes]], content: BytePieces) -> Answer:
+    """Return the answer with a file's content, or with the range of it that the request asks for.
+
+    Its status is 200, 206 for a range, or 416 for one that begins after the end.
+    """
+    size_bytes = content.size_bytes
+    bounds = byte_range(call.headers.get(b"range", b""), size_bytes)
+    if bounds is None:
+        return Answer(200, headers, content)
+    start, end = bounds
+    if start >= end:
+        return Answer(416, [(b"content-range", b"bytes */%d" % size_bytes)], b"")
+    ranged_headers = [*headers, (b"content-range", b"bytes %d-%d/%d" % (start, end - 1, size_bytes))]
+    return Answer(206, ranged_headers, content.part(start, end))
 
 
 class ListWriter:

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from pytest_cloudbench.emulators.box.answers import BoxError, empty_answer, host_url
 from pytest_cloudbench.emulators.box.items import read_query
 from pytest_cloudbench.emulators.box.state import BoxFunction, BoxState
-from pytest_cloudbench.emulators.http import byte_range
+from pytest_cloudbench.emulators.http import answer_range
 from pytest_cloudbench.emulators.nodes import File, Node, Version
 from pytest_cloudbench.emulators.skin import Answer, Call, Kind
 
@@ -93,13 +93,7 @@ def answer_content(file: File, version: Version, call: Call) -> Answer:
         ),
         (b"etag", b'"%b"' % blob.hash_hex.encode()),
     ]
-    bounds = byte_range(call.headers.get(b"range", b""), blob.size_bytes)
-    if bounds is None:
-        return Answer(200, headers, blob)
-    if bounds[0] >= bounds[1]:
-        return Answer(416, [(b"content-range", b"bytes */%d" % blob.size_bytes)], b"")
-    headers.append((b"content-range", b"bytes %d-%d/%d" % (bounds[0], bounds[1] - 1, blob.size_bytes)))
-    return Answer(206, headers, blob.part(*bounds))
+    return answer_range(call, headers, blob)
 
 
 FUNCTIONS = (

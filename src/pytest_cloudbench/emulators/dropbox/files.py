@@ -34,7 +34,7 @@ from pytest_cloudbench.emulators.dropbox.args import (
     write_path,
 )
 from pytest_cloudbench.emulators.dropbox.state import Function, State
-from pytest_cloudbench.emulators.http import byte_range
+from pytest_cloudbench.emulators.http import answer_range
 from pytest_cloudbench.emulators.nodes import StoreError
 from pytest_cloudbench.emulators.skin import Answer, Call, Kind
 
@@ -153,7 +153,7 @@ def _run_download(state: State, arg: dict[str, Any], call: Call) -> Answer:
         entry, version = state.tree.find_file(path, call.now_s)
     except StoreError as error:
         raise lookup_error(error) from error
-    content, size, etag = version.blob, version.blob.size_bytes, b'W/"%s"' % version.rev.encode()
+    etag = b'W/"%s"' % version.rev.encode()
     if etag in call.headers.get(b"if-none-match", b"").replace(b" ", b"").split(b","):
         return Answer(304, [(b"etag", etag)], b"")
     headers = [
@@ -161,16 +161,9 @@ def _run_download(state: State, arg: dict[str, Any], call: Call) -> Answer:
         (b"dropbox-api-result", json.dumps(file_metadata(entry.path, entry.node.id, version)).encode()),
         (b"etag", etag),
         (b"accept-ranges", b"bytes"),
-        (b"original-content-length", b"%d" % size),
+        (b"original-content-length", b"%d" % version.blob.size_bytes),
     ]
-    bounds = byte_range(call.headers.get(b"range", b""), size)
-    if bounds is None:
-        return Answer(200, headers, content)
-    start, end = bounds
-    if start >= end:
-        return Answer(416, [(b"content-range", b"bytes */%d" % size)], b"")
-    headers.append((b"content-range", b"bytes %d-%d/%d" % (start, end - 1, size)))
-    return Answer(206, headers, content.part(start, end))
+    return answer_range(call, headers, version.blob)
 
 
 def _run_list_revisions(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:

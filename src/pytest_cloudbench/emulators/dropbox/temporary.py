@@ -16,7 +16,7 @@ from pytest_cloudbench.emulators.dropbox.args import ArgError, read_path, struct
 from pytest_cloudbench.emulators.dropbox.blocks import BlockWriter
 from pytest_cloudbench.emulators.dropbox.state import Function, State, TemporaryLink
 from pytest_cloudbench.emulators.dropbox.uploads import commit_arg, store_content
-from pytest_cloudbench.emulators.http import byte_range
+from pytest_cloudbench.emulators.http import answer_range
 from pytest_cloudbench.emulators.nodes import StoreError
 from pytest_cloudbench.emulators.skin import Answer, Call, Kind, Route
 
@@ -91,16 +91,8 @@ def link_routes(state: State) -> list[tuple[str, str, Route]]:
             _, version = state.tree.find_file(link.source, call.now_s)
         except StoreError:
             return answer_text(404, "Not Found")
-        size = version.blob.size_bytes
         headers = [(b"content-type", b"application/binary"), (b"accept-ranges", b"bytes")]
-        bounds = byte_range(call.headers.get(b"range", b""), size)
-        if bounds is None:
-            return Answer(200, headers, version.blob)
-        start, end = bounds
-        if start >= end:
-            return Answer(416, [(b"content-range", b"bytes */%d" % size)], b"")
-        headers.append((b"content-range", b"bytes %d-%d/%d" % (start, end - 1, size)))
-        return Answer(206, headers, version.blob.part(start, end))
+        return answer_range(call, headers, version.blob)
 
     def upload(call: Call) -> Answer:
         link = state.temporary.get(call.parameters["token"])

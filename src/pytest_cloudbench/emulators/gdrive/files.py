@@ -43,7 +43,7 @@ from pytest_cloudbench.emulators.gdrive.state import (
     creation_number,
     drive_meta,
 )
-from pytest_cloudbench.emulators.http import byte_range
+from pytest_cloudbench.emulators.http import answer_range
 from pytest_cloudbench.emulators.nodes import File, Folder, Node
 from pytest_cloudbench.emulators.skin import Answer, Call
 
@@ -289,20 +289,15 @@ def answer_content(view: FileView, call: Call) -> Answer:
     if version is None:
         message = "Only files with binary content can be downloaded. Use Export with Docs Editors files."
         raise DriveError(403, "fileNotDownloadable", message, "alt")
-    size = version.blob.size_bytes
     kind = view.meta.mime.encode("latin-1", "replace").replace(b"\r", b"").replace(b"\n", b"")
     headers = [(b"content-type", kind), (b"accept-ranges", b"bytes"), (b"content-disposition", b"attachment")]
-    bounds = byte_range(call.headers.get(b"range", b""), size)
-    if bounds is None:
-        return Answer(200, headers, version.blob)
-    start, end = bounds
-    if start >= end:
+    answer = answer_range(call, headers, version.blob)
+    if answer.status == 416:
         raise DriveError(
             416, "requestedRangeNotSatisfiable", "Request range not satisfiable", "Range", "header",
-            headers=[(b"content-range", b"bytes */%d" % size)],
+            headers=answer.headers,
         )  # fmt: skip
-    headers.append((b"content-range", b"bytes %d-%d/%d" % (start, end - 1, size)))
-    return Answer(206, headers, version.blob.part(start, end))
+    return answer
 
 
 def export_file(state: DriveState, call: Call) -> Answer:

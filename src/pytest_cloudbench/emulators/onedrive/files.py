@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from pytest_cloudbench.emulators.blob import Blob, hash_blob
-from pytest_cloudbench.emulators.http import ListWriter, byte_range
+from pytest_cloudbench.emulators.http import ListWriter, answer_range
 from pytest_cloudbench.emulators.nodes import File, Folder, Node, StoreError, Version
 from pytest_cloudbench.emulators.onedrive.answers import (
     GRAPH,
@@ -267,7 +267,6 @@ def answer_download(state: GraphState, call: Call, proof: str) -> Answer | None:
     version = next((candidate for candidate in node.versions if candidate.rev == rev), None)
     if version is None or version.visible_s > call.now_s:
         return None
-    size = version.blob.size_bytes
     ascii_name = node.name.encode("ascii", "replace").decode().replace("?", "_")
     disposition = f"attachment; filename*=UTF-8''{quote(node.name, '')}; filename=\"{ascii_name}\""
     headers = [
@@ -276,14 +275,7 @@ def answer_download(state: GraphState, call: Call, proof: str) -> Answer | None:
         (b"accept-ranges", b"bytes"),
         (b"etag", etag(node, version).encode()),
     ]
-    bounds = byte_range(call.headers.get(b"range", b""), size)
-    if bounds is None:
-        return Answer(200, headers, version.blob)
-    start, end = bounds
-    if start >= end:
-        return Answer(416, [(b"content-range", b"bytes */%d" % size)], b"")
-    headers.append((b"content-range", b"bytes %d-%d/%d" % (start, end - 1, size)))
-    return Answer(206, headers, version.blob.part(start, end))
+    return answer_range(call, headers, version.blob)
 
 
 def _put_content(request: GraphRequest) -> Answer:

@@ -113,7 +113,7 @@ def test_line_without_downloads_is_stored_and_fails(folder: Path, capsys: pytest
     [
         ([], "name the other end of this machine's line with --provider"),
         (["--provider", "dropbox"], "moves up to 16 MiB in each direction with a real account of dropbox: add --yes"),
-        (["none.toml"], "none.toml: No such file or directory"),
+        (["none.toml"], "none.toml: cannot be read (No such file or directory); expected a table of hosts"),
         (["--provider", "emulated:ideal", "--mib", "0"], "--mib of 1 or more"),
     ],
 )

@@ -341,7 +341,7 @@ def test_a_narrow_terminal_gets_no_longer_line(
         (["https://a.example/x"], "is no host name: expected one such as storage.example.com, without scheme or port"),
         (["a.example", "--port", "0"], "--port 0: expected a number from 1 to 65535"),
         (["a.example", "--resolvers", "absent.txt"], "absent.txt: No such file or directory"),
-        (["a.example", "--cloudbench-hosts", "absent.toml"], "absent.toml: No such file or directory"),
+        (["a.example", "--cloudbench-hosts", "absent.toml"], "absent.toml: cannot be read (No such file or directory)"),
         (["--judge", "absent.json"], "absent.json: No such file or directory"),
         (["--capture", "absent.pcap"], "absent.pcap"),
     ],

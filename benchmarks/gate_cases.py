@@ -320,9 +320,7 @@ def follow(course: Course, rule: str, seed: str) -> Ending | None:
         was_met |= was_red and is_met
         was_met_open |= was_open and is_met
         was_red |= is_red
-        was_open |= any(
-            answer.is_open and not answer.is_outlier for answer in answers
-        )  # otherwise the run is not stored
+        was_open |= any(answer.is_open and not answer.is_outlier for answer in answers)  # an outlier is not stored
         is_outlier = any(answer.is_outlier for answer in answers)
         barred = ONLY_AT_GATE if is_red else WAS_OUTLIER if is_outlier else ""
         former.append(dict(now) | ({FOLLOWED_ONLY: barred} if barred else {}))

@@ -125,10 +125,8 @@ def make_state_machine(sandbox: Sandbox) -> Any:
             data = self.model.files[path]
             if len(data) > 1:
                 offset = 1 + int(share * (len(data) - 2))
-                assert not content_difference(b"".join(driver.get(self.top + path, offset)), data[offset:]), (
-                    path,
-                    offset,
-                )
+                rest = b"".join(driver.get(self.top + path, offset))
+                assert not content_difference(rest, data[offset:]), (path, offset)
 
         @rule(path=paths)
         def stat(self, path: str) -> None:
@@ -199,13 +197,12 @@ def make_state_machine(sandbox: Sandbox) -> Any:
 
         def is_placement_valid(self, method: Any, conflict: Conflict, source: str, destination: str) -> bool:
             """Return whether a copy or move must succeed. If it must be refused, check that it is."""
-            if source == destination:
-                return False
-            if destination in self.model.files and conflict in declared.conflicts:
+            if destination not in self.model.files:
+                return True
+            # Without a declared conflict, the driver may refuse a file in the way or replace it.
+            if source != destination and conflict in declared.conflicts:
                 require_refusal(ErrorKind.CONFLICT, method, self.top + source, self.top + destination)
-            return (
-                destination not in self.model.files
-            )  # otherwise the driver declares neither a refusal nor a replacement
+            return False
 
         def check_entry(self, path: str, entry: Any, at: str = "") -> None:
             """Check an entry against the expected file. ``at`` is the path to which it was just copied or moved."""

@@ -208,9 +208,7 @@ def test_moving_and_renaming(graph: GraphWire) -> None:
     times = {"createdDateTime": "2020-01-02T03:04:05Z", "lastModifiedDateTime": "2021-01-02T03:04:05.6Z"}
     reply = graph("PATCH", f"/v1.0/me/drive/items/{item['id']}", {"fileSystemInfo": times})
     assert reply.value["fileSystemInfo"]["lastModifiedDateTime"] == "2021-01-02T03:04:05Z"
-    assert (
-        reply.value["createdDateTime"] == item["createdDateTime"]
-    )  # the time of its arrival, unlike in business accounts
+    assert reply.value["createdDateTime"] == item["createdDateTime"], "of its arrival, unlike in business accounts"
     graph.put("to/c.txt")
     assert graph("PATCH", f"{ROOT}:/to/c.txt", {"name": "B.txt"}).code == "nameAlreadyExists"
     assert graph("PATCH", f"{ROOT}:/to/b.txt", {"name": "B.txt"}).value["name"] == "B.txt"
@@ -559,9 +557,7 @@ def test_business_accounts_answer_with_their_own_ids_and_types() -> None:
         assert "sharepoint.com" in item["webUrl"]
         patch = {"fileSystemInfo": {"createdDateTime": "2020-01-02T03:04:05Z"}}
         reply = graph("PATCH", f"/v1.0/me/drive/items/{item['id']}", patch)
-        assert (
-            reply.value["createdDateTime"] == "2020-01-02T03:04:05Z"
-        )  # rclone's tests expect this of business accounts
+        assert reply.value["createdDateTime"] == "2020-01-02T03:04:05Z", "rclone's tests expect it of business accounts"
         listed = graph("GET", f"/v1.0/drives/{quote(graph.drive_id)}/root/children")
         assert names(listed) == ["a.txt"]
         changes = graph("GET", f"/v1.0/drives/{graph.drive_id}/root/delta")

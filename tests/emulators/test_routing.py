@@ -199,9 +199,8 @@ def test_a_body_is_taken_while_it_arrives(client: _Client) -> None:
     status, _, data = client("PUT", "/v1/shelves/big/notes/x", iter(pieces))
     value = json.loads(data)
     assert (status, value["md5"]) == (201, hashlib.md5(b"".join(pieces), usedforsecurity=False).hexdigest())
-    assert (
-        value["pieces"] > 10
-    )  # some are joined on their way, but a single one would mean that the server waited for all
+    # Some are joined on their way, but a single one would mean that the server waited for all.
+    assert value["pieces"] > 10
     assert client("GET", "/v1/shelves/big/notes/x")[2] == b"".join(pieces)
 
 

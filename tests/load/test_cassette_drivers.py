@@ -104,9 +104,8 @@ def test_driver_calls_are_replayed_without_the_service(scheme: str, tmp_path: Pa
     with closing(Cassette("replay", tape, session_facts)) as cassette:
         made_up_credentials = credentials.load(credentials.ProviderAccount.named(scheme))
         assert made_up_credentials, "for those without an account"
-        caps = (
-            {"cap": made_up_credentials["cap"]} if "cap" in made_up_credentials else {}
-        )  # instead of the file, which went with its grid
+        # A cap takes the place of the file that had one, which went with its grid.
+        caps = {name: value for name, value in made_up_credentials.items() if name == "cap"}
         endpoint = replace(endpoint, ca_file="", credentials={**endpoint.credentials, **caps})
         with closing(drivers.connect(spec_of(scheme), endpoint, {})) as driver:
             assert run_story(cassette.serialize_calls(driver)) == steps

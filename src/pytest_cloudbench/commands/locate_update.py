@@ -52,6 +52,7 @@ def _choose(sources: Sources, arguments: list[str]) -> dict[str, list[str]]:
 
 
 def _renew(sources: Sources, operator: str, locations: list[str]) -> str:
+    """Replace what is known of an operator's addresses by what these files or URLs hold. Returns what it was."""
     if "" in locations:
         raise UsageError(f"its file has no permanent address: download it, and give --update {operator}=FILE")
     texts = [(_fetch(location), location) for location in locations]
@@ -61,11 +62,11 @@ def _renew(sources: Sources, operator: str, locations: list[str]) -> str:
         _write("rdap.json", joined)
         return f"lists of {dated}"
     by_location = {source.url: source for source in sources.ranges if source.operator == operator}
-    any_source: RangeSource = next(iter(by_location.values()))
+    first_source: RangeSource = next(iter(by_location.values()))  # its form is that of a file which the user names
     rows = [
         row
         for text, location in texts
-        for row in sources.read_ranges(by_location.get(location, any_source), text, location)
+        for row in sources.read_ranges(by_location.get(location, first_source), text, location)
     ]
     _write("prefixes.txt", replace_ranges(read_table("prefixes.txt"), rows, f"{datetime.now(UTC):%Y-%m-%d}"))
     return format_count(len(rows), "range")

@@ -19,10 +19,9 @@ SHIPPED = ("iot-hour",)
 
 
 def read_trace(file: str, folder: Path | None = None) -> str:
-    """Returns the text of a trace: one of ``SHIPPED`` by its name, or a file. Serves as ``read`` of
-    ``arrival.arrival``.
+    """Returns the text of a trace: one of ``SHIPPED`` by its name, or a file.
 
-    Raises ConfigError if there is no such file, or it is not UTF-8.
+    Serves as ``read`` of ``arrival.arrival``. Raises ConfigError if there is no such file, or it is not UTF-8.
 
     Args:
         file: a name in ``SHIPPED``, or a path.

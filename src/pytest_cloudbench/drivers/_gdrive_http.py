@@ -201,6 +201,7 @@ def _http_class() -> type[Any]:
             coding = answer.get("content-encoding", "")
             if coding in ("gzip", "deflate"):
                 try:
+                    # 32 accepts the heads of both formats, zlib's and gzip's.
                     content = zlib.decompress(content, zlib.MAX_WBITS | 32) if content else content
                 except zlib.error as error:
                     raise ValueError(f"no {coding}: {error}") from error

@@ -577,7 +577,7 @@ def _item_in_the_way(error: CloudError) -> tuple[str, str] | None:
     if error.kind is not ErrorKind.CONFLICT or getattr(info, "code", None) != "item_name_in_use":
         return None
     conflicts = (getattr(info, "context_info", None) or {}).get("conflicts")
-    item = conflicts[0] if isinstance(conflicts, list) and conflicts else conflicts
+    item = conflicts[0] if isinstance(conflicts, list) and conflicts else conflicts  # a list for folders only
     return (str(item["type"]), str(item["id"])) if isinstance(item, dict) and {"type", "id"} <= item.keys() else None
 
 

@@ -182,6 +182,7 @@ class S3Driver(S3Bucket):
         origin = {"Bucket": self._bucket, "Key": key_of("copy", source)}
         key = key_of("copy", target)
         with self._cloud_errors("copy", source):
+            # An answer without an ETag is no success: S3 reports late errors of a copy with status 200.
             _ = self._client.copy_object(Bucket=self._bucket, Key=key, CopySource=origin)["CopyObjectResult"]["ETag"]
             answer = self._client.head_object(Bucket=self._bucket, Key=key)
             return self._entry_of_object(target, answer["ContentLength"], answer["ETag"])

@@ -104,10 +104,11 @@ def import_parts(package: str, lazy: Sequence[str], parts: Mapping[str, Sequence
     added: list[str] = []
     if package not in sys.modules and (root := find_spec(package)) is not None:
         added = [package] if _add_lazily(package, root) else []
-        for name in (namespaces_added := _add_namespaces(package, lazy)):
+        lazy_modules = _add_namespaces(package, lazy)
+        for name in lazy_modules:
             # The import machinery does this only for a module that it loads itself.
             setattr(sys.modules[package], name.rpartition(".")[2], sys.modules[name])
-        added += namespaces_added
+        added += lazy_modules
     try:
         modules = {module: importlib.import_module(f"{package}.{module}") for module in parts}
     except BaseException:

@@ -61,9 +61,8 @@ class EmulatorService(ChildService):
         address: str = "127.0.0.1",
         log_path: Path | None = None,
     ) -> None:
-        from pytest_cloudbench.emulators.profile import (
-            find_profile,
-        )  # here, so that not every process pays for reading TOML
+        # Imported here, so that not every process pays for reading TOML.
+        from pytest_cloudbench.emulators.profile import find_profile
 
         find_profile(name_or_path, api)
         self._options = [

@@ -155,9 +155,7 @@ class Behaviour:
             return
 
     async def _queue_until_thaw(self, real_s: float) -> None:
-        """Wait in the queue of held requests. They continue in order of arrival, and no later request overtakes
-        them.
-        """
+        """Wait in the queue of held requests, which continue in order of arrival, before all later ones."""
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[None] = loop.create_future()
         self._held.append(turn)

@@ -134,8 +134,10 @@ class Folder(Node):
 
 
 class File(Node):
-    """A file. ``versions`` are oldest first and never empty. Those before index ``born`` are of earlier files in its
-    place. ``newest`` is the last of them: a listing of many files takes time for each object that it has to look at.
+    """A file with its versions.
+
+    ``versions`` are oldest first and never empty. Those before index ``born`` are of earlier files in its place.
+    ``newest`` is the last of them: a listing of many files takes time for each object that it has to look at.
     """
 
     __slots__ = ("born", "newest", "versions")

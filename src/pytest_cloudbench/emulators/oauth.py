@@ -50,9 +50,7 @@ class Renewal(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """An access token that is issued. ``refresh_token`` is empty if none comes with it, and ``expires_s`` is the
-    lifetime.
-    """
+    """An issued access token that lives for ``expires_s``. ``refresh_token`` is empty if none comes with it."""
 
     form: Mapping[str, str]
     kind: str
@@ -147,9 +145,7 @@ class OAuth:
         return self.tokens.get(header, 0.0) > now_s
 
     def token(self, call: Call) -> Answer:
-        """Serve the token route: return an access token for a refresh token, a code, or another proof of the
-        dialect.
-        """
+        """Serve the token route: return an access token for a refresh token, a code, or the dialect's own proof."""
         dialect = self._dialect
         form = {**(parse_form(call.query) if dialect.takes_query else {}), **parse_form(call.body)}
         kind = form.get("grant_type", "")

@@ -227,9 +227,7 @@ class PathView:
         return PathEntry(path, node, node.versions[-1] if isinstance(node, File) else None)
 
     def forget(self, path: str) -> Sequence[Version]:
-        """Forget the nodes that were at a path and below it, and return their versions. Raises StoreError if there were
-        none.
-        """
+        """Forget the nodes that were at or below a path. Returns their versions. Raises StoreError without any."""
         key = self.store.fold(path)
         gone_keys = [key] if key in self._gone else []
         gone_keys += [gone_key for gone_key, _, _ in self._gone_below(f"{key}/", "", recursive=True)]

@@ -143,9 +143,7 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class Freeze:
-    """The freezes of a provider, which sends no answer during the last ``duration_s`` of each ``period_s``. 0 means
-    never.
-    """
+    """The freezes of a provider, which sends no answer in the last ``duration_s`` of each ``period_s`` (0: never)."""
 
     period_s: float = 0.0
     duration_s: float = 0.0

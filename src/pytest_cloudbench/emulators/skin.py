@@ -164,7 +164,5 @@ class Skin(Protocol):
         ...
 
     def unknown(self, method: str, path: str) -> Answer:
-        """Return the answer to a request without a route, which has an unknown path, or a method the path does not
-        accept.
-        """
+        """Return the answer to a request without a route: the path is unknown, or does not accept the method."""
         ...

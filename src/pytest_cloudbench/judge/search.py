@@ -390,11 +390,11 @@ class BracketSearch:
         first_verdicts = {level: _verdict(level_outcomes, self._repeats) for level, level_outcomes in outcomes.items()}
         highest_pass = max((level for level, verdict in first_verdicts.items() if verdict == "passed"), default=0.0)
         groups: dict[str, list[float]] = {"passed": [], "failed": [], "blocked": [], "open": []}
-        for level in sorted(first_verdicts):
-            is_contradicted = first_verdicts[level] == "failed" and level < highest_pass
-            groups[_verdict(outcomes[level], 2 * self._repeats) if is_contradicted else first_verdicts[level]].append(
-                level
-            )
+        for level, first_verdict in sorted(first_verdicts.items()):
+            # A higher level that passed contradicts a failure, so twice as many probes decide.
+            is_contradicted = first_verdict == "failed" and level < highest_pass
+            verdict = _verdict(outcomes[level], 2 * self._repeats) if is_contradicted else first_verdict
+            groups[verdict].append(level)
         return _JudgedLevels(*(tuple(groups[name]) for name in ("passed", "failed", "blocked", "open")))
 
     def _useful_levels(self) -> Iterator[float]:

@@ -140,11 +140,15 @@ def is_own(address: str) -> bool:
 
 
 def _ask_names(names: Mapping[str, NameSeen], settings: LocateSettings) -> tuple[dict[str, NameSeen], dict[str, str]]:
+    """Ask resolvers for the addresses of names.
+
+    Returns what is known of each name then, and for each resolver that is not believed the reason.
+    """
     if not (names and settings.resolvers):
         return {}, {}
     from pytest_cloudbench.net.locate import resolve
 
-    times = 2 if settings.subnets else 1
+    times = 2 if settings.subnets else 1  # ``find_heeding_name`` compares two replies to each question
     replies = resolve.ask_resolvers(
         [*names], settings.resolvers, settings.subnets, times=times, manners=settings.manners
     )  # fmt: skip
@@ -160,14 +164,14 @@ def _ask_names(names: Mapping[str, NameSeen], settings: LocateSettings) -> tuple
     for resolver in settings.resolvers if settings.subnets else ():
         heeding_name, more_replies = resolve.find_heeding_name(good, resolver, manners=settings.manners)
         heeding, good = heeding | {heeding_name}, [*good, *more_replies]
-    seen = {
-        name: NameSeen(
-            [*dict.fromkeys([*known.addresses, *(a for reply in good if reply.name == name for a in reply.addresses)])],
-            known.phases, True if name in heeding else None,
-        )
+    addresses = {name: [*known.addresses] for name, known in names.items()}
+    for reply in good:
+        addresses[reply.name] += reply.addresses
+    names_seen = {
+        name: NameSeen([*dict.fromkeys(addresses[name])], known.phases, True if name in heeding else None)
         for name, known in names.items()
-    }  # fmt: skip
-    return seen, {str(resolver): problem for resolver, problem in liars.items()}
+    }
+    return names_seen, {str(resolver): problem for resolver, problem in liars.items()}
 
 
 def _ask_ptr(

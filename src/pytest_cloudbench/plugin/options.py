@@ -384,5 +384,6 @@ def _expand_argument_files(args: Sequence[str], parser: pytest.Parser) -> Iterat
         expanded = [arg]
         if arg.startswith("@") and Path(arg[1:]).is_file():
             lines = Path(arg[1:]).read_text(errors="replace").splitlines()
-            expanded = lines if any(_option_name(line) in _SHORT_NAMES[parser] for line in lines) else expanded
+            if any(_option_name(line) in _SHORT_NAMES[parser] for line in lines):
+                expanded = lines
         yield from expanded

@@ -202,12 +202,10 @@ class Array:
     def end_late_transfer(self, package: MissingPackage, segments: int, *, has_it: bool) -> None:
         """End a transfer that outlasted its operation: the child has the package, or it has to be rebuilt."""
         try:
-            with suppress(
-                CloudError
-            ):  # the note stays, and the next process that opens the array rebuilds or finds the package
+            # If this fails, the note stays, and the next process that opens the array rebuilds or finds the package.
+            with suppress(CloudError):
                 self.metadata.note_transfer_end(package, segments, has_it=has_it)
         finally:
-            self.pending.end_transfer(
-                package
-            )  # last, because a package that is neither noted as stored nor in transfer would be rebuilt
+            # Last, because a package that is neither noted as stored nor in transfer would be rebuilt.
+            self.pending.end_transfer(package)
             self.pending.wake()

@@ -135,10 +135,8 @@ class SegmentFetch:
                 self._use_answer(answer)
         self.cancel()
         if self._missing and self._array.file.mends:
-            with (
-                self._costs.timed("metadata_ns"),
-                suppress(CloudError),
-            ):  # a missing note does no harm: the shares are here
+            # A missing note does no harm: the shares are here.
+            with self._costs.timed("metadata_ns"), suppress(CloudError):
                 self._array.metadata.note_missing(self._missing)
             self._array.pending.wake()
         return self._shares

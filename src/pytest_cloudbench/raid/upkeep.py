@@ -161,9 +161,8 @@ class Upkeep:
                 is_done = not (pending.count or metadata.missing_packages(own=True) or metadata.garbage(own=True))
                 if is_done or self._has_failed:
                     return is_done
-                last_round = (
-                    self._rounds_ended + 1
-                )  # a package is still in transfer, and wakes the thread when it has arrived
+                # A package is still in transfer, and wakes the thread when it has arrived.
+                last_round = self._rounds_ended + 1
 
     def close(self, timeout_s: float) -> None:
         """Give the thread time to finish, and end it. Unfinished work stays noted."""

@@ -325,24 +325,17 @@ class Index:
         ]
 
     def brief_entries(self, run: str) -> list[EntryRow]:
-        """Return the entries of a run as far as the index holds them, which is quick, but without texts such as
-        notes.
-        """
+        """Return the entries of a run without texts such as notes. It is quick, because the index holds all of this."""
         names, rows = self._number_names(), []
         self._read_columns([name for name in [*names, *FIXED_COLUMNS] if name not in self._columns])
         for row in self._find_rows(run, "run"):
             numbers = {name: value for name in names if (value := self._column(name)[row]) is not None}
-            column = {name: self._column(name)[row] for name in TEXT_COLUMNS}
-            parts = [decode_json(column[name]) for name in ("facts", "records", "fingerprint")]
-            info = {
-                **numbers,
-                "run_id": column["run_id"],
-                **parts[0],
-                **parts[1],
-                **parts[2],
-                **self._entry_conditions(row),
-            }
-            rows.append(EntryRow(column["fullname"], column["name"], decode_json(column["params"]), info))
+            texts = {name: self._column(name)[row] for name in TEXT_COLUMNS}
+            info: dict[str, Any] = {**numbers, "run_id": texts["run_id"]}
+            for name in ("facts", "records", "fingerprint"):
+                info |= decode_json(texts[name])
+            info |= self._entry_conditions(row)
+            rows.append(EntryRow(texts["fullname"], texts["name"], decode_json(texts["params"]), info))
         return rows
 
     def find(self, text: str) -> RunRow:

@@ -75,10 +75,10 @@ def pending_folders() -> tuple[list[LeftFolder], list[str]]:
 
 @contextlib.contextmanager
 def wait_to_clean(wait: Callable[[], None]) -> Iterator[None]:
-    """Be the only process on this machine that removes folders of the journal. Calls ``wait`` before waiting for
-    another.
+    """Be the only process on this machine that removes folders of the journal.
 
-    Read ``pending_folders`` inside. Without a journal or a lock there is no waiting.
+    Calls ``wait`` before it waits for another process. Read ``pending_folders`` inside. Without a journal or a lock
+    there is no waiting.
     """
     path = journal_path()
     with contextlib.ExitStack() as stack:

@@ -112,10 +112,8 @@ class RecordLog:
         self._flusher = threading.Thread(target=self._flush_until_closed, name="oplog", daemon=True)
 
     def __enter__(self) -> Self:
-        with contextlib.suppress(
-            ResultsError
-        ):  # writes the header early, so that a log is known even after an early kill
-            self._flush()
+        with contextlib.suppress(ResultsError):  # ``stop`` raises it, unless writing succeeds later
+            self._flush()  # writes the header early, so that a log is known even after an early kill
         self._flusher.start()
         return self
 

@@ -18,9 +18,7 @@ _OWNER_FILE = "owner.json"
 
 @cache
 def owner_text() -> str:
-    """Describe this process by host, boot, namespace, pid and start, so that another one can tell whether it still
-    lives.
-    """
+    """Describe this process by host, boot, namespace, pid and start, so that others can tell whether it still lives."""
     return json.dumps([platform.node(), _boot_id(), _pid_namespace(), os.getpid(), _start_ticks(os.getpid()) or 0])
 
 

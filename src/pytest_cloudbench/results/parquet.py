@@ -57,9 +57,7 @@ def write(
     file: IO[bytes], columns: Sequence[Column], groups_of_rows: Iterable[Sequence[Sequence[Any]]],
     metadata: Mapping[str, str],
 ) -> None:  # fmt: skip
-    """Write a whole file. Each group holds the values of all columns, and one group at a time is in memory. Raises
-    OSError.
-    """
+    """Write a whole file, with one group of rows at a time in memory: the values of each column. Raises OSError."""
     offset, rows = file.write(_MAGIC), 0
     row_groups = []
     for group in groups_of_rows:

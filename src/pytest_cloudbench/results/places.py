@@ -137,8 +137,7 @@ def folders_of_killed_runs(storage: Path | None = None) -> list[Path]:
 
 
 def record_folders(named: Path | None = None) -> list[Path]:
-    """Return the folders that names of records are relative to: a results folder, and its folder for each kind of
-    machine.
+    """Return the folders that names of records are relative to: a results folder, and those of kinds of machines in it.
 
     Args:
         named: the results folder, if the user names one.

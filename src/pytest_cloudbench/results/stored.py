@@ -92,9 +92,8 @@ def find_run_files(storage: Path) -> Iterator[RunFile]:
                 yield from _make_run_file(storage, item)
             elif _RUN_ID.fullmatch(item.name) and item.is_dir(follow_symlinks=False):
                 for entry in _list_folder(Path(item.path)):
-                    if (
-                        entry.name.endswith(".json") and entry.name != "run.json"
-                    ):  # run.json is the note of an unmerged run
+                    is_note = entry.name == "run.json"  # of an unmerged run
+                    if entry.name.endswith(".json") and not is_note:
                         yield from _make_run_file(storage, entry, is_recovered=True)
 
 
@@ -147,10 +146,8 @@ def read_run(path: Path) -> tuple[Commit, int | None, list[StoredEntry]]:
 
     Entries of stock benchmarks, which do not describe themselves, are omitted. Raises ResultsError.
     """
-    from pytest_cloudbench.results.installed import (
-        learn_installed,
-        learn_stored,
-    )  # imported here, because agents never need it
+    # Imported here, because agents never need it.
+    from pytest_cloudbench.results.installed import learn_installed, learn_stored
 
     document = read_document(path)
     benchmarks = document.get("benchmarks") if isinstance(document, dict) else None
@@ -168,9 +165,8 @@ def _read_entry(path: Path, benchmark: Any) -> StoredEntry | None:
     fullname, name, info = fields.get("fullname"), fields.get("name"), fields.get("extra_info") or {}
     if not isinstance(fullname, str) or not isinstance(info, dict):
         raise ResultsError(f"{path}: is not a run stored by pytest-benchmark: an entry without a name")
-    schema = info.get(
-        "schema", 1 if info.keys() >= _FIRST_SCHEMA_KEYS else None
-    )  # the first version stored no schema number
+    # The first version stored no schema number.
+    schema = info.get("schema", 1 if info.keys() >= _FIRST_SCHEMA_KEYS else None)
     if schema is None:
         return None
     if not isinstance(schema, int) or not 1 <= schema <= ENTRY_SCHEMA:

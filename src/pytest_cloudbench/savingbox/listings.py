@@ -119,7 +119,7 @@ def split_listing(listing: bytes) -> Iterator[bytes]:
     begin, length, numbers_bytes = 0, len(listing), NUMBERS.size
     while begin < length:
         end = listing.index(0, begin) + 1 + numbers_bytes
-        end += listing[end - 2] | listing[end - 1] << 8
+        end += listing[end - 2] | listing[end - 1] << 8  # the last of the numbers: the length of the rest
         yield listing[begin:end]
         begin = end
 

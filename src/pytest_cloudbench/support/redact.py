@@ -381,9 +381,7 @@ def clean_report(report: Any) -> None:
 
 
 def clean_shown(value: Any) -> Any:
-    """Return a value that pytest is about to show, such as an error's page, cleaned. pytest's own objects change in
-    place.
-    """
+    """Return a value that pytest is about to show, cleaned. pytest's own objects, such as reports, change in place."""
     return _clean_shown_value(value, set()) if is_needed() else value
 
 

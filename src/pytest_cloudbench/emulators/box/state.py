@@ -92,9 +92,7 @@ class MetaChanges(NamedTuple):
 
 @dataclass(slots=True)
 class PartsSession:
-    """An upload session. ``parts`` maps an offset to id and content. ``file_id`` is the file that gets a new
-    version.
-    """
+    """An upload session. ``parts`` maps an offset to id and content, ``file_id`` is the file that it changes."""
 
     id: str
     folder_id: str

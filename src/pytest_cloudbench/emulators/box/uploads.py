@@ -43,9 +43,7 @@ def new_sha1() -> Any:
 
 @dataclass(slots=True)
 class _Form:
-    """A multipart body: small parts by name, and the content. ``problem`` is the error code of an invalid body, or
-    empty.
-    """
+    """A multipart body: small parts by name, and the content. ``problem`` is the error code of an invalid one."""
 
     parts: dict[str, bytes] = field(default_factory=dict)
     blob: Blob | None = None

@@ -61,7 +61,5 @@ _NOT_OFFERED = {
 
 
 def missing_feature(function: str) -> str:
-    """Return the feature of the API that a function belongs to if this emulator does not offer it, else an empty
-    text.
-    """
+    """Return the feature that a function belongs to if this emulator does not offer it, or else an empty text."""
     return next((feature for start, feature in _NOT_OFFERED.items() if function.startswith(start)), "")

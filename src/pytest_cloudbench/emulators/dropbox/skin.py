@@ -208,8 +208,8 @@ class Dropbox:
             header, where = value.encode(), 'URL parameter "authorization"'
         oauth = self.state.oauth
         expires_s = oauth.tokens.get(header) if header is not None else None
-        for name in _TEAM_HEADERS & headers.keys():
-            raise BadRequest(f'this emulator does not offer teams, so not HTTP header "{name.decode()}"')
+        if team_headers := _TEAM_HEADERS & headers.keys():
+            raise BadRequest(f'this emulator does not offer teams, so not HTTP header "{min(team_headers).decode()}"')
         if scope and header is not None and scope not in oauth.scopes.get(header, (scope,)):
             return unauthorized("missing_scope", required_scope=scope)
         if function.auth == "none" or (expires_s is not None and expires_s > now_s):

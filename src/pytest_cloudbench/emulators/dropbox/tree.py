@@ -133,23 +133,22 @@ class Tree:
     ) -> PathEntry:
         """Store content. ``mode`` is ``add``, ``overwrite`` or ``update`` (of ``update_rev``). Raises StoreError."""
         target = self._write_target(path)
-        node = target.node
+        node, conflict = target.node, ""
         if isinstance(node, File):
             newest = node.versions[-1]
             if mode == "add" or (mode == "update" and newest.rev != update_rev):
                 if not strict and newest.blob.hash_hex == blob.hash_hex:
                     return self.newest_entry(node)
-                if not autorename:
-                    raise StoreError("conflict/file")
-                target = self._find_free_name(target, " (conflicted copy)" if mode == "update" else "")
+                conflict = "conflict/file"
         elif node is not None:
-            if not autorename:
-                raise StoreError("conflict/folder")
-            target = self._find_free_name(target)
+            conflict = "conflict/folder"
         elif mode == "update" and strict:
-            if not autorename:
-                raise StoreError("conflict/file")
-            target = self._find_free_name(target, " (conflicted copy)")
+            conflict = "conflict/file"
+        if conflict and not autorename:
+            raise StoreError(conflict)
+        if conflict:
+            is_copy = mode == "update" and conflict == "conflict/file"
+            target = self._find_free_name(target, " (conflicted copy)" if is_copy else "")
         entry = self.paths.put(target, blob, now_s, client_s=client_s)
         self._remember_revision(entry.node)
         return entry

@@ -235,9 +235,11 @@ def _thumbnail_link(view: FileView) -> str | None:
 
 def _export_links(view: FileView) -> dict[str, str] | None:
     kinds = EXPORTS.get(view.meta.mime)
+    if kinds is None:
+        return None
     path = EXPORT_PATHS.get(view.meta.mime.removeprefix(APPS), EXPORT_PATHS["document"])
     link = f"https://docs.google.com{path}?id={view.node.id}&exportFormat="
-    return None if kinds is None else {kind: link + ending for kind, ending in kinds.items()}
+    return {kind: link + ending for kind, ending in kinds.items()}
 
 
 def _capabilities(view: FileView) -> dict[str, bool]:

@@ -151,9 +151,8 @@ class DriveState:
         """Like ``find_node``, but raise DriveError unless the node is a folder."""
         node = self.find_node(file_id, now_s)
         if not isinstance(node, Folder):
-            raise DriveError(
-                403, "parentNotAFolder", "The specified parent is not a folder.", "parents"
-            )  # the reason is Drive's own
+            # The reason is Drive's own, whatever the folder is for.
+            raise DriveError(403, "parentNotAFolder", "The specified parent is not a folder.", "parents")
         return node
 
     def parent_of(self, node: Node) -> Folder | None:

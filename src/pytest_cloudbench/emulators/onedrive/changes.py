@@ -44,27 +44,26 @@ def _parse_token(request: GraphRequest, token: str) -> tuple[int, int]:
 
 
 def _list_changes(request: GraphRequest) -> Answer:
+    """Answer with the next page of a list. The last page has the token with which the list of later changes begins."""
     tree, log = request.tree, request.tree.store.log
     end, limit = log.end(request.now_s), read_page_size(request)
     token = request.odata_option("token") or request.odata_option("skiptoken") or request.address.argument
-    body: dict[str, Any] = {"@odata.context": f"{GRAPH}Collection(driveItem)"}
-    if not request.is_spaced:
-        body["@odata.context"] = f"{GRAPH}Collection(microsoft.graph.driveItem)"
+    item_type = "driveItem" if request.is_spaced else "microsoft.graph.driveItem"
+    body: dict[str, Any] = {"@odata.context": f"{GRAPH}Collection({item_type})"}
     top = request.find_folder()
     if token == "latest":
-        token = _format_token(request, end, end)
-        body["@odata.deltaLink"] = make_next_link(request, token=token)
+        body["@odata.deltaLink"] = make_next_link(request, token=_format_token(request, end, end))
         return answer_json({**body, "value": []}, spaced=request.is_spaced)
     position, begun = _parse_token(request, token) if token else (0, end)
     changes: dict[str, dict[str, Any]] = {}
     while position < end and len(changes) < limit:
-        key, since = log.keys[position], begun if position >= begun else None
+        item_id, since = log.keys[position], begun if position >= begun else None
         position += 1
-        node = tree.store.by_id(key)
+        node = tree.store.by_id(item_id)
         change = _describe_change(request, top, node, since) if node is not None else None
         if change is not None:
-            changes.pop(key, None)
-            changes[key] = select_properties(request, change)
+            changes.pop(item_id, None)  # an item that has changed again is listed once, in its last place
+            changes[item_id] = select_properties(request, change)
     next_token = _format_token(request, position, begun if position < end else position)
     body["@odata.nextLink" if position < end else "@odata.deltaLink"] = make_next_link(request, token=next_token)
     if request.is_spaced:

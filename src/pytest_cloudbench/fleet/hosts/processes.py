@@ -171,11 +171,8 @@ class Starter:
             return
         control, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         how["argv"].append(str(far.fileno()))
-        with (
-            far,
-            tempfile.TemporaryFile() as file,
-            contextlib.suppress(OSError),
-        ):  # if it fails, agents are interpreters
+        # If it fails, each agent is an interpreter of its own.
+        with far, tempfile.TemporaryFile() as file, contextlib.suppress(OSError):
             file.write(base64.b64decode(content))
             file.seek(0)
             process = self._open_process(**how, pass_fds=[far.fileno()], stdin=file, stdout=subprocess.DEVNULL)

@@ -216,7 +216,8 @@ class Processes:
                     )
             finally:
                 self._end_process(process, counted=counted)
-            self._last_run = process if counted else self._last_run
+            if counted:
+                self._last_run = process
             out.seek(0)
             return out.read().decode(errors="replace")
 
@@ -300,9 +301,8 @@ class Processes:
         """End everything, the last started first. Safe to call again."""
         while self._running:
             self._end_process(self._running[-1])
-        watchdog.kill_processes(
-            watchdog.find_carriers(self._sign, self._start)
-        )  # those in sessions of their own, without parents
+        # Those that are left are in sessions of their own, without parents.
+        watchdog.kill_processes(watchdog.find_carriers(self._sign, self._start))
         assert self._watchdog.stdin is not None
         with suppress(OSError):
             self._watchdog.stdin.close()

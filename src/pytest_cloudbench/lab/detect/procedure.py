@@ -81,7 +81,8 @@ def _measured_kinds(observations: Sequence[Observation]) -> set[str]:
     """Return the kinds of step already observed (validly) since the last new file."""
     kinds: set[str] = set()
     for observation in observations:
-        kinds = set() if observation.kind == "new" else kinds
+        if observation.kind == "new":
+            kinds.clear()
         if observation.is_valid:
             kinds.add(observation.kind)
     return kinds

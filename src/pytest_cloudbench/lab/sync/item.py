@@ -189,9 +189,7 @@ class LabItem:
     # --- measuring ---
 
     def examine(self) -> dict[str, Verdict]:
-        """Return a verdict for each capability (``detect.CAPABILITIES``), measured once for tests that share the
-        client.
-        """
+        """Return a verdict for each of ``detect.CAPABILITIES``, measured once for all tests that share the client."""
         bench = self._open_bench()
         if bench.verdicts is None:
             bench.verdicts = bench.open().examine()

@@ -129,8 +129,7 @@ class Lab:
 
     @contextmanager
     def capture(self, **about: Any) -> Iterator[None]:
-        """Capture what the client sends and receives while the context is open, for ``read_capture`` to read
-        afterwards.
+        """Capture what the client sends and receives while the context is open. ``read_capture`` reads it afterwards.
 
         One capture covers a series of measurements, which are cut out of it by time, so there is one place only where
         packets may be dropped. ``about`` goes into the file's comment. Raises CaptureUnavailable.

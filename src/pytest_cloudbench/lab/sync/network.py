@@ -246,9 +246,7 @@ class UsersInterface:
                 journal.forget_folder(*_journal_key(client))
 
     def capture(self, path: Path, about: Mapping[str, Any]) -> Capture:
-        """Capture on the interface. If addresses alone identify the client's flows, nothing else is written to the
-        file.
-        """
+        """Capture on the interface, and only the client's flows if their addresses alone identify them."""
         packet_filter = None if self._outside.names else " or ".join(f"net {server}" for server in self._whose.servers)
         return Capture(self._outside.interface, path, comment=about, filter=packet_filter)
 
@@ -420,6 +418,7 @@ def interface_addresses(interface: str) -> tuple[str, ...]:
         return ()
     index, addresses = socket.if_nametoindex(interface), list[str]()
     with socket.socket(family, socket.SOCK_RAW, 0) as kernel:
+        # The head of a message (length, type, flags, number, port), then the one of a question about addresses.
         kernel.send(struct.pack("=IHHIIBBBBi", 24, _GET, _DUMP, 1, 0, socket.AF_UNSPEC, 0, 0, 0, 0))
         while True:
             data = kernel.recv(1 << 16)
@@ -435,9 +434,10 @@ def interface_addresses(interface: str) -> tuple[str, ...]:
 
 
 def _read_attributes(data: bytes) -> list[tuple[int, bytes]]:
+    """Return type and value of each attribute. Their lengths count the four bytes of their heads, and no padding."""
     attributes = []
     while len(data) >= 4:
         length, kind = struct.unpack_from("=HH", data)
         attributes.append((kind, data[4:length]))
-        data = data[(max(length, 4) + 3) & ~3 :]
+        data = data[(max(length, 4) + 3) & ~3 :]  # each begins at a multiple of four
     return attributes

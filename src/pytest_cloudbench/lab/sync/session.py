@@ -94,13 +94,8 @@ class SyncSession:
     def _run_phase(self, step: Step) -> tuple[Observation, int, int]:
         """Make a change, and wait until in sync and quiet. Returns an observation, and its start and end."""
         lab, now_ns = self.lab, time.time_ns()
-        if lab.out_of_sync:
-            return Observation(step.kind, reasons=(lab.out_of_sync,)), now_ns, now_ns
-        if self._lost_base and not self._changes.can_apply(step):
-            missing = f"the file that it changes is missing: {self._lost_base}"
-            return Observation(step.kind, reasons=(missing,)), now_ns, now_ns
-        if conflict := self._changes.explain_conflict(step):
-            return Observation(step.kind, reasons=(conflict,)), now_ns, now_ns
+        if obstacle := self._find_obstacle(step):
+            return Observation(step.kind, reasons=(obstacle,)), now_ns, now_ns
         if step.kind == "new":
             self._base_pids = set(lab.client.pids("client"))
         before_s = lab.client.cpu_s("client")
@@ -113,12 +108,21 @@ class SyncSession:
             if error := lab.bring_change():
                 why = f"the client did not carry it out: {error}"
                 observation = replace(observation, reasons=(why,))
-                self._lost_base = why if step.kind == "new" else self._lost_base
+                if step.kind == "new":
+                    self._lost_base = why
                 self._undo_step()
             lab.wait_quiet()
         last_ns, cpu_s = time.time_ns(), difference(lab.client.cpu_s("client"), before_s)
         is_restarted = not self._base_pids.issubset(lab.client.pids("client"))
         return replace(observation, cpu_s=cpu_s, is_restarted=is_restarted), first_ns, last_ns
+
+    def _find_obstacle(self, step: Step) -> str:
+        """Return why a step cannot be done now, or an empty text."""
+        if self.lab.out_of_sync:
+            return self.lab.out_of_sync
+        if self._lost_base and not self._changes.can_apply(step):
+            return f"the file that it changes is missing: {self._lost_base}"
+        return self._changes.explain_conflict(step)
 
     def _undo_step(self) -> None:
         self.lab.client.before_change()

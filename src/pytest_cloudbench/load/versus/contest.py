@@ -126,8 +126,10 @@ class Contests:
         values = {name: info[name] for name in METRICS if name in info}
         block = BlockValues(values, info.get("ops") or 0, quiet_s)
         missing = info.get("missing_agents")
-        exclusion = next((doubt for doubt in doubts if doubt.endswith(NOT_TRIED)), "")
-        exclusion = ", ".join(f"agent {name} {why}" for name, why in missing.items()) if missing else exclusion
+        if missing:
+            exclusion = ", ".join(f"agent {name} {why}" for name, why in missing.items())
+        else:
+            exclusion = next((doubt for doubt in doubts if doubt.endswith(NOT_TRIED)), "")
         contest.margins[subject.fullname] = merge_margins(self._margins or {}, margins)
         contest.results.setdefault(subject.fullname, []).append(
             _BlockResult(turn, subject, info, block, doubts, exclusion)

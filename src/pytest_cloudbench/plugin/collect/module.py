@@ -47,8 +47,9 @@ class ConfigModule(pytest.Module):
         return [item for name, test in tests.items() for item in self._genfunctions(name, test)]
 
     def _getobj(self) -> ModuleType:
-        """Return a module without importing one:
-        https://docs.pytest.org/en/stable/reference/reference.html#pytest.Module.
+        """Return a module without importing one.
+
+        See https://docs.pytest.org/en/stable/reference/reference.html#pytest.Module.
         """
         module = ModuleType(self.path.stem.replace(".", "_"), f"Experiments of {self.path.name}")
         try:

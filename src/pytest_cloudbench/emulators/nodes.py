@@ -64,6 +64,10 @@ class Node:
         self.deleted_s: float | None = None
         self.extra: object = None
 
+    def is_seen(self, now_s: float) -> bool:
+        """Return whether reads see it. They see a folder as soon as it is made."""
+        return True
+
 
 class Folder(Node):
     """A folder. ``children`` are by folded name, in order of arrival, and several may have the same name."""
@@ -161,6 +165,10 @@ class File(Node):
         """Keep only the name, hash, size and times of each version."""
         self.versions = [version._replace(blob=version.blob.without_content()) for version in self.versions]
         self.newest = self.versions[-1]
+
+    def is_seen(self, now_s: float) -> bool:
+        """Return whether reads see any version of it."""
+        return self.seen(now_s) is not None
 
     def seen(self, now_s: float) -> Version | None:
         """Return the newest version that reads see, or None."""

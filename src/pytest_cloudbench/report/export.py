@@ -122,7 +122,7 @@ def emulated_text(info: Mapping[str, Any]) -> str:
 
 def is_comparison(info: Mapping[str, Any]) -> bool:
     """Return whether an entry is about two sides that were measured in turns. It then has no metrics of its own."""
-    return isinstance(info.get("versus"), dict)
+    return isinstance(info.get("versus"), Mapping)
 
 
 def choose_numbers(runs: Sequence[StoredRun], metrics: Sequence[str] = (), *, doubted: bool = True) -> ChosenNumbers:

@@ -25,6 +25,7 @@ from pytest_cloudbench.judge.metrics import IS_YES, METRICS, find_metric, is_hig
 from pytest_cloudbench.report import versus
 from pytest_cloudbench.report.columns import fit_to_width
 from pytest_cloudbench.report.distance import format_distance
+from pytest_cloudbench.report.export import is_comparison
 from pytest_cloudbench.report.hosts import list_locations
 from pytest_cloudbench.report.quantities import format_metric
 from pytest_cloudbench.report.table import HOST_TITLES, host_rows
@@ -370,7 +371,7 @@ def render_run(run: RunRow, entries: Sequence[EntryRow], metrics: Sequence[str],
     ]
     if run.emulated != "none":
         lines.insert(2, "an emulated run measures the client and the loopback, not the service")
-    comparisons = [entry for entry in entries if _is_comparison(entry)]
+    comparisons = [entry for entry in entries if is_comparison(entry.info)]
     entries = [entry for entry in entries if entry not in comparisons]
     all_metrics = dict.fromkeys([*_USUAL_METRICS, *METRICS])
     names = [*metrics] or [
@@ -393,11 +394,6 @@ def render_run(run: RunRow, entries: Sequence[EntryRow], metrics: Sequence[str],
         lines += [printable(line) for line in versus.render_stored(entry.fullname, entry.info, width)]
         lines.append(f"  outcome: {printable(str(entry.info.get('outcome') or '-'))}")
     return lines
-
-
-def _is_comparison(entry: EntryRow) -> bool:
-    """Return whether an entry is about two sides that were measured in turns."""
-    return isinstance(entry.info.get("versus"), Mapping)
 
 
 def _is_shown(name: str) -> bool:

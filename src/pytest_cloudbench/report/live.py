@@ -74,7 +74,7 @@ class ExperimentRow:
     Attributes:
         nodeid: its name.
         state: ``waiting``, ``running``, or how it ended: ``passed``, ``failed``, ``skipped``...
-        took_s: seconds from the begin of its first run until its end or until now, or None if it has not begun.
+        took_s: seconds from the start of its first run until its end or until now, or None if it has not begun.
     """
 
     nodeid: str
@@ -108,7 +108,7 @@ class _ExperimentState:
     runs: int = 0
 
     def took_s(self, now_ns: int) -> float | None:
-        """Return the seconds from the begin of its first run until its end or until now."""
+        """Return the seconds from the start of its first run until its end or until now."""
         if self.began_ns is None:
             return None
         return max(0.0, ((now_ns if self.ended_ns is None else self.ended_ns) - self.began_ns) / 1e9)

@@ -105,7 +105,7 @@ def _encode_json(value: Any) -> str:
 
 @cache
 def find_faults(schema: int, outcome: str, gate: str, doubts: str, missing: str, sides: str) -> tuple[str, ...]:
-    """Return why an entry may not be a baseline, once for each combination of cells, since many rows have the same."""
+    """Return why an entry may not be a baseline. Cached, because many rows have the same cells."""
     return tuple(baseline_faults(decode_conditions(schema, outcome, gate, doubts, missing, sides)))
 
 
@@ -126,7 +126,7 @@ def _gate_text(gate: Any) -> str:
 
 @cache
 def decode_json(text: str) -> Any:
-    """Decode JSON of the index, once for each text, since many rows have the same."""
+    """Decode JSON of the index. Cached, because many rows have the same text."""
     value = json.loads(text)
     return MappingProxyType(value) if isinstance(value, dict) else value
 

@@ -242,7 +242,7 @@ class Index:
         return sorted(rows, key=lambda run: (run.time_ms, run.place))
 
     def last_start_ms(self, bound_ms: int) -> int:
-        """Return when the last entry started that did so until ``bound_ms``, or 0 without one.
+        """Return when the last entry until ``bound_ms`` started, or 0 if there is none.
 
         Both are Unix epoch, milliseconds.
         """

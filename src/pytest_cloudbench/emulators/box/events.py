@@ -14,7 +14,6 @@ from typing import Any
 from pytest_cloudbench.emulators.box.answers import answer_json, bad_parameter, host_url, timestamp
 from pytest_cloudbench.emulators.box.items import read_number, read_query, standard_item
 from pytest_cloudbench.emulators.box.state import BoxFunction, BoxState, Event
-from pytest_cloudbench.emulators.nodes import File, Node
 from pytest_cloudbench.emulators.skin import Answer, Call, Kind
 
 _STREAMS = ("all", "changes", "sync", "admin_logs", "admin_logs_streaming")
@@ -35,10 +34,6 @@ def _event_item(state: BoxState, position: int, event: Event, now_s: float) -> d
     }  # fmt: skip
 
 
-def _is_visible(node: Node, now_s: float) -> bool:
-    return not isinstance(node, File) or node.seen(now_s) is not None
-
-
 def _list_events(state: BoxState, call: Call) -> Answer:
     query, base, end = read_query(call), state.first_position, _end_position(state, call.now_s)
     stream = query.get("stream_type", "all")
@@ -50,7 +45,7 @@ def _list_events(state: BoxState, call: Call) -> Answer:
     entries = [
         _event_item(state, position, event, call.now_s)
         for position, event in enumerate(state.events.keys[first - base : next_position - base], first)
-        if (kinds is None or event.kind in kinds) and _is_visible(event.node, call.now_s)
+        if (kinds is None or event.kind in kinds) and event.node.is_seen(call.now_s)
     ]
     return answer_json({"chunk_size": len(entries), "next_stream_position": next_position, "entries": entries})
 

@@ -72,7 +72,7 @@ def _follow_link(state: BoxState, address: str, now_s: float) -> tuple[Node, Ite
         raise BoxError(404, "not_found")
     if link.unshared_s is not None and link.unshared_s <= now_s:
         raise BoxError(404, "not_found")
-    if isinstance(node, File) and node.seen(now_s) is None:
+    if not node.is_seen(now_s):
         raise BoxError(404, "not_found")
     return node, link
 

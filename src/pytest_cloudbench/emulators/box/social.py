@@ -55,7 +55,7 @@ def _search_items(state: BoxState, call: Call) -> Answer:
         if item_type in ("", "folder" if isinstance(node, Folder) else "file")
         if extensions == [""] or (isinstance(node, File) and node.name.lower().rpartition(".")[2] in extensions)
         if not ancestors or any(_is_below(node, folder) for folder in ancestors)
-        if not isinstance(node, File) or node.seen(call.now_s) is not None
+        if node.is_seen(call.now_s)
         if state.is_in_bounds(node)
     ]
     entries = [

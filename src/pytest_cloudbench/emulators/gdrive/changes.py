@@ -128,9 +128,7 @@ def _describe_change(
     state: DriveState, node: Node, tree: Selection | None, now_s: float
 ) -> tuple[bool, dict[str, Any]]:
     """Return whether the file or shared drive still exists, and its entry in the list."""
-    is_there = (node.deleted_s is None or now_s < state.store.fading_until_s(node)) and not (
-        isinstance(node, File) and node.seen(now_s) is None
-    )
+    is_there = (node.deleted_s is None or now_s < state.store.fading_until_s(node)) and node.is_seen(now_s)
     at_s = node.deleted_s if node.deleted_s is not None else drive_meta(node).modified_s
     kind = "drive" if state.drive_id_of(node) == node.id else "file"
     value: dict[str, Any] = {

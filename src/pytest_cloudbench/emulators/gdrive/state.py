@@ -138,7 +138,7 @@ class DriveState:
         node: Node | None = self.root
         if file_id != "root":
             node = self.app_data if file_id in (APP_DATA, self.app_data.id) else self.store.by_id(file_id)
-        if node is None or node.deleted_s is not None or (isinstance(node, File) and node.seen(now_s) is None):
+        if node is None or node.deleted_s is not None or not node.is_seen(now_s):
             raise file_not_found(file_id)
         return node
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 
 from pytest_cloudbench.emulators.mega.errors import Code, Failure
 from pytest_cloudbench.emulators.mega.login import User, decode
-from pytest_cloudbench.emulators.mega.state import AccountState, ClientFields, PendingUpload, client_fields, is_visible
+from pytest_cloudbench.emulators.mega.state import AccountState, ClientFields, PendingUpload, client_fields
 from pytest_cloudbench.emulators.nodes import File, Folder, Node, StoreError
 
 _UNLIMITED_BYTES = 2**50
@@ -114,7 +114,7 @@ def _list_nodes(context: CommandContext, command: _Command) -> Any:
         tops = [state.find_folder(command.get("n"), now_s)]
     visible = [node for top in tops for node in state.walk_visible(top, now_s)]
     fading = state.store.fading(tops[0] if command.get("part") else None, now_s)
-    visible += [file for file in fading if is_visible(file, now_s)]
+    visible += [file for file in fading if file.is_seen(now_s)]
     shares = {handle: share for handle, share in state.shares.items() if _is_live(context, handle)}
     return {
         "f": [state.describe_node(node) for node in visible],
@@ -129,7 +129,7 @@ def _list_nodes(context: CommandContext, command: _Command) -> Any:
 
 def _is_live(context: CommandContext, handle: str) -> bool:
     node = context.state.store.by_id(handle)
-    return node is not None and node.deleted_s is None and is_visible(node, context.now_s)
+    return node is not None and node.deleted_s is None and node.is_seen(context.now_s)
 
 
 def _locate_content(context: CommandContext, command: _Command) -> Any:

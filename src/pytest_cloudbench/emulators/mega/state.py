@@ -115,7 +115,7 @@ class AccountState:
     def find_node(self, handle: object, now_s: float) -> Node:
         """Return the node with this handle. Raises Failure unless reads see it."""
         node = self.find_existing_node(handle)
-        if not is_visible(node, now_s):
+        if not node.is_seen(now_s):
             raise Failure(Code.ENOENT)
         return node
 
@@ -126,7 +126,7 @@ class AccountState:
     def find_readable_node(self, handle: object, now_s: float) -> Node:
         """Return the node with this handle, which may be a removed file that reads still see. Raises Failure."""
         node = self.store.by_id(handle) if isinstance(handle, str) else None
-        is_fading = isinstance(node, File) and now_s < self.store.fading_until_s(node) and is_visible(node, now_s)
+        is_fading = isinstance(node, File) and now_s < self.store.fading_until_s(node) and node.is_seen(now_s)
         return node if node is not None and is_fading else self.find_node(handle, now_s)
 
     def find_own_node(self, handle: object) -> Node:
@@ -152,7 +152,7 @@ class AccountState:
         """Yield a node, then all nodes below it that reads see, parents before children."""
         yield top
         if isinstance(top, Folder):
-            yield from (node for node in top.below() if is_visible(node, now_s))
+            yield from (node for node in top.below() if node.is_seen(now_s))
 
     def describe_node(self, node: Node, share: str = "") -> dict[str, Any]:
         """Return the fields of a node in answers. With ``share``, return those that the holders of its link see."""
@@ -200,8 +200,3 @@ def client_fields(node: Node) -> ClientFields:
     """Return the fields of a node that its client supplied."""
     assert isinstance(node.extra, ClientFields)
     return node.extra
-
-
-def is_visible(node: Node, now_s: float) -> bool:
-    """Return whether reads see a node. They see a folder as soon as it is made."""
-    return not isinstance(node, File) or node.seen(now_s) is not None

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-from pytest_cloudbench.emulators.nodes import File, Folder, Node
+from pytest_cloudbench.emulators.nodes import Folder, Node
 from pytest_cloudbench.emulators.onedrive.answers import GRAPH, GraphError, answer_json
 from pytest_cloudbench.emulators.onedrive.files import make_next_link, read_page_size
 from pytest_cloudbench.emulators.onedrive.items import describe_item, select_properties
@@ -81,7 +81,7 @@ def _describe_change(request: GraphRequest, top: Folder, node: Node, since: int 
     if node in (tree.store.root, tree.bin):
         return None
     if _is_below(top, node) and (tree.is_in_drive(node) or tree.is_fading(node, request.now_s)):
-        if isinstance(node, File) and node.seen(request.now_s) is None:
+        if not node.is_seen(request.now_s):
             return None
         return describe_item(request, node, has_type=True)
     if since is None or not _was_below(request, top, node, since):

@@ -224,7 +224,7 @@ def _search_items(request: GraphRequest) -> Answer:
     top = request.find_folder() if request.address.base else request.tree.root
 
     def matches(node: Node) -> bool:
-        return text in node.name.lower() and not (isinstance(node, File) and node.seen(request.now_s) is None)
+        return text in node.name.lower() and node.is_seen(request.now_s)
 
     def describe(node: Node) -> dict[str, Any]:
         properties = describe_item(request, node)

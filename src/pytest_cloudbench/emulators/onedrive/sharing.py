@@ -306,7 +306,7 @@ def _delete_permission(request: GraphRequest) -> Answer:
 
 def _get_shared(request: GraphRequest) -> Answer:
     node = request.find_node()
-    if isinstance(node, File) and node.seen(request.now_s) is None:
+    if not node.is_seen(request.now_s):
         raise StoreError("not_found")
     properties = describe_expanded(request, node)
     return answer_json({"@odata.context": odata_context(request, "items/$entity"), **properties})

@@ -299,7 +299,7 @@ class GraphRequest:
     def find_node(self) -> Node:
         """Return the item of the request. Raises StoreError unless reads see it."""
         node = self.find_existing_node()
-        if isinstance(node, File) and node.seen(self.now_s) is None:
+        if not node.is_seen(self.now_s):
             raise StoreError("not_found")
         return node
 

@@ -203,7 +203,8 @@ class OAuth:
         is_issued = kind == _CODE or (kind == _REFRESH and renewal is not Renewal.NONE)
         if not is_issued:
             return ""
-        self._issued_refreshes.add(refresh_token := self._next_token(*self._dialect.refresh))
+        refresh_token = self._next_token(*self._dialect.refresh)
+        self._issued_refreshes.add(refresh_token)
         return refresh_token
 
     def authorize(self, call: Call) -> Answer:

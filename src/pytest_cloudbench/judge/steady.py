@@ -124,9 +124,8 @@ class SteadinessWatch:
         self._amounts.extend(amounts)
         if len(self._amounts) >= self._next_look:
             result = steadiness(self._stable, self._ends_ns, self._amounts)
-            self._steady_looks = (
-                self._steady_looks + 1 if result is not None and result.is_within(self._stable.within) else 0
-            )
+            is_steady = result is not None and result.is_within(self._stable.within)
+            self._steady_looks = self._steady_looks + 1 if is_steady else 0
             self._next_look = int(len(self._amounts) * _GROWTH_BETWEEN_LOOKS) + 1
         return self._steady_looks >= _LOOKS
 

@@ -290,8 +290,8 @@ class Meter:
 
 def _remaining_s(run: _Run, done: int, elapsed_s: float, rate_per_s: float | None) -> float | None:
     """Return the remaining planned time. When it is over, estimate the remaining time from the recent rate."""
-    if run.planned_s > elapsed_s and run.planned_s - elapsed_s > 1:
-        return run.planned_s - elapsed_s
+    if (planned_left_s := run.planned_s - elapsed_s) > 1:
+        return planned_left_s
     if not rate_per_s or elapsed_s < _SHORTEST_RATE_S:
         return None
     return max(0.0, (run.planned - done) / rate_per_s)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
 import shlex
 from array import array
 from bisect import bisect_left, bisect_right
@@ -31,6 +30,7 @@ from pytest_cloudbench.judge.baseline import BaselineCandidate
 from pytest_cloudbench.model import ResultsError, UsageError
 from pytest_cloudbench.results import stored
 from pytest_cloudbench.results.places import is_storage_named, session_results_folder
+from pytest_cloudbench.support import opening
 
 _DEFERRED_COMPARISON: pytest.StashKey[Any] = pytest.StashKey()
 """The value of ``--benchmark-compare``, until it is known where the runs are."""
@@ -166,9 +166,8 @@ def write_entry(
         "datetime": datetime.datetime.now(datetime.UTC).isoformat(),
         "version": pytest_benchmark.__version__,
     }
-    partial = path.with_suffix(".json-partial")
-    partial.write_text(json.dumps(document, indent=1), encoding="utf-8")
-    os.replace(partial, path)
+    text = json.dumps(document, indent=1)
+    opening.write_whole(path, lambda file: file.write(text.encode()))
 
 
 def _make_entry(

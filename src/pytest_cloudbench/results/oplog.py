@@ -376,16 +376,13 @@ def write_parquet(
     Operations that were due before ``measured_from_ns`` belong to the warm-up.
     """
     metadata = {"cloudbench_schema": str(PARQUET_SCHEMA), **metadata}
-    partial = path.with_suffix(".partial")
+    columns = [*map(_column, _FIELDS), _PHASE, *([_HOST] if table.hosts else [])]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as file:
-            columns = [*map(_column, _FIELDS), _PHASE, *([_HOST] if table.hosts else [])]
-            parquet.write(file, columns, _row_groups(table, measured_from_ns), metadata)
-        os.replace(partial, path)
+        opening.write_whole(
+            path, lambda file: parquet.write(file, columns, _row_groups(table, measured_from_ns), metadata)
+        )
     except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
         raise ResultsError(f"{path}: cannot write the records: {error.strerror or error}; free some space") from error
 
 

@@ -27,7 +27,8 @@ from typing import Any, Protocol
 from pytest_cloudbench.emulators.gdrive.answers import invalid_parameter, parse_time
 
 _TOKEN = re.compile(
-    r"""\s*(?:('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|(<=|>=|!=|[=<>(){}])|([A-Za-z][\w.]*))""", re.DOTALL
+    r"""\s*(?:(?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|(?P<sign><=|>=|!=|[=<>(){}])|(?P<word>[A-Za-z][\w.]*))""",
+    re.DOTALL,
 )
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
@@ -85,7 +86,8 @@ def parse_query(text: str) -> Search:
         return Search(lambda view: True)
     tokens, end = [], 0
     while match := _TOKEN.match(text, end):
-        tokens.append((match.lastindex or 0, match.group(match.lastindex or 0)))
+        kind = match.lastgroup or ""
+        tokens.append((kind, match[kind]))
         end = match.end()
     if text[end:].strip():
         raise invalid_parameter("q")
@@ -97,9 +99,9 @@ def _unquote(token: str) -> str:
 
 
 class _QueryParser:
-    """A recursive-descent parser. The kinds of tokens are 1 for a quoted text, 2 for a sign and 3 for a word."""
+    """A recursive-descent parser. The kinds of tokens are the names of the groups of ``_TOKEN``."""
 
-    def __init__(self, tokens: list[tuple[int, str]]) -> None:
+    def __init__(self, tokens: list[tuple[str, str]]) -> None:
         self._tokens, self._position, self._depth = tokens, 0, 0
 
     def parse_all(self) -> Search:
@@ -109,13 +111,13 @@ class _QueryParser:
             raise invalid_parameter("q")
         return search
 
-    def _is_next(self, kind: int, *texts: str) -> bool:
+    def _is_next(self, kind: str, *texts: str) -> bool:
         if self._position >= len(self._tokens):
             return False
         next_kind, text = self._tokens[self._position]
         return next_kind == kind and (not texts or text.lower() in texts)
 
-    def _take_token(self, kind: int, *texts: str) -> str:
+    def _take_token(self, kind: str, *texts: str) -> str:
         if not self._is_next(kind, *texts):
             raise invalid_parameter("q")
         self._position += 1
@@ -127,10 +129,10 @@ class _QueryParser:
         if self._depth > _LARGEST_DEPTH:
             raise invalid_parameter("q")
         search = self._parse_operand()
-        while self._is_next(3, "and", "or"):
-            join = _join_all if self._take_token(3).lower() == "and" else _join_any
+        while self._is_next("word", "and", "or"):
+            join = _join_all if self._take_token("word").lower() == "and" else _join_any
             operands = [search, self._parse_operand()]
-            while self._is_next(3, "and" if join is _join_all else "or"):
+            while self._is_next("word", "and" if join is _join_all else "or"):
                 self._position += 1
                 operands.append(self._parse_operand())
             search = join(operands)
@@ -138,7 +140,7 @@ class _QueryParser:
         return search
 
     def _parse_operand(self) -> Search:
-        if self._is_next(3, "not"):
+        if self._is_next("word", "not"):
             self._position += 1
             self._depth += 1
             if self._depth > _LARGEST_DEPTH:
@@ -146,17 +148,17 @@ class _QueryParser:
             test = self._parse_operand().matches
             self._depth -= 1
             return Search(lambda view: not test(view))
-        if self._is_next(2, "("):
+        if self._is_next("sign", "("):
             self._position += 1
             inner = self._parse_terms()
-            self._take_token(2, ")")
+            self._take_token("sign", ")")
             return inner
-        return self._parse_list_term() if self._is_next(1) else self._parse_term(self._take_token(3))
+        return self._parse_list_term() if self._is_next("text") else self._parse_term(self._take_token("word"))
 
     def _parse_list_term(self) -> Search:
-        value = _unquote(self._take_token(1))
-        self._take_token(3, "in")
-        name = self._take_token(3)
+        value = _unquote(self._take_token("text"))
+        self._take_token("word", "in")
+        name = self._take_token("word")
         if name not in _LISTS:
             raise invalid_parameter("q")
         return Search(lambda view: value in view.names(name), parent=value if name == "parents" else None)
@@ -164,24 +166,24 @@ class _QueryParser:
     def _parse_term(self, name: str) -> Search:
         if name in _MAPS:
             return self._parse_pair_term(name)
-        if self._is_next(3, "contains"):
+        if self._is_next("word", "contains"):
             self._position += 1
-            return _contains_search(name, _unquote(self._take_token(1)))
-        if self._is_next(3, "in") and name in _LISTS:  # version 2 of the API wrote lists in this order
+            return _contains_search(name, _unquote(self._take_token("text")))
+        if self._is_next("word", "in") and name in _LISTS:  # version 2 of the API wrote lists in this order
             self._position += 1
-            value = _unquote(self._take_token(1))
+            value = _unquote(self._take_token("text"))
             return Search(lambda view: value in view.names(name))
         # Google's documentation uses a flag alone: sharedWithMe and name contains 'hello'
-        if name in _FLAGS and not self._is_next(2, *_COMPARE):
+        if name in _FLAGS and not self._is_next("sign", *_COMPARE):
             return Search(lambda view: view.flag(name))
-        sign = self._take_token(2, *_COMPARE)
+        sign = self._take_token("sign", *_COMPARE)
         compare = _COMPARE[sign]
         if name in _FLAGS:
-            expected = self._take_token(3, "true", "false").lower() == "true"
+            expected = self._take_token("word", "true", "false").lower() == "true"
             if sign not in ("=", "!="):
                 raise invalid_parameter("q")
             return Search(lambda view: compare(view.flag(name), expected))
-        text = _unquote(self._take_token(1))
+        text = _unquote(self._take_token("text"))
         if name in _TIMES:
             at_s = parse_time(text, "q")
             return Search(lambda view: compare(view.time_s(name), at_s))
@@ -192,16 +194,16 @@ class _QueryParser:
         return Search(lambda view: compare(view.text(name).casefold(), folded), name=text if is_name else None)
 
     def _parse_pair_term(self, name: str) -> Search:
-        self._take_token(3, "has")
-        self._take_token(2, "{")
-        self._take_token(3, "key")
-        self._take_token(2, "=")
-        key = _unquote(self._take_token(1))
-        self._take_token(3, "and")
-        self._take_token(3, "value")
-        self._take_token(2, "=")
-        value = _unquote(self._take_token(1))
-        self._take_token(2, "}")
+        self._take_token("word", "has")
+        self._take_token("sign", "{")
+        self._take_token("word", "key")
+        self._take_token("sign", "=")
+        key = _unquote(self._take_token("text"))
+        self._take_token("word", "and")
+        self._take_token("word", "value")
+        self._take_token("sign", "=")
+        value = _unquote(self._take_token("text"))
+        self._take_token("sign", "}")
         return Search(lambda view: view.pairs(name).get(key) == value)
 
 

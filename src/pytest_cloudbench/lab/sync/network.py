@@ -407,8 +407,10 @@ def link_doubts(link: Link) -> list[str]:
 
 # --- addresses of an interface ---
 
-_GET, _NEW, _DONE, _DUMP = 22, 20, 3, 0x301
+_GET_ADDRESS, _NEW_ADDRESS = 22, 20
+_REQUEST_OF_ALL = 0x301  # NLM_F_REQUEST with NLM_F_DUMP
 _ADDRESS, _LOCAL = 1, 2
+"""Types of attributes: the address of the interface or, of two ends, the other one's, and the interface's own."""
 
 
 def interface_addresses(interface: str) -> tuple[str, ...]:
@@ -419,16 +421,16 @@ def interface_addresses(interface: str) -> tuple[str, ...]:
     index, addresses = socket.if_nametoindex(interface), list[str]()
     with socket.socket(family, socket.SOCK_RAW, 0) as kernel:
         # The head of a message (length, type, flags, number, port), then the one of a question about addresses.
-        kernel.send(struct.pack("=IHHIIBBBBi", 24, _GET, _DUMP, 1, 0, socket.AF_UNSPEC, 0, 0, 0, 0))
+        kernel.send(struct.pack("=IHHIIBBBBi", 24, _GET_ADDRESS, _REQUEST_OF_ALL, 1, 0, socket.AF_UNSPEC, 0, 0, 0, 0))
         while True:
             data = kernel.recv(1 << 16)
             while data:
                 length, kind = struct.unpack_from("=IH", data)
-                if kind == _NEW and struct.unpack_from("=i", data, 20)[0] == index:
+                if kind == _NEW_ADDRESS and struct.unpack_from("=i", data, 20)[0] == index:
                     attributes = dict(_read_attributes(data[24:length]))
                     address = attributes.get(_LOCAL, attributes.get(_ADDRESS, b""))  # of two ends, the first is ours
                     addresses.append(str(ip_address(address)))
-                elif kind != _NEW:  # the end of the list, or an error
+                elif kind != _NEW_ADDRESS:  # the end of the list, or an error
                     return tuple(dict.fromkeys(addresses))
                 data = data[(length + 3) & ~3 :]
 

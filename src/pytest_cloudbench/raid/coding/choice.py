@@ -129,11 +129,11 @@ def _evaluate_choice(children: tuple[int, ...], members: Sequence[Offer], failur
         stored_bytes = [wish.size_bytes / (len(members) - failures)] * len(members)
     else:
         stored_bytes = compute_bounded_fill(wish.size_bytes, rates, failures)
+    price = sum(size_bytes * offer.price for size_bytes, offer in zip(stored_bytes, members, strict=True))
     return Choice(
         children,
         failures,
-        price=sum(size_bytes * offer.price for size_bytes, offer in zip(stored_bytes, members, strict=True))
-        / wish.size_bytes,
+        price=price / wish.size_bytes,
         time_s=max(size_bytes / rate for size_bytes, rate in zip(stored_bytes, rates, strict=True)),
         unavailability=chance_of_fewer_than(len(members) - failures, [offer.failure for offer in members]),
         overhead=sum(stored_bytes) / wish.size_bytes,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import hashlib
 import http.client
@@ -555,6 +556,8 @@ def test_a_code_and_its_revocation(wire: DriveWire) -> None:
 def test_malformed_assertion_is_refused(wire: DriveWire) -> None:
     grant = "urn:ietf:params:oauth:grant-type:jwt-bearer"
     assert form(wire, grant_type=grant, assertion="a.b.c").value["error"] == "invalid_grant"
+    deep = base64.urlsafe_b64encode(b"[" * 100_000).decode()
+    assert form(wire, grant_type=grant, assertion=f"a.{deep}.c").value["error"] == "invalid_grant"
 
 
 def test_a_connection_is_kept(wire: DriveWire) -> None:

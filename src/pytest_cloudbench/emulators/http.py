@@ -1,7 +1,8 @@
-"""The parts of HTTP that several skins read and write: queries, forms, byte ranges, and bodies that are long lists."""
+"""The parts of HTTP that several skins read and write: queries, forms, tokens, byte ranges, and long lists."""
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from urllib.parse import parse_qsl
 
 from pytest_cloudbench.emulators.blob import BytePieces
@@ -13,6 +14,16 @@ _BATCH_ITEMS = 64
 def parse_form(text: bytes) -> dict[str, str]:
     """Return the fields of a query or a form. If a name is repeated, the last value counts."""
     return dict(parse_qsl(text.decode("utf-8", "replace"), keep_blank_values=True))
+
+
+def encode_base64url(data: bytes) -> str:
+    """Return data in base64 for URLs, without padding."""
+    return urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def decode_base64url(text: str) -> bytes:
+    """Return what a text in base64 for URLs stands for, with or without padding. Raises ValueError."""
+    return urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
 
 def byte_range(header: bytes, size_bytes: int) -> tuple[int, int] | None:

@@ -30,7 +30,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from urllib.parse import urlencode, urlsplit
 
-from pytest_cloudbench.emulators.http import parse_form
+from pytest_cloudbench.emulators.http import encode_base64url, parse_form
 from pytest_cloudbench.emulators.skin import Answer, Call
 
 _CODE, _REFRESH = "authorization_code", "refresh_token"
@@ -280,8 +280,7 @@ def _code_fits(authorization: Mapping[str, str], form: Mapping[str, str], client
     if not is_same_client or challenge is None:
         return is_same_client
     if authorization.get("code_challenge_method", "plain") == "S256":
-        digest = hashlib.sha256(verifier.encode()).digest()
-        verifier = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+        verifier = encode_base64url(hashlib.sha256(verifier.encode()).digest())
     return hmac.compare_digest(verifier.encode(), challenge.encode())
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Mapping
 from typing import Any
 
 from pytest_cloudbench.emulators.gdrive.answers import answer_json, answer_page
 from pytest_cloudbench.emulators.gdrive.scopes import is_scope
-from pytest_cloudbench.emulators.http import parse_form
+from pytest_cloudbench.emulators.http import decode_base64url, parse_form
 from pytest_cloudbench.emulators.oauth import Dialect, Grant, OAuth, is_plausible
 from pytest_cloudbench.emulators.skin import Answer, Call
 
@@ -66,8 +65,8 @@ def _read_claims(assertion: str) -> Mapping[str, Any]:
     """Return the claims of an assertion, or an empty mapping if it cannot be read."""
     payload = assertion.partition(".")[2].partition(".")[0]
     try:
-        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
-    except ValueError:
+        claims = json.loads(decode_base64url(payload))
+    except (ValueError, RecursionError):
         return {}
     return claims if isinstance(claims, dict) else {}
 

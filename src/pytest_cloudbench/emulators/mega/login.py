@@ -15,6 +15,7 @@ import struct
 from typing import Any
 
 from pytest_cloudbench.emulators.core import Tokens
+from pytest_cloudbench.emulators.http import encode_base64url
 from pytest_cloudbench.emulators.mega.errors import Code, Failure
 
 _ROUNDS_V1, _HASH_ROUNDS_V1, _ROUNDS_V2 = 0x10000, 0x4000, 100_000
@@ -27,7 +28,7 @@ _EASINESS = 255
 
 def encode(data: bytes) -> str:
     """Return data in MEGA's base64, which is the variant for URLs without padding."""
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+    return encode_base64url(data)
 
 
 def decode(text: object) -> bytes:

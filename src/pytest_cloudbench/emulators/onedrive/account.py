@@ -7,13 +7,12 @@ device code flow (RFC 8628), the discovery requests of OpenID clients, and the a
 from __future__ import annotations
 
 import json
-from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from html import escape
 from typing import Any
 from urllib.parse import parse_qsl
 
-from pytest_cloudbench.emulators.http import parse_form
+from pytest_cloudbench.emulators.http import encode_base64url, parse_form
 from pytest_cloudbench.emulators.oauth import Dialect, Grant, Renewal, credentials_of, is_plausible
 from pytest_cloudbench.emulators.onedrive.address import GraphAddress
 from pytest_cloudbench.emulators.onedrive.answers import GraphError
@@ -166,7 +165,7 @@ def _identity_fields(
 
 
 def _encode_json(value: Mapping[str, Any]) -> str:
-    return urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
+    return encode_base64url(json.dumps(value).encode())
 
 
 def _host(call: Call) -> str:

@@ -8,11 +8,11 @@ deleted before it began. What was deleted since may have been on one of its page
 from __future__ import annotations
 
 import json
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
+from pytest_cloudbench.emulators.http import decode_base64url, encode_base64url
 from pytest_cloudbench.emulators.nodes import Folder, Node
 from pytest_cloudbench.emulators.onedrive.answers import GRAPH, GraphError, answer_json
 from pytest_cloudbench.emulators.onedrive.files import make_next_link, read_page_size
@@ -24,14 +24,14 @@ from pytest_cloudbench.emulators.skin import Answer, Kind
 
 def _format_token(request: GraphRequest, position: int, begun: int) -> str:
     parts = [position, begun, request.state.drive_id, request.tree.store.log.number]
-    return urlsafe_b64encode(json.dumps(parts).encode()).decode().rstrip("=")
+    return encode_base64url(json.dumps(parts).encode())
 
 
 def _parse_token(request: GraphRequest, token: str) -> tuple[int, int]:
     """Return the position in a token, and the log's length when its list began. Raises GraphError."""
     length = len(request.tree.store.log.keys)
     try:
-        position, begun, *drive = json.loads(urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+        position, begun, *drive = json.loads(decode_base64url(token))
         is_known = drive == [request.state.drive_id, request.tree.store.log.number]
         if not (is_known and 0 <= position <= length and 0 <= begun <= length):
             raise ValueError(position)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from pytest_cloudbench.emulators.blob import Blob, hash_blob
-from pytest_cloudbench.emulators.http import ListWriter, answer_range
+from pytest_cloudbench.emulators.http import ListWriter, answer_range, decode_base64url, encode_base64url
 from pytest_cloudbench.emulators.nodes import File, Folder, Node, StoreError, Version
 from pytest_cloudbench.emulators.onedrive.answers import (
     GRAPH,
@@ -194,7 +193,7 @@ def _read_skip_token(request: GraphRequest, kind: type[str] | type[int]) -> str 
     if not token:
         return kind()
     try:
-        last_mark = json.loads(urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+        last_mark = json.loads(decode_base64url(token))
         if not isinstance(last_mark, str):
             raise TypeError(last_mark)
         return kind(last_mark)
@@ -204,7 +203,7 @@ def _read_skip_token(request: GraphRequest, kind: type[str] | type[int]) -> str 
 
 def _make_page_link(request: GraphRequest, mark: str) -> str:
     """Return the address of the page whose skip token holds a mark."""
-    token = urlsafe_b64encode(json.dumps(mark).encode()).decode().rstrip("=")
+    token = encode_base64url(json.dumps(mark).encode())
     return make_next_link(request, **{"$skiptoken": token})
 
 

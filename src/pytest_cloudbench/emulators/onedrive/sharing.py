@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64decode, urlsafe_b64encode
+from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from pytest_cloudbench.emulators.http import parse_form
+from pytest_cloudbench.emulators.http import decode_base64url, encode_base64url, parse_form
 from pytest_cloudbench.emulators.nodes import File, Folder, Node, StoreError
 from pytest_cloudbench.emulators.onedrive.address import parse_address
 from pytest_cloudbench.emulators.onedrive.answers import GRAPH, GraphError, answer_json, format_time, parse_time
@@ -24,16 +24,15 @@ _SITE_GROUPS = (("Owners", "3", "owner"), ("Members", "5", "write"), ("Visitors"
 
 
 def _share_id(url: str) -> str:
-    return "u!" + urlsafe_b64encode(url.encode()).decode().rstrip("=")
+    return "u!" + encode_base64url(url.encode())
 
 
 def find_shared_item(state: GraphState, share_id: str, now_s: float) -> Node:
     """Return the item behind an encoded link or the id of a link. Raises GraphError and StoreError."""
     url = ""
     if share_id.startswith("u!"):
-        text = share_id.removeprefix("u!")
         try:
-            url = urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
+            url = decode_base64url(share_id.removeprefix("u!")).decode()
         except ValueError:
             raise GraphError(400, "invalidRequest", "The request is malformed or incorrect.") from None
     for link in state.permissions.values():
@@ -165,7 +164,7 @@ def _list_site_group_permissions(request: GraphRequest, node: Node) -> list[dict
     value = []
     for suffix, number, role in _SITE_GROUPS:
         name = f"{GROUP['displayName']} {suffix}"
-        permission_id = urlsafe_b64encode(name.encode()).decode().rstrip("=")
+        permission_id = encode_base64url(name.encode())
         identity = {"displayName": name, "id": number, "loginName": name}
         value.append({
             "id": permission_id, "roles": [role], "shareId": permission_id,

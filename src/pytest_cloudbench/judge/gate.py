@@ -390,7 +390,9 @@ def _exact_change(check: Check, value: float) -> float:
     """Return how much worse an exact number is than in the baseline, as a share of the former number."""
     former = check.baseline[-1].value or 0.0
     rise = former - value if check.higher else value - former
-    return rise / former if former else (rise * inf if rise else 0.0)
+    if not former:
+        return rise * inf if rise else 0.0
+    return rise / former
 
 
 def _has_risen_for_most(check: Check, reading: Reading) -> bool:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.judge.ranking import FEWEST_OPS, Candidate, Distance, Ranking, distance, rank
+from pytest_cloudbench.report.finding import ReportedFinding
 from pytest_cloudbench.report.hosts import ALL_HOSTS, HostFinding, format_distance, list_locations, split_by_host
 from pytest_cloudbench.report.quantities import UNKNOWN
 from pytest_cloudbench.report.table import column_of
@@ -43,13 +44,7 @@ _EMULATION_WORDS: Mapping[bool | str, str] = {
 _LATENESS_KEYS = {"response_p50": "lateness_p50", "response_p99": "lateness_p99"}
 
 
-class _Finding(Protocol):
-    @property
-    def nodeid(self) -> str: ...
-    @property
-    def provider(self) -> str: ...
-    @property
-    def info(self) -> Mapping[str, Any]: ...
+class _Finding(ReportedFinding, Protocol):
     @property
     def columns(self) -> Sequence[str]: ...
     @property

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pytest_cloudbench.judge.baseline import is_finite
 from pytest_cloudbench.judge.metrics import METRICS, is_answer
 from pytest_cloudbench.model import ResultsError
+from pytest_cloudbench.report.finding import ReportedFinding
 from pytest_cloudbench.results import stored
 from pytest_cloudbench.results.entry_names import split_name
 from pytest_cloudbench.results.installed import suite_problems
@@ -40,7 +41,7 @@ class PageRun:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One experiment on one provider in one run. See ``load.entries.Finding`` for the first attributes.
+    """One experiment on one provider in one run. See ``load.merging.entries.Finding`` for the first attributes.
 
     Attributes:
         records: the files with its operations, if there are any.
@@ -156,15 +157,9 @@ class GatheredRuns:
         self.left_out += [line for line in earlier.index.problems if line not in self.left_out]
 
 
-class _Finding(Protocol):
-    @property
-    def nodeid(self) -> str: ...
-    @property
-    def provider(self) -> str: ...
+class _Finding(ReportedFinding, Protocol):
     @property
     def params(self) -> Mapping[str, Any]: ...
-    @property
-    def info(self) -> Mapping[str, Any]: ...
     @property
     def experiment(self) -> str: ...
 
@@ -217,8 +212,10 @@ def gather_session(findings: Iterable[_Finding], run: PageRun, folder: Path) -> 
 
 def format_commit(commit: stored.Commit) -> str:
     """Return a commit in a few characters, or ``""`` if it is unknown."""
+    if not commit.id:
+        return ""
     changed = " with changes" if commit.is_dirty else ""
-    return f"{commit.id[:10]}{changed}" + (f" on {commit.branch}" if commit.branch else "") if commit.id else ""
+    return f"{commit.id[:10]}{changed}" + (f" on {commit.branch}" if commit.branch else "")
 
 
 def _experiment_name(entry: stored.StoredEntry) -> str:

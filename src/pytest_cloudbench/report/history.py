@@ -61,7 +61,7 @@ def format_day(time_ms: int) -> str:
 
 
 def _format_commit(commit: str, is_dirty: bool = False) -> str:
-    return printable(commit[:_SHORT_COMMIT]) + "+" * is_dirty or "-"
+    return printable(commit[:_SHORT_COMMIT]) + ("+" if is_dirty else "") or "-"
 
 
 def _render_bars(values: Sequence[float | None], *, plain: bool) -> str:

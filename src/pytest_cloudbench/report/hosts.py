@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from pytest_cloudbench.judge.baseline import is_finite
 from pytest_cloudbench.judge.metrics import METRICS
+from pytest_cloudbench.report.finding import ReportedFinding
 from pytest_cloudbench.report.quantities import UNKNOWN, format_bytes, format_milliseconds
 
 ALL_HOSTS = "all hosts"
@@ -21,13 +22,7 @@ _BY_AGENTS = ("throughput", "ops_per_s")
 """Metrics that grow with the number of agents, so that hosts with different numbers cannot be compared by them."""
 
 
-class _Finding(Protocol):
-    @property
-    def nodeid(self) -> str: ...
-    @property
-    def provider(self) -> str: ...
-    @property
-    def info(self) -> Mapping[str, Any]: ...
+class _Finding(ReportedFinding, Protocol):
     @property
     def experiment(self) -> str: ...
 

@@ -72,7 +72,7 @@ def _render_lead(measurements: Sequence[Measurement]) -> str:
     doubted = sum(bool(measurement.info["doubts"]) for measurement in measurements)
     counts = Counter(claim.status for claim in list_claims(measurements))
     tiles = [
-        (f"{len(measurements):,}", "experiment" + "s" * (len(measurements) != 1)),
+        (f"{len(measurements):,}", "experiment" if len(measurements) == 1 else "experiments"),
         (f"{ops:,}" if ops else "-", "operations" if ops else "operations: not counted"),
         (f"{counts['broken']:,}", "\u2717 broken"),
         *((f"{counts[status]:,}", f"? {status}") for status in ("unknown", "inconclusive") if counts[status]),

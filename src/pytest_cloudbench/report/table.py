@@ -16,6 +16,7 @@ from pytest_cloudbench.judge.metrics import BUILT_IN, IS_YES, METRICS
 from pytest_cloudbench.judge.quiet import MAX_WAIT_SHARE
 from pytest_cloudbench.report.columns import fit_to_width
 from pytest_cloudbench.report.distance import compare_with_published
+from pytest_cloudbench.report.finding import ReportedFinding
 from pytest_cloudbench.report.hosts import describe_location, format_distance, list_hosts, read_figures
 from pytest_cloudbench.report.quantities import (
     UNKNOWN,
@@ -34,15 +35,9 @@ from pytest_cloudbench.results.suite import read_titles
 from pytest_cloudbench.support.wording import format_count
 
 
-class _Finding(Protocol):
-    @property
-    def nodeid(self) -> str: ...
-    @property
-    def provider(self) -> str: ...
+class _Finding(ReportedFinding, Protocol):
     @property
     def params(self) -> Mapping[str, Any]: ...
-    @property
-    def info(self) -> Mapping[str, Any]: ...
     @property
     def columns(self) -> Sequence[str]: ...
 

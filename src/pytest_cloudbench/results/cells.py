@@ -121,7 +121,9 @@ def decode_conditions(schema: int, outcome: str, gate: str, doubts: str, missing
 def _gate_text(gate: Any) -> str:
     """Return the regression gate's answer, and a word if the run was an outlier."""
     answer = gate.get("answer") if isinstance(gate, dict) else None
-    return answer + " quarantined" * bool(gate.get("quarantined")) if isinstance(answer, str) else ""
+    if not isinstance(answer, str):
+        return ""
+    return f"{answer} quarantined" if gate.get("quarantined") else answer
 
 
 @cache

@@ -92,8 +92,9 @@ def _read_unmerged(folder: Path) -> Unmerged | None:
     }
     note = {**defaults, "params": {}, "info": {}, "owner": str(first_header.get("owner", "")), **note}
     writers = {str(header["writer"]) for header in headers.values() if "writer" in header}
-    states = [is_alive(owner) for owner in {note["owner"], *writers}]
-    return Unmerged(folder, note, logs, True if True in states else None if None in states else False)
+    states = {is_alive(owner) for owner in {note["owner"], *writers}}
+    is_running = next((state for state in (True, None) if state in states), False)  # unknown counts more than ended
+    return Unmerged(folder, note, logs, is_running)
 
 
 def _is_regular(path: Path) -> bool:

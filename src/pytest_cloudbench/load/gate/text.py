@@ -96,9 +96,9 @@ def _capability_text(ruling: Ruling) -> str:
     check, count = ruling.check, len(ruling.check.baseline)
     yes_count = sum(reading.value == 1 for reading in check.baseline)
     runs = format_count(count, "run")
-    former_text = f"no in {runs}" if not yes_count else f"yes in {runs}" if yes_count == count else (
-        f"yes in {yes_count} of {runs}"
-    )  # fmt: skip
+    former_text = f"yes in {yes_count} of {runs}"
+    if yes_count in (0, count):
+        former_text = f"yes in {runs}" if yes_count else f"no in {runs}"
     now = check.now.value if ruling.value is None else ruling.value
     return f"was {former_text}, and is {'not known' if now is None else 'yes' if now == 1 else 'no'}"
 

@@ -166,7 +166,9 @@ def _unwrap(line: str) -> Iterator[_Degrees]:
     first_x, around = x, 360 * _STEPS_PER_DEGREE
     yield x / _STEPS_PER_DEGREE, y / _STEPS_PER_DEGREE
     for dx, dy in steps[1:]:
-        x, y = x + (dx - around if dx > around / 2 else dx + around if dx < -around / 2 else dx), y + dy
+        x, y = x + dx, y + dy
+        if abs(dx) > around / 2:  # the step crosses 180 degrees, so it is short in the other direction
+            x += around if dx < 0 else -around
         yield x / _STEPS_PER_DEGREE, y / _STEPS_PER_DEGREE
     if abs(x - first_x) >= around:
         yield x / _STEPS_PER_DEGREE, -90.0

@@ -27,6 +27,7 @@ def analyze(options: argparse.Namespace) -> int:
 
 
 def _analyze(options: argparse.Namespace) -> int:
+    """Analyze a capture and print the result. Returns 0. Raises UsageError."""
     # The threads that numpy starts for linear algebra, which nothing here needs, would spin for a while.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from pytest_cloudbench import data

@@ -50,6 +50,7 @@ def _clean_hosts(options: argparse.Namespace) -> int:
 
 
 def _clean_all(options: argparse.Namespace) -> int:
+    """Remove all pending folders of the journal, or only name them. Returns 1 if one could not be removed."""
     from pytest_cloudbench.results import journal
     from pytest_cloudbench.results.owner import is_alive
 

@@ -100,6 +100,7 @@ def _add_metric_option(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_baseline_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register ``cloudbench baseline`` and its own commands."""
     parser = commands.add_parser(
         "baseline", help="list, carry and change what gates compare with",
         description="The stored runs that gates compare with: which they are, and how they get to another machine.",
@@ -138,6 +139,9 @@ def _add_baseline_commands(commands: argparse._SubParsersAction[argparse.Argumen
     )  # fmt: skip
     accept.add_argument("name", metavar="RUN", help=RUN_HELP)
     accept.add_argument("--test", metavar="TEST", help="only of tests with this in their names (default: of all)")
+    accept.add_argument("--reason", metavar="TEXT", default="", help="stored with it, for later readers")
+    accept.add_argument("--undo", action="store_true", help="take an acceptance of this run back")
+    accept.add_argument("--yes", action="store_true", help="do not ask on a terminal whether all tests are meant")
     rename = _add_command(
         inner, "rename", _rename_test, "let a renamed test keep its runs",
         "Take over the runs of a test that has another name now: the gate compares with them. The name of a test "
@@ -145,9 +149,6 @@ def _add_baseline_commands(commands: argparse._SubParsersAction[argparse.Argumen
     )  # fmt: skip
     rename.add_argument("old", metavar="OLD", help="the full name that it had")
     rename.add_argument("new", metavar="NEW", help="the full name that it has")
-    accept.add_argument("--reason", metavar="TEXT", default="", help="stored with it, for later readers")
-    accept.add_argument("--undo", action="store_true", help="take an acceptance of this run back")
-    accept.add_argument("--yes", action="store_true", help="do not ask on a terminal whether all tests are meant")
 
 
 # --- shared by the commands ---
@@ -320,6 +321,7 @@ def _show_run(options: argparse.Namespace) -> int:
 
 
 def _query_operations(options: argparse.Namespace) -> int:
+    """Run a query over the operations of runs and print the answer. Returns 0. Raises UsageError."""
     from pytest_cloudbench.support import extras
 
     extras.require_extra("sql", "ops")
@@ -458,6 +460,7 @@ def _runs_with(index: Index, name: str) -> set[str]:
 
 
 def _accept_run(options: argparse.Namespace) -> int:
+    """Let baselines of tests begin with a run, or undo that. Returns 1 if the user does not agree."""
     from pytest_cloudbench.results.acceptance import (
         Accepted,
         find_later_run,

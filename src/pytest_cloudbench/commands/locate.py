@@ -71,6 +71,7 @@ def _take_survey(options: argparse.Namespace, tables: LocateTables) -> ServerSur
 
 
 def _make_settings(options: argparse.Namespace, tables: LocateTables) -> LocateSettings:
+    """Return the settings that the options name, after checking them. Raises UsageError."""
     from pytest_cloudbench.fleet.hosts.table import read_hosts
     from pytest_cloudbench.lab import locating
     from pytest_cloudbench.net.locate import resolve

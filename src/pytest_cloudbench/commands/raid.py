@@ -153,6 +153,7 @@ def _survey_array(options: argparse.Namespace, *, deep: bool) -> int:
 
 
 def _survey_lines(file: str, array: Array, result: Survey) -> list[str]:
+    """Return the lines about an array: its children, its objects, its costs, and all that is amiss."""
     from pytest_cloudbench.raid.coding.placement import least_overhead
     from pytest_cloudbench.report.columns import fit_to_width
 
@@ -265,6 +266,7 @@ def _unknown_lines(paths: Sequence[str]) -> list[str]:
 
 
 def _replace_child(options: argparse.Namespace) -> int:
+    """Rebuild all that a child should have, on another provider if one is given. Returns the exit status."""
     from pytest_cloudbench import providers
     from pytest_cloudbench.raid.maintenance import note_all_missing, repair_array
     from pytest_cloudbench.raid.survey import survey_array
@@ -408,6 +410,7 @@ def _recover_metadata(options: argparse.Namespace) -> int:
 
 
 def _choose_providers(options: argparse.Namespace) -> int:
+    """Print the best choice of providers, as lines of an array's file. Returns 0. Raises UsageError."""
     from pytest_cloudbench.raid.coding.choice import Wish, choose
     from pytest_cloudbench.raid.offers import load_offers
 

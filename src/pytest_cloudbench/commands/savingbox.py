@@ -71,6 +71,7 @@ def add_commands(commands: Any) -> None:
 
 
 def _run_savingbox(options: argparse.Namespace) -> int:
+    """Keep both folders in step, once or until a signal, or print the status. Returns the exit status."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # no name ends the command, whatever the terminal can show
     if options.status:

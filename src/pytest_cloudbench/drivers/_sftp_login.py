@@ -156,6 +156,7 @@ def _log_in(
     host: str, port: int, secrets: Mapping[str, str], key: Any, host_keys: HostKeys, timeout_s: float,
     shown: Collection[str],
 ) -> Any:  # fmt: skip
+    """Return a client that is logged in to a host whose key is trusted."""
     import paramiko
     from paramiko.ssh_exception import IncompatiblePeer
 

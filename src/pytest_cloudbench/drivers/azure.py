@@ -313,6 +313,7 @@ def _pooled_session() -> Any:
 
 
 def _container_client(spec: ProviderSpec, endpoint: Endpoint | None, secrets: Mapping[str, str], session: Any) -> Any:
+    """Return the SDK's client of a container, which never repeats or redirects a request. Raises SpecError."""
     from azure.core.pipeline.transport import RequestsTransport
     from azure.core.settings import settings
     from azure.storage.blob import ContainerClient

@@ -285,6 +285,7 @@ def _service_url(spec: ProviderSpec, endpoint: Endpoint | None) -> str:
 
 
 def _object_store(spec: ProviderSpec, endpoint: Endpoint | None, secrets: Mapping[str, str], egress: Egress) -> Any:
+    """Return the library's store of a bucket, which never repeats a request. Raises SpecError."""
     from obstore.store import S3Store
 
     url = _service_url(spec, endpoint)

@@ -351,6 +351,7 @@ def profile_digest(profile: Profile) -> str:
 
 
 def _apply_changes(profile: Profile, changes: Mapping[str, object], source: str) -> Profile:
+    """Return a profile with some settings changed. Raises ConfigError, also for settings that contradict each other."""
     known_settings, choices = list_settings(profile), _skin_table(profile.meta.api, "CHOICES")
     lags = getattr(importlib.import_module(SKINS[profile.meta.api]), "LAGS", ()) if profile.meta.api in SKINS else ()
     sections: dict[str, dict[str, object]] = {}

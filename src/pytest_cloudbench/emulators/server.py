@@ -507,6 +507,7 @@ def _watch_lifeline(folder: str) -> None:
 
 
 def _serve_until_stopped(options: argparse.Namespace) -> None:
+    """Serve one emulator until it is told to end, and remove its folder."""
     profile = find_profile(options.profile or options.api, options.api)
     emulator = Emulator(profile, time_scale=options.time_scale, seed=options.seed)
     listener = _bind_port(options.address, options.port)

@@ -180,6 +180,7 @@ class SeriesDrift:
         return self._middle_of(bad_values) - anchor.middle, is_worse
 
     def _position_after(self, run: _Run, *, was_broken: bool = False) -> _Position:
+        """Return where a series stands after one more run: which regression is open, and what it is compared with."""
         count = len(self)
         if count < ANCHOR_RUNS:
             return _Position()

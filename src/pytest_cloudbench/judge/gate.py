@@ -253,6 +253,7 @@ def _ruling(check: Check, tests: int, is_significant: bool) -> Ruling:
 
 
 def _level_ruling(check: Check, tests: int, is_significant: bool) -> Ruling:
+    """Judge a number above zero against the noise of its baseline."""
     level = _level_of(check)
     if level is None:
         return Ruling(check, "inconclusive", why="a run of the baseline had no number above zero")

@@ -184,6 +184,7 @@ def _count_known(name: str, pairs: Sequence[Pair]) -> int:
 
 
 def _difference(name: str, pairs: Sequence[Pair], alpha: float, margin: float) -> Difference | None:
+    """Return the difference of two sides in one metric, or None if it has no value that can be compared."""
     is_points = COMPARED[name].unit == "fraction"
     blocks = 2 * len(pairs)
     if name not in _QUIET_PERCENTILES and (known_blocks := _count_known(name, pairs)) < blocks:

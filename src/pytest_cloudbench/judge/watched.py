@@ -466,6 +466,7 @@ def _margin_name(metric: str, margins: Margins) -> str:
 
 
 def _read_metric(metric: str, watched: _Watched, numbers: Numbers) -> Reading:
+    """Return what a run says about a metric, without a value if its numbers cannot be used."""
     run, fault = str(numbers.get("run", "")), numbers.get(FOLLOWED_ONLY)
     is_barred, was_broken = bool(fault), fault == ONLY_AT_GATE
     if watched.is_time and numbers.get(TIMES_DOUBTED):

@@ -455,6 +455,7 @@ class Experiment:
             raise ServiceError(f"{why}; the records of this run are kept; run the test again") from error
 
     def _measure(self, run: _Part) -> Result:
+        """Run this agent's share of a load, hand in its log, and return the result of all agents."""
         agent, deal = self.agent, run.deal
         if run.load.mkdir or run.load.on is not None:
             self._unmeasured.prepare_driver(run.name, run.files.folder)

@@ -359,6 +359,7 @@ def _copy_content(array: Array, row: ObjectRow, file: BinaryIO) -> None:
 
 
 def _export_archive(array: Array, target: Path, progress: Progress) -> ExportResult:
+    """Write the newest readable version of each object into a tar archive."""
     import tarfile
 
     result, total = ExportResult(), array.metadata.count()

@@ -179,6 +179,7 @@ def _agree_with_retries(array: Array, verb: str, path: str, *, everything: bool,
 
 
 def _compare(array: Array, verb: str, path: str, *, everything: bool, takes_over_all: bool) -> _Comparison:
+    """Compare the metadata with the children's packages, and return what has to be taken in or given up."""
     metadata, count = array.metadata, len(array.children)
     is_new, is_copy = not metadata.is_prepared, metadata.is_copy
     changes = metadata.number_setting("changes")

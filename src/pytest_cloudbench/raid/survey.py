@@ -159,6 +159,7 @@ def _survey_object(
     array: Array, row: ObjectRow, names: Mapping[int, Mapping[str, int]], unexplained: Mapping[int, dict[str, int]],
     noted: frozenset[MissingPackage], survey: Survey, failures: Counter[int],
 ) -> None:  # fmt: skip
+    """Find out the state of each share of an object, note what is missing, and count the object."""
     manifest = array.manifest_of("survey", row)
     states, margins = list[tuple[int, int, str]](), list[int]()
     for number, segment in enumerate(manifest.segments):

@@ -305,6 +305,7 @@ class Children:
         self, child: int, call: Callable[[Driver], Buffer], done: Callable[[TransferResult], object], *,
         is_read: bool | None = None, size_bytes: int = 0, pending: PendingRead | None = None, is_direct: bool = False,
     ) -> None:  # fmt: skip
+        """Begin a call of a child's driver on the child's threads, or make it here and now if it ``is_direct``."""
         driver, count, begin_ns = self.drivers[child], self._counts[child], clock.now_ns()
 
         def task() -> None:
@@ -377,6 +378,7 @@ class _ChildThreads:
             self._has_ended.set()
 
     def _work(self) -> None:
+        """Carry out tasks until there are none for a while. The last thread of a closed child closes its driver."""
         while True:
             with self._lock:
                 self._idle += 1

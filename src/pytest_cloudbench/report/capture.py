@@ -172,6 +172,7 @@ def _totals_table(summary: Mapping[str, Any], flows: int) -> Table:
 
 
 def _flows_table(flows: Sequence[Mapping[str, Any]], begin: float) -> Table:
+    """Return the table of flows. Times are counted from ``begin``."""
     from rich.text import Text
 
     table = _new_table(

@@ -153,6 +153,7 @@ class Chapter:
     def _render_experiment(
         self, name: str, label: str, group: Sequence[Measurement], histories: Sequence[Figure]
     ) -> Iterator[str]:  # fmt: skip
+        """Yield the figures of one experiment, and why others are missing."""
         digests, missing = dict[str, tuple[Measurement, Digest]](), list[str]()
         for measurement in group:
             if measurement.versus is not None:  # its records are of blocks of both sides

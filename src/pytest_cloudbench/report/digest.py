@@ -160,6 +160,7 @@ def digest_records(paths: Sequence[Path]) -> Digest | None:
 
 
 def _digest(paths: Sequence[Path]) -> Digest | None:
+    """Return the summary of all records, or None if there are none, or all are of one moment."""
     first_ns, last_ns, ops = _time_extent(paths)
     if not ops or last_ns <= first_ns:
         return None

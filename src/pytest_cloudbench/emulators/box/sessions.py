@@ -201,6 +201,7 @@ def _join_named_parts(session: PartsSession, body: dict[str, Any]) -> BytePieces
 
 
 def _commit_session(state: BoxState, call: Call) -> Answer:
+    """Answer with the file made of a session's parts, or with status 202 while they are being processed."""
     session, body = _find_session(state, call), json_body(call)
     digest = call.headers.get(b"digest", b"").decode("latin-1")
     if not digest:
@@ -212,8 +213,8 @@ def _commit_session(state: BoxState, call: Call) -> Answer:
     if not _matches_digest(digest, blob):
         message = f"File digest was incorrect. Actual: {_base64_hash(blob)} Expected: {digest.partition('=')[2]}"
         raise BoxError(400, "digest_mismatch", message=message)
-    attributes = body.get("attributes") if isinstance(body.get("attributes"), dict) else {}
-    assert isinstance(attributes, dict)
+    given_attributes = body.get("attributes")
+    attributes: dict[str, Any] = given_attributes if isinstance(given_attributes, dict) else {}
     modified, created = attributes.get("content_modified_at"), attributes.get("content_created_at")
     modified_s = call.now_s if modified is None else read_time(modified, "content_modified_at")
     created_s = call.now_s if created is None else read_time(created, "content_created_at")

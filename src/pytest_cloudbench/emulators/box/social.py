@@ -145,6 +145,7 @@ def _offset_page(entries: list[Any], query: dict[str, str], other_keys: dict[str
 
 
 def _create_collaboration(state: BoxState, call: Call) -> Answer:
+    """Answer with a new collaboration of a person on a file or folder. Raises BoxError."""
     body = json_body(call)
     item, person, role = body.get("item"), body.get("accessible_by"), body.get("role")
     if not isinstance(item, dict) or not isinstance(person, dict) or role not in _ROLES:

@@ -168,6 +168,7 @@ class Dropbox:
     # ---------------------------------------------------------------- one request
 
     def _make_route(self, name: str, function: Function) -> Route:
+        """Return the route of a function, which turns its errors into Dropbox's answers."""
         where = "request body" if function.style == "rpc" else 'HTTP header "Dropbox-API-Arg"'
         error_prefix = f'Error in call to API function "{name}": '
 

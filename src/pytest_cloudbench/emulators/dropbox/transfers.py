@@ -65,6 +65,7 @@ class _ZipOutput(PieceWriter):
 
 
 def _run_zip(state: State, arg: dict[str, Any], call: Call) -> Answer:
+    """Answer with a folder and all its content as an archive. Raises ApiError if it is too large."""
     try:
         folder = state.tree.find_folder(arg["path"], call.now_s)
     except StoreError as error:

@@ -164,6 +164,7 @@ class _QueryParser:
         return Search(lambda view: value in view.names(name), parent=value if name == "parents" else None)
 
     def _parse_term(self, name: str) -> Search:
+        """Parse the rest of a term that begins with the name of a property."""
         if name in _MAPS:
             return self._parse_pair_term(name)
         if self._is_next("word", "contains"):

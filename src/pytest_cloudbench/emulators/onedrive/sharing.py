@@ -213,6 +213,7 @@ def _create_link(request: GraphRequest) -> Answer:
 
 
 def _invite_people(request: GraphRequest) -> Answer:
+    """Answer with a new permission on an item for each address that is invited. Raises GraphError."""
     body, node = request.read_json_body(), request.find_existing_node()
     people, roles = body.get("recipients"), body.get("roles") or ["read"]
     if not isinstance(people, list) or not people or roles not in (["read"], ["write"]):

@@ -287,6 +287,7 @@ class OneDrive:
         ]
 
     def _other_routes(self) -> list[tuple[str, str, Route]]:
+        """Return the rows of all routes besides those of items and of the login."""
         rows: list[tuple[str, str, Route]] = []
         session = self._make_other_route("upload fragment", Kind.WRITE, self._handle_fragment, is_open=True)
         session = replace(session, sink=lambda _: PieceWriter())

@@ -39,6 +39,7 @@ _RANGE = re.compile(rb"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})$")
 
 
 def _create_session(request: GraphRequest) -> Answer:
+    """Answer with the address of a new upload session. Raises GraphError and StoreError."""
     body = request.read_json_body()
     given_item = body.get("item")
     properties: dict[str, Any] = given_item if isinstance(given_item, dict) else {}
@@ -103,6 +104,7 @@ def handle_fragment(state: GraphState, call: Call, guid: str) -> Answer:
 
 
 def _add_fragment(session: UploadSession, call: Call) -> None:
+    """Add the next fragment of a session's content. Raises GraphError unless it continues those before it."""
     body: BytePieces = call.body
     match = _RANGE.match(call.headers.get(b"content-range", b"").strip())
     if match is None:

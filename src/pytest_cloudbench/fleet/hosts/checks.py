@@ -57,6 +57,7 @@ def _check(host: Host, patience_s: float) -> Checked:
 
 
 def _ask(connection: HostConnection, host: Host) -> Checked:
+    """Return whether a host has a Python that can run agents, with its clock and size in words."""
     stream = connection.add_stream(1, None)
     connection.start(stream, _PROBE)
     try:

@@ -285,6 +285,7 @@ class HostConnection:
             self._heard_s = time.monotonic()
 
     def _take_frame(self, number: int, payload: bytes) -> None:
+        """Hand one frame to the stream that it is for. Number 0 carries the relay's messages."""
         if number == 0:
             message = json.loads(payload)
             if "hello" in message:

@@ -85,6 +85,7 @@ def _start_installer(host: Host, patience_s: float, stack: contextlib.ExitStack)
 
 
 def _send_packages(stream: HostStream, distributions: Sequence[Distribution]) -> tuple[bool, str]:
+    """Send packages to a host's installer. Returns whether they are installed, and the result in words."""
     check = f"import xdist; from {probe.__name__} import check; check({__version__!r}, {probe.digest_code()!r})"
     stream.write(json.dumps({"name": probe.name_code(), "check": check}).encode() + b"\n")
     remote, local = json.loads(read_line(stream)), installer.describe_python()

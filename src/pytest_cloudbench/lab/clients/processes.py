@@ -321,6 +321,7 @@ class Processes:
         out: IO[bytes],
         log: IO[bytes],
     ) -> Process:
+        """Start a process that the watchdog ends if this one is killed. Raises ClientError."""
         try:
             popen = self._runner.popen(
                 "client" if side == "client" else "server",

@@ -107,6 +107,7 @@ def _are_windows(count: int, answer_bytes: int, up_bytes: int) -> bool:
 def _judge_regular(
     sizes: list[int], files: Sequence[Observation], evidence: list[str], numbers: dict[str, float]
 ) -> Verdict:
+    """Judge files whose pieces have one size: these are chunks unless protocol or clock explains them."""
     low, high = min(sizes), max(sizes)
     numbers["chunk_bytes"] = float(low)
     if high > low * (1 + _SAME):

@@ -208,6 +208,7 @@ class Activity:
 
 
 def _fill_window(analysis: Analysis, open_window: _OpenWindow, gap_s: float) -> Window:
+    """Return a window with everything that a capture tells about it."""
     table = cut_window(analysis.table, open_window.first_ns, open_window.last_ns)
     flows = [flow for flow in table.flows if len(table.rows(flow)) and not flow.server.is_multicast]
     steps = metrics.idle_traffic(table, flows, _STEP_S, open_window.first_ns, open_window.last_ns)

@@ -150,6 +150,7 @@ class Transfers:
     # --- one transfer ---
 
     def _transfer(self, workload: Workload, interruption: PlannedInterruption | None) -> _TransferWindow:
+        """Bring a workload through the client, interrupted if planned, and return the window of the transfer."""
         lab, client, self._count = self.lab, self.lab.client, self._count + 1
         before = (client.cpu_s("client"), client.cpu_s("server"), read_energy_uj())
         if interruption is not None:

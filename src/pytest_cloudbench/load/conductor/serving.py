@@ -255,6 +255,7 @@ class Serving:
         self._write_results(reporter)
 
     def _write_results(self, reporter: Any) -> None:
+        """Write all tables, reports, comparisons and answers of the gate to the terminal."""
         from pytest_cloudbench.report.table import markup, render
 
         findings, comparisons = self.entries.findings, self.entries.comparisons

@@ -110,6 +110,7 @@ def _conclude(
     experiment: Experiment, check: str, files: int, trials: Sequence[Trial], stopped: str, deadline_s: float,
     settle_s: float,
 ) -> Result:  # fmt: skip
+    """Store the entry about all trials, and return its result."""
     summary = summarize_trials(trials)
     extra, metrics = summary["extra"], summary["metrics"]
     times_s = [time_s for time_s in extra["consistent_s"] if time_s is not None]

@@ -392,6 +392,7 @@ def _parse_arrival(table: Mapping[str, Any], locator: Locator, files: NamedFiles
 
 
 def _parse_payload(payload_table: Mapping[str, Any], load: Load, locator: Locator, files: NamedFiles) -> BenchPayload:
+    """Return the payload of an experiment. Raises ConfigError, also for one that does not fit the load."""
     table = dict(payload_table)
     if (replay := _replay_of(load)) is not None:
         if table.get("generator") == "mixed":

@@ -330,6 +330,7 @@ class _TestReader:
         return path
 
     def _read_file_generator(self) -> dict[str, Any]:
+        """Return what the section about files says, and note what has no meaning here."""
         path = self._read_class_path("file_generator")
         generator_class = self.classes.generators.get(path)
         if generator_class is None:

@@ -109,6 +109,7 @@ class _Expansion:
     characters: int = 0
 
     def expand(self, value: str, depth: int = 1) -> str:
+        """Return a value with its references replaced, as BenchCloud's configparser does."""
         if depth > _MAX_DEPTH and "%" in value:
             raise self.error(f"references go more than {_MAX_DEPTH} deep, or in a circle")
         self.characters += len(value)  # no reference is empty, so this bounds the number of references too

@@ -98,6 +98,7 @@ def _published_values(row: TimeCourse, members: Sequence[Measurement]) -> Iterat
 def _build_figure(
     row: TimeCourse, members: Sequence[Measurement], lines: Mapping[str, Sequence[_Point]], means: Mapping[str, float]
 ) -> Figure:
+    """Return the figure of values over time, with published ones and a sentence about each line."""
     quotes, format_value = find_quotes(row.quotes, members), value_format(row.y)
     published_points = [
         *_published_values(row, members),

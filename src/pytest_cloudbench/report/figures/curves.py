@@ -48,6 +48,7 @@ def draw_curves(rows: Iterable[Curve], members: Sequence[Measurement]) -> list[F
 
 
 def _build_figure(row: Curve, members: Sequence[Measurement]) -> Figure | None:
+    """Return the figure of values along a parameter, or None if it has fewer than two values."""
     lines = _group_into_lines(row, members)
     points = [point for line in lines.values() for point in line]
     if len({point.x for point in points}) < 2:

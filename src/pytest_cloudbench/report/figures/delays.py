@@ -39,6 +39,7 @@ def _read_delays(stored: object) -> list[float]:
 
 
 def _build_figure(row: Delays, measurement: Measurement, lines: dict[str, list[float]]) -> Figure:
+    """Return the figure of the distributions of delays, beside published medians and shares."""
     published_medians = {
         words: float(value)
         for key, words in row.published.items()

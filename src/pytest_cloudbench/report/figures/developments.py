@@ -178,6 +178,7 @@ def _build_figure(
     measurement: Measurement, panels: Sequence[_Panel], earlier: EarlierRuns, stored_runs: set[str],
     constant_remark: str,
 ) -> Figure:  # fmt: skip
+    """Return the figure of all gated metrics of an experiment over its runs, one panel below the other."""
     points = panels[0].course.points
     names = {place: run.name for place, run in earlier.runs.items()} | {"": measurement.run.name}
     page_runs = [index for index, point in enumerate(points) if point.run in stored_runs]

@@ -49,6 +49,7 @@ def _build_loss_grid(
     subject: str, cells: Mapping[tuple[float, float], Sequence[Measurement]],
     published_rates: Mapping[tuple[float, float], float], source: str,
 ) -> Figure:  # fmt: skip
+    """Return the figure of one provider's loss rates, with published ones below them."""
     sensors, intervals_s = (sorted({key[index] for key in (*cells, *published_rates)}) for index in (0, 1))
     rates = {key: _latest_loss_rate(measurements) for key, measurements in cells.items()}
 

@@ -49,6 +49,7 @@ def _parse_probe(stored: Any) -> _Probe:
 
 
 def _build_figure(measurement: Measurement, searched: str, probes: list[_Probe]) -> Figure:
+    """Return the figure of the levels that a search tried, in their order, and of where the limit is."""
     low, high = measurement.number("low"), measurement.number("high")
     levels = [probe.level for probe in probes]
     bottom, top_level = min([*levels, low or levels[0]]) * 0.8, max([*levels, high or levels[0]]) * 1.25

@@ -125,6 +125,7 @@ def _merge_rounds(rounds: Sequence[_Part]) -> _Part:
 
 
 def _completed_figure(row: Rounds, measurement: Measurement, course: _Course) -> Figure:
+    """Return the figure of the share of writes that completed, in each part of a series and so far."""
     parts, table = course.parts, published.load_table(row.table) if row.table in published.table_names() else None
     shares = [availability(part.ok, part.tried) for part in parts]
     published_shares = sorted(cell.value / 100 for cell in table.rows) if table else []

@@ -100,6 +100,7 @@ class ReferenceClient(LocalClient):
         return Receiver(self.workdir / "device", "device", bytes_moved)
 
     def _configure(self) -> None:
+        """Write the configuration of server, client and second device, or of the client alone on another's server."""
         host = self.account.host if self.account is not None else None
         assert host is None or isinstance(host, ReferenceClient)
         sides: tuple[Side, ...] = ("server", "client", "device") if host is None else ("client",)

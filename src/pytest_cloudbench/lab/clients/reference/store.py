@@ -136,6 +136,7 @@ class Store:
     # --- inside -----------------------------------------------------------------------------------
 
     def _receive_entry(self, entry: UploadEntry, body: Limited) -> None:
+        """Store one entry of an upload, or remove its file. Raises ConflictError if the content is another."""
         target = self._target_path(entry.path)
         if not entry.sha256:
             with self._lock:

@@ -363,6 +363,7 @@ def _begin_of_params(text: str) -> int:
 
 
 def _split_children(target: str) -> Iterator[str]:
+    """Yield the specs of a composite's children: split at commas outside of parentheses. Raises SpecError."""
     depth, start, is_closed = 0, 0, False
     for index, character in enumerate(f"{target},"):
         is_first = not target[start:index].strip()

@@ -75,6 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str] | None) -> int:
+    """Run a command and return its exit status. An expected error becomes one line."""
     words = sys.argv[1:] if argv is None else argv
     if not words:
         sys.stdout.write(_START)

@@ -120,6 +120,7 @@ def _check_last_run(test: str, runs: Sequence[_Run], margins: Margins, max_runs:
 
 
 def _print_power(options: argparse.Namespace) -> int:
+    """Print for each test what change the gate would find in its next run. Returns 0."""
     from pytest_cloudbench.judge.gate import FEWEST_RUNS
 
     histories = _read_histories(options)  # first: stored runs declare their suites' metrics, which margins may name
@@ -184,6 +185,7 @@ def _describe_detectable(check: Check, tests: int) -> str:
 
 
 def _print_backtest(options: argparse.Namespace) -> int:
+    """Print what the gate would have said about the stored runs, one after the other. Returns 0."""
     from pytest_cloudbench.judge.gate import FEWEST_RUNS, backtest
 
     histories = _read_histories(options)  # first: stored runs declare their suites' metrics, which margins may name

@@ -275,6 +275,7 @@ def _find_runs_and_files(options: argparse.Namespace, names: Sequence[str]) -> t
 
 
 def _show_history(options: argparse.Namespace) -> int:
+    """Print the histories of tests and of comparisons of two sides. Returns 0. Raises UsageError."""
     from pytest_cloudbench.report import history
 
     if options.last < 1:
@@ -292,7 +293,7 @@ def _show_history(options: argparse.Namespace) -> int:
     if compared:
         blocks.append(history.render_sides_history(index, compared[-options.last :], options.metric, output_width()))
     for number, lines in enumerate(blocks):
-        print_lines([*[""] * (number > 0), *lines])
+        print_lines(["", *lines] if number else lines)
     return 0
 
 

@@ -88,6 +88,7 @@ def add_commands(commands: Any) -> None:
 
 
 def _add_choose_command(inner: Any) -> None:
+    """Register ``cloudbench raid choose``."""
     text = "choose an array's providers from a table, by price, throughput or availability"
     choose = inner.add_parser("choose", help=text, description=f"{text[0].upper()}{text[1:]}.")
     choose.add_argument("file", metavar="OFFERS.toml", help="[[offer]] tables, see docs/reference/raid.md")
@@ -365,6 +366,7 @@ def _rebalance_array(options: argparse.Namespace) -> int:
 
 
 def _export_objects(options: argparse.Namespace) -> int:
+    """Write all objects into a folder or archive, and print what is not in it. Returns the exit status."""
     from pytest_cloudbench.raid import config
     from pytest_cloudbench.raid.maintenance import export_objects
 
@@ -387,6 +389,7 @@ def _export_objects(options: argparse.Namespace) -> int:
 
 
 def _recover_metadata(options: argparse.Namespace) -> int:
+    """Make new metadata from the children's packages, and keep the old file. Returns the exit status."""
     from pytest_cloudbench.raid import config
     from pytest_cloudbench.raid.database import replace_database
 

@@ -163,6 +163,7 @@ def _quote_value(text: str) -> str:
 
 
 def _print_status(options: argparse.Namespace) -> int:
+    """Print what is known of a savingbox. Returns 0 if it runs, otherwise 1."""
     from pytest_cloudbench.savingbox.box import read_status, state_path
 
     status = read_status(state_path(options.savingbox, options.sync_folder, options.state))
@@ -223,6 +224,7 @@ def _print_json(line: dict[str, Any]) -> None:
 
 
 def _print_text(line: dict[str, Any]) -> None:
+    """Print one event as a line for people."""
     texts = {
         "push": "push {number} ({why}): {files} changed, {counted} compressed, "
         "{written_bytes:,} written, waited {waited_s:.1f} s",

@@ -161,6 +161,7 @@ class Daemon:
             return self._url
 
     def _start(self) -> None:
+        """Start rclone and learn where it listens. Raises ServiceError."""
         self._folder = tempfile.mkdtemp(prefix="cloudbench-rclone-")
         log = Path(self._folder, "log")
         environment = {

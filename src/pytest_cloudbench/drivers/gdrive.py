@@ -335,6 +335,7 @@ class GoogleDriveDriver(FindsDriveFiles, FindsInDriveTrash):
         yield from walk(top, lambda parent: self._list_children(folder, *parent))
 
     def _list_children(self, folder: str, path: str, folder_id: str) -> Iterator[tuple[Entry, tuple[str, str]]]:
+        """Yield what a folder holds, each entry with the path and id by which its own content is listed."""
         token: str | None = None
         while True:
             with self._cloud_errors("list", folder):

@@ -327,6 +327,7 @@ class OneDriveDriver(WebDriver):
         self._make_folder("mkdir", path, path)
 
     def _make_folder(self, verb: str, path: str, folder: str, *, has_parent: bool = False) -> None:
+        """Create a folder and those above it, trying the innermost first. No error if it exists."""
         if folder in ("", "/"):
             return
         parent, _, name = folder.rpartition("/")

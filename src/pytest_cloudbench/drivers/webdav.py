@@ -428,6 +428,7 @@ class WebdavDriver(SdkDriver):
         return self._transfer_item("move", source, target)
 
     def _transfer_item(self, verb: str, source: str, target: str) -> Entry:
+        """Copy or move a file or folder, after creating a missing folder for it. Return the new entry."""
         self._remote_path(verb, source)
         new, parent = f"{self.clock_url}{self._remote_path(verb, target)}", target.rpartition("/")[0]
 

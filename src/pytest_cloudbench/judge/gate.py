@@ -230,6 +230,7 @@ def operations_for(check: Check, tests: int, runs: int = 15) -> int | None:
 
 
 def _ruling(check: Check, tests: int, is_significant: bool) -> Ruling:
+    """Judge a metric by its kind, unless something is missing for that."""
     if check.kind == "fact":
         return _fact_ruling(check)
     if why := check.why or _too_few(check):

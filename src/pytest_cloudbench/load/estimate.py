@@ -248,6 +248,7 @@ def _reasons(estimates: Sequence[Estimate]) -> list[str]:
 
 
 def _estimate_rows(estimate: Estimate, leaves: Sequence[Leaf], results: str) -> list[tuple[str, str]]:
+    """Return the rows of an estimate: what is estimated, and the estimate in words."""
     work = estimate.work
     counts = ", ".join(f"{count:,} {verb.value}" for verb, count in work.ops.items() if count)
     duration = f"about {format_seconds(estimate.least_s)}" if estimate.least_s else "at once"

@@ -283,6 +283,7 @@ def export_objects(array: Array, target: Path, progress: Progress = _ignore_prog
 
 
 def _export_files(array: Array, target: Path, progress: Progress) -> ExportResult:
+    """Write each object into a file of a folder. What this system cannot name is noted as failed."""
     result, total = ExportResult(), array.metadata.count()
     target.mkdir(parents=True, exist_ok=True)
     written: dict[str, list[str]] = defaultdict(list)

@@ -185,6 +185,7 @@ class SegmentFetch:
                     return None
 
     def _use_answer(self, answer: TransferResult) -> None:
+        """Take the shares of one answer, or note the child as failed or its package as missing."""
         child = answer.child
         pending = self._pending.pop(child)
         self._due_ns.pop(child, None)

@@ -231,6 +231,7 @@ def _read_measurement(
     nodeid: str, experiment: str, params: Mapping[str, Any], info: Mapping[str, Any], run: PageRun,
     folders: Sequence[Path],
 ) -> Measurement:  # fmt: skip
+    """Return a measurement from an entry that may be of any version, or from elsewhere."""
     clean = {str(key): _replace_unknown(value) for key, value in info.items()}
     for key in METRICS.keys() & clean.keys():
         if not is_finite(clean[key]) and not (is_answer(key) and isinstance(clean[key], str)):

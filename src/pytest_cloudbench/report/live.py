@@ -486,6 +486,7 @@ class Live:
         return size.columns or 80, size.lines or 24
 
     def _redraw(self) -> None:
+        """Redraw the lines until the end. Nothing is shown while no experiment runs."""
         from rich.console import Console
         from rich.live import Live as Region
         from rich.text import Text

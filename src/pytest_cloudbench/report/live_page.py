@@ -203,6 +203,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(200, text, "text/html", has_body, nonce)
 
     def _send(self, status: int, text: str, kind: str, has_body: bool, nonce: str = "") -> None:
+        """Send a whole answer, which a browser may neither store nor embed elsewhere."""
         data = text.encode()
         self.send_response(status)
         sources = f"style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; connect-src 'self'; img-src data:; "

@@ -105,6 +105,7 @@ def _render_contents(parts: Sequence[Chapter], *, has_hosts: bool) -> str:
 
 
 def _render_measured(gathered: GatheredRuns) -> Iterator[str]:
+    """Yield the section about runs, providers, hosts, versions and notes."""
     measurements = gathered.measurements
     yield '<section id="measured" aria-labelledby="measured-h"><h2 id="measured-h">What was measured on what</h2>'
     rows = []
@@ -229,6 +230,7 @@ def _render_doubts(measurements: Sequence[Measurement], where: Mapping[int, Chap
 
 
 def _render_verdicts(measurements: Sequence[Measurement], parts: Sequence[Chapter]) -> Iterator[str]:
+    """Yield the section about doubts and claims, the broken ones first."""
     yield '<section id="good-and-bad" aria-labelledby="gab-h"><h2 id="gab-h">What is good and bad</h2>'
     claims = list_claims(measurements)
     where = {id(measurement): part for part in parts for measurement in part.measurements}

@@ -67,6 +67,7 @@ def render_summary(runs: Sequence[StoredRun], metrics: Sequence[str] = (), remar
 
 
 def _run_header(run: StoredRun, remark: str) -> Iterator[str]:
+    """Yield the lines above the tables of a run: counts of verdicts, commit and machines."""
     counted = Counter(_worst_verdict(info) for _, info in run.entries)
     counts_text = [f"{count} {word}" for verdict, word in _COUNTED if (count := counted[verdict])]
     count = len(run.entries)

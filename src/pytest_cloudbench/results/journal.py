@@ -187,6 +187,7 @@ def _is_marker_of(driver: Driver, path: str, run: str) -> bool:
 
 
 def _parse_journal(file: IO[bytes]) -> tuple[list[LeftFolder], list[str]]:
+    """Return the folders that are not crossed out, and a sentence about each invalid line."""
     folders: dict[LeftFolder, None] = {}
     problems = []
     for number, line in enumerate(file.read(_MAX_BYTES).split(b"\n"), 1):

@@ -103,6 +103,7 @@ def _first_line(error: Exception) -> str:
 def _create_tables(
     database: duckdb.DuckDBPyConnection, entries: Sequence[tuple[str, EntryRow, Sequence[Path]]]
 ) -> None:
+    """Create the tables that a query may use: entries, files and all their operations."""
     params = _drop_namesakes((name for _, entry, _ in entries for name in entry.params), ())
     numbers = _drop_namesakes(
         (name for _, entry, _ in entries for name, value in entry.info.items() if is_finite(value)),

@@ -71,6 +71,7 @@ def find_unmerged(*results: Path) -> Iterator[Unmerged]:
 
 
 def _read_unmerged(folder: Path) -> Unmerged | None:
+    """Return the logs in a run's folder and all that is known of the run, or None without logs."""
     note = _read_note(folder)
     logs = {path.stem: path for path in sorted(folder.glob("*.oplog"))}
     run = note.get("run")

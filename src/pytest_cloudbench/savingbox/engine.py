@@ -275,6 +275,7 @@ class BoxEngine:
         )  # fmt: skip
 
     def _take_box_change(self, path: str, now_ns: int, linked: set[int], seen: FoundEntry | None = None) -> None:
+        """Let a path of the savingbox wait for a push, or no longer if it is as it was agreed on."""
         try:
             change, now = self.mirror.box_change(path, seen)
             if now is not None and now.names > 1 and now.kind == "file":
@@ -427,6 +428,7 @@ class BoxEngine:
             )
 
     def _pull_path(self, path: str, now_ns: int) -> None:
+        """Take one change of the sync folder in, or try again later if it cannot be done now."""
         del self.incoming[path]
         if self._is_waiting(path):
             return  # the push looks at both sides

@@ -296,6 +296,7 @@ class Mirror:
     def _copy_file(
         self, path: str, source_entry: FoundEntry, present: FoundEntry | None, seen_ns: int, *, push: bool
     ) -> MirrorOutcome:
+        """Copy a file to the other side. A push writes only what has changed into a file that is there."""
         if not push:
             return self._pull_file(path, source_entry, present, seen_ns)
         note = partial(self._note_intent, path, source_entry, present, "theirs", seen_ns)
@@ -462,10 +463,7 @@ class Mirror:
         return outcome
 
     def _remove_folder(self, path: str, side: FolderSide) -> bool:
-        """Remove a folder. Returns False if it has something new in it.
-
-        Raises OvertakenError if its entries are still there.
-        """
+        """Remove a folder. Returns False if it has something new in it. Raises OvertakenError if it is not empty."""
         try:
             side.remove_folder(path)
         except OSError as error:
@@ -500,12 +498,12 @@ class Mirror:
     def _is_same(self, path: str, ours: FoundEntry, theirs: FoundEntry) -> bool:
         if ours.kind != theirs.kind:
             return False
-        if ours.kind == "file":
-            if ours.mark.size_bytes != theirs.mark.size_bytes:
-                return False
-            with self.box.reading(path) as box_fd, self.sync.reading(path) as sync_fd:
-                return content.are_equal(box_fd, sync_fd)
-        return ours.kind == "folder" or ours.target == theirs.target
+        if ours.kind != "file":
+            return ours.kind == "folder" or ours.target == theirs.target
+        if ours.mark.size_bytes != theirs.mark.size_bytes:
+            return False
+        with self.box.reading(path) as box_fd, self.sync.reading(path) as sync_fd:
+            return content.are_equal(box_fd, sync_fd)
 
     def _agree_on(
         self, path: str, ours: FoundEntry, theirs: FoundEntry, was: Agreed | None, seen_ns: int

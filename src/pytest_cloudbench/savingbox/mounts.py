@@ -117,6 +117,7 @@ class InnerMounts:
         self._store.write_meta(**{_meta_name(side): "" for side in self._roots})
 
     def _take_scan(self, side: Side, scan: FoundAll) -> FoundAll:
+        """Return a scan without what is below missing mounts, and forget what was agreed on below new ones."""
         noted = self._read_noted_mounts(side)
         missing = {
             mount: identity

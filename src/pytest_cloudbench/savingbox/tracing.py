@@ -266,6 +266,7 @@ class TraceInstance:
         return note_mapping
 
     def _read_page(self, page: bytes, note_loss: Callable[[], None]) -> None:
+        """Hand each event of a page of the kernel's ring buffer to its reader."""
         read_head, read_number, readers = _HEAD.unpack_from, _NUMBER.unpack_from, self._readers
         (committed,) = read_head(page, self._commit)
         if committed & _MISSED:

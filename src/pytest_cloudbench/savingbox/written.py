@@ -350,6 +350,7 @@ class TracedWrites:
         return "" if self._trace.is_unmapped(status.st_ino) else _find_mapping(fd, status)
 
     def _wanted_events(self, kind: str) -> list[WantedEvent]:
+        """Return the events that tell which bytes of a kind of file system's files are written."""
         tracepoints = _TRACEPOINTS[kind]
         return [
             *(

@@ -213,6 +213,7 @@ class _Redactor:
         return len(needles), re.compile(f"{alternatives[0]}|(?=[%&\\\\])(?:{alternatives[1]})"), tuple(needles_by_group)
 
     def clean(self, text: str) -> str:
+        """Return a text with a mask in place of each secret, however it is encoded."""
         if not self.secrets:
             return text
         if self._search_state[0] != len(self._needles):

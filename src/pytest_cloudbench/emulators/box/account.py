@@ -148,6 +148,7 @@ def _authorize_client(state: BoxState, call: Call) -> Answer:
 
 
 def _get_current_user(state: BoxState, call: Call) -> Answer:
+    """Answer with the user, in the standard form or with the requested fields only."""
     started = timestamp(state.started_s)
     user: dict[str, Any] = {
         **state.user,

@@ -156,6 +156,7 @@ def _base64_hash(blob: Blob) -> str:
 
 
 def _put_part(state: BoxState, call: Call) -> Answer:
+    """Answer with a part of an upload session that is stored now. Raises BoxError."""
     session, blob = _find_session(state, call), call.body
     content_range = _RANGE.fullmatch(call.headers.get(b"content-range", b"").decode("latin-1").strip())
     digest = call.headers.get(b"digest", b"").decode("latin-1")

@@ -39,6 +39,7 @@ def _pick_fields(item: dict[str, Any], call: Call) -> dict[str, Any]:
 
 
 def _search_items(state: BoxState, call: Call) -> Answer:
+    """Answer with a page of the items that match all criteria of a search."""
     query = read_query(call)
     words = query.get("query", "").strip('" ').lower()
     if not words and not query.get("mdfilters"):
@@ -83,6 +84,7 @@ def _find_comment(state: BoxState, call: Call) -> dict[str, Any]:
 
 
 def _create_comment(state: BoxState, call: Call) -> Answer:
+    """Answer with a new comment on a file or on another comment."""
     body = json_body(call)
     item, message = body.get("item"), body.get("message") or body.get("tagged_message")
     if not isinstance(item, dict) or not item.get("id"):

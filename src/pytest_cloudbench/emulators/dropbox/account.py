@@ -77,6 +77,7 @@ def _run_get_accounts(state: State, arg: dict[str, Any], call: Call) -> list[dic
 
 
 def _run_get_current_account(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
+    """Return the description of the account, with its team if it has one."""
     namespace = state.tree.namespace
     account: dict[str, Any] = {
         **_describe_person(state),

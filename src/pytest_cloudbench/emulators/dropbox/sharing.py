@@ -66,6 +66,7 @@ _LIST_PAGE = 100
 
 
 def _link_permissions(state: State, link: SharedLink) -> dict[str, Any]:
+    """Return what a link allows, and what the type of account lets its owner change."""
     business = state.account.type == "business"
     visibility = {".tag": link.visibility}
     return {
@@ -113,6 +114,7 @@ def _visibility_policy(name: str, allowed: bool) -> dict[str, Any]:
 
 
 def _describe_link(state: State, link: SharedLink, node: Node, now_s: float) -> dict[str, Any]:
+    """Return the metadata of a link and of the file or folder that it leads to."""
     path, version = state.tree.paths.path(node), node.seen(now_s) if isinstance(node, File) else None
     result: dict[str, Any] = {
         ".tag": "file" if isinstance(node, File) else "folder",
@@ -166,6 +168,7 @@ def _check_settings(state: State, settings: dict[str, Any]) -> str:
 
 
 def _run_create(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
+    """Make a link to a file or folder. Raises ApiError if it has one already."""
     try:
         node = state.tree.get(arg["path"], call.now_s).node
     except StoreError as error:
@@ -204,6 +207,7 @@ def _run_create_v1(state: State, arg: dict[str, Any], call: Call) -> dict[str, A
 
 
 def _run_list(state: State, arg: dict[str, Any], call: Call) -> dict[str, Any]:
+    """Return a page of all links, or of those that lead to a path."""
     pairs = [(link, node) for link in state.links.values() if (node := _find_target(state, link)) is not None]
     if arg["path"] is not None:
         try:

@@ -226,6 +226,7 @@ def cancel_upload(state: DriveState, call: Call) -> Answer:
 
 
 def _handle_upload(state: DriveState, call: Call, file_id: str | None) -> Answer:
+    """Answer an upload of any type: whole, with its metadata, or the begin or a piece of a session."""
     params = query_params(call)
     if isinstance(call.body, Answer):
         return call.body

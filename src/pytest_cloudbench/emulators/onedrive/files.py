@@ -136,6 +136,7 @@ def _get_item(request: GraphRequest) -> Answer:
 
 
 def _list_children(request: GraphRequest) -> Answer:
+    """Answer with a page of what a folder holds, in the requested order."""
     node, size = request.find_node(), read_page_size(request)
     key, is_descending = _sort_order(request)
     mark = _read_skip_token(request, str if key is None else int)
@@ -304,6 +305,7 @@ def _answer_item(request: GraphRequest, node: Node, status: int = 200) -> Answer
 
 
 def _create_child(request: GraphRequest) -> Answer:
+    """Answer with a new folder, as the requested behavior solves conflicts of names."""
     body = request.read_json_body()
     folder = request.find_folder()
     if "folder" not in body:
@@ -348,6 +350,7 @@ def _find_reference(request: GraphRequest, reference: object) -> Folder:
 
 
 def _update_item(request: GraphRequest) -> Answer:
+    """Answer with an item that has been moved, renamed or described anew."""
     body, node = request.read_json_body(), request.find_existing_node()
     request.require_match(node)
     reference = body.get("parentReference")

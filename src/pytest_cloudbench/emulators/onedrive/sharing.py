@@ -186,6 +186,7 @@ def _list_inherited_links(request: GraphRequest, node: Node) -> list[dict[str, A
 
 
 def _create_link(request: GraphRequest) -> Answer:
+    """Answer with a link on the requested terms, which is an existing one if there is one."""
     body, node = request.read_json_body(), request.find_existing_node()
     kind, scope = body.get("type", "view"), body.get("scope") or "anonymous"
     if kind not in _ROLES or scope not in _SCOPES:

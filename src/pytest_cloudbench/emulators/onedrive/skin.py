@@ -199,6 +199,7 @@ class OneDrive:
         return answer_error(error, call.now_s, self._request_id(), client_id)
 
     def _make_route(self, key: tuple[str, str], function: GraphFunction) -> Route:
+        """Return the route of a function, which turns its errors into Graph's answers."""
         method, name = key
 
         def handler(call: Call) -> Answer:
@@ -261,6 +262,7 @@ class OneDrive:
     # ---------------------------------------------------------------- other paths
 
     def _login_routes(self) -> list[tuple[str, str, Route]]:
+        """Return the rows of the routes of the identity platform."""
         token = Route("token", Kind.FREE, lambda call: account.grant_token(self.state, call))
         authorize = Route("authorize", Kind.FREE, lambda call: account.authorize_user(self.state, call))
         openid = Route("openid configuration", Kind.FREE, account.openid_configuration)

@@ -140,6 +140,7 @@ class Relay:
                 self._watch(stream)
 
     def _receive(self) -> None:
+        """Read what the controller has sent, and hand each frame to what it is for."""
         try:
             data = os.read(self._source, 1 << 20)
         except BlockingIOError:

@@ -56,6 +56,7 @@ def read_hosts(path: Path) -> list[Host]:
 
 
 def _parse_host(row: Any, where: str) -> Host:
+    """Return the host of one table. Raises UsageError for the first wrong key."""
     if not isinstance(row, dict):
         raise UsageError(f"{where}: is not a table")
     if unknown := next((key for key in row if key not in _KEYS), ""):

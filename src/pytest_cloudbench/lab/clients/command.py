@@ -55,6 +55,7 @@ class CommandClient(LocalClient):
         return {self.facts.name: program_version(path, *arguments)} if path else {}
 
     def _configure(self) -> None:
+        """Set the values of placeholders and variables, and write the described files."""
         self._values = {
             "user": user_name(),
             "folder": str(self.folder),

@@ -202,6 +202,7 @@ class ExternalClient:
             return
 
     def _wait_verified(self, timeout_s: float) -> None:
+        """Run the verify command until it succeeds. Raises ClientError when the time is over."""
         argv = [word.replace("{folder}", str(self.folder)) for word in self._verify]
         deadline_s, complaint = time.monotonic() + timeout_s, ""
 

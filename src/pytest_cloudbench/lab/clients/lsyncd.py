@@ -63,6 +63,7 @@ class LsyncdClient(LocalClient):
         )
 
     def _configure(self) -> None:
+        """Write the configuration of lsyncd, and of an rsync daemon or SSH."""
         rsync = self.programs["rsync"]
         if self._over_ssh:
             self._ssh = Ssh(self)

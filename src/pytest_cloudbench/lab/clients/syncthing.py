@@ -121,6 +121,7 @@ class SyncthingClient(LocalClient):
         )
 
     def _configure(self) -> None:
+        """Make a device for each side, and write the configurations by which they know each other."""
         self._key = secrets.token_hex(16)
         self._homes: dict[Side, Path] = {side: self.workdir / f"device-{side}" for side in ("server", "client")}
         ids = {side: self._make_device(side) for side in self._homes}

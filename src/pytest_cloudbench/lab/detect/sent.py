@@ -340,6 +340,7 @@ def _judge_plain_delta(
 
 
 def _judge_delta_beside_deduplication(sent: EditCosts, evidence: list[str], numbers: dict[str, float]) -> Verdict:
+    """Judge delta encoding by comparing edits with the same edits of a file of another name."""
     pairs = {kind: pair for kind in ("insert", "change") if (pair := sent.last_twins(kind)) is not None}
     if missing := tuple(f"twin_{kind}" for kind in ("insert", "change") if kind not in pairs):
         why = "edits and copies are cheap; whether delta encoding or deduplication does it is not known"

@@ -169,6 +169,7 @@ class Activity:
         return login
 
     def _act(self, act: Act) -> _OpenWindow:
+        """Let the client carry out one act, and return the window in which it happened."""
         lab, client = self._lab, self._lab.client
         before_s = client.cpu_s("client")
         open_window = _OpenWindow(Window(act.label), time.time_ns())

@@ -127,6 +127,7 @@ class Changes:
         return f"{self._seed}/{self._number}{part}"
 
     def _make_content(self, step: Step) -> Content:
+        """Return the content of the file that a step makes or changes. Raises UsageError for an unknown kind."""
         size, kind = step.size_bytes, step.kind
         make: dict[str, Callable[[], Content]] = {
             "new": lambda: RandomContent(self._content_key(), size),

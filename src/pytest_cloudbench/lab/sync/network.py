@@ -317,6 +317,7 @@ class UsersInterface:
         return f"; in that time most went to {', '.join(others[:_NAMES_SHOWN])}" if others else ""
 
     def _count_flows(self, analysis: Analysis) -> None:
+        """Add the flows of a capture to the counts of the client's own, of others' and of unknown ones."""
         owners = analysis.sorted
         assert owners is not None
         # A connection that several captures show counts once.

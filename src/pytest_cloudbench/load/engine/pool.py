@@ -90,6 +90,7 @@ class TicketPool:
             pass
 
     def _start_thread(self, *, is_parked: bool = False) -> None:
+        """Start one more thread, which waits at a gate. If the system refuses, the others do its work."""
         gate = _thread.allocate_lock()
         gate.acquire()
         with self._lock:

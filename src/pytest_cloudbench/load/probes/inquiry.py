@@ -199,6 +199,7 @@ def inquire(experiment: Experiment, payload: Generator, ask: Callable[[Inquiry],
 
     @contextmanager
     def open_other(folder: str, number: int) -> Iterator[Provider]:
+        """Open another account of the provider, with a new folder that is removed at the end. Raises UsageError."""
         request, subject = AccountRequest(provider.spec, number), experiment.make_subject(folder, "", stores=False)
         try:
             opened = OpenedAccount.from_plain(agent.ask("account", request))

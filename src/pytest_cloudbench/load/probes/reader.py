@@ -141,6 +141,7 @@ class Watcher:
         return self._attempts
 
     def _poll_file(self, path: str, content: Content, poll_s: float | None) -> None:
+        """Download a file again and again until it is there, or until the watch is stopped."""
         size_bytes, stop, trouble_s = content.size_bytes, self._stop, 0.0
         try:
             while not stop.is_set():

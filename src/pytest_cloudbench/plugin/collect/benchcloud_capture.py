@@ -65,6 +65,7 @@ class ExperimentCapture:
         return str(self._experiment.agent.once("capture:stop", self._stop_on_leader))
 
     def _start_on_leader(self) -> tuple[bool, list[str]]:
+        """Start the capture. Returns whether it runs, and notes for the entry."""
         from pytest_cloudbench.net.capture import Capture
 
         settings, agent = self._settings, self._experiment.agent

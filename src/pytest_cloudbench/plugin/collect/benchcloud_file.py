@@ -134,6 +134,7 @@ class _TestRun:
     is_named: bool
 
     def run(self) -> None:
+        """Run the test as one load, and report it in BenchCloud's own tables and log."""
         test, experiment = self.test, self.experiment
         payload, files, names = self._payload_and_names()
         settings = test.capture or self.default_capture

@@ -208,6 +208,7 @@ def parse_bench(text: str, source: str, read: Callable[[str], str] | None = None
 
 
 def _parse_experiment(table: Mapping[str, Any], locator: Locator, files: NamedFiles) -> BenchExperiment:
+    """Return one experiment of a bench file. Raises ConfigError."""
     locator.check_table(table, EXPERIMENT)
     providers = table.get("provider", [])
     providers = [providers] if isinstance(providers, str) else providers
@@ -334,6 +335,7 @@ def _name_part(key: str, value: Any, index: int) -> str:
 
 
 def _parse_load(table: Mapping[str, Any], locator: Locator, files: NamedFiles) -> Load:
+    """Return the load of one case: an open one with sensors, or a closed one with threads. Raises ConfigError."""
     sensor_keys, thread_keys = ([key for key in keys if key in table] for keys in (SENSOR_KEYS, THREAD_KEYS))
     if sensor_keys and thread_keys:
         alternatives = "either sensors, ops_per_sensor and arrival, or threads and files"

@@ -180,6 +180,7 @@ class _TestReader:
     notes: list[str] = field(default_factory=list)
 
     def read_test(self) -> BenchCloudTest:
+        """Return the test that the file describes, with a note for each key that means nothing here."""
         kind = self._find_kind()
         driver_class, driver = self._read_driver()
         common: dict[str, Any] = {

@@ -187,6 +187,7 @@ def _time_unit(end_s: float) -> tuple[str, float]:
 
 
 def _hash_calls_figure(row: Rounds, measurement: Measurement, course: _Course, sizes: Sequence[int]) -> Figure:
+    """Return the figure of the mean times of hash calls by size of file, in each part of a series."""
     unit, unit_s = _time_unit(course.parts[-1].to_s)
     means = {size: [_mean_call_s(part, size) for part in course.parts] for size in sizes}
     known_s = [mean_s for values in means.values() for mean_s in values if mean_s is not None]

@@ -77,6 +77,7 @@ def main(command: str, *arguments: str) -> int:
 
 
 def _start_all_servers(folder: Path, ports: list[int]) -> int:
+    """Start Swift's servers and memcached. Returns the exit status of the first that ends."""
     proxy, *backends, memcached = ports
     import pwd
 

@@ -168,6 +168,7 @@ def make_updates(name: str, params: Mapping[str, Any], seed: str) -> Iterator[tu
 
 
 def _make_mixed(params: Mapping[str, Any], seed: str, read_text: Callable[[str], str] | None) -> Generator:
+    """Return files of different sizes. Raises UsageError for a distribution that cannot be drawn from."""
     context = "payload mixed"
     remaining = dict(params)
     make = _make_by_size(remaining.pop("content", "random"))

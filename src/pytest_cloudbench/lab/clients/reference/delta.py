@@ -150,6 +150,7 @@ def _match_fixed(read: _Read, start: int, stop: int, signature: Signature) -> It
 
 
 def _match_rolling(read: _Read, start: int, stop: int, end: int, signature: Signature) -> Iterator[DeltaSegment]:
+    """Yield segments of a file: blocks of the base wherever one begins, and the data between them."""
     block_bytes = signature.block_bytes
     offset, likely_index = start, 0
     while signature.begins and stop - offset >= block_bytes:

@@ -190,6 +190,7 @@ class Server:
 
 
 def _answer_request(store: Store, request: str, query: dict[str, str], body: Limited) -> bytes:
+    """Carry out one request and return the body of its answer."""
     if request == "GET /list":
         return json.dumps(store.files()).encode()
     if request == "GET /poll":

@@ -40,6 +40,7 @@ class Watch:
             pass
 
     def _walk(self, folder: str, prefix: str) -> Iterator[tuple[str, FileMark]]:
+        """Watch a folder and those below it, and yield the path and mark of each file."""
         # Watch first and list afterwards, so that nothing can come in between unseen.
         try:
             self._inotify.add(folder)

@@ -292,14 +292,15 @@ class LastResponse(RequestCount):
         return None if self.response is None else seconds_of(self.response.headers.get("retry-after"))
 
 
-def check_params(spec: ProviderSpec, known: Collection[str]) -> None:
-    """Raise SpecError for a parameter that the driver does not know, so that a typo is not ignored."""
+def check_params(spec: ProviderSpec, known: Collection[str], no_target: str = "") -> None:
+    """Raise SpecError for an unknown parameter, or for a target if ``no_target`` says what is used in place of one."""
+    if spec.target and no_target:
+        raise SpecError(f"provider {spec.text!r}: nothing may follow '{spec.scheme}:'; {no_target}")
     for name in spec.params:
         if name not in known:
-            expected = ", ".join(sorted(known)) or "none"
+            expected = f"{spec.scheme} knows: {', '.join(sorted(known)) or 'none'}"
             redact.learn(value for other, value in spec.params.items() if redact.names_secret(other))
-            shown = redact.clean(spec.text)
-            raise SpecError(f"provider {shown!r}: unknown parameter {name!r}; {spec.scheme} knows: {expected}")
+            raise SpecError(f"provider {redact.clean(spec.text)!r}: unknown parameter {name!r}; {expected}")
 
 
 def choice_of(spec: ProviderSpec, name: str, choices: tuple[str, str], default: str | None = None) -> str:

@@ -66,7 +66,6 @@ from pytest_cloudbench.model import (
     ErrorKind,
     NameRules,
     ProviderSpec,
-    SpecError,
     Verb,
 )
 
@@ -183,9 +182,7 @@ class BoxDriver(RenewsBoxToken, SharesBoxFolders, FindsInBoxTrash):
     @classmethod
     def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> BoxDriver:
         """Return the driver for ``box``. Nothing is sent before the first operation."""
-        if spec.target:
-            raise SpecError(f"provider {spec.text!r}: nothing may follow 'box:'; the account's root is used")
-        check_params(spec, {"timeout_s", "token_env"})
+        check_params(spec, {"timeout_s", "token_env"}, no_target="the account's root is used")
         fields = endpoint.credentials if endpoint else credentials
         secrets = usable_credentials(spec.scheme, cls.credential_sets, fields)
         sdk = import_module(_SDK).sdk

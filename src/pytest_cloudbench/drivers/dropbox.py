@@ -70,7 +70,6 @@ from pytest_cloudbench.model import (
     Entry,
     ErrorKind,
     ProviderSpec,
-    SpecError,
 )
 from pytest_cloudbench.support import redact
 
@@ -163,9 +162,7 @@ class DropboxDriver(SdkDriver):
     @classmethod
     def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> DropboxDriver:
         """Return the driver for ``dropbox``. Nothing is sent before the first operation."""
-        if spec.target:
-            raise SpecError(f"provider {spec.text!r}: nothing may follow 'dropbox:'; the account's root is used")
-        check_params(spec, {"content_hash", "timeout_s", "token_env"})
+        check_params(spec, {"content_hash", "timeout_s", "token_env"}, no_target="the account's root is used")
         content_hash = choice_of(spec, "content_hash", ("0", "1"))
         fields = endpoint.credentials if endpoint else credentials
         secrets = usable_credentials(spec.scheme, cls.credential_sets, fields)

@@ -42,7 +42,6 @@ from pytest_cloudbench.model import (
     Entry,
     ErrorKind,
     ProviderSpec,
-    SpecError,
     chunks,
 )
 
@@ -111,9 +110,7 @@ class DropboxFastDriver(WebDriver):
         cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]
     ) -> DropboxFastDriver:
         """Return the driver for ``dropbox+fast``. Nothing is sent before the first operation."""
-        if spec.target:
-            raise SpecError(f"provider {spec.text!r}: nothing may follow 'dropbox+fast:'; the account's root is used")
-        check_params(spec, {"timeout_s", "token_env"})
+        check_params(spec, {"timeout_s", "token_env"}, no_target="the account's root is used")
         fields = endpoint.credentials if endpoint else credentials
         secrets = usable_credentials(spec.scheme, cls.credential_sets, fields)
         api = endpoint.urls["api"] if endpoint else _API

@@ -60,7 +60,6 @@ from pytest_cloudbench.model import (
     ErrorKind,
     NameRules,
     ProviderSpec,
-    SpecError,
     Verb,
 )
 
@@ -208,9 +207,7 @@ class GoogleDriveDriver(FindsDriveFiles, FindsInDriveTrash):
         cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]
     ) -> GoogleDriveDriver:
         """Return the driver for ``gdrive[?root=FOLDER_ID]``. Nothing is sent before the first operation."""
-        if spec.target:
-            raise SpecError(f"provider {spec.text!r}: nothing may follow 'gdrive:'; ?root=ID names another root folder")
-        check_params(spec, {"root", "timeout_s", "token_env"})
+        check_params(spec, {"root", "timeout_s", "token_env"}, no_target="?root=ID names another root folder")
         fields = endpoint.credentials if endpoint else credentials
         secrets = usable_credentials(spec.scheme, cls.credential_sets, fields)
         base = f"{endpoint.urls.get('api', endpoint.url)}/" if endpoint else _HOST

@@ -47,7 +47,6 @@ from pytest_cloudbench.model import (
     Entry,
     ErrorKind,
     ProviderSpec,
-    SpecError,
     Verb,
 )
 
@@ -127,9 +126,7 @@ class MegaDriver:
     @classmethod
     def connect(cls, spec: ProviderSpec, endpoint: Endpoint | None, credentials: Mapping[str, str]) -> MegaDriver:
         """Return the driver for ``mega``. Nothing is sent before the first operation."""
-        if spec.target:
-            raise SpecError(f"provider {spec.text!r}: nothing may follow 'mega:'; the account's cloud drive is used")
-        check_params(spec, {"timeout_s"})
+        check_params(spec, {"timeout_s"}, no_target="the account's cloud drive is used")
         fields = endpoint.credentials if endpoint else credentials
         secrets = usable_credentials(spec.scheme, cls.credential_sets, fields)
         return cls(endpoint, secrets["email"], secrets["password"], timeout_of(spec))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench import drivers
-from pytest_cloudbench.model import CloudError, ErrorKind, ProviderSpec
+from pytest_cloudbench.model import CloudError, CredentialsError, ErrorKind, ProviderSpec
 
 from .conftest import JSON, Scripted
 from .test_google_home import USER, key
@@ -95,3 +95,15 @@ def test_an_answer_without_a_token_is_an_error(server: Scripted, driver: Any, bo
         driver.stat("/a")
     assert caught.value.kind in {K.SERVER, K.AUTH}
     assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "[" * 100_000, '{"private_key": "secret words"}'])
+def test_unusable_key_file_is_refused(tmp_path: Path, text: str) -> None:
+    if missing := drivers.missing_library("gcs"):
+        pytest.skip(missing)
+    (tmp_path / "key.json").write_text(text)
+    with pytest.raises(CredentialsError, match="not a service account's key") as caught:
+        drivers.connect(
+            ProviderSpec.parse("gcs://bench"), credentials={"service_account_file": str(tmp_path / "key.json")}
+        )
+    assert "secret words" not in str(caught.value)

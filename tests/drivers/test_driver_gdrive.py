@@ -460,7 +460,7 @@ def test_a_service_account(emulator: EmulatorService, connect: Connect, key: dic
     assert routes(emulator) == {"oauth.token": 1, "files.list": 1, "upload": 1}, "no look at where the account is"
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"private_key": "secret words"}'])
+@pytest.mark.parametrize("text", ["", "{}", "[]", "[" * 100_000, '{"private_key": "secret words"}'])
 def test_unusable_key_file_is_refused(connect: Connect, tmp_path: Path, text: str) -> None:
     (tmp_path / "key.json").write_text(text)
     with pytest.raises(CredentialsError, match="is not a service account's key") as caught:

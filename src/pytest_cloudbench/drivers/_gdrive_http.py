@@ -303,6 +303,6 @@ def new_token(spec: ProviderSpec, secrets: Mapping[str, str], url: str, *, is_em
         credentials = module.Credentials.from_service_account_info(info, scopes=SCOPES, subject=secrets.get("subject"))
     except OSError as error:
         raise CredentialsError(f"{spec.scheme}: service_account_file cannot be read: {error.strerror}") from None
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         raise CredentialsError(f"{spec.scheme}: service_account_file is not a service account's key") from None
     return Token(credentials=credentials)

@@ -306,7 +306,7 @@ def _sdk_credentials(spec: ProviderSpec, secrets: Mapping[str, str], token_url: 
         credentials = account.Credentials.from_service_account_info(key, scopes=_SCOPES)
     except OSError as error:
         raise CredentialsError(f"{spec.scheme}: {path}: cannot be read: {error.strerror or error}") from error
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         # Not chained: the error can quote the key.
         raise CredentialsError(f"{spec.scheme}: {path}: not a service account's key as JSON") from None
     return _renewed_once(credentials)

@@ -176,7 +176,11 @@ def certify(
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
     )  # fmt: skip
     if is_authority:
-        usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
+        usage = x509.KeyUsage(
+            key_cert_sign=True, crl_sign=True, digital_signature=False, content_commitment=False,
+            key_encipherment=False, data_encipherment=False, key_agreement=False, encipher_only=False,
+            decipher_only=False,
+        )  # fmt: skip
         builder = builder.add_extension(usage, critical=True)
     else:
         usages = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])

@@ -279,7 +279,7 @@ def open_mega_link(url: str, stranger: Stranger) -> bytes:
     try:
         answer = json.loads(body)[0]
         content_url, key = str(answer["g"]), base64.urlsafe_b64decode(key_text + "=" * (-len(key_text) % 4))
-    except (ValueError, TypeError, KeyError, IndexError) as error:  # a number in place of an answer is a refusal
+    except (ValueError, RecursionError, TypeError, LookupError) as error:  # a number in place of an answer is a refusal
         kind = ErrorKind.NOT_FOUND if body.strip(b"[] ") in _NO_LINK else ErrorKind.SERVER
         raise CloudError(kind, "open", url, detail=f"MEGA answers {body[:80]!r}") from error
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes

@@ -169,7 +169,7 @@ def _get(url: str, timeout_s: float) -> tuple[Mapping[str, Any], str]:
         return {}, _REFUSALS.get(error.code, f"the registry answers with status {error.code}")
     except (URLError, OSError, HTTPException) as error:
         return {}, f"the registry at {urlsplit(url).netloc} does not answer ({getattr(error, 'reason', error)})"
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}, "the registry's answer is no JSON"
     if not isinstance(answer, dict):
         return {}, "the registry's answer is no object"

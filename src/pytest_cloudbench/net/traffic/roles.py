@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple
 
 from pytest_cloudbench.model import ConfigError
 from pytest_cloudbench.net.traffic.table import Flow
+from pytest_cloudbench.support.opening import parse_toml
 
 ROLES = ("control", "storage", "notification", "dns", "other")
 """All roles. ``notification`` is control traffic that waits for news. Papers 002 and 004 count it separately, and sums
@@ -117,10 +117,7 @@ def parse_rules(text: str, source: str = "rules", client: str | None = None) -> 
         source: the text's name in errors.
         client: the only client whose rules to use, besides the general ones.
     """
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(source, "", f"is not TOML ({error})") from error
+    document = parse_toml(text, source, "rules for flows")
     if unknown := document.keys() - {"clients", "rules"}:
         raise ConfigError(source, min(unknown), "unknown key, expected one of clients, rules")
     clients = document.get("clients", {})

@@ -6,6 +6,7 @@ import random
 import struct
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -291,3 +292,11 @@ def test_damage_at_any_position_is_survived(seed: int) -> None:
 )
 def test_many_texts_are_decoded_like_each(values: list[bytes]) -> None:
     assert decode_texts(values) == [decode_text(value) for value in values]
+
+
+def test_spans_are_read_in_their_order_whatever_their_sizes() -> None:
+    content = bytes(range(100))
+    starts, sizes = np.array([40, 0, 99, 100, 7, 93, 0]), np.array([3, 100, 1, 0, 3, 7, 0], np.uint32)
+    spans = list(zip(starts.tolist(), sizes.tolist(), strict=True))
+    assert [content[start : start + size] for start, size in spans] == records.read_spans(content, starts, sizes)
+    assert records.read_spans(b"", starts[:0], sizes[:0]) == []

@@ -6,11 +6,11 @@ No other module reads payload bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_cloudbench.model import MIB
 from pytest_cloudbench.net.traffic import sequence
+from pytest_cloudbench.net.traffic.records import read_spans
 from pytest_cloudbench.net.traffic.table import FlowTable
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ TOUCHED_PACKETS = 512
 """Number of packets read before a mapped file's pages are released. Each may bring in 64 KiB around it."""
 _FEW_ROWS = 64
 _HEAD_ROWS, _HEADS_AT_ONCE = 512, 1024
-_PART_ROWS, _FLOWS_AT_ONCE, _DATAGRAMS_AT_ONCE = 1 << 15, 1024, 1 << 14
+_PART_ROWS, _FLOWS_AT_ONCE, _DATAGRAMS_AT_ONCE = 1 << 15, 1024, 1 << 15
 _PIECE_BYTES = MIB
 
 
@@ -240,24 +240,20 @@ def read_all_datagrams(
     """
     import numpy as np
 
-    packets = table.packets
-    for begin in range(0, len(numbers), _FLOWS_AT_ONCE):
-        rows_of_flows = [table.rows(number) for number in numbers[begin : begin + _FLOWS_AT_ONCE].tolist()]
-        rows = np.concatenate(rows_of_flows)
-        group = np.repeat(np.arange(len(rows_of_flows)), [len(own_rows) for own_rows in rows_of_flows])
-        rows = rows[np.argsort(group * 2 + ~table.up[rows], kind="stable")]
-        rows = rows[packets.payload[rows] > 0]
-        for part in range(0, len(rows), _DATAGRAMS_AT_ONCE):
-            part_rows = rows[part : part + _DATAGRAMS_AT_ONCE]
-            in_file_order = np.argsort(packets.offset[part_rows])  # so that each page is read once
-            starts = packets.offset[part_rows[in_file_order]]
-            ends = (starts + packets.kept[part_rows[in_file_order]]).tolist()
-            spans, contents = zip(starts.tolist(), ends, strict=True), list[bytes]()
-            while datagrams := [buffer[start:end] for start, end in islice(spans, TOUCHED_PACKETS)]:
-                contents += datagrams
-                if len(datagrams) == TOUCHED_PACKETS:
-                    release(len(buffer))
-            yield [contents[index] for index in np.argsort(in_file_order).tolist()]
+    packets, starts = table.packets, np.asarray(table.starts)
+    group, rows = _list_first_rows(table, starts[numbers], starts[numbers + 1], len(packets))
+    rows = rows[np.argsort(group * 2 + ~table.up[rows], kind="stable")]
+    rows = rows[packets.payload[rows] > 0]
+    for begin in range(0, len(rows), _DATAGRAMS_AT_ONCE):
+        part = rows[begin : begin + _DATAGRAMS_AT_ONCE]
+        in_file_order = np.argsort(packets.offset[part])  # so that each page is read once
+        contents = list[bytes]()
+        for touched in range(0, len(part), TOUCHED_PACKETS):
+            if touched:
+                release(len(buffer))
+            touched_rows = part[in_file_order[touched : touched + TOUCHED_PACKETS]]
+            contents += read_spans(buffer, packets.offset[touched_rows], packets.kept[touched_rows])
+        yield [contents[index] for index in np.argsort(in_file_order).tolist()]
 
 
 def _count_from_lowest(table: FlowTable, rows: Any, group: Ints) -> Ints:

@@ -17,6 +17,9 @@ from pytest_cloudbench.net.traffic.table import Flow, FlowTable, as_slice
 if TYPE_CHECKING:
     from pytest_cloudbench.net.traffic.records import Ints
 
+_GATHERED_ROWS = 1 << 19
+"""Packets of the longest flow whose columns are gathered together with those of other flows."""
+
 
 class Burst(NamedTuple):
     """A series of packets with payload that follow each other closely."""
@@ -321,22 +324,27 @@ def _find_boundaries(table: FlowTable, number: int) -> _Boundaries | None:
 
     if not table.who.is_tcp[number]:
         return None
-    packets, rows = table.packets, table.rows(number)
-    selected = as_slice(rows)  # avoid copies, because a long flow takes much memory
-    up, has_payload = table.up[selected], packets.payload[selected] > 0
-    sent_rows = np.flatnonzero(up & has_payload).astype(np.int32)
+    begin, end = table.starts[number : number + 2]
+    if end - begin <= _GATHERED_ROWS:
+        _, seq, ack, payload, _, flags, up = table.in_order.get_range(begin, end)
+    else:  # fewer columns, which are not kept, because a long flow takes much memory
+        packets, selected = table.packets, as_slice(table.rows(number))
+        columns = (packets.seq, packets.ack, packets.payload, packets.flags, table.up)
+        seq, ack, payload, flags, up = (column[selected] for column in columns)
+    has_payload = payload > 0
+    sent_rows = (up & has_payload).nonzero()[0].astype(np.int32)
     if not len(sent_rows):
         return None
-    answers = np.flatnonzero(~up & has_payload).astype(np.int32)
-    reach = _unwrap_sequence(packets.seq[rows[sent_rows]]) + packets.payload[rows[sent_rows]]
+    answers = (~up & has_payload).nonzero()[0].astype(np.int32)
+    reach = _unwrap_sequence(seq[sent_rows]) + payload[sent_rows]
     np.maximum.accumulate(reach, out=reach)
     # Only the client's first packet after an answer can follow a boundary.
     next_index = find_distinct(np.searchsorted(sent_rows, answers))
     last = next_index[(next_index > 0) & (next_index < len(sent_rows))] - 1
     last = last[reach[last + 1] > reach[last]]
     if len(last):
-        acks = np.flatnonzero(~up & ((packets.flags[selected] & ACK) > 0)).astype(np.int32)
-        ack_numbers = np.concatenate(([packets.seq[rows[sent_rows[0]]]], packets.ack[rows[acks]])).astype(np.uint32)
+        acks = (~up & ((flags & ACK) > 0)).nonzero()[0].astype(np.int32)
+        ack_numbers = np.concatenate((seq[sent_rows[:1]], ack[acks]))
         acked = np.maximum.accumulate(_unwrap_sequence(ack_numbers))  # acked[0] is the state before the first ACK
         last = last[acked[np.searchsorted(acks, sent_rows[last + 1])] >= reach[last]]
     return _Boundaries(sent_rows, answers, reach, last)

@@ -30,8 +30,8 @@ def unwrap(seq: Any, first: Mask) -> Ints:
     import numpy as np
 
     begins = first.nonzero()[0]
-    counts = np.diff(begins, append=len(seq))
-    ahead = (seq - (seq[0] if len(begins) == 1 else np.repeat(seq[begins], counts))).view(np.int32)
+    counts = len(seq) if len(begins) == 1 else np.diff(begins, append=len(seq))
+    ahead = (seq - (seq[begins] if len(begins) == 1 else np.repeat(seq[begins], counts))).view(np.int32)
     if ahead.min(initial=0) > -_HALF_RANGE and ahead.max(initial=0) < _HALF_RANGE:  # no number has wrapped around
         return np.asarray(ahead.astype(np.int64))
     steps = np.empty(len(seq), np.int64)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_cloudbench.net.traffic import metrics
 from pytest_cloudbench.net.traffic.facts import CaptureFacts
 from pytest_cloudbench.net.traffic.replies import summarize_replies
-from pytest_cloudbench.net.traffic.table import BY, NEVER, FlowTable, to_list
+from pytest_cloudbench.net.traffic.table import BY, NEVER, FlowTable, as_slice, to_list
 
 if TYPE_CHECKING:
     from pytest_cloudbench.net.traffic.records import Ints
@@ -38,9 +38,10 @@ def get_counts(table: FlowTable, name: str, numbers: Ints) -> Any:
 
 def sum_counts(table: FlowTable, numbers: Ints, packets: str = "packets") -> dict[str, int]:
     """Return sums over flows. ``packets`` is the key of the number of packets."""
+    selected = as_slice(numbers)
 
     def sums(name: str) -> list[int]:
-        return list(get_counts(table, name, numbers).sum(1).tolist())
+        return list(get_counts(table, name, selected).sum(1).tolist())
 
     counts = {packets: sum(sums("packets"))}
     for name, keys in _KEYS.items():

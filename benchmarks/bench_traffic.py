@@ -31,7 +31,7 @@ from benchmarks.traffic_captures import KINDS, write_capture
 
 __all__ = ["measure"]
 
-_PACKETS, _PYSHARK_PACKETS = 300_000, 1_500
+_PACKETS, _PYSHARK_PACKETS = 500_000, 1_500
 _MANY_PACKETS = 2_000_000  # of about 1 kB: 2 GB
 _TIMES = "times as many packets / CPU-second of the whole process"
 _FIELDS = (

@@ -81,6 +81,13 @@ def test_result_has_all_that_a_conclusion_names_but_its_parameters() -> None:
     assert render_result(finding, 80) == "test_worst_case[50-1s]: knee threads 20"
 
 
+def test_a_name_is_whole_where_all_values_fit_beside_it() -> None:
+    finding = Finding(
+        info(knee_threads=20, files=None), f"{TEST}[50-1s-emulated:gdrive]#Chunking", columns=("knee_threads",)
+    )
+    assert render_result(finding, 76) == "test_worst_case[50-1s-emulated:gdrive]#Chunking: knee threads 20"
+
+
 def test_result_shows_the_unit_of_a_title_once() -> None:
     suite = Suite("smallfile", columns={"response_p50": "small put, ms"}).about("test_worst_case")
     finding = Finding(info(files=None, suite=suite.plain()), columns=("response_p50",))

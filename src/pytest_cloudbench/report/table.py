@@ -135,9 +135,6 @@ def render_result(finding: _Finding, width: int) -> str:
 
     A verdict that is not good comes first. Zeros and unknown values are omitted, except a loss rate of 0 %.
     """
-    name = split_name(finding.nodeid).title
-    longest = max(width * 9 // 16, 1)
-    line = f"{name if len(name) <= longest else f'{name[: longest - 3]}...'}:"
     columns, row = _choose_columns([finding]), table_cells([finding])[1]
     cells = [
         (title, cell)
@@ -148,6 +145,9 @@ def render_result(finding: _Finding, width: int) -> str:
     verdict = finding.info.get("verdict")
     texts = [verdict] if verdict in ("broken", "inconclusive") else []
     texts += [_join_title(title, cell) for title, cell in cells]
+    name = split_name(finding.nodeid).title
+    longest = max(width * 9 // 16, width - len(f": {', '.join(texts)}"), 1)
+    line = f"{name if len(name) <= longest else f'{name[: longest - 3]}...'}:"
     for index, text in enumerate(texts):
         longer = f"{line}{',' if index else ''} {text}"
         if len(longer) > width:

@@ -54,7 +54,7 @@ def kill_in_mid_run(lab: Lab, provider: tuple[str, str], spread: list[str]) -> i
 def test_records_of_killed_controller_are_recovered(lab: Lab, chosen: tuple[str, str], spread: list[str]) -> None:
     min_records = kill_in_mid_run(lab, chosen, spread)
     next_run = lab.write(QUICK, "test_quick.py").run(*chosen, "test_quick.py")
-    assert next_run.lines_with("cloudbench: a killed run has left records; `cloudbench recover results` merges them")
+    assert next_run.lines_with("cloudbench: 1 killed run has left records; `cloudbench recover results` merges them")
     (line,) = recover(lab.folder, "--dry-run")
     assert line.startswith(f"would be recovered: test_it.py::test_long[{chosen[1]}]: ")
     (line,) = recover(lab.folder)
@@ -247,7 +247,7 @@ def test_two_at_a_time_recover_each_run_once(tmp_path: Path) -> None:
     processes = [subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     lines = [line for process in processes for line in process.communicate(timeout=HANG_S)[0].splitlines()]
     assert [process.returncode for process in processes] == [0, 0, 0]
-    assert lines == ["recovered: a.py::test_it: 20000 records in results/machine/run/test_it.parquet"]
+    assert lines == ["recovered: a.py::test_it: 20,000 records in results/machine/run/test_it.parquet"]
     assert len(list(tmp_path.rglob("*.parquet"))) == 1
 
 

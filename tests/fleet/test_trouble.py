@@ -31,7 +31,10 @@ BAD_INPUT = {
     "expectations": (["-ocloudbench_expectations=wrong.toml"], "wrong.toml: expect[0].metric"),
     "expectations missing": (["-ocloudbench_expectations=none.toml"], "none.toml"),
     "gate": (["--cloudbench-fail", "speed:1"], "gate 'speed:1': expected METRIC:BOUND"),
-    "gate bound": (["--cloudbench-fail", "loss_rate:much"], "gate 'loss_rate:much': expected a bound"),
+    "gate bound": (
+        ["--cloudbench-fail", "loss_rate:much"],
+        "gate 'loss_rate:much': expected METRIC:BOUND with a bound such as",
+    ),
     "time scale": ([*FOLDER, "--time-scale", "10"], "--time-scale 10 needs an emulated provider"),
     "time scale 0": ([*IDEAL, "--time-scale", "0"], "--time-scale 0"),
     "patience": ([*FOLDER, "-ocloudbench_patience=0"], "cloudbench_patience 0: expected seconds above 0"),

@@ -206,7 +206,7 @@ def test_failure_in_a_block_ends_the_comparison(tmp_path: Path, ctrl_c: None) ->
     assert infos["test_fails_on_b"]["versus"]["stopped"] == "the test failed in block 1 (side B)"
     assert infos["test_fails_on_b"]["outcome"] == "failed"
     assert infos["test_one_agent_fails"]["versus"]["pairs"] == 0
-    assert infos["test_slow"]["versus"]["stopped"] == "the budget of 0.0001 minutes is used up"
+    assert infos["test_slow"]["versus"]["stopped"] == "the budget of 0.0001 min is used up"
     assert "test_skips" not in infos
 
 

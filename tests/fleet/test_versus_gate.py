@@ -107,7 +107,7 @@ def test_comparison_without_enough_time_is_inconclusive(lab: Lab) -> None:
     """A strict gate fails the comparison with a status of its own. Any other gate skips it, also in a fleet."""
     write_sides(lab)
     short = ("-ocloudbench_versus_minutes=0.0001", "-rs", "-k", "test_upload and not may")
-    reason = "gate inconclusive: no pair of blocks has a metric that is gated (the budget of 0.0001 minutes is used up)"
+    reason = "gate inconclusive: no pair of blocks has a metric that is gated (the budget of 0.0001 min is used up)"
     run = lab.run(*SIDES, *short, "--cloudbench-gate", "-n2")
     assert (run.status, run.counts()["skipped"]) == (0, 1), run.text
     assert run.lines_with(reason)

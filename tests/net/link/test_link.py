@@ -10,6 +10,7 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -31,8 +32,10 @@ pytestmark = [
 MODES = ["netem", "tun", "packet"]
 
 
-def measure(link: Link, stream_s: float = 0, rel: float = math.inf) -> Delivered:
-    """Return what a link delivers. Measure again, at most twice, if the link says that it is not as requested.
+def measure(
+    link: Link, stream_s: float = 0, rel: float = math.inf, is_as_expected: Callable[[Delivered], bool] = lambda _: True
+) -> Delivered:
+    """Return what a link delivers. Measure again, at most twice, if it is not as requested or not ``is_as_expected``.
 
     The link judges its rate by datagrams, and a pause of this machine makes a stream slower than that. ``rel`` is how
     close to the rate the streams of the test must be. On a machine with more work than cores, the test is skipped.
@@ -40,10 +43,10 @@ def measure(link: Link, stream_s: float = 0, rel: float = math.inf) -> Delivered
     for _ in range(3):
         delivered = link.measure(stream_s=stream_s)
         deviations = [*delivered.off, *list_slow_streams(link, delivered, rel)]
-        if not deviations:
+        if not deviations and is_as_expected(delivered):
             return delivered
     if os.getloadavg()[0] > (os.cpu_count() or 1):
-        pytest.skip(f"this machine is too busy: {'; '.join(deviations)}")
+        pytest.skip(f"this machine is too busy: {'; '.join(deviations) or delivered}")
     return delivered
 
 
@@ -55,6 +58,14 @@ def list_slow_streams(link: Link, delivered: Delivered, rel: float) -> list[str]
         for name, requested, delivered_way in ways
         if requested.rate_bit_per_s and (delivered_way.throughput_bit_per_s or 0) < (1 - rel) * requested.rate_bit_per_s
     ]
+
+
+def has_jitter(delivered: Delivered, expected_ms: float) -> bool:
+    """Return whether the way up has this jitter. The way down has none of its own, only the machine's."""
+    machine_ms = delivered.down.jitter_ms
+    return machine_ms is not None and delivered.up.jitter_ms == pytest.approx(
+        expected_ms, abs=0.3 * expected_ms + machine_ms
+    )
 
 
 def expect_near(requested_ms: float, deviation_ms: float | None) -> Any:
@@ -106,15 +117,13 @@ def test_a_long_link_has_its_rate_before_a_stream_is_up_to_speed(rtt_ms: float, 
 
 def test_loss_and_jitter_are_delivered() -> None:
     with Link(Way(delay_ms=8, jitter_ms=6, loss=0.05), Way(delay_ms=8), seed=3) as link:
-        delivered = measure(link)
+        delivered = measure(link, is_as_expected=lambda delivered: has_jitter(delivered, 6))
         directions = link.stats()["directions"]
     bound = 3.3 * math.sqrt(delivered.up.sent * 0.05 * 0.95)
     assert abs(delivered.up.sent - delivered.up.arrived - delivered.up.sent * 0.05) <= bound
     assert delivered.up.sent >= 1000
     assert delivered.down.arrived == delivered.down.sent
-    assert delivered.down.jitter_ms is not None
-    # The way down has no jitter of its own, only the machine's.
-    assert delivered.up.jitter_ms == pytest.approx(6, abs=0.3 * 6 + delivered.down.jitter_ms)
+    assert has_jitter(delivered, 6), delivered
     if directions:  # netem has no counts
         assert directions["up"]["lost"] >= delivered.up.sent - delivered.up.arrived
         assert directions["down"]["lost"] == 0

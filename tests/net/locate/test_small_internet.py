@@ -54,6 +54,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield world
 
 
+@pytest.mark.truth  # beside busy processes, round trips are too long to confirm that London is possible
 def test_places_owners_and_anycast_are_as_they_were_set(world: World) -> None:
     result = world.locate(*NAMES)
     servers = result["servers"]

@@ -21,9 +21,9 @@ compared."""
 CONDITIONS = (
     "agents", "machine", "provider", "profile_digest", "time_scale", "operation", "sensors", "threads", "planned_ops",
     "payload", "size_bytes", "arrival", "loop", "warm_up_s", "until", "for_s", "suite_options",
+    "resumed_rounds",
 )  # fmt: skip
-"""The keys of an entry that must be equal in two runs for their numbers to be comparable, besides its hosts, and
-``resumed_rounds`` if that is there."""
+"""The keys of an entry that must be equal in two runs for their numbers to be comparable, besides its hosts."""
 
 _OF_SESSION = ("agents", "machine", "profile_digest")
 """Conditions that may differ between the sessions of one series. All others are in its name and set-up."""
@@ -145,12 +145,10 @@ def _gate_failed_it(info: Mapping[str, Any]) -> bool:
 def conditions_of(info: Mapping[str, Any]) -> dict[str, Any]:
     """Return the conditions of an entry, or the same conditions if ``info`` is a result of this function.
 
-    The entry's hosts are a condition where agents were on other machines than the controller's, and the rounds of a
-    resumed series where these differed.
+    The entry's hosts are a condition where agents were on other machines than the controller's.
     """
-    hosts, resumed = _hosts_by_name(info.get("hosts")), info.get("resumed_rounds")
-    more = ({"hosts": hosts} if hosts else {}) | ({"resumed_rounds": resumed} if resumed else {})
-    return {key: info.get(key) for key in CONDITIONS} | more
+    hosts = _hosts_by_name(info.get("hosts"))
+    return {key: info.get(key) for key in CONDITIONS} | ({"hosts": hosts} if hosts else {})
 
 
 def session_conditions(info: Mapping[str, Any]) -> dict[str, Any]:
@@ -177,8 +175,8 @@ def describe_differences(info: Mapping[str, Any], now: Mapping[str, Any]) -> str
         return "came from another version"
     then, here = conditions_of(info), conditions_of(now)
     differences = [
-        f"{key} ({_format_value(then.get(key))}, here {_format_value(here.get(key))})"
-        for key in (*CONDITIONS, "resumed_rounds") if then.get(key) != here.get(key)
+        f"{key} ({_format_value(then[key])}, here {_format_value(here[key])})"
+        for key in CONDITIONS if then[key] != here[key]
     ]  # fmt: skip
     if hosts := _describe_hosts(then.get("hosts", {}), here.get("hosts", {})):
         differences.append(f"hosts ({'; '.join(hosts)})")

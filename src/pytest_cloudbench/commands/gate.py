@@ -9,7 +9,6 @@ import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,12 +78,8 @@ def _read_histories(options: argparse.Namespace) -> dict[str, list[_Run]]:
             continue
         later_names = [later for later in names_after(renamed, test) if later in tests]
         since_ms = max((index.find_parting_ms(test, later) for later in later_names), default=0)
-        entries = []
-        for name in names:
-            first_ms, last_ms = (since_ms, inf) if name == test else (0, index.find_parting_ms(name, test))
-            rows = zip(index.series(name, "ops"), index.numbers(name, sorted(needed_numbers())), strict=True)
-            entries += [(point, row) for point, row in rows if first_ms <= point.time_ms < last_ms]
-        if entries:
+        runs = index.collect_runs(names, sorted(needed_numbers()))
+        if entries := [(point, row) for point, row in runs if point.time_ms >= since_ms]:
             histories[test] = [
                 _Run(
                     point.superseded(explain_superseded(acceptances, names, point.time_ms)),

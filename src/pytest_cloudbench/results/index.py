@@ -275,6 +275,18 @@ class Index:
         runs = {point.run for point in self.series(later, "ops")}
         return min((point.time_ms for point in self.series(former, "ops") if point.run in runs), default=inf)
 
+    def collect_runs(self, names: Sequence[str], numbers: Sequence[str]) -> list[tuple[Point, dict[str, Any]]]:
+        """Return a test's entries under its name and its former names, each with numbers of these names.
+
+        ``names`` begins with the present one. Entries under a former name end when another test has taken it.
+        """
+        present, runs = names[0], []
+        for name in names:
+            parted_ms = inf if name == present else self.find_parting_ms(name, present)
+            rows = zip(self.series(name, "ops"), self.numbers(name, numbers), strict=True)
+            runs += [(point, row) for point, row in rows if point.time_ms < parted_ms]
+        return runs
+
     def series(self, fullname: str, metric: str) -> list[Point]:
         """Return a metric of a test in all runs that have such an entry, the latest last."""
         values = self._numbers(number_key(metric))

@@ -14,7 +14,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import SequenceMatcher
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -78,12 +77,8 @@ class GateHistory:
 
     def former_runs(self, fullname: str, info: Mapping[str, Any], collected: Collection[str]) -> FormerRuns:
         """Return the stored runs with which an entry can be compared. ``collected`` are the tests of this session."""
-        runs, reasons = list[tuple[Point, Numbers]](), list[str]()
-        names = [fullname, *names_before(self._names, fullname)]
-        for name in names:
-            points, numbers = self._index.series(name, "ops"), self._index.numbers(name, sorted(needed_numbers()))
-            parted_ms = inf if name == fullname else self._index.find_parting_ms(name, fullname)
-            runs += [run for run in zip(points, numbers, strict=True) if run[0].time_ms < parted_ms]
+        names, reasons = [fullname, *names_before(self._names, fullname)], list[str]()
+        runs = self._index.collect_runs(names, sorted(needed_numbers()))
         for later in names_after(self._names, fullname):
             if self._still_exists(later, collected):  # so this test is new, and its name was that of the other one
                 parted_ms = self._index.find_parting_ms(fullname, later)

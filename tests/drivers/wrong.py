@@ -24,6 +24,7 @@ from pytest_cloudbench.model import (
     NameRules,
     ProviderSpec,
     Verb,
+    ignore_missing,
 )
 
 __all__ = ["LIES", "WRONGS", "BareDriver", "BoastfulDriver", "WrongDriver"]
@@ -138,11 +139,8 @@ class Swallows(WrongDriver):
     """Deletes a missing file without an error, though it declares otherwise."""
 
     def delete(self, path: str) -> None:
-        try:
+        with ignore_missing():
             super().delete(path)
-        except CloudError as error:
-            if error.kind is not ErrorKind.NOT_FOUND:
-                raise
 
 
 class NotRecursive(WrongDriver):

@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 from pytest_cloudbench.drivers.base import check_params
-from pytest_cloudbench.model import Capabilities, CloudError, Content, Entry, ErrorKind, ProviderSpec, SpecError, Verb
+from pytest_cloudbench.model import Capabilities, Content, Entry, ProviderSpec, SpecError, Verb, ignore_missing
 
 __all__ = ["Mirror"]
-
-
-@contextmanager
-def ignore_missing() -> Iterator[None]:
-    try:
-        yield
-    except CloudError as error:
-        if error.kind is not ErrorKind.NOT_FOUND:
-            raise
 
 
 class Mirror:

@@ -355,3 +355,16 @@ def test_a_new_test_under_a_former_name_is_judged_by_itself(folder: Path, run: R
     assert f"{old}: 12 runs" in lines
     assert run("power", "-k", "test_old") == lines
     assert run("backtest")[-1].startswith("10 of 10 sessions had 10 runs before them")
+
+
+def test_runs_under_the_oldest_name_are_not_of_a_new_test_under_the_middle_one(folder: Path, run: Run) -> None:
+    first, middle = "test_it.py::test_first", "test_it.py::test_middle"
+    write_rename(folder, first, middle)
+    write_rename(folder, middle, TEST)
+    for number in range(1, 21):
+        entry = info(quiet_ops=300, quiet_p50=0.1, start_wall_ms=START_MS + number * DAY_MS)
+        names = [first] if number < 4 else [middle] if number < 7 else [TEST, middle]
+        store(folder, number, dict.fromkeys(names, entry))
+    lines = run("power")
+    assert f"{TEST}: 20 runs" in lines
+    assert f"{middle}: 14 runs" in lines

@@ -46,6 +46,18 @@ def test_a_binary_protocol_of_its_own_is_unknown() -> None:
     assert (encryption["verdict"], encryption["plain"], len(encryption["unknown"])) == ("unknown", [], 1)
 
 
+def test_flows_beyond_those_that_are_read_are_unknown_and_named_up_to_a_limit() -> None:
+    greeting = b"a greeting in plain text"
+    ports = [443] * 5000 + list(range(5001, 5021))
+    packets = [
+        (craft.START_NS + index, craft.udp(craft.CLIENT, 10_000 + index, craft.SERVER, port, greeting))
+        for index, port in enumerate(ports)
+    ]
+    encryption = analyze(craft.pcap(packets)).summary()["encryption"]
+    assert (encryption["verdict"], encryption["plain"]) == ("no", [f"{craft.SERVER}:443"])
+    assert encryption["unknown"] == [f"{craft.SERVER}:{port}" for port in range(5001, 5009)]
+
+
 UNENCRYPTED = (
     *range(0x0000, 0x0003), *range(0x002C, 0x002F), 0x003B, 0x00B0, 0x00B1, 0x00B4, 0x00B5, 0x00B8, 0x00B9,
     0xC001, 0xC006, 0xC00B, 0xC010, 0xC015, *range(0xC039, 0xC03C), 0xC0B4, 0xC0B5,

@@ -50,18 +50,24 @@ def judge_protection(table: FlowTable, facts: CaptureFacts, buffer: Buffer, *, i
     }
     unproven = [number for number in numbers.tolist() if number not in negotiated]
     beginnings = streams.read_beginnings(table, buffer, unproven[:_MOST_READ], _BEGINNING_BYTES)
+    unread = set(unproven[_MOST_READ:])
     ends = zip(numbers.tolist(), who.server[numbers].tolist(), who.server_port[numbers].tolist(), strict=True)
     for number, address, port in ends:
+        is_unread = number in unread
+        if is_unread and len(unknown) >= _MOST_NAMED:
+            continue  # there may be very many, and no more of them are named
         flow_facts = facts_by_number.get(number)
         server = f"{facts.texts[address] if flow_facts is None else flow_facts.names[0]}:{port}"
-        if flow_facts is not None and flow_facts.is_plain_tls:
+        if is_unread:
+            unknown[server] = None
+        elif flow_facts is not None and flow_facts.is_plain_tls:
             plain[f"{server} (TLS with {flow_facts.cipher})"] = None
         elif flow_facts is not None and flow_facts.tls_version:
             encrypted[f"{flow_facts.tls_version} {flow_facts.cipher or ''}".strip()] += 1
         elif flow_facts is not None and flow_facts.quic_version:
             encrypted[f"QUIC {flow_facts.quic_version}"] += 1
         else:
-            up, down = next(beginnings, (b"", b""))  # those beyond ``_MOST_READ`` stay unknown
+            up, down = next(beginnings)
             if up.startswith(_SSH) and down.startswith(_SSH):
                 encrypted["SSH"] += 1
             elif is_text(up) or (not up and is_text(down)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from math import exp, sqrt
+from math import exp, inf, sqrt
 
 import pytest
 
@@ -47,6 +47,11 @@ def test_ten_percent_is_found_after_four_runs(kind: str, change: float) -> None:
     last_changes = [changes[-1] for changes in results if changes and abs(changes[-1].first - first) <= 1]
     assert len(last_changes) >= 0.9 * SERIES
     assert all((last_change.ratio or 0) * change > 0 for last_change in last_changes)
+
+
+def test_a_change_beyond_all_bounds_is_found() -> None:
+    (change,) = find_changes([1e-300] * 8 + [1e300] * 8)
+    assert (change.first, change.ratio) == (8, inf)
 
 
 def test_a_change_by_chance_among_runs_that_are_alike_is_doubtful() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from dataclasses import replace
-from math import exp
+from math import exp, inf
 
 import pytest
 
@@ -98,6 +98,13 @@ def test_a_spread_of_zero_is_taken_as_half_a_percent() -> None:
     same = replace(level(1.005), baseline=(Reading(1.0),) * 20)
     assert verdict(same).answer == "met"
     assert not is_suspect(same)
+
+
+@pytest.mark.parametrize(("former", "now"), [((1e-300, 1e300), 1.0), ((1e-300, 1e-300), 1e300)])
+def test_runs_beyond_all_bounds_are_judged(former: tuple[float, float], now: float) -> None:
+    ruling = verdict(replace(level(now, (now, now, now)), baseline=tuple(map(Reading, former * 10 + (1e-300,)))))
+    assert ruling.answer != "met"
+    assert ruling.high == inf
 
 
 def test_noisy_baseline_is_inconclusive_with_its_detectable_change() -> None:

@@ -176,6 +176,10 @@ def test_numbers_that_differ_by_rounding_have_a_scale() -> None:
     assert Linear(0.3, 0.1 + 0.2).position(0.3) == 0.0
 
 
+def test_a_scale_of_all_numbers_has_ticks() -> None:
+    assert len(Log(5e-324, 1e308).ticks(5)) == 5
+
+
 def test_tick_labels_are_round() -> None:
     assert [text for _, text in Tail(0.9999).ticks(9)] == ["0 %", "50 %", "90 %", "99 %", "99.9 %", "99.99 %"]
     assert [text for _, text in Log(0.001, 1, format_seconds).ticks(5)] == ["1 ms", "10 ms", "100 ms", "1 s"]

@@ -89,6 +89,17 @@ def test_odd_values_of_entries_raise_no_traceback(odd: Any, folder: Path, capfd:
     assert "test_more" in Path("page.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("odd", [1e308, -1e308, 5e-324, 10**300], ids=["high", "low", "small", "long"])
+def test_odd_numbers_among_former_runs_raise_no_traceback(
+    odd: float, folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(1, 25):
+        numbers = dict.fromkeys(("loss_rate", "response_p50", "quiet_p50"), odd if number % 5 == 0 else number % 2)
+        numbers |= {"quiet_ops": 300, "start_wall_ms": 10**12 + number}
+        store(folder / f"{number:04}_run.json", [entry(folder, "test_it.py::test_put", "emulated:ideal", **numbers)])
+    run_all(capfd)
+
+
 @pytest.mark.parametrize("name", ["a" * 300, "a\0b", "\ud800", "records.parquet"])
 def test_odd_files_of_records_are_named_and_not_drawn(
     name: str, folder: Path, capfd: pytest.CaptureFixture[str]

@@ -18,6 +18,7 @@ from math import exp, inf, log, sqrt
 from operator import mul, sub
 from statistics import fmean
 
+from pytest_cloudbench.judge.noise import share_of_log
 from pytest_cloudbench.judge.significance import f_sf
 
 LEAST_RUNS = 4
@@ -95,7 +96,8 @@ def _change_point(
 ) -> ChangePoint:
     old_level, new_level = fmean(before), fmean(after)
     if is_log:
-        return ChangePoint(first, exp(old_level), exp(new_level), exp(new_level - old_level) - 1, p_value, correlation)
+        ratio = share_of_log(new_level - old_level)
+        return ChangePoint(first, exp(old_level), exp(new_level), ratio, p_value, correlation)
     return ChangePoint(first, old_level, new_level, None, p_value, correlation)
 
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import ceil, expm1, inf, log, log1p, sqrt
+from math import ceil, inf, log, log1p, sqrt
 from statistics import fmean, median
 from typing import Literal
 
 from pytest_cloudbench.judge.checks import Check, Kind, Reading
 from pytest_cloudbench.judge.drift import DriftState
-from pytest_cloudbench.judge.noise import LEAST_SPREAD, MAX_EXPLAINED, Noise, allowance, t_quantile
+from pytest_cloudbench.judge.noise import LEAST_SPREAD, MAX_EXPLAINED, Noise, allowance, share_of_log, t_quantile
 from pytest_cloudbench.judge.rates import LEAST_POINTS, BaselineRates, operations_needed
 
 Answer = Literal["met", "broken", "inconclusive"]
@@ -32,8 +32,6 @@ _SUSPECT, _SUSPECT_RATE = 0.01, 0.10
 _CONFIDENCE = 0.05
 _MAX_OPS = 10_000_000
 """The most operations in a run that make useful advice."""
-_MAX_RISE = 700.0
-"""The largest logarithm whose number a float can hold, about. A few runs that differ much give a larger one."""
 _MAX_DISPERSION = 3.0
 _NO_VALUE = "this run has no value"
 _POWER_Z = 1.2815515655446004  # 90 % of the normal distribution lies below
@@ -265,8 +263,8 @@ def _level_ruling(check: Check, tests: int, is_significant: bool) -> Ruling:
     value, raw = level.log_without_waits(judged), level.log(judged.value)
     half = noise.reach(_CONFIDENCE / 2)
     ruling = Ruling(
-        check, "inconclusive", expm1(raw - noise.middle), expm1(raw - noise.middle - half),
-        expm1(raw - noise.middle + half), level.detects(tests), left_out=level.left_out(),
+        check, "inconclusive", share_of_log(raw - noise.middle), share_of_log(raw - noise.middle - half),
+        share_of_log(raw - noise.middle + half), level.detects(tests), left_out=level.left_out(),
     )  # fmt: skip
     if level.is_bad(check.now) and again and not level.is_bad(judged):
         ruling = replace(ruling, first=_change_of(check), is_quarantined=True)
@@ -479,7 +477,7 @@ def _has_happened(check: Check, reading: Reading) -> bool:
 def _change_of(check: Check) -> float | None:
     """Return how much worse this run is than its baseline."""
     if check.kind == "level" and (level := _level_of(check)) is not None:
-        return expm1(level.log(check.now.value) - level.noise.middle)
+        return share_of_log(level.log(check.now.value) - level.noise.middle)
     return _rates_of(check).change([_count_of(check.now)]) if check.kind == "rate" else None
 
 
@@ -543,13 +541,13 @@ class _Level:
 
     def detects(self, tests: int) -> float:
         reach = self.noise.reach(ALPHA / tests) + _POWER_Z * self.noise.scale
-        return expm1(min(max(reach, log1p(self.check.margin) / 2), _MAX_RISE))
+        return share_of_log(max(reach, log1p(self.check.margin) / 2))
 
     def left_out(self) -> tuple[tuple[str, float], ...]:
         """Return the runs that are left out, and how much worse each was."""
         noise, baseline = self.noise, self.check.baseline
         return tuple(
-            (baseline[index].run, expm1(noise.values[index] - noise.middle)) for index in sorted(noise.left_out)
+            (baseline[index].run, share_of_log(noise.values[index] - noise.middle)) for index in sorted(noise.left_out)
         )
 
 

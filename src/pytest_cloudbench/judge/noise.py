@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from math import inf, isfinite, log1p, sqrt
+from math import expm1, inf, isfinite, log1p, sqrt
 from statistics import fmean, median
 
 from pytest_cloudbench.judge.significance import t_isf, t_sf
@@ -31,6 +31,9 @@ By simulation: with it, no tail from 5 % to 0.025 % of 10 to 100 normal runs is 
 
 MAX_EXPLAINED = 0.999
 """The largest share of waiting that explains anything: a logarithm needs less than 1."""
+
+_MAX_LOG = 709.0
+"""The largest whole logarithm whose number a float can hold."""
 
 _QN = 2.21914
 """The factor that makes Qn the standard deviation of normal values: 1 / (sqrt(2) * z), where 5/8 of the standard normal
@@ -113,6 +116,11 @@ def qn(values: Sequence[float]) -> float:
     distances = sorted(abs(one - other) for index, one in enumerate(values) for other in values[:index])
     half = count // 2 + 1
     return _QN * distances[half * (half - 1) // 2 - 1]
+
+
+def share_of_log(change: float) -> float:
+    """Return a change of a logarithm as a share: 0.1 is 10 % more. Infinite if no float can hold it."""
+    return inf if change > _MAX_LOG else expm1(change)
 
 
 def allowance(starved: float, usual: float) -> float:

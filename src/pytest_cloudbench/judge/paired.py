@@ -11,13 +11,14 @@ from array import array
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import expm1, inf, isfinite, log, sqrt
+from math import inf, isfinite, log, sqrt
 from statistics import fmean, median
 from typing import Literal
 
 from pytest_cloudbench.judge import anytime
 from pytest_cloudbench.judge.baseline import is_finite
 from pytest_cloudbench.judge.metrics import FACTS, METRICS, Metric
+from pytest_cloudbench.judge.noise import share_of_log
 from pytest_cloudbench.judge.quiet import WaitSeries, quiet_rows, waits_of
 from pytest_cloudbench.judge.records import OUTCOMES, OpTable
 from pytest_cloudbench.judge.stats import percentile
@@ -210,17 +211,13 @@ def _difference(name: str, pairs: Sequence[Pair], alpha: float, margin: float) -
         count = anytime.values_needed(interval, changes, alpha, least_sd, min(-low_margin, high_margin))
         needed = count and round(max(count, LEAST_PAIRS) * len(pairs) / len(levels) + 0.5)
     low, change, high = (
-        value if is_points else _as_share(value) for value in (interval.low, interval.change, interval.high)
+        value if is_points else share_of_log(value) for value in (interval.low, interval.change, interval.high)
     )
     return Difference(name, a, b, is_points, change, low, high, len(levels), margin, answer, needed)
 
 
 def _log1p(change: float) -> float:
     return log(1 + change) if change > -1 else -inf
-
-
-def _as_share(change: float) -> float:
-    return inf if change > 700 else expm1(change)
 
 
 def _answer(is_lower_better: bool, low: float, high: float, low_margin: float, high_margin: float) -> Answer:
@@ -291,7 +288,7 @@ def remarks(pairs: Sequence[Pair], firsts: Sequence[Side]) -> list[str]:
         return []
     lines, third = [], max(1, len(levels) // 3)
     log_products = [log(a * b) for a, b in levels]
-    drift = expm1((median(log_products[-third:]) - median(log_products[:third])) / 2)
+    drift = share_of_log((median(log_products[-third:]) - median(log_products[:third])) / 2)
     if abs(drift) > _DRIFT_LIMIT:
         lines.append(
             f"{metric} of both sides drifted by {drift:+.0%} meanwhile; the order of the blocks evens that out"
@@ -299,6 +296,6 @@ def remarks(pairs: Sequence[Pair], firsts: Sequence[Side]) -> list[str]:
     second_changes = [log(b / a) if first == "A" else log(a / b) for first, (a, b) in zip(firsts, levels, strict=True)]
     order_effect = anytime.interval(second_changes, _ALPHA, _MIN_SD, log_products)
     if order_effect.low > 0 or order_effect.high < 0:
-        change = f"{metric} is {expm1(order_effect.change):+.0%} in the second block of a pair"
+        change = f"{metric} is {share_of_log(order_effect.change):+.0%} in the second block of a pair"
         lines.append(f"{change}: the first one still has an effect")
     return lines

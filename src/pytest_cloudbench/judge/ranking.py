@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress, pairwise
-from math import expm1, inf, log, sqrt
+from math import inf, log, sqrt
 from statistics import fmean, variance
 from typing import Literal, TypeVar
 
 from pytest_cloudbench.judge.metrics import METRICS
+from pytest_cloudbench.judge.noise import share_of_log
 from pytest_cloudbench.judge.records import OUTCOMES, OpTable
 from pytest_cloudbench.judge.significance import kruskal_wallis, t_isf
 from pytest_cloudbench.judge.stats import percentile, rows_in_order
@@ -195,7 +196,7 @@ def distance(metric: str, one: Candidate, other: Candidate) -> Distance | None:
     else:
         parts = sum(error**2 / (len(values) - 1) for error, values in zip(errors, samples, strict=True))
         half = t_isf(0.025, max(1, int(sum(errors) ** 2 / parts))) * sqrt(sum(errors))
-    value, low, high = (limit if is_points else expm1(limit) for limit in (centre, centre - half, centre + half))
+    value, low, high = (limit if is_points else share_of_log(limit) for limit in (centre, centre - half, centre + half))
     return Distance(value, low, high, is_points)
 
 

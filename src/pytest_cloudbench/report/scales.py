@@ -11,6 +11,9 @@ from typing import Protocol
 
 from pytest_cloudbench.report.quantities import format_number, format_short_share
 
+_LEAST_POWER, _MOST_POWER = -307, 307
+"""The powers of ten that a float holds with all its digits, and times five."""
+
 _Tick = tuple[float, str]
 
 
@@ -89,7 +92,7 @@ class Log:
 
     def _values_inside(self, factors: Sequence[int]) -> list[float]:
         """Return the products of these factors and powers of ten that are on the scale, ascending."""
-        first, last = floor(self._low - 1e-9), ceil(self._high + 1e-9)
+        first, last = max(floor(self._low - 1e-9), _LEAST_POWER), min(ceil(self._high + 1e-9), _MOST_POWER)
         values = [factor * 10.0**power for power in range(first, last + 1) for factor in factors]
         return [value for value in values if self._low - 1e-9 <= log10(value) <= self._high + 1e-9]
 

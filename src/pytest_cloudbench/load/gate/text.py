@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from math import expm1, isfinite
+from math import isfinite
 
 from pytest_cloudbench.judge.gate import Ruling
+from pytest_cloudbench.judge.noise import share_of_log
 from pytest_cloudbench.judge.paired import Difference
 from pytest_cloudbench.support.wording import format_count
 
@@ -78,7 +79,7 @@ def _course_text(ruling: Ruling) -> str:
     course, unit = ruling.course, _unit_text(ruling)
     assert course is not None
     change, slope, low, high = (
-        _signed_text(value if ruling.check.kind == "rate" else expm1(value))
+        _signed_text(value if ruling.check.kind == "rate" else share_of_log(value))
         for value in (course.change, course.slope, course.slope_low, course.slope_high)
     )
     since = f"since {course.since}" if course.since else "with this run"

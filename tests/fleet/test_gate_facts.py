@@ -147,6 +147,21 @@ def test_loss_breaks_any_bound_unless_the_user_allows_it(lab: Lab, test: str, fa
     assert run(f"{metric}:0.1").status == 1
 
 
+@pytest.mark.quick_cases(1)
+@pytest.mark.parametrize(
+    ("metric", "bound", "status"),
+    [("silent_loss_rate", "at_most = 0.1", 1), ("loss_rate", "at_least = 0.0", 1), ("loss_rate", "at_most = 0.5", 0)],
+)
+def test_a_recorded_bound_allows_a_loss_only_within_it(lab: Lab, metric: str, bound: str, status: int) -> None:
+    claim = ["[[expect]]", 'provider = "folder:objects"', f'metric = "{metric}"', bound, 'source = "us"']
+    write_faulty_suite(lab).write("\n".join([*claim, "date = 2026-11-30"]), "expectations.toml")
+    (lab.folder / "lose-0").touch()
+    claims = "-ocloudbench_expectations=expectations.toml"
+    run = lab.run(*FOLDER, "-k", "test_put", claims, "--cloudbench-fail", "response_p50:50")
+    assert run.status == status, run.text
+    assert bool(run.lines_with("gate silent_loss_rate: 0.166667, which no bound allows; ")) == bool(status)
+
+
 def test_loss_breaks_gate_without_any_repetition(lab: Lab) -> None:
     run = run_session(write_faulty_suite(lab), "test_put", "-ocloudbench_gate_budget=0", lose=1)
     assert run.status == 1, run.text

@@ -210,8 +210,14 @@ _ALSO_BOUNDED_BY = {"silent_loss_rate": "loss_rate"}
 """A bound on all losses is a bound on the silent ones."""
 
 
+def allows(claim: Expectation, metrics: Mapping[str, float | None]) -> bool:
+    """Return whether an expectation has an upper bound, and the measured value is known and within it."""
+    value = metrics.get(claim.metric)
+    return claim.at_most is not None and value is not None and value <= claim.at_most
+
+
 def judge_facts(metrics: Mapping[str, float | None], bounded: Collection[str]) -> list[Judgement]:
-    """Return a broken judgement for silent losses and corrupt content that no bound of the user's is about.
+    """Return a broken judgement for silent losses and corrupt content, except for metrics in ``bounded``.
 
     Doubts about a run do not matter here, because they undo no loss.
     """

@@ -233,6 +233,26 @@ def test_gate_without_any_experiment_warns(lab: Lab, spread: Spread) -> None:
     assert not lab.run(*GATE, "--collect-only").lines_with("nothing was judged")
 
 
+NO_METRIC = """
+    def test_knee(experiment, payloads):
+        experiment.run(payloads.random(100), arrival=FixedInterval(0.01), sensors=1, ops_per_sensor=2, store=False)
+        experiment.conclude({"knee": 3}, [1.0], stats_of="a search", columns=["knee"])
+"""
+
+
+@SPREAD
+def test_an_experiment_without_any_metric_to_judge_is_not_green(lab: Lab, spread: Spread) -> None:
+    run = lab.write(NO_METRIC).run(*GATE, "--cloudbench-gate-strict", *spread)
+    assert (run.status, run.counts()) == (6, {"passed": 1}), run.text
+    assert run.lines_with("gate: no experiment has a metric that the gate judges, so nothing was judged")
+
+
+def test_an_experiment_without_any_metric_to_judge_is_named_beside_others(lab: Lab) -> None:
+    run = write_suite(lab).write(TESTS + NO_METRIC).run(*GATE, "-k", "test_knee or test_put[")
+    assert run.counts()["passed"] == 1, run.text
+    assert run.lines_with("not judged, because the gate judges none of its metrics: test_it.py::test_knee[folder:obj")
+
+
 # --- other root folders ---
 
 

@@ -58,6 +58,11 @@ class GatedEntry:
         )  # fmt: skip
 
     @property
+    def is_judged(self) -> bool:
+        """True unless the gate judges none of its metrics. A test that failed needs no judgement."""
+        return self.is_over or bool(self.rulings or self.answer)
+
+    @property
     def metric_texts(self) -> dict[str, str]:
         """By metric, its answer in one word, and its change if known."""
         return {ruling.check.metric: f"{ruling.answer} {change_text(ruling)}".strip() for ruling in self.rulings}

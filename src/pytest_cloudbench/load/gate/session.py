@@ -433,11 +433,13 @@ class SessionGate:
     @property
     def has_judged(self) -> bool:
         """True if anything was measured that the gate could judge."""
-        return bool(self.entries or self.comparisons)
+        return bool(self.comparisons) or any(entry.is_judged for entry in self.entries)
 
     def nothing_judged_lines(self, selected: int, deselected: int) -> Iterator[str]:
         """Yield the lines for the end of a session that judged nothing: why, and which tests it should have judged."""
-        if selected:
+        if self.entries:
+            why = "no experiment has a metric that the gate judges"
+        elif selected:
             why = "no experiment was measured"
         elif deselected:
             why = (
@@ -490,6 +492,9 @@ class SessionGate:
             yield line
         if names := list(dict.fromkeys(name for entry in self.entries for name in list_unjudged(entry.margins))):
             yield f"no former run can judge {_join_names(names)}: the margin is for comparisons of two sides alone"
+        unjudged = [entry.fullname for entry in self.entries if not entry.is_judged]
+        if unjudged and self.has_judged:
+            yield f"not judged, because the gate judges none of its metrics: {_join_names(unjudged)}"
         yield from self._unmeasured_lines()
 
     def _unmeasured_lines(self) -> Iterator[str]:

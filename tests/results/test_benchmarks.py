@@ -291,6 +291,16 @@ def test_gates_see_the_runs_asked_for_or_all(
     assert loss_rates == {"first": first, "both": both}
 
 
+def test_gates_see_runs_in_the_order_in_which_they_were_stored_whatever_their_numbers(
+    pytester: pytest.Pytester,
+) -> None:
+    for number, day in ((1, 22), (2, 23), (90, 21)):  # the last one was imported
+        path = store(pytester.path / "store", number, {"it": info(loss_rate=number / 100)})
+        path.write_text(path.read_text().replace("2026-11-22T", f"2026-11-{day}T"))
+    runs = benchmarks.stored_runs(configure(pytester))
+    assert [entry.info["loss_rate"] for entry in runs.entries_of("it")] == [0.9, 0.01, 0.02]
+
+
 @pytest.mark.slow
 def test_only_the_latest_of_very_many_runs_are_read(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(1, 6):

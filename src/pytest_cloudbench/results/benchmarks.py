@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import repeat
 from math import fsum, sqrt
-from operator import mul, sub
+from operator import itemgetter, mul, sub
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
@@ -322,17 +322,21 @@ def stored_runs(config: pytest.Config) -> Runs:
             f"--benchmark-compare={named}: there is no such run in {session.storage}; "
             f"cloudbench baseline list --storage {shlex.quote(str(session.storage.path))} shows those that are"
         )
-    runs, read_bytes = Runs(named), 0
+    runs, dated_files, read_bytes = Runs(named), list[tuple[int, str, Mapping[str, Mapping[str, Any]]]](), 0
     for path in reversed(paths):
         if read_bytes > _READ_BYTES and not named:
             break
         try:
-            runs.files.insert(0, (path.name, _read_entries(stored.read_document(path), str(path))))
+            document = stored.read_document(path)
+            entries = _read_entries(document, str(path))
+            dated_files.insert(0, (stored.epoch_ms(document.get("datetime")) or 0, path.name, entries))
             read_bytes += path.stat().st_size
         except ResultsError as error:
             if named:
                 raise UsageError(f"--benchmark-compare={named}: {error}") from None
             runs.unreadable.insert(0, path.name)
+    # Imported runs keep the numbers that they had elsewhere, which say nothing of when they were measured.
+    runs.files = [(name, entries) for _, name, entries in sorted(dated_files, key=itemgetter(0))]
     return runs
 
 

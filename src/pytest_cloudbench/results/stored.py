@@ -157,7 +157,7 @@ def read_run(path: Path) -> tuple[Commit, int | None, list[StoredEntry]]:
     learn_installed()  # it declares the metrics of the entries
     for entry in entries:
         learn_stored(entry.info.get("suite"))
-    return read_commit(document.get("commit_info")), _epoch_ms(document.get("datetime")), entries
+    return read_commit(document.get("commit_info")), epoch_ms(document.get("datetime")), entries
 
 
 def _read_entry(path: Path, benchmark: Any) -> StoredEntry | None:
@@ -210,7 +210,8 @@ def read_commit(commit_info: Any) -> Commit:
     return Commit("" if commit in _NO_COMMIT else commit, "" if branch in _NO_BRANCH else branch, is_dirty)
 
 
-def _epoch_ms(date: Any) -> int | None:
+def epoch_ms(date: Any) -> int | None:
+    """Return the time of a date as pytest-benchmark writes it, or None for anything else. Unix epoch, milliseconds."""
     try:
         return round(datetime.fromisoformat(date).timestamp() * 1000)
     except (TypeError, ValueError, OverflowError, OSError):

@@ -113,6 +113,17 @@ def test_odd_files_of_records_are_named_and_not_drawn(
     assert "Traceback" not in capfd.readouterr().err
 
 
+def test_records_that_windows_has_named_are_found(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    measured = entry(folder, "test_it.py::test_put", "emulated:ideal", list(operations(40, 10)))
+    measured["extra_info"]["ops_file"] = measured["extra_info"]["ops_file"].replace("/", "\\")
+    store(folder / "0001_run.json", [measured])
+    assert cli.main(["report", "last", "-o", "page.html", "--storage", "results"]) == 0
+    assert "not drawn" not in Path("page.html").read_text(encoding="utf-8")
+    sql = ["--sql", "SELECT count(*) FROM ops", "--csv"]
+    assert cli.main(["ops", "last", *sql, "--storage", "results", "--records", "results/Linux"]) == 0
+    assert capfd.readouterr().out.splitlines()[-1] == "40"
+
+
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD.keys())
 def test_odd_values_around_entries_raise_no_traceback(

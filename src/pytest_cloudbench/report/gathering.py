@@ -302,9 +302,10 @@ def _find_file(folders: Sequence[Path], name: str) -> Path | None:
 
     Return None for a path out of the folders.
     """
-    if Path(name).is_absolute() or ".." in Path(name).parts:
+    relative = stored.records_path(name)
+    if relative.is_absolute() or ".." in relative.parts:
         return None
-    return next((path for folder in folders if _exists(path := folder / name)), folders[0] / name)
+    return next((path for folder in folders if _exists(path := folder / relative)), folders[0] / relative)
 
 
 def _exists(path: Path) -> bool:

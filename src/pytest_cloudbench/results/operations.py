@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_cloudbench.judge.baseline import is_finite
 from pytest_cloudbench.model import ResultsError, UsageError
+from pytest_cloudbench.results import stored
 from pytest_cloudbench.results.entry_names import split_name
 from pytest_cloudbench.results.index import EntryRow
 
@@ -65,7 +66,7 @@ def find_records(entry: EntryRow, folders: Sequence[Path]) -> list[Path]:
 def _find_file(name: str, fullname: str, folders: Sequence[Path]) -> Path:
     for folder in folders:
         try:
-            path = (folder / name).resolve()
+            path = (folder / stored.records_path(name)).resolve()
             if path.is_relative_to(folder.resolve()) and path.is_file():
                 return path
         except (OSError, ValueError):

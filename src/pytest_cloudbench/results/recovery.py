@@ -175,7 +175,7 @@ def _write_entry(unmerged: Unmerged, table: OpTable, records: Path) -> None:
         **excluded,
         **{name.value: summary.outcomes.get(name, 0) for name in Outcome if name is not Outcome.LOST},
         **summary.errors(),
-        "ops_file": str(Path(records.parent.name) / records.name),
+        "ops_file": f"{records.parent.name}/{records.name}",
         "outcome": "interrupted",
         "doubts": [_REASON, *missing],
     }

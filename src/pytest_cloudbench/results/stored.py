@@ -192,6 +192,11 @@ def read_columns(info: Mapping[str, Any]) -> list[str]:
     return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
 
+def records_path(name: str) -> Path:
+    r"""Return the relative path of a file that an entry names. Earlier versions wrote it with ``\`` on Windows."""
+    return Path(name.replace("\\", "/"))
+
+
 def read_host_numbers(info: Mapping[str, Any]) -> dict[str, Any]:
     """Return the usual numbers of each host of an entry by ``NAME@HOST``. Empty unless several hosts measured."""
     hosts = info.get("by_host")

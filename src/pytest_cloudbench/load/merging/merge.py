@@ -251,7 +251,7 @@ def _write_records(run: OpenRun, measurement: _Measurement, run_id: str, logs: I
     shutil.rmtree(run.folder, ignore_errors=True)
     for log in logs:
         log.unlink(missing_ok=True)
-    return str(Path(path.parent.name) / path.name)
+    return f"{path.parent.name}/{path.name}"
 
 
 def _store_entry(

@@ -112,6 +112,21 @@ def test_expectations_and_saturation(lab: Lab, spread: Spread) -> None:
     assert "gate loss_rate:0.5: unknown, engine saturated" in line
 
 
+def test_an_own_expectation_on_a_metric_that_is_not_there_is_inconclusive(lab: Lab) -> None:
+    lab.write("""
+        import datetime
+        from pytest_cloudbench.judge.expect import Expectation
+
+        def test_one(experiment, payloads):
+            claim = Expectation("folder:objects", "respone_p99", None, 9.0, "a test", datetime.date(2026, 1, 1))
+            arrival = FixedInterval(0.01)
+            experiment.run(payloads.random(100), arrival=arrival, sensors=1, ops_per_sensor=2, expect=[claim]).check()
+    """)
+    run = lab.run(*FOLDER, "-rs")
+    assert run.counts() == {"skipped": 1}, run.text
+    assert run.lines_with("inconclusive: respone_p99 <= 9 (a test, 2026-01-01): unknown, no value was measured")
+
+
 @pytest.mark.slow
 @SPREAD
 def test_budgets(lab: Lab, spread: Spread) -> None:

@@ -173,7 +173,8 @@ class Entries:
             return []
         names = [subject.provider, *([f"emulated:{subject.profile}"] if subject.profile else [])]
         expectations = expect.select([*self._expectations, *own_expectations], names, subject.test, subject.params)
-        claims = [claim for claim in expectations if claim.metric in metrics]
+        # A recorded claim may be about another entry of the test, one of its own is about this one.
+        claims = [claim for claim in expectations if claim.metric in metrics or claim in own_expectations]
         time_scale_doubt = (
             [f"--time-scale {self.facts.time_scale:g} distorts times"] if self.facts.time_scale != 1.0 else []
         )
@@ -181,7 +182,8 @@ class Entries:
         link_doubt = ["the connection to other hosts is a part of times"] if info.get("through_controller") else []
 
         def doubts_of(metric: str) -> list[str]:
-            return [*doubts, *([*time_scale_doubt, *link_doubt] if METRICS[metric].time_like else [])]
+            is_time = metric in METRICS and METRICS[metric].time_like
+            return [*doubts, *([*time_scale_doubt, *link_doubt] if is_time else [])]
 
         judgements = [expect.judge_expectation(claim, metrics, doubts_of(claim.metric)) for claim in claims]
         gates = [gate for gate in self._gates if gate.metric in metrics]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,6 +48,18 @@ def test_commits_up_to_the_merge_base_are_before(repository: tuple[Path, dict[st
     }  # fmt: skip
     assert clone.is_before("0" * 40) is None, "this clone does not know it"
     assert clone.is_before("--help") is None
+
+
+def test_commits_of_very_many_runs_are_looked_up_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    git(tmp_path, "init", "-q", "-b", "main")
+    ids = [commit(tmp_path, str(number)) for number in range(20)]
+    run, commands = subprocess.run, list[Any]()
+    monkeypatch.setattr(
+        subprocess, "run", lambda command, **options: commands.append(command) or run(command, **options)
+    )
+    clone = Commits(tmp_path)
+    assert [clone.is_before(one) for one in ids] == [True] * 20
+    assert len(commands) < 10, commands
 
 
 def test_the_first_suspect_is_the_first_commit_after_the_baseline(repository: tuple[Path, dict[str, str]]) -> None:

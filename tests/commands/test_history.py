@@ -65,6 +65,14 @@ def store_changed_runs(storage: Path, change: float = 0.2) -> None:
 # --- history ---
 
 
+def test_a_change_of_a_number_without_a_direction_is_neither_better_nor_worse(storage: Path, run: Any) -> None:
+    for number in range(1, 21):
+        store(storage, number, {TEST: info(ok=300 + 10 * (number > 10), start_wall_ms=START_MS + number * DAY_MS)})
+    out, _ = run("history", "test_put", "--metric", "ok")
+    (change,) = [line for line in out.splitlines() if line.startswith("change: ")]
+    assert change.startswith("change: +3.3 % (300 to 310, certain) since 0011_run")
+
+
 def test_history_shows_a_change_and_the_first_run_after_it(storage: Path, run: Any) -> None:
     store_changed_runs(storage)
     out, _ = run("history")

@@ -72,6 +72,18 @@ def test_figure_draws_change_at_the_run_found_by_history(tmp_path: Path, capsys:
     assert "The same in each of 30 runs: failed rate 2 %." in figure.description
 
 
+@pytest.mark.parametrize(("now", "change"), [(1.0, "no to yes, better, certain"), (0.0, "yes to no, worse, certain")])
+def test_a_capability_that_is_gained_is_better(tmp_path: Path, now: float, change: str) -> None:
+    for number in range(1, RUNS + 1):
+        answer = now if number > CHANGED_AT else 1 - now
+        changes = {"is_delta": answer, "delta": "yes" if answer else "no", "columns": ["delta"]}
+        entry = info(run_id=f"run-{number}", start_wall_ms=START_MS + number * DAY_MS, **changes)
+        path = store(tmp_path, number, {TEST: entry})
+    figure = require_figure(history_of(tmp_path, path))
+    assert f"delta: other ({change}) since 0021_run" in figure.description
+    assert figure.rows[-1][-1] == "this page"
+
+
 def test_run_that_only_the_gate_failed_is_drawn(tmp_path: Path) -> None:
     """The gate called all runs after the change broken."""
     rng = random.Random(1)

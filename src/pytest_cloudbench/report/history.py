@@ -112,12 +112,14 @@ def _find_changes(points: Sequence[Point]) -> list[tuple[Point, ChangePoint]]:
 def describe_change(point: Point, change: ChangePoint, metric: str, run: str) -> str:
     """Return the size and certainty of a change and its first run. ``point`` is the first one after the change."""
     difference = _format_difference(change.after, change.before, metric)
-    tone = "better" if (change.after > change.before) == is_higher_better(metric) else "worse"
+    tone = ""  # other numbers have no direction
+    if find_metric(metric) is not None:
+        tone = "better, " if (change.after > change.before) == is_higher_better(metric) else "worse, "
     certainty = "certain" if change.p_value == 0 else f"p {change.p_value:.0e}"
     run_text = f"{printable(run)} ({_format_commit(point.commit)}, {format_day(point.time_ms)})"
     levels = f"{format_metric(change.before, metric)} to {format_metric(change.after, metric)}"
     doubt = f"; may be chance: successive runs are alike (correlation {change.correlation:.2f})"
-    return f"{difference} ({levels}, {tone}, {certainty}) since {run_text}{doubt if change.is_doubtful else ''}"
+    return f"{difference} ({levels}, {tone}{certainty}) since {run_text}{doubt if change.is_doubtful else ''}"
 
 
 @dataclass(frozen=True, slots=True)

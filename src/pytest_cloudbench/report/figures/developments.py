@@ -14,7 +14,7 @@ from statistics import median
 from pytest_cloudbench.judge.baseline import ONLY_AT_GATE, conditions_of, unfit_reason
 from pytest_cloudbench.judge.changepoints import LEAST_RUNS, ChangePoint
 from pytest_cloudbench.judge.checks import Check
-from pytest_cloudbench.judge.metrics import METRICS, number_key
+from pytest_cloudbench.judge.metrics import METRICS, is_answer, is_higher_better, number_key
 from pytest_cloudbench.judge.watched import checks_of
 from pytest_cloudbench.report import history
 from pytest_cloudbench.report.figures import Figure
@@ -136,7 +136,7 @@ def over_runs(members: Sequence[Measurement], earlier: EarlierRuns) -> Figure | 
 def _gated_metrics(measurement: Measurement, earlier: EarlierRuns) -> list[tuple[str, Check]]:
     """Return the metrics of an entry that the gate watches, with their checks. A capability counts as 1 or 0."""
     checks = checks_of(measurement.nodeid, measurement.info, measurement.columns, (), earlier.margins)
-    return [(number_key(check.metric), check) for check in checks]
+    return [(check.metric, check) for check in checks]
 
 
 def _broken_runs(measurement: Measurement, course: history.Course, earlier: EarlierRuns) -> frozenset[int]:
@@ -168,10 +168,10 @@ def _start_time_ms(measurement: Measurement) -> int | None:
 def _to_point(measurement: Measurement, metric: str, run: str) -> Point:
     """Convert a measurement to a point of the index."""
     fingerprint = {"schema": measurement.info.get("schema", 1), **conditions_of(measurement.info)}
-    is_higher = metric in METRICS and METRICS[metric].better == "higher"
+    needs_level = is_higher_better(metric) and not is_answer(metric)
     commit = measurement.run.commit.partition(" ")[0]
-    return Point(run, _start_time_ms(measurement) or 1 << 53, commit, "", measurement.number(metric), fingerprint,
-                 unfit_reason(measurement.info, metric, is_higher))  # fmt: skip
+    return Point(run, _start_time_ms(measurement) or 1 << 53, commit, "", measurement.number(number_key(metric)),
+                 fingerprint, unfit_reason(measurement.info, metric, needs_level))  # fmt: skip
 
 
 def _build_figure(

@@ -249,7 +249,9 @@ def test_a_torn_file_counts_once_it_is_whole(storage: Path) -> None:
     assert [point.value for point in Index.open(storage).series(TEST, "response_p50")] == [0.1, 0.2, 0.3, 0.4]
 
 
-@pytest.mark.parametrize("harm", ["torn", "foreign", "other schema", "fewer conditions", "missing column"])
+@pytest.mark.parametrize(
+    "harm", ["torn", "foreign", "other schema", "fewer conditions", "other column", "missing column"]
+)
 def test_a_harmed_index_is_made_again(storage: Path, harm: str) -> None:
     answers = read_all(Index.open(storage))
     path = storage / INDEX_NAME
@@ -258,8 +260,13 @@ def test_a_harmed_index_is_made_again(storage: Path, harm: str) -> None:
         path.write_bytes(data[: len(data) // 2])
     elif harm == "foreign":
         path.write_bytes(b"PAR1 what is this? PAR1")
-    elif harm in ("other schema", "fewer conditions"):
-        old, new = (b"8 agents ", b"7 agents ") if harm == "other schema" else (b" suite_options", b" other_options")
+    elif harm in ("other schema", "fewer conditions", "other column"):
+        replaced = {
+            "other schema": b"8 agents ",
+            "fewer conditions": b" suite_options",
+            "other column": b"missing_agents",
+        }
+        old, new = replaced[harm], replaced[harm].replace(b"agents", b"hosts ").replace(b"suite", b"other")
         path.write_bytes(data.replace(old, new))
         assert path.read_bytes() != data
     else:

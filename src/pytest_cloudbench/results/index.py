@@ -481,7 +481,7 @@ class Index:
 
     def _read_columns(self, names: Sequence[str]) -> None:
         try:
-            stored_columns = parquet.read(self._data, {*names, "schema"})[0] if self._data else {}
+            stored_columns = _read_stored_columns(self._data, {*names, "schema"}) if self._data else {}
         except parquet.NotReadable:
             self._make_again()
             stored_columns = {}
@@ -562,6 +562,15 @@ class Index:
             "cloudbench_index": SCHEMA, "files": json.dumps(self._stamps), "conclusions": json.dumps(self._conclusions)
         }  # fmt: skip
         parquet.write(file, columns, groups, metadata)
+
+
+def _read_stored_columns(data: bytes, names: set[str]) -> Mapping[str, list[Any]]:
+    """Return columns of the file. Raises NotReadable, also if a column lacks cells that every row has."""
+    columns, _ = parquet.read(data, names)
+    for name in names & FIXED_COLUMNS:
+        if None in columns.get(name, [None]):
+            raise parquet.NotReadable(f"the column {name} is incomplete")
+    return columns
 
 
 def _make_stamp(file: stored.RunFile) -> list[Any]:

@@ -56,6 +56,13 @@ def test_an_unchanged_run_is_met_in_all_metrics_but_the_quiet_share() -> None:
     assert answer_of(judge(checks_of("t", RUN, (), [RUN] * 20, {}))) == "met"
 
 
+def test_a_time_below_zero_is_unknown_in_a_run_and_in_its_baseline() -> None:
+    assert answers({"quiet_p50": -0.1})["quiet_p50"] == "inconclusive"
+    set_back = [RUN | {"quiet_p50": -0.1}]
+    assert answers({}, [*[RUN] * 19, *set_back])["quiet_p50"] == "met"
+    assert answers({}, [*[RUN] * 9, *set_back * 11])["quiet_p50"] == "inconclusive", "too few have one"
+
+
 @pytest.mark.parametrize(
     ("change", "metric"),
     [

@@ -483,6 +483,8 @@ def _read_metric(metric: str, watched: _Watched, numbers: Numbers) -> Reading:
             return Reading(None)
         return Reading(hits / total, hits, round(total), run=run, is_barred=is_barred)
     value = find_number(numbers, metric)
+    if value is not None and value < 0 and metric in METRICS and METRICS[metric].unit != "ratio":
+        value = None  # no time or size is below zero: a clock was set back
     if watched.divisor_key and value is not None:
         divisor = _number(numbers, watched.divisor_key)
         value = value / divisor if divisor else None

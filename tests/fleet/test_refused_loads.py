@@ -20,6 +20,25 @@ from .harness import FOLDER, Lab, outcomes
 GB = 10**9
 
 
+STATED = """
+    import pytest
+
+    @pytest.mark.parametrize("name", ["emulated", "published", "agents"])
+    def test_run(experiment, payloads, name):
+        experiment.run(payloads.random(9), arrival=FixedInterval(1), sensors=1, ops_per_sensor=1, extra={name: 3})
+
+    def test_conclusion(experiment):
+        experiment.conclude({"agents": 3}, [1.0], stats_of="nothing")
+"""
+
+
+def test_own_values_cannot_replace_what_an_entry_states(lab: Lab) -> None:
+    run = lab.write(STATED).run(*FOLDER)
+    assert run.counts() == {"failed": 4}, run.text
+    for name in ("emulated", "published", "agents"):
+        assert run.lines_with(f"{name}: each entry says this itself; give your value another name")
+
+
 def test_available_memory_is_known() -> None:
     size_bytes = available_bytes()
     assert size_bytes is not None

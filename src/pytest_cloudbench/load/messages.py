@@ -16,7 +16,7 @@ from pytest_cloudbench.fleet.messages import Message
 from pytest_cloudbench.fleet.offsets import Offset
 from pytest_cloudbench.judge.steady import Stable
 from pytest_cloudbench.load.names import FileNames
-from pytest_cloudbench.load.request import EntryOptions
+from pytest_cloudbench.load.request import EntryOptions, refuse_stated
 from pytest_cloudbench.model import Verb
 from pytest_cloudbench.providers.for_agents import Provided
 
@@ -244,7 +244,11 @@ class Conclusion(Message, frozen=True):
 
 
 def plain_numbers(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metrics of a conclusion with 1 and 0 for True and False, which tests may give as yes and no."""
+    """Return the metrics of a conclusion with 1 and 0 for True and False, which tests may give as yes and no.
+
+    Raises UsageError for a name under which each entry states something itself.
+    """
+    refuse_stated(metrics)
     return {name: int(value) if isinstance(value, bool) else value for name, value in metrics.items()}
 
 

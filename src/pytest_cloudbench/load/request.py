@@ -6,7 +6,7 @@ Imported by fifty agents: keep it light.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import cache, lru_cache
 from math import inf
@@ -196,6 +196,22 @@ class EntryOptions:
     published: Mapping[str, Any] = field(default_factory=dict)
     expect: tuple[Expectation, ...] = ()
     gate: Mapping[str, float | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        refuse_stated(self.extra)
+
+
+_STATED = frozenset({
+    "schema", "outcome", "machine", "agents", "missing_agents", "hosts", "by_host", "provider", "profile_digest",
+    "emulated", "published", "time_scale", "run_id", "suite", "suite_options", "block", "versus", "gate",
+})  # fmt: skip
+"""Names under which an entry states how it was measured, and what was judged. No value of a test may replace these."""
+
+
+def refuse_stated(names: Iterable[str]) -> None:
+    """Raise UsageError for names of a test's own values under which each entry states something itself."""
+    if taken := sorted(_STATED.intersection(names)):
+        raise UsageError(f"{', '.join(taken)}: each entry says this itself; give your value another name")
 
 
 class RunKeywords(TypedDict, total=False):

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench.judge.watched import FOLLOWED_ONLY, TIMES_DOUBTED
+from pytest_cloudbench.judge.gate import judge
+from pytest_cloudbench.judge.watched import FOLLOWED_ONLY, TIMES_DOUBTED, checks_of
 from pytest_cloudbench.load.gate.history import FormerRuns, GateHistory
 from pytest_cloudbench.results.acceptance import Accepted, write_acceptance, write_rename
 from pytest_cloudbench.results.index import Index
@@ -67,6 +68,20 @@ def test_late_run_before_an_accepted_one_is_ignored(tmp_path: Path) -> None:
     write_acceptance(tmp_path, Accepted(run.place, run.time_ms, until_ms=run.time_ms))
     former = history(tmp_path).former_runs("t.py::test", info(), ())
     assert [run["run"] for run in former.numbers] == ["0004_run", "0005_run", "0006_run"]
+
+
+@pytest.mark.parametrize(("accepted", "answer"), [("4", "broken"), ("5", "met")])
+def test_only_the_accepted_run_itself_allows_what_happened_in_it(tmp_path: Path, accepted: str, answer: str) -> None:
+    clean = {"files": 300, "silently_lost": 0, "silent_loss_rate": 0.0}
+    lost = clean | {"silently_lost": 1, "silent_loss_rate": 1 / 300}
+    store_runs(tmp_path, "t.py::test", 4, **clean)
+    store_runs(tmp_path, "t.py::test", 1, 5, **lost, **BROKEN)
+    run = Index.open(tmp_path).find(accepted)
+    write_acceptance(tmp_path, Accepted(run.place, run.time_ms, until_ms=START_MS + 9 * DAY_MS))
+    former = history(tmp_path).former_runs("t.py::test", info(), ())
+    checks = checks_of("t.py::test", info(quiet_ops=0, **lost), (), former.numbers, {})
+    answers = {ruling.check.metric: ruling.answer for ruling in judge(checks)}
+    assert answers["silent_loss_rate"] == answer
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ _SEARCHED_BASELINES = 3
 TIMES_DOUBTED = "times_doubted"
 """A key among the numbers of a run: whether its times are doubtful, though its counts are not."""
 ACCEPTED = "accepted"
-"""A key among the numbers of a run: whether the user has accepted it as the new baseline."""
+"""A key among the numbers of a run: whether the user has accepted this very run as the new baseline."""
 FOLLOWED_ONLY = "followed_only"
 """A key among the numbers of a run: why it is no baseline, but counts for a slow rise (``baseline.FOLLOWED``)."""
 COLUMNS = "columns"

@@ -307,7 +307,7 @@ class Index:
             conditions = decode_json(fingerprint[row])
             points.append(Point(run[row], time_ms[row], commit[row], branch[row], value, conditions, reason or newer,
                                 bool(newer), self._row_faults[row], self._is_accepted(row),
-                                tuple(decode_json(shown[row]))))  # fmt: skip
+                                tuple(decode_json(shown[row])), self._begins_baseline(row)))  # fmt: skip
         return points
 
     def numbers(self, fullname: str, names: Iterable[str]) -> list[dict[str, Any]]:
@@ -403,6 +403,14 @@ class Index:
         """Return whether an entry was already stored when its run, or an earlier one, became the new baseline."""
         time_ms = self._column("time_ms")[row]
         return any(acceptance.time_ms <= time_ms <= acceptance.until_ms for acceptance in self._acceptances_of(row))
+
+    def _begins_baseline(self, row: int) -> bool:
+        """Return whether the user accepted the run of an entry itself, and not only one before it."""
+        accepted_ms = [acceptance.time_ms for acceptance in self._acceptances_of(row)]
+        if not accepted_ms:
+            return False
+        times = self._column("time_ms")
+        return min(times[other] for other in self._find_rows(self._column("run")[row], "run")) in accepted_ms
 
     def _explain_superseded(self, row: int) -> str:
         """Return the reason if a run is too old because the user accepted a later one as the new baseline."""

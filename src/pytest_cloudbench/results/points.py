@@ -39,6 +39,7 @@ class Point:
         faults: all objections to it, whatever the metric, as in ``baseline.baseline_faults``.
         is_accepted: whether it was already stored when its run, or an earlier one, became the new baseline.
         columns: of a conclusion, the names that its table shows.
+        begins_baseline: whether its own run became the new baseline, so that what had happened in it is allowed.
     """
 
     run: str
@@ -52,6 +53,7 @@ class Point:
     faults: tuple[str, ...] = ()
     is_accepted: bool = False
     columns: tuple[str, ...] = ()
+    begins_baseline: bool = False
 
     @property
     def name(self) -> str:
@@ -81,7 +83,7 @@ class Point:
     def numbers_for_gate(self, numbers: Numbers) -> Numbers:
         """Return the run's numbers as the regression gate takes them, with its name and its restrictions."""
         followed = self.unfit_reason if self.unfit_reason in FOLLOWED else ""
-        restrictions = {FOLLOWED_ONLY: followed, TIMES_DOUBTED: self.has_doubtful_times, ACCEPTED: self.is_accepted}
+        restrictions = {FOLLOWED_ONLY: followed, TIMES_DOUBTED: self.has_doubtful_times, ACCEPTED: self.begins_baseline}
         return {**numbers, "run": self.name, COLUMNS: self.columns, **restrictions}
 
     @property

@@ -72,7 +72,7 @@ def test_late_run_before_an_accepted_one_is_ignored(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("accepted", "answer"), [("4", "broken"), ("5", "met")])
 def test_only_the_accepted_run_itself_allows_what_happened_in_it(tmp_path: Path, accepted: str, answer: str) -> None:
-    clean = {"files": 300, "silently_lost": 0, "silent_loss_rate": 0.0}
+    clean: dict[str, Any] = {"files": 300, "silently_lost": 0, "silent_loss_rate": 0.0}
     lost = clean | {"silently_lost": 1, "silent_loss_rate": 1 / 300}
     store_runs(tmp_path, "t.py::test", 4, **clean)
     store_runs(tmp_path, "t.py::test", 1, 5, **lost, **BROKEN)

@@ -94,7 +94,8 @@ def test_odd_numbers_among_former_runs_raise_no_traceback(
     odd: float, folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for number in range(1, 25):
-        numbers = dict.fromkeys(("loss_rate", "response_p50", "quiet_p50"), odd if number % 5 == 0 else number % 2)
+        value: Any = odd if number % 5 == 0 else number % 2
+        numbers = dict.fromkeys(("loss_rate", "response_p50", "quiet_p50"), value)
         numbers |= {"quiet_ops": 300, "start_wall_ms": 10**12 + number}
         store(folder / f"{number:04}_run.json", [entry(folder, "test_it.py::test_put", "emulated:ideal", **numbers)])
     run_all(capfd)

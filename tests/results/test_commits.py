@@ -54,9 +54,12 @@ def test_commits_of_very_many_runs_are_looked_up_at_once(tmp_path: Path, monkeyp
     git(tmp_path, "init", "-q", "-b", "main")
     ids = [commit(tmp_path, str(number)) for number in range(20)]
     run, commands = subprocess.run, list[Any]()
-    monkeypatch.setattr(
-        subprocess, "run", lambda command, **options: commands.append(command) or run(command, **options)
-    )
+
+    def count(command: Any, **options: Any) -> Any:
+        commands.append(command)
+        return run(command, **options)
+
+    monkeypatch.setattr(subprocess, "run", count)
     clone = Commits(tmp_path)
     assert [clone.is_before(one) for one in ids] == [True] * 20
     assert len(commands) < 10, commands

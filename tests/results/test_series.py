@@ -52,6 +52,13 @@ def test_resumed_series_returns_its_lines_and_continues_counts(tmp_path: Path) -
     assert not list(tmp_path.rglob("*.tmp"))
 
 
+def test_a_clock_that_was_set_back_takes_no_time_away(tmp_path: Path) -> None:
+    lines = [session_line(100.0), round_line(0, 110.0), session_line(500.0), round_line(1, 200.0), session_line(300.0)]
+    file = series.resume_series(write_series(tmp_path / "a.jsonl", *lines), KEY, SETUP)
+    assert file.observed_s == 10.0
+    file.close()
+
+
 def test_second_series_of_a_name_does_not_replace_the_first(tmp_path: Path) -> None:
     """A session runs a test again to compare two sides, or to repeat it for the gate."""
     names = []
@@ -80,7 +87,10 @@ def test_damage_in_the_middle_is_no_torn_end(tmp_path: Path) -> None:
     data = path.read_bytes()
     for line, message in ((b"{ \n", "damaged at byte"), (b'{"round":7,"ended_s":1}\n', "expected round 1, found 7"),
                       (b'{"round":0,"ended_s":1}\n', "expected round 1, found 0"),
-                      (b'{"round":1}\n', "damaged at byte"), (b'{"session":{}}\n', "damaged at byte")):  # fmt: skip
+                      (b'{"round":1}\n', "damaged at byte"), (b'{"session":{}}\n', "damaged at byte"),
+                      (b"[" * 100_000 + b"\n", "damaged at byte"),
+                      (b'{"round":1,"ended_s":1' + b"0" * 400 + b"}\n", "damaged at byte"),
+                      (b'{"round":1,"ended_s":1e999}\n', "damaged at byte")):  # fmt: skip
         path.write_bytes(data + line + b'{"round":1,"ended_s":9}\n')
         with pytest.raises(ResultsError, match=message):
             series.SeriesFile(path)

@@ -16,6 +16,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import chain, count
+from math import inf
 from pathlib import Path
 from typing import IO, Any
 
@@ -116,17 +117,17 @@ class SeriesFile:
                 break
             try:
                 if "session" in line:
-                    self.observed_s += last_end_s - session_start_s
-                    session_start_s = last_end_s = float(line["session"]["at_s"])
+                    self.observed_s += max(0.0, last_end_s - session_start_s)  # a clock may have been set back
+                    session_start_s = last_end_s = _read_time(line["session"]["at_s"])
                 elif "round" in line:
                     if line["round"] != self.rounds:
                         raise ResultsError(f"{self.path}: expected round {self.rounds}, found {line['round']!r}")
-                    last_end_s = float(line["ended_s"])
+                    last_end_s = _read_time(line["ended_s"])
                 self._note(line)
                 self.is_finished = "end" in line
-            except (KeyError, TypeError, ValueError) as error:
+            except (KeyError, TypeError, ValueError, OverflowError) as error:
                 raise ResultsError(f"{self.path}: damaged at byte {offset}: {error}; start a new series") from error
-        self.observed_s += last_end_s - session_start_s
+        self.observed_s += max(0.0, last_end_s - session_start_s)
 
     def _note(self, line: Mapping[str, Any]) -> None:
         """Count a line that is a round, under the conditions of its session."""
@@ -231,6 +232,14 @@ def _parse_header(path: Path, raw: bytes) -> _Line:
     return header
 
 
+def _read_time(value: Any) -> float:
+    """Return a time of the Unix epoch in seconds. Raises TypeError and ValueError for anything else."""
+    time_s = float(value)
+    if not 0 <= time_s < inf:
+        raise ValueError(f"{value!r} is not a time")
+    return time_s
+
+
 def _encode_line(line: Mapping[str, Any]) -> bytes:
     return json.dumps(line, allow_nan=False, separators=(",", ":")).encode() + b"\n"
 
@@ -241,6 +250,6 @@ def _decode_line(raw: bytes) -> _Line | None:
         return None
     try:
         line = json.loads(raw)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return line if isinstance(line, dict) else None

@@ -204,6 +204,16 @@ def test_backtest_says_of_no_repetition_that_it_was_made(folder: Path, run: Run)
     assert summary.endswith("at most 1 session would have been red")
 
 
+def test_power_says_what_the_users_margin_hides_of_a_number_that_never_varied(folder: Path, run: Run) -> None:
+    store_runs(folder, 1, 12, requests_per_op=3.0, payload_bytes_per_op=100.0)
+    (folder / "pyproject.toml").write_text("[tool.pytest.ini_options]\n[tool.cloudbench.gate]\nrequests_per_op = 0.2\n")
+    lines = [line.strip() for line in run("power") if "never varied" in line]
+    assert lines == [
+        "requests_per_op: never varied: more than 20 % worse would be seen",
+        "payload_bytes_per_op: never varied: more than 0.5 % worse would be seen",
+    ]
+
+
 def test_power_has_figures_for_the_metrics_in_the_table_of_a_conclusion(folder: Path, run: Run) -> None:
     store_conclusions(folder, {})
     assert [line.partition(":")[0].strip() for line in run("power")[1:]] == ["completion"]

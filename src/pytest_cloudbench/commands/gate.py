@@ -163,7 +163,7 @@ def _describe_detectable(check: Check, tests: int) -> str:
     if check.kind == "yes" or len(check.baseline) < fewest_runs(check.kind):
         return ""
     if check.kind == "exact":
-        return "never varied: half a percent more would be seen"
+        return f"never varied: more than {amount_text(check, check.tolerance)} worse would be seen"
     change = detectable(check, tests)
     if change is None:
         return ""

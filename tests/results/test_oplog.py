@@ -603,6 +603,31 @@ def test_parquet_of_unknown_schema_is_refused_in_one_line(tmp_path: Path) -> Non
         read_parquet(path)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("verb", "fly"), ("digest", "no hex"), ("sensor", -1), ("start_ns", None), ("size_bytes", "a")]
+)
+def test_parquet_with_a_value_that_no_record_has_is_refused_in_one_line(tmp_path: Path, name: str, value: Any) -> None:
+    import pyarrow
+    from pyarrow import parquet as arrow
+
+    path = tmp_path / "it.parquet"
+    write_parquet(table_of([op()]), path, {})
+    table = arrow.read_table(path)
+    changed = pyarrow.table(table.to_pydict() | {name: [value]}).replace_schema_metadata(table.schema.metadata)
+    arrow.write_table(changed, path)
+    with pytest.raises(ResultsError, match=r"it\.parquet: cannot be read: "):
+        read_parquet(path)
+
+
+@pytest.mark.parametrize("text", [b"sensor", b"nodeid"])
+def test_parquet_with_a_name_that_is_no_text_is_refused_in_one_line(tmp_path: Path, text: bytes) -> None:
+    path = tmp_path / "it.parquet"
+    write_parquet(table_of([op()]), path, {"nodeid": "test_it"})
+    path.write_bytes(path.read_bytes().replace(text, text[:-1] + b"\xf2"))
+    with pytest.raises(ResultsError, match=r"it\.parquet: cannot be read: "):
+        read_parquet(path)
+
+
 def test_a_wait_that_is_not_known_is_none_and_one_of_zero_is_zero(tmp_path: Path) -> None:
     waits = [None, 0.0, 0.1, 1e300]
     records = [Op(Verb.PUT, 0, 0, 0, 1, 1, 0, 1, 9, Outcome.THROTTLED, None, wait) for wait in waits]

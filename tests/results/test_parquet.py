@@ -98,6 +98,15 @@ def test_damaged_file_is_reported_as_damaged(data: st.DataObject) -> None:
         read(bytes(changed))
 
 
+def test_a_changed_bit_anywhere_raises_no_other_error() -> None:
+    content = write_table({("a", INT64, False): [1000, 1001], ("b", TEXT, True): ["x", None]}, {"k": "v"})
+    for bit in range(8 * len(content)):
+        changed = bytearray(content)
+        changed[bit // 8] ^= 1 << bit % 8
+        with contextlib.suppress(NotReadable):
+            read(bytes(changed))
+
+
 def test_a_file_of_another_program_is_not_taken_for_ours(tmp_path: Path) -> None:
     import pyarrow
     from pyarrow import parquet as arrow

@@ -19,6 +19,7 @@ import contextlib
 import json
 import os
 import re
+import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -444,12 +445,15 @@ def read_parquet(path: Path) -> OpTable:
         columns |= {"cpu_wait_ns": [None] * count}
     if missing := [name for name in _FIELDS if name not in columns]:
         raise ResultsError(f"{path}: has no column {missing[0]!r}; expected records of an experiment")
-    columns["verb"] = [Verb(value) for value in columns["verb"]]
-    columns["outcome"] = [Outcome(value) for value in columns["outcome"]]
-    columns["kind"] = [None if value is None else ErrorKind(value) for value in columns["kind"]]
-    columns["digest"] = [bytes.fromhex(value) for value in columns["digest"]]
-    hosts = dict(zip(columns["agent"], columns["host"], strict=True)) if "host" in columns else {}
-    return OpTable.of((Op(*row) for row in zip(*(columns[name] for name in _FIELDS), strict=True)), hosts)
+    try:
+        columns["verb"] = [Verb(value) for value in columns["verb"]]
+        columns["outcome"] = [Outcome(value) for value in columns["outcome"]]
+        columns["kind"] = [None if value is None else ErrorKind(value) for value in columns["kind"]]
+        columns["digest"] = [bytes.fromhex(value) for value in columns["digest"]]
+        hosts = dict(zip(columns["agent"], columns["host"], strict=True)) if "host" in columns else {}
+        return OpTable.of((Op(*row) for row in zip(*(columns[name] for name in _FIELDS), strict=True)), hosts)
+    except (TypeError, ValueError, OverflowError, struct.error) as error:
+        raise ResultsError(f"{path}: cannot be read: {error}") from error
 
 
 def read_measured(path: Path, names: Sequence[str]) -> Iterator[Mapping[str, Sequence[Any]]]:
@@ -488,7 +492,7 @@ def _read_foreign(path: Path, reason: Exception) -> tuple[dict[str, list[Any]], 
         raise ResultsError(f"{path}: cannot be read: {reason}; pyarrow may read it: pip install pyarrow") from reason
     try:
         table = arrow.read_table(path)
-    except (OSError, pyarrow.ArrowException) as error:
+        metadata = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
+        return table.to_pydict(), metadata
+    except (OSError, ValueError, pyarrow.ArrowException) as error:  # ValueError for a text that is not UTF-8
         raise ResultsError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from error
-    metadata = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
-    return table.to_pydict(), metadata

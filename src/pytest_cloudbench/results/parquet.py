@@ -214,13 +214,18 @@ def read_groups(
         yield {name: columns[name] if name in columns else [defaults[name]] * count for name in wanted}
 
 
+_DAMAGE_ERRORS = (
+    LookupError, ValueError, AttributeError, TypeError, RecursionError, StopIteration, struct.error, zlib.error,
+)  # fmt: skip
+
+
 @contextmanager
 def _translate_errors() -> Iterator[None]:
     try:
         yield
     except NotReadable:
         raise
-    except (LookupError, ValueError, AttributeError, TypeError, RecursionError, struct.error, zlib.error) as error:
+    except _DAMAGE_ERRORS as error:
         raise NotReadable(f"is damaged, or has a feature that is not known here ({error})") from error
 
 

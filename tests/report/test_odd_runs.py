@@ -114,6 +114,24 @@ def test_odd_files_of_records_are_named_and_not_drawn(
     assert "Traceback" not in capfd.readouterr().err
 
 
+@pytest.mark.parametrize(("name", "number"), [("end_ns", -1), ("end_ns", 10**12), ("scheduled_ns", float("nan"))])
+def test_records_with_an_odd_time_are_named_and_not_drawn(
+    name: str, number: float, folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    import pyarrow
+    from pyarrow import parquet as arrow
+
+    measured = entry(folder, "test_it.py::test_put", "emulated:ideal", list(operations(40, 10)))
+    store(folder / "0001_run.json", [measured])
+    path = folder / measured["extra_info"]["ops_file"]
+    table = arrow.read_table(path)
+    values = table.to_pydict() | {name: [*table[name].to_pylist()[:-1], number]}
+    arrow.write_table(pyarrow.table(values).replace_schema_metadata(table.schema.metadata), path)
+    assert cli.main(["report", "last", "-o", "page.html", "--storage", "results"]) == 0
+    assert "holds no records of operations" in Path("page.html").read_text(encoding="utf-8")
+    assert "Traceback" not in capfd.readouterr().err
+
+
 def test_records_that_windows_has_named_are_found(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     measured = entry(folder, "test_it.py::test_put", "emulated:ideal", list(operations(40, 10)))
     measured["extra_info"]["ops_file"] = measured["extra_info"]["ops_file"].replace("/", "\\")

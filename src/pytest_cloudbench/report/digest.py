@@ -155,7 +155,7 @@ def digest_records(paths: Sequence[Path]) -> Digest | None:
     """
     try:
         return _digest(paths)
-    except (TypeError, KeyError, OverflowError) as error:
+    except (TypeError, LookupError, OverflowError, ValueError) as error:
         raise ResultsError(f"{paths[0]}: holds no records of operations ({error})") from error
 
 
@@ -174,6 +174,8 @@ def _digest(paths: Sequence[Path]) -> Digest | None:
         for scheduled_ns, end_ns, outcome in zip(*block.values(), strict=True):
             due, end = int((scheduled_ns - first_ns) / fine_ns), int((end_ns - first_ns) / fine_ns)
             due, end = min(due, last_fine), min(end, last_fine)
+            if end < due:
+                raise ValueError("an operation ended before it was due")
             ended[end] += 1
             waiting_changes[due] += 1
             waiting_changes[end + 1] -= 1

@@ -145,4 +145,8 @@ def try_losses(spec: ProviderSpec) -> Ruling:
             evidence.append(f"{spare + 1} nodes killed: {'read' if is_read_beyond else 'not read'}")
     if not is_repaired_read:
         return no(f"it survives {spare} of {count} nodes, but is not whole after a repair", evidence)
+    if is_read_beyond:
+        return unknown(f"read with {spare + 1} of {count} nodes killed, so nothing follows from what is read", evidence)
+    if not spare:
+        return no(f"not read with 1 of {count} nodes killed; it promises to survive none", evidence)
     return yes(f"read with {spare} of {count} nodes killed, and after a repair with {spare} others", evidence)

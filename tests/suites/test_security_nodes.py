@@ -5,6 +5,7 @@ found.
 from __future__ import annotations
 
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -38,6 +39,30 @@ def test_a_repair_that_does_nothing_is_found(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(nodes, "note_all_missing", lambda array, child: 0)
     ruling = nodes.try_losses(ProviderSpec.parse("raid:six"))
     assert (ruling.answer, ruling.how) == ("no", "it survives 2 of 6 nodes, but is not whole after a repair")
+
+
+def write_array(folder: Path, k: int, m: int) -> ProviderSpec:
+    """Write the file of an array of emulated children, and return its spec."""
+    children = ["emulated:ideal"] * (k + m)
+    (folder / "array.toml").write_text(f'k = {k}\nm = {m}\nkey = "array.key"\nchildren = {children}\n', "utf-8")
+    return ProviderSpec.parse(f"raid:{folder}/array.toml")
+
+
+@needs_numpy
+@pytest.mark.slow
+def test_an_array_that_promises_to_survive_nothing_does_not_pass_for_one_that_survives(tmp_path: Path) -> None:
+    ruling = nodes.try_losses(write_array(tmp_path, 2, 0))
+    assert (ruling.answer, ruling.how) == ("no", "not read with 1 of 2 nodes killed; it promises to survive none")
+
+
+@needs_numpy
+@pytest.mark.slow
+def test_nothing_follows_if_an_array_is_read_without_enough_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nodes, "can_read", lambda array, path, content: True)
+    ruling = nodes.try_losses(write_array(tmp_path, 1, 1))
+    assert (ruling.answer, ruling.evidence[-1]) == ("unknown", "2 nodes killed: read")
 
 
 def test_a_service_that_shows_no_nodes_is_not_judged() -> None:

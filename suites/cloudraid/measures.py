@@ -93,16 +93,28 @@ def phases_per_operation(spent: Mapping[str, RaidCosts]) -> dict[str, Any]:
 
 
 def measure_stored_bytes(array: RaidDriver) -> dict[str, Any]:
-    """Measure the bytes that children hold for each byte of content, according to their own listings."""
+    """Measure the bytes that children hold for each byte of content, according to their own listings.
+
+    They are unknown, None, if a child does not answer or lacks packages, which would pass for an array that needs less.
+    """
     from pytest_cloudbench import survey_array
 
-    array.settle(30.0)
+    has_settled = array.settle(30.0)
     survey = survey_array(array.array)
-    held_bytes = sum(child.held_bytes for child in survey.children)
+    held_bytes, content_bytes = None, survey.content_bytes
+    if has_settled and survey.is_healthy:
+        held_bytes = sum(child.held_bytes for child in survey.children)
     return {
-        "stored_bytes": held_bytes, "content_bytes": survey.content_bytes,
-        "stored_per_byte": held_bytes / survey.content_bytes if survey.content_bytes else None,
+        "stored_bytes": held_bytes, "content_bytes": content_bytes,
+        "stored_per_byte": None if held_bytes is None or not content_bytes else held_bytes / content_bytes,
     }  # fmt: skip
+
+
+def note_stored_bytes(costs: Mapping[str, Any]) -> list[str]:
+    """Return a note if the stored bytes are not known."""
+    if costs["stored_bytes"] is not None:
+        return []
+    return ["bytes stored: not known, since not every child answers and has all that it should have"]
 
 
 # --- losses -------------------------------------------------------------------------------------------

@@ -58,13 +58,14 @@ def _measure_provider(
     with experiment.elsewhere(provider):
         first = experiment.run(payloads.random(1), arrival=Threads(1), files=1, keep=True, store=False, verify=False)
         del first  # programs that start with the first operation are running now
+        stored_before = _count_stored_bytes(folder)
         began_s = client_cpu_s(is_client)
         up = experiment.run(
             payloads.random(size_bytes), arrival=Threads(1), files=objects, keep=True, store=False, detail=True,
             verify=False,
         )  # fmt: skip
         wrote_s = client_cpu_s(is_client)
-        stored = sum(path.stat().st_size for path in folder.glob("[0-9]/**/*") if path.is_file())
+        stored = _count_stored_bytes(folder) - stored_before
         down = experiment.run(arrival=Threads(1), on=up.files, operation=Verb.GET, store=False, detail=True)
         read_s = client_cpu_s(is_client)
     extra = {
@@ -74,6 +75,11 @@ def _measure_provider(
         "survives": survives, "system": provider.spec,
     }  # fmt: skip
     return (up, down), extra, "payloads are also generated and compared in this process, which counts"
+
+
+def _count_stored_bytes(folder: Path) -> int:
+    """Return the size of all files in the folders of children. 0 if a rival has a folder of its own."""
+    return sum(path.stat().st_size for path in folder.glob("[0-9]/**/*") if path.is_file())
 
 
 # --- the rivals ---------------------------------------------------------------------------------------

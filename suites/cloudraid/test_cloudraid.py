@@ -39,6 +39,7 @@ from .measures import (
     measure_stored_bytes,
     median_time_s,
     note_failures,
+    note_stored_bytes,
     open_child,
     phases_per_operation,
     subtract_costs,
@@ -135,7 +136,7 @@ def _conclude_direction(
             **{f"{name}_s": value for name, value in phases_s.items()},
             **{name: array_costs[name] for name in ("stored_per_byte", "stored_bytes", "content_bytes")},
         },
-        notes=note_failures({"the array": together, **alone}),
+        notes=[*note_failures({"the array": together, **alone}), *note_stored_bytes(array_costs)],
     ).check()  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench import Result
+from pytest_cloudbench import ErrorKind, RandomContent, Result
 from pytest_cloudbench.emulators.profile import find_profile
 from pytest_cloudbench.raid import config
 from pytest_cloudbench.raid.coding.availability import chance_of_at_least
@@ -26,12 +26,15 @@ from suites.cloudraid.measures import (
     judge_slowdown,
     least_time_s,
     list_durations,
+    measure_stored_bytes,
     median_interval,
     note_failures,
+    note_stored_bytes,
 )
 from suites.cloudraid.rivals import rate_per_cpu
 from tests.fleet.harness import FOLDER, FinishedRun, Lab, lab_in
 from tests.provider_folders import make_folders
+from tests.raid.harness import ArrayFolder
 from tests.truths import Truths
 
 from .harness import conclusion, run_suite
@@ -164,6 +167,31 @@ def test_bytes_stored_are_compared_with_full_replication(lab: Lab) -> None:
         assert conclusion(run, "rclone union x4 + crypt")["stored_per_byte"] == pytest.approx(4.0, abs=0.05)
     else:
         assert run.lines_with("rclone is not installed")
+
+
+@pytest.mark.slow
+def test_only_the_measured_objects_count_as_stored(lab: Lab) -> None:
+    """A package of 6 has a share of 254 bytes, and a head of 4 bytes before a manifest of 544 to 800."""
+    small = ("--cloudraid-objects", "1", "--cloudraid-bytes", "1000")
+    run = run_suite(lab, "cloudraid::test_side_by_side", *FOLDER, *small)
+    assert 6 * (254 + 4 + 544) <= 1000 * conclusion(run, "raid 4+2")["stored_per_byte"] <= 6 * (254 + 4 + 800)
+
+
+@pytest.mark.parametrize("trouble", ["silent", "lacking"])
+def test_stored_bytes_are_unknown_unless_all_children_have_all(tmp_path: Path, trouble: str) -> None:
+    array = ArrayFolder(tmp_path)
+    with array.opened() as driver:
+        driver.put("/a", RandomContent("stored", 300_000))
+        known = measure_stored_bytes(driver)
+        assert known["stored_per_byte"] == pytest.approx(1.5, abs=0.02)
+        assert note_stored_bytes(known) == []
+        if trouble == "silent":
+            array.children[2].fails["list"] = ErrorKind.NETWORK
+        else:
+            array.lose_child(2)
+        unknown = measure_stored_bytes(driver)
+        assert (unknown["stored_bytes"], unknown["stored_per_byte"]) == (None, None)
+        assert note_stored_bytes(unknown)
 
 
 def test_provider_other_than_an_array_is_skipped(lab: Lab) -> None:

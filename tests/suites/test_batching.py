@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 from itertools import pairwise
 from statistics import fmean
+from typing import Any
 
 import pytest
 
+from suites.batching.test_batching import measure_stream, read_log
 from tests.fleet.harness import FinishedRun, Lab
 from tests.suites import clients
 from tests.suites.harness import run_suite
@@ -30,6 +32,13 @@ def test_the_made_log_has_the_statistics_that_the_paper_prints() -> None:
     size_bytes = sum(size for _, size in rows)
     assert 1.13 + len(rows) * 36_300 / size_bytes == pytest.approx(21, rel=0.05), "a session for each update"
     assert min(gaps) >= 0
+
+
+def test_a_time_without_any_update_is_refused_in_one_line() -> None:
+    lab: Any = None  # nothing is done with it
+    stream = read_log("seed", 0.01)
+    with pytest.raises(pytest.fail.Exception, match="no update is due in this time"):
+        measure_stream(lab, stream, "log", "Figures 15 and 22", None)
 
 
 def run_both_clients(lab: Lab, suite: str, *args: str) -> FinishedRun:

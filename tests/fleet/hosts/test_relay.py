@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_cloudbench.fleet.hosts.connection import HostConnection
+from pytest_cloudbench.fleet.hosts.relay import FOLDER_PREFIX
 from pytest_cloudbench.fleet.hosts.streams import FILES, FrameReader, pack_frame
 from pytest_cloudbench.fleet.hosts.table import Host
 from pytest_cloudbench.fleet.hosts.travel import pack_files
@@ -50,6 +52,27 @@ def test_each_agent_has_a_stream_of_its_own(connection: HostConnection) -> None:
     streams[0].wait()
     with pytest.raises(EOFError):
         streams[0].read(1)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux has mount namespaces")
+@pytest.mark.parametrize("has_processes", [True, False], ids=["proc", "no-proc"])
+def test_only_folders_of_relays_that_have_ended_are_removed(tmp_path: Path, has_processes: bool) -> None:
+    """A /proc that shows no other process is that of other systems, or one with ``hidepid``."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        pass
+    for pid in (os.getpid(), ended.pid, 1 << 80):
+        (tmp_path / f"{FOLDER_PREFIX}{pid}-x").mkdir()
+    clean = [sys.executable, "-c", "from pytest_cloudbench.fleet.hosts import relay; relay.remove_abandoned_folders()"]
+    if not has_processes:
+        user = [] if os.geteuid() == 0 else ["--map-root-user"]
+        clean = ["unshare", "--mount", *user, "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh", *clean]
+    done = subprocess.run(
+        clean, env={**os.environ, "TMPDIR": str(tmp_path)}, stderr=subprocess.PIPE, text=True, check=False
+    )
+    if not has_processes and done.returncode and "unshare" in done.stderr:
+        pytest.skip(f"a mount namespace is needed: {done.stderr}")
+    assert done.returncode == 0, done.stderr
+    assert [folder.name for folder in tmp_path.iterdir()] == [f"{FOLDER_PREFIX}{os.getpid()}-x"]
 
 
 def test_host_describes_its_cores_and_python(connection: HostConnection) -> None:

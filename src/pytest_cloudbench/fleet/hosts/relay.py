@@ -294,8 +294,19 @@ def remove_abandoned_folders() -> None:
     parent = tempfile.gettempdir()
     for name in os.listdir(parent):
         pid = name.removeprefix(FOLDER_PREFIX).partition("-")[0]
-        if name.startswith(FOLDER_PREFIX) and pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
+        if name.startswith(FOLDER_PREFIX) and pid.isdigit() and not is_running(int(pid)):
             shutil.rmtree(os.path.join(parent, name), ignore_errors=True)
+
+
+def is_running(pid: int) -> bool:
+    """Return whether there is such a process, also where it is another user's, or where there is no /proc."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    return True
 
 
 def describe_host() -> dict[str, Any]:

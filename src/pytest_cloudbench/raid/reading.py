@@ -44,7 +44,7 @@ def read_object(array: Array, manifest: Manifest, offset: int, costs: Costs) -> 
             shares = fetch.wait_for_shares()
             is_end = number == len(manifest.segments) - 1
             next_fetch = None if is_end else SegmentFetch(array, "get", manifest, number + 1, costs)
-            yield from _open_chunks(manifest, number, shares, stream, max(0, offset - starts[number]), costs)
+            yield from _open_chunks(manifest, number, starts[number], shares, stream, offset, costs)
             fetch.release_buffers()
     finally:
         if next_fetch is not None:
@@ -52,13 +52,14 @@ def read_object(array: Array, manifest: Manifest, offset: int, costs: Costs) -> 
 
 
 def _open_chunks(
-    manifest: Manifest, number: int, shares: Mapping[int, Buffer], stream: Stream, skip: int, costs: Costs
+    manifest: Manifest, number: int, start: int, shares: Mapping[int, Buffer], stream: Stream, offset: int, costs: Costs
 ) -> Iterator[bytes]:
-    """Yield a segment's content from its shares, without the first ``skip`` bytes."""
+    """Yield the content of a segment that begins at ``start``, from its shares and from ``offset`` in the object."""
     segment = manifest.segments[number]
     with costs.timed("code_ns"):
         data = _join_data_shares(segment, shares)
-    first, size_bytes = manifest.first_chunk(number), segment.size_bytes
+    skip, size_bytes = max(0, offset - start), segment.size_bytes
+    first = start // CHUNK_BYTES  # all segments before this one are whole chunks
     is_last_segment = number == len(manifest.segments) - 1
     for chunk in range(skip // CHUNK_BYTES, chunk_count(size_bytes)):
         begin, end = chunk * CHUNK_BYTES, min((chunk + 1) * CHUNK_BYTES, size_bytes)

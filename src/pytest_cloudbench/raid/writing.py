@@ -102,8 +102,8 @@ class _Writer:
         """Send all segments, and return the manifest when they are durable. Raises CloudError."""
         stream, segments = Stream(self._key, self._prefix), list[CodedSegment]()
         for number in range(self._count):
-            for transfer in self._transfers[: max(0, number - _MOST_SEGMENTS + 1)]:
-                self._wait_until_durable(transfer)
+            if number >= _MOST_SEGMENTS:  # all before it were waited for already
+                self._wait_until_durable(self._transfers[number - _MOST_SEGMENTS])
             segment, buffer = self._code_segment(stream, content, number)
             segments.append(segment)
             manifest = Manifest(

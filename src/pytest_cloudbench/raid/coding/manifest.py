@@ -25,7 +25,6 @@ from pytest_cloudbench.raid.coding.sealing import (
     TAG_BYTES,
     MasterKey,
     NotGenuine,
-    chunk_count,
     sealed_bytes,
 )
 
@@ -87,10 +86,6 @@ class Manifest:
     prefix: bytes = field(repr=False)
     segments: tuple[CodedSegment, ...]
     _bytes: bytes = field(default=b"", init=False, repr=False, compare=False)
-
-    def first_chunk(self, number: int) -> int:
-        """Return the number of a segment's first chunk."""
-        return sum(chunk_count(segment.size_bytes) for segment in self.segments[:number])
 
     def seal(self, master: MasterKey, salt: bytes, place: str) -> bytes:
         """Return the manifest as bytes that only the master key opens.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
 
-from pytest_cloudbench.model import Content
+from pytest_cloudbench.model import CloudError, Content, ErrorKind
 from pytest_cloudbench.raid.array import Array
 from pytest_cloudbench.raid.coding.manifest import VERSION_BYTES, CodedSegment, Manifest
 from pytest_cloudbench.raid.coding.policies import Split
@@ -131,12 +131,16 @@ class _Writer:
         return CodedSegment(size_bytes, split, digests), buffer
 
     def _seal_segment(self, stream: Stream, content: Content, begin: int, size_bytes: int, into: memoryview) -> None:
-        """Fill the data shares with sealed content, padded with zeros."""
+        """Fill the data shares with sealed content and zeros. Raises CloudError for content of another size."""
         count, filled = chunk_count(size_bytes), 0
         is_last_segment = begin + size_bytes == content.size_bytes
         for chunk in range(count):
             offset = begin + chunk * CHUNK_BYTES
-            plain = content.read(offset, min(CHUNK_BYTES, begin + size_bytes - offset))
+            length = min(CHUNK_BYTES, begin + size_bytes - offset)
+            plain = content.read(offset, length)
+            if len(plain) != length:  # such as of a file that has changed: nobody could read it back
+                detail = f"the content does not have the {content.size_bytes:,} bytes that it announced"
+                raise CloudError(ErrorKind.INVALID, "put", self._path, detail=detail)
             end = filled + len(plain) + TAG_BYTES
             with self._costs.timed("seal_ns"):
                 stream.seal(offset // CHUNK_BYTES, is_last_segment and chunk == count - 1, plain, into[filled:end])

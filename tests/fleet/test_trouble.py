@@ -265,3 +265,21 @@ def test_a_metric_that_is_not_there_is_named_with_one_that_is(lab: Lab) -> None:
     assert run.lines_with("FAILED test_it.py::test_one")[0].endswith(
         "throughputs: this run has no such metric; did you mean throughput?"
     )
+
+
+@pytest.mark.slow
+def test_a_loss_for_want_of_files_is_not_the_providers(lab: Lab) -> None:
+    """A hundred connections at once do not fit into 64 files. The service has begun with more."""
+    lab.write(
+        """
+        import resource
+
+        def test_it(experiment, payloads):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+            experiment.run(payloads.random(100), arrival=FixedInterval(0), sensors=100, ops_per_sensor=1)
+        """
+    )
+    run = lab.run("--provider", "emulated:ideal", "--cloudbench-fail", "loss_rate:0.9")
+    assert run.lines_with("operations failed at limits of their own machine"), run.text
+    assert run.counts() == {"failed": 1}, run.text
+    assert run.lines_with("gate loss_rate:0.9: unknown"), run.text

@@ -187,7 +187,7 @@ class HandedIn(Message, frozen=True):
         cpu_s: the agent's own CPU time without that of a warm-up, None if it was not measured.
         stopped: the reason if it ended early, or an empty text.
         verified: whether the provider's listing was sent.
-        doubt: a reason to distrust the agent's times, or an empty text.
+        doubts: reasons to distrust the agent's times, or the outcomes of its operations.
     """
 
     run: str
@@ -196,7 +196,7 @@ class HandedIn(Message, frozen=True):
     cpu_s: float | None
     stopped: str
     verified: bool
-    doubt: str = ""
+    doubts: tuple[str, ...] = ()
 
 
 class Merged(Message, frozen=True):

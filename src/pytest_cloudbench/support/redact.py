@@ -94,12 +94,13 @@ def _character(character: str) -> str:
     code = ord(character)
     name = "apos" if character == "'" else codepoint2name.get(code)
     octets = [_any_case(f"{byte:02x}") for byte in character.encode("utf-8", "surrogatepass")]
-    utf16 = character.encode("utf-16-be", "surrogatepass").hex()
+    # Not by Python's codec: its module would be read from a file, which a process short of open files cannot do.
+    utf16 = [code] if code < 0x10000 else [0xD7C0 + (code >> 10), 0xDC00 + (code & 0x3FF)]
     forms = [
         re.escape(character),
         "".join(f"{_PERCENT}{octet}" for octet in octets),
         "".join(f"{_BACKSLASH}x{octet}" for octet in octets),
-        "".join(f"{_BACKSLASH}u{_any_case(utf16[at : at + 4])}" for at in range(0, len(utf16), 4)),
+        "".join(f"{_BACKSLASH}u{_any_case(f'{unit:04x}')}" for unit in utf16),
         f"{_BACKSLASH}x{_any_case(f'{code:02x}')}" if 0x80 <= code < 0x100 else "",
         f"{_BACKSLASH}U{_any_case(f'{code:08x}')}" if code >= 0x10000 else "",
         f"{_AMPERSAND}#(?:0*{code}|[xX]0*{_any_case(f'{code:x}')});?",

@@ -387,7 +387,7 @@ class Conductor:
             if handed_in.log_path:
                 run.logs[agent] = Path(handed_in.log_path)
         try:
-            doubts = [handed_in.doubt for handed_in in payloads.values() if handed_in.doubt]
+            doubts = dict.fromkeys(doubt for handed_in in payloads.values() for doubt in handed_in.doubts)
             return self._merge_run(run, [*self._budget_doubts(payloads), *doubts])
         except KeyboardInterrupt:  # without xdist this is the thread that Ctrl-C reaches
             self._runs[first.run] = run

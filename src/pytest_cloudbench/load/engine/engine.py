@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from pytest_cloudbench.load.engine.cpu_wait import find_thread_wait
-from pytest_cloudbench.load.engine.limits import count_fitting_threads, describe_limit
+from pytest_cloudbench.load.engine.limits import count_fitting_threads, describe_limit, find_own_limit
 from pytest_cloudbench.load.engine.pool import (
     MAX_THREADS,
     TicketPool,
@@ -112,6 +112,7 @@ class Engine:
         end_ns: operations that are due at this time or later are not begun. Set from outside while the engine runs.
         measured_from_ns: operations that are due earlier are a warm-up. Set from outside before the first operation.
         notes: remarks on limits of the system that delayed operations.
+        own_limits: limits of this machine at which measured operations failed, in the system's words.
     """
 
     task: Task
@@ -126,6 +127,7 @@ class Engine:
     end_ns: int | None = None
     measured_from_ns: int = 0
     notes: list[str] = field(default_factory=list)
+    own_limits: set[str] = field(default_factory=set)
     _cpu_at_start_s: float | None = None
     _thread_wait_ns: Callable[[], int | None] = field(default_factory=find_thread_wait)
     _is_halted: bool = False
@@ -238,6 +240,14 @@ class Engine:
         """Return this process's CPU time since the first operation after the warm-up began, or 0 if there was none."""
         return 0.0 if self._cpu_at_start_s is None else time.process_time() - self._cpu_at_start_s
 
+    @property
+    def doubt(self) -> str:
+        """The reason to distrust the outcomes of operations, or an empty text."""
+        if not self.own_limits:
+            return ""
+        limits = " and ".join(sorted(self.own_limits))
+        return f"operations failed at limits of their own machine ({limits}), and not at the provider"
+
     def _run_threads(self, threads: Sequence[threading.Thread]) -> None:
         waiting = iter(enumerate(threads))
 
@@ -316,6 +326,8 @@ class Engine:
             end_ns = now_ns()
             outcome, kind, retry_after_s = outcome_of(error.kind), error.kind, error.retry_after_s
             detail = error.detail
+            if due_ns >= self.measured_from_ns and (limit := find_own_limit(error)):
+                self.own_limits.add(limit)
         finally:
             self._busy_threads.discard(thread)
         waited_ns = self._thread_wait_ns()

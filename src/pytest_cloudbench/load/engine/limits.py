@@ -6,6 +6,7 @@ What may live here: reading limits, and raising the one that a process may raise
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,9 @@ _THREAD_BYTES = 48 * 1024
 
 _MEMORY_FILES = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
 """The files with the limit on memory and its use, in both versions of control groups."""
+
+_OWN_LIMITS = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM})
+"""Errors of this machine's system for want of open files, local ports or memory, whatever a provider does."""
 
 _DESCRIPTORS_PER_THREAD = 8
 """Open files of a thread: its connection, others of its driver, and a share for those that tell how long it waits."""
@@ -52,6 +56,22 @@ def describe_limit(threads: int, engine_threads: int, are_refused: bool, root: P
     if are_refused:
         return f"{line}, because the system refused a further thread{limits}: others began late"
     return f"{line}, its share of this machine's memory and threads{limits}: further ones began late; use more machines"
+
+
+def find_own_limit(error: BaseException) -> str:
+    """Return the limit of this machine at which an operation failed, in the system's words. Empty if it was none.
+
+    Libraries hide the system's error among the causes, the reason or the arguments of their own.
+    """
+    pending, seen = [error], set[int]()
+    while pending:
+        latest = pending.pop()
+        if isinstance(latest, OSError) and latest.errno in _OWN_LIMITS:
+            return os.strerror(latest.errno)
+        seen.add(id(latest))
+        hidden = (latest.__cause__, latest.__context__, getattr(latest, "reason", None), *latest.args)
+        pending += [part for part in hidden if isinstance(part, BaseException) and id(part) not in seen]
+    return ""
 
 
 def _thread_limits(root: Path) -> Iterator[tuple[str, int, int]]:

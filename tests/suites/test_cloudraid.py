@@ -150,6 +150,7 @@ def test_availability_is_below_prediction_for_children_failing_together(lab: Lab
     run = run_suite(lab, "cloudraid::test_availability", *write_array(lab), "--cloudraid-shared", "0.3")
     info = conclusion(run, "", "availability")
     assert info["as_predicted"] == "no"
+    assert run.lines_with("this is the 1 run in 20 by chance")
     assert info["availability"] == pytest.approx(0.7 * info["predicted_share"], abs=0.1)
 
 

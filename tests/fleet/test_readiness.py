@@ -108,6 +108,22 @@ def test_readiness_is_unknown_after_losses_or_without_clock_offset() -> None:
     assert set(without_files.values()) == {None}
 
 
+@pytest.mark.parametrize("tries", [
+    [],
+    [(3 * MS, 4 * MS, "throttled")],
+    [(0, 1 * MS, "not_found"), (3 * MS, 4 * MS, "server"), (5 * MS, 6 * MS, "server")],
+])  # fmt: skip
+def test_a_file_of_which_no_try_could_tell_is_neither_lost_nor_there(tries: list[tuple[int, int, str]]) -> None:
+    upload, good = (1 * MS, 2 * MS), make_result((3 * MS, 4 * MS, ""))
+    metrics, ready, doubts = summarize([upload, upload], [good, make_result(*tries)], SOUND)
+    assert (metrics["loss_rate"], metrics["silent_loss_rate"], len(ready)) == (0, 0, 1)
+    assert (metrics["readiness_p50"], metrics["readiness_max"]) == (0.001, None)
+    (doubt,) = doubts
+    assert doubt.startswith("whether 1 of 2 files were there is not known: no try could tell (")
+    metrics, _, _ = summarize([upload], [make_result(*tries)], SOUND)
+    assert (metrics["loss_rate"], metrics["silent_loss_rate"]) == (None, None)
+
+
 def test_a_budget_that_ends_is_a_doubt_and_no_loss() -> None:
     stopped = ReaderResult.from_attempts([Attempt(3, 4, 0, 0, "not_found")], "--max-ops 3 is used up")
     metrics, _, doubts = summarize([(1, 2), (1, 2)], [make_result((2, 3, "")), stopped], SOUND)

@@ -115,14 +115,26 @@ def compute_readiness(upload_ns: tuple[int, int], result: ReaderResult, clock: S
     )
 
 
+def is_unjudged(upload: tuple[int, int] | None, result: ReaderResult, clock: Span | None) -> bool:
+    """Return whether no try after an answered upload showed whether the file was there: all failed for other reasons.
+
+    Without ``clock``, any try that found the file missing counts as one after the upload.
+    """
+    if upload is None or result.stopped or result.intact_start_ns is not None:
+        return False
+    if result.unready_ns is None:
+        return True
+    return clock is not None and result.unready_ns + clock.offset_ns + clock.error_ns < upload[1]
+
+
 def summarize(
     uploads: Sequence[tuple[int, int] | None], results: Sequence[ReaderResult], clock: Span | None
 ) -> tuple[dict[str, float | None], list[FileReadiness], list[str]]:
     """Return metrics, the readiness of each file that became ready, and doubts about them.
 
-    A file that did not become ready is worse than any number, so percentiles that fall on one are unknown. If the
-    clocks cannot be trusted, no time is known. An upload that was answered with an error is lost, whatever the reader
-    finds.
+    A file that did not become ready is worse than any number, so percentiles that fall on one are unknown. So are those
+    that fall on one that could not be judged, which counts as neither lost nor there. If the clocks cannot be trusted,
+    no time is known. An upload that was answered with an error is lost, whatever the reader finds.
 
     Args:
         uploads: start and end of each upload, None for one that was not answered with success.
@@ -145,13 +157,22 @@ def summarize(
     impossible = sum(file.is_impossible for file in ready)
     if impossible:
         doubts.append(f"{impossible} of {len(ready)} files were read before their upload began: a clock has jumped")
+    pairs = list(zip(uploads, results, strict=True))
+    if unjudged := [result for upload, result in pairs if is_unjudged(upload, result, clock)]:
+        problems = sum((Counter(result.problems) for result in unjudged), Counter[str]())
+        why = ", ".join(f"{problem} {count}" for problem, count in sorted(problems.items()))
+        doubts.append(
+            f"whether {len(unjudged)} of {len(pairs)} files were there is not known: no try could tell ({why})"
+        )
     is_sound = clock is not None and not clock.has_jumped and not impossible
     values = sorted(inf if file is None else file.readiness_s for file in readiness)
     metrics: dict[str, float | None] = {}
     for label, share in PERCENTILES.items():
         value = percentile(values, share) if values and is_sound else inf
         metrics[f"readiness_{label}"] = None if isinf(value) else value
-    complete = [(upload, result) for upload, result in zip(uploads, results, strict=True) if not result.stopped]
+    complete = [
+        (upload, result) for upload, result in pairs if not (result.stopped or is_unjudged(upload, result, clock))
+    ]
     lost = [upload for upload, result in complete if upload is None or result.intact_start_ns is None]
     metrics["loss_rate"] = len(lost) / len(complete) if complete else None
     metrics["silent_loss_rate"] = sum(upload is not None for upload in lost) / len(complete) if complete else None
@@ -372,7 +393,9 @@ class _FileSeries:
             "files": len(self.results),
             "size_bytes": self.on.payload.size_bytes,
             "not_ready": sum(
-                upload is not None and result.intact_start_ns is None and not result.stopped
+                upload is not None
+                and result.intact_start_ns is None
+                and not (result.stopped or is_unjudged(upload, result, self.span))
                 for upload, result in zip(self.uploads, self.results, strict=True)
             ),
             "upload_s": [(end - start) / 1e9 for start, end in filter(None, self.uploads)],

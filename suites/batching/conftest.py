@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 
 from pytest_cloudbench import Option, add_suite_options
@@ -16,5 +18,5 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         Option("--batching-seconds", {
             "type": float, "default": None, "metavar": "S",
             "help": "how many seconds of the log, or of appends, to replay, instead of the grid's",
-        }, "seconds above 0", lambda value: value > 0),
+        }, "seconds above 0", lambda value: 0 < value < inf),
     ))  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 
 from pytest_cloudbench import Option, add_suite_options
@@ -19,7 +21,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         }, "seconds above 0", lambda value: value > 0),
         Option("--capacity-seconds", {
             "type": float, "metavar": "SECONDS", "help": "how long each probe lasts (default: by grid)",
-        }, "seconds above 0", lambda value: value > 0),
+        }, "seconds above 0", lambda value: 0 < value < inf),
         Option("--capacity-ops", {
             "type": int, "metavar": "N", "help": "operations that a search may take (default: by grid)",
         }, "a whole number, 1 or more", lambda value: value >= 1),

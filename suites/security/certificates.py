@@ -292,35 +292,6 @@ def ask_redirect(inquiry: Inquiry) -> Ruling:
     return _ask_driver(inquiry, (TO_PLAIN,), judge_redirect)
 
 
-PROGRAMS: Mapping[str, Sequence[str]] = {
-    "curl": ("curl", "--silent", "--show-error", "--cacert", "{ca}", "-T", "{file}", "https://{address}/file"),
-    "rclone": (
-        "rclone", "--config={folder}/none.conf", "--ca-cert={ca}", "--retries=1", "--low-level-retries=1", "copyto",
-        "{file}", ":webdav:/file", "--webdav-url=https://{address}",
-    ),
-    "restic": (
-        "restic", "--cacert={ca}", "--no-cache", "--password-command=echo invented", "-r", "rest:https://{address}/",
-        "init",
-    ),
-}  # fmt: skip
-"""Programs, and the words that lead them to a door."""
-
-
-def program_visitor(words: Sequence[str]) -> Visitor:
-    """Return a visitor that leads a program to a door by words with placeholders, as in ``PROGRAMS``."""
-
-    def fill(address: str, authority: str, folder: Path) -> list[str]:
-        file = folder / "file"
-        file.write_bytes(RandomContent(address, _BYTES).read(0, _BYTES))
-        values = {"{ca}": authority, "{file}": str(file), "{address}": address, "{folder}": str(folder)}
-        argv = list(words)
-        for placeholder, value in values.items():
-            argv = [word.replace(placeholder, value) for word in argv]
-        return argv
-
-    return command_visitor(fill)
-
-
 def command_visitor(make_words: Callable[[str, str, Path], Sequence[str]], variable: str = "") -> Visitor:
     """Return a visitor that leads a command to a door, in an environment without proxies and other authorities.
 

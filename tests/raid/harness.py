@@ -4,19 +4,48 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pytest_cloudbench.drivers.folder import FolderDriver
 from pytest_cloudbench.model import Capabilities, CloudError, Content, Entry, ErrorKind, ProviderSpec
 from pytest_cloudbench.raid import config
+from pytest_cloudbench.raid.coding.policies import Split
 from pytest_cloudbench.raid.driver import RaidDriver, open_array
 
-__all__ = ["ArrayFolder", "Child"]
+__all__ = ["ArrayFolder", "Child", "FixedHedge"]
 
 PACKAGE = re.compile("[md][0-9a-f]{32}")
+
+
+@dataclass(frozen=True, slots=True)
+class FixedHedge:
+    """Asks for the data shares first, because they need no decoding, and asks another child after a fixed time.
+
+    Attributes:
+        patience_ns: how long each child may take, or None: until it fails.
+    """
+
+    patience_ns: int | None
+
+    def order(self, split: Split, share_bytes: int) -> Sequence[int]:
+        """Return the children in their order."""
+        del share_bytes
+        return [child for child, count in enumerate(split.counts) if count]
+
+    def after_ns(self, child: int, size_bytes: int) -> int | None:
+        """Return the same for every child and size."""
+        del child, size_bytes
+        return self.patience_ns
+
+    def note_extra_request(self) -> None:
+        """Does nothing."""
+
+    def note_unanswered(self, child: int, size_bytes: int, waited_ns: int) -> None:
+        """Does nothing."""
 
 
 class Child:

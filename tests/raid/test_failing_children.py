@@ -14,7 +14,7 @@ import pytest
 
 from pytest_cloudbench.model import MIB, CloudError, Content, Entry, ErrorKind
 from pytest_cloudbench.raid import config
-from pytest_cloudbench.raid.coding.policies import FixedHedge, Split
+from pytest_cloudbench.raid.coding.policies import Split
 from pytest_cloudbench.raid.costs import Costs
 from pytest_cloudbench.raid.driver import RaidDriver, open_array
 from pytest_cloudbench.raid.metadata import MissingPackage
@@ -24,7 +24,7 @@ from pytest_cloudbench.support.clock import wait_for
 from pytest_cloudbench.workload.payload.contents import Literal
 from tests.limits import HANG_S
 
-from .harness import ArrayFolder, Child
+from .harness import ArrayFolder, Child, FixedHedge
 
 MakeArray = Callable[..., ArrayFolder]
 CONTENT = random.Random(3).randbytes(2 * MIB + 12345)

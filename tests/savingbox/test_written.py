@@ -18,10 +18,10 @@ from typing import Any, Literal
 
 import pytest
 
-from pytest_cloudbench.savingbox.batching.ranges import replay
 from pytest_cloudbench.savingbox.tracing import TraceInstance, TracingUnavailable, WantedEvent
 from pytest_cloudbench.savingbox.written import NoWrites, TracedWrites, find_writes
 from tests.savingbox.loop import traced_folder
+from tests.savingbox.replaying import replay
 
 BLOCK = 4096
 

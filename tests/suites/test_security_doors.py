@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from subprocess import run
 from typing import Any
@@ -14,7 +14,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import load_der_x509_crl
 
-from pytest_cloudbench import Endpoint, Inquiry, load_recipe, open_provider
+from pytest_cloudbench import Endpoint, Inquiry, RandomContent, load_recipe, open_provider
 from pytest_cloudbench.drivers import missing_library
 from pytest_cloudbench.providers import Provider
 from pytest_cloudbench.providers.for_agents import Provided
@@ -28,10 +28,39 @@ from suites.security.authority import (
     REVOKED_BY_CRL,
     REVOKED_BY_OCSP,
 )
-from suites.security.certificates import PROGRAMS, Visit, program_visitor, visit_doors
+from suites.security.certificates import Visit, Visitor, command_visitor, visit_doors
 from suites.security.doors import OLD_TLS, TO_PLAIN, open_doors
 from suites.security.rulings import Ruling
 from tests.drivers.faults.rows import ROWS
+
+PROGRAMS: Mapping[str, Sequence[str]] = {
+    "curl": ("curl", "--silent", "--show-error", "--cacert", "{ca}", "-T", "{file}", "https://{address}/file"),
+    "rclone": (
+        "rclone", "--config={folder}/none.conf", "--ca-cert={ca}", "--retries=1", "--low-level-retries=1", "copyto",
+        "{file}", ":webdav:/file", "--webdav-url=https://{address}",
+    ),
+    "restic": (
+        "restic", "--cacert={ca}", "--no-cache", "--password-command=echo invented", "-r", "rest:https://{address}/",
+        "init",
+    ),
+}  # fmt: skip
+"""Programs, and the words that lead them to a door."""
+
+
+def program_visitor(words: Sequence[str]) -> Visitor:
+    """Return a visitor that leads a program to a door by words with placeholders, as in ``PROGRAMS``."""
+
+    def fill(address: str, authority: str, folder: Path) -> list[str]:
+        file = folder / "file"
+        file.write_bytes(RandomContent(address, 3000).read(0, 3000))
+        values = {"{ca}": authority, "{file}": str(file), "{address}": address, "{folder}": str(folder)}
+        argv = list(words)
+        for placeholder, value in values.items():
+            argv = [word.replace(placeholder, value) for word in argv]
+        return argv
+
+    return command_visitor(fill)
+
 
 ALL = (GOOD, *CERTIFICATE_FAULTS)
 _CURL = PROGRAMS["curl"]

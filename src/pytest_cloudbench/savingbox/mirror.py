@@ -379,13 +379,11 @@ class Mirror:
         is_its_copy = was is not None and was.box.inode == status.st_ino and self._copies.get(status.st_ino) == path
         if was is None or not is_its_copy or writes.ranges is None:
             return None
-        size_bytes = status.st_size
-        cut = [] if writes.ranges.kept_bytes is None else [(writes.ranges.kept_bytes, size_bytes)]
-        ranges = [*writes.ranges, *cut]
+        ranges: list[tuple[int, int]] = [*writes.ranges]
         # A file gets its new size a moment after the write is seen. If it is longer than the seen writes explain,
         # it is compared.
         reach = max((end for begin, end in ranges if begin <= was.box.size_bytes), default=0)
-        return ranges if size_bytes <= max(reach, was.box.size_bytes) else None
+        return ranges if status.st_size <= max(reach, was.box.size_bytes) else None
 
     def _take_ranges(self, path: str, fd: int) -> list[tuple[int, int]] | None:
         ranges = self._known_ranges(path, fd, self.writes.take_writes)

@@ -58,13 +58,12 @@ def test_no_valid_observation_gives_no_rate() -> None:
     assert rate.bytes_per_s is None
 
 
-def test_a_child_without_a_rate_gets_the_median() -> None:
+def test_a_child_without_an_observation_has_no_rate() -> None:
     rates = ChildRates(4)
-    assert list(rates.filled_rates()) == [1.0] * 4
+    assert list(rates.observed_rates()) == [None] * 4
     for child, moved_bytes in ((0, 100), (1, 300), (2, 200)):
         rates.observe(child, moved_bytes, 1.0, 1.0)
     assert list(rates.observed_rates()) == [100, 300, 200, None]
-    assert list(rates.filled_rates()) == [100, 300, 200, 200]
 
 
 def test_a_restored_rate_continues() -> None:

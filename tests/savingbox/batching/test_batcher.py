@@ -114,19 +114,6 @@ def test_a_deleted_file_has_no_bytes_and_its_deletion_waits() -> None:
     assert (batcher.unpushed_bytes, batcher.due_ns(), "a" in batcher) == (0, 6 * S, True)
 
 
-def test_a_renamed_file_takes_its_bytes_and_its_waiting_along() -> None:
-    batcher = Batcher(RULES)
-    batcher.add_change("other", 1, 0)
-    batcher.add_change("a", 100, 1 * S)
-    batcher.add_rename("a", "b", 4 * S)
-    batch = batcher.take_batch(4 * S)
-    assert {path: tuple(change) for path, change in batch.paths.items()} == {
-        "other": (0, 1),
-        "a": (1 * S, 0),
-        "b": (1 * S, 100),
-    }
-
-
 def test_reverted_file_is_forgotten() -> None:
     batcher = Batcher(RULES)
     batcher.add_change("a", 100, 0)

@@ -1,4 +1,4 @@
-"""Replayed ranges: the copy equals the file after any writes, cuts and growth."""
+"""Replayed ranges: the copy equals the file after any writes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_cloudbench.savingbox.batching.ranges import ByteRange, ByteRanges, replay
+from pytest_cloudbench.savingbox.batching.ranges import ByteRange, ByteRanges
+from tests.savingbox.replaying import replay
 
 
 class File:
@@ -30,22 +31,15 @@ class File:
 
 
 OFFSETS = st.integers(0, 300)
-WRITES = st.tuples(st.just("write"), OFFSETS, st.binary(min_size=1, max_size=80))
-CUTS = st.tuples(st.just("cut"), OFFSETS, st.just(b""))
-EDITS = st.lists(st.one_of(WRITES, WRITES, CUTS), max_size=25)
+WRITES = st.lists(st.tuples(OFFSETS, st.binary(min_size=1, max_size=80)), max_size=25)
 
 
-@given(st.binary(max_size=300), EDITS, st.integers(1, 6))
-def test_replayed_ranges_equal_the_file(before: bytes, edits: list[tuple[str, int, bytes]], max_ranges: int) -> None:
+@given(st.binary(max_size=300), WRITES, st.integers(1, 6))
+def test_replayed_ranges_equal_the_file(before: bytes, writes: list[tuple[int, bytes]], max_ranges: int) -> None:
     source, copy, ranges = File(before), File(before), ByteRanges(most=max_ranges)
-    for kind, offset, data in edits:
-        if kind == "write":
-            source.write_at(offset, data)
-            ranges.add(offset, len(data))
-        else:
-            if offset < len(source.data):
-                ranges.cut(offset)
-            source.resize(offset)
+    for offset, data in writes:
+        source.write_at(offset, data)
+        ranges.add(offset, len(data))
         assert len(ranges) <= max_ranges
     replay(ranges, source, len(source.data), copy)
     assert copy.data == source.data
@@ -56,7 +50,7 @@ def test_ranges_hold_exactly_the_added_bytes(added: list[tuple[int, int]]) -> No
     ranges = ByteRanges((begin, begin + size) for begin, size in added)
     offsets = {offset for begin, size in added for offset in range(begin, begin + size)}
     assert {offset for byte_range in ranges for offset in range(*byte_range)} == offsets
-    assert ranges.total_bytes == len(offsets)
+    assert sum(byte_range.size_bytes for byte_range in ranges) == len(offsets)
     listed = list(ranges)
     assert all(before.end < after.begin for before, after in pairwise(listed))
 
@@ -80,41 +74,20 @@ def test_ranges_beyond_the_end_are_split_off() -> None:
     assert list(ranges.split(25)) == []
 
 
-def test_file_that_shrank_and_grew_has_zeros_in_its_gaps() -> None:
-    copy, ranges = File(b"old old old"), ByteRanges()
-    ranges.cut(2)
-    ranges.add(6, 1)
-    assert replay(ranges, File(b"ol\0\0\0\0!"), 7, copy) == 1
-    assert copy.data == b"ol\0\0\0\0!"
-
-
-def test_replay_without_the_cut_keeps_stale_bytes() -> None:
-    """The property above is not trivial: without the cut, the files differ."""
-    copy = File(b"old old old")
-    replay(ByteRanges([(6, 7)]), File(b"ol\0\0\0\0!"), 7, copy)
-    assert copy.data != b"ol\0\0\0\0!"
-
-
 def test_a_source_that_shrinks_meanwhile_is_no_error() -> None:
     copy = File(b"12345")
     assert replay(ByteRanges([(0, 10)]), File(b"abc"), 10, copy) == 3
     assert copy.data == b"abc45\0\0\0\0\0"
 
 
-def test_range_sets_are_united() -> None:
-    ranges, later = ByteRanges([(0, 4)]), ByteRanges([(3, 9)])
-    later.cut(5)
-    ranges.update(later)
-    assert (list(ranges), ranges.kept_bytes, bool(ByteRanges())) == ([(0, 5)], 5, False)
-    apart = ranges.copy()
-    apart.add(100, 1)
-    assert len(ranges) == 1
+def test_a_copy_is_independent() -> None:
+    ranges = ByteRanges([(0, 4)])
+    ranges.copy().add(100, 1)
+    assert (list(ranges), bool(ranges), bool(ByteRanges())) == ([(0, 4)], True, False)
 
 
 def test_impossible_ranges_are_refused() -> None:
     with pytest.raises(ValueError, match="-1 bytes at 0"):
         ByteRanges().add(0, -1)
-    with pytest.raises(ValueError, match="a size of -1"):
-        ByteRanges().cut(-1)
     with pytest.raises(ValueError, match="most is 0"):
         ByteRanges(most=0)

@@ -1,7 +1,7 @@
 """The interfaces of an array's policies: placement of shares, observation of rates, and hedging of reads.
 
-What may live here: the three protocols by which an array of providers takes its decisions, each with its simplest
-implementation. Better ones are separate modules. Children are numbered from 0, in the order of the array's file.
+What may live here: the three protocols by which an array of providers takes its decisions, and equal shares, the
+simplest placement. Better ones are separate modules. Children are numbered from 0, in the order of the array's file.
 """
 
 from __future__ import annotations
@@ -110,40 +110,3 @@ class Equal:
     def suits(self, split: Split, size_bytes: int) -> bool:
         """Return whether it is the same split."""
         return split == self.split(size_bytes)
-
-
-class IgnoredRates:
-    """Ignores all observations."""
-
-    def observe(self, child: int, size_bytes: int, duration_ns: int, *, is_read: bool) -> None:
-        """Does nothing."""
-
-    def note_failure(self, child: int, *, is_read: bool) -> None:
-        """Does nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class FixedHedge:
-    """Asks for the data shares first, because they need no decoding, and asks another child after a fixed time.
-
-    Attributes:
-        patience_ns: how long each child may take, or None: until it fails.
-    """
-
-    patience_ns: int | None
-
-    def order(self, split: Split, share_bytes: int) -> Sequence[int]:
-        """Return the children in their order."""
-        del share_bytes
-        return [child for child, count in enumerate(split.counts) if count]
-
-    def after_ns(self, child: int, size_bytes: int) -> int | None:
-        """Return the same for every child and size."""
-        del child, size_bytes
-        return self.patience_ns
-
-    def note_extra_request(self) -> None:
-        """Does nothing."""
-
-    def note_unanswered(self, child: int, size_bytes: int, waited_ns: int) -> None:
-        """Does nothing."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import inf, isfinite
-from statistics import median
 from typing import Any
 
 _MOST_PLAUSIBLE = 1e18
@@ -87,12 +86,3 @@ class ChildRates:
     def observed_rates(self) -> Sequence[float | None]:
         """Return bytes per second of each child, None where nothing was observed."""
         return [rate.bytes_per_s for rate in self._rates]
-
-    def filled_rates(self) -> Sequence[float]:
-        """Return bytes per second of each child, with the median for a child without an observation.
-
-        Without any observation, all are equal: 1.
-        """
-        rates = self.observed_rates()
-        middle = median([rate for rate in rates if rate is not None] or [1.0])
-        return [middle if rate is None else rate for rate in rates]

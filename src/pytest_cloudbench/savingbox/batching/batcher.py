@@ -144,15 +144,6 @@ class Batcher:
         """Add the deletion of a file: its bytes need no push, but the deletion does."""
         self.add_change(path, 0, now_ns)
 
-    def add_rename(self, old: str, new: str, now_ns: int) -> None:
-        """Add a rename: the new name takes over the bytes, and the time since which they wait."""
-        was = self._waiting.get(old)
-        self.add_change(new, was.unpushed_bytes if was else 0, now_ns)
-        if was is not None and was.first_ns < self._waiting[new].first_ns:
-            self._waiting[new] = self._waiting[new]._replace(first_ns=was.first_ns)
-            self._sort_by_first_change()
-        self.add_change(old, 0, now_ns)
-
     def forget(self, path: str) -> None:
         """Drop a path that is back at its pushed content, so that nothing of it waits."""
         was = self._waiting.pop(path, None)

@@ -1,19 +1,12 @@
-"""The bytes written to a file, as disjoint ranges, and an update of an older copy with only those bytes.
-
-The files come in as something to read from and something to write to.
-"""
+"""The bytes written to a file, as disjoint ranges."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
-from typing import NamedTuple, Protocol
-
-from pytest_cloudbench.model import MIB
+from typing import NamedTuple
 
 _MOST_RANGES = 4096
-_PIECE_BYTES = MIB
 
 
 class ByteRange(NamedTuple):
@@ -28,26 +21,6 @@ class ByteRange(NamedTuple):
         return self.end - self.begin
 
 
-class Readable(Protocol):
-    """A file to read from, at any offset."""
-
-    def read_at(self, offset: int, size_bytes: int) -> bytes:
-        """Return ``size_bytes`` bytes, or fewer at the end of the file."""
-        ...
-
-
-class Patchable(Protocol):
-    """A file to change in place."""
-
-    def resize(self, size_bytes: int) -> None:
-        """Truncate the file, or extend it with zeros."""
-        ...
-
-    def write_at(self, offset: int, data: bytes) -> None:
-        """Overwrite these bytes, or append them."""
-        ...
-
-
 class ByteRanges:
     """The bytes written to one file since a copy of it was equal.
 
@@ -57,10 +30,6 @@ class ByteRanges:
     Args:
         ranges: the initial ranges.
         most: the most ranges to keep separate, at least 1.
-
-    Attributes:
-        kept_bytes: the smallest size that the file was truncated to meanwhile. From there on the copy is out of date,
-            even where nothing was written again. None: it was not truncated.
     """
 
     def __init__(self, ranges: Iterable[tuple[int, int]] = (), *, most: int = _MOST_RANGES) -> None:
@@ -70,7 +39,6 @@ class ByteRanges:
         self._most = most
         self._begins: list[int] = []
         self._ends: list[int] = []
-        self.kept_bytes: int | None = None
         for begin, end in ranges:
             self.add(begin, end - begin)
 
@@ -81,16 +49,10 @@ class ByteRanges:
         return len(self._begins)
 
     def __bool__(self) -> bool:
-        return bool(self._begins) or self.kept_bytes is not None
+        return bool(self._begins)
 
     def __repr__(self) -> str:
-        cut = "" if self.kept_bytes is None else f", kept_bytes={self.kept_bytes}"
-        return f"ByteRanges({[tuple(byte_range) for byte_range in self]}{cut})"
-
-    @property
-    def total_bytes(self) -> int:
-        """The bytes of all ranges together."""
-        return sum(self._ends) - sum(self._begins)
+        return f"ByteRanges({[tuple(byte_range) for byte_range in self]})"
 
     def add(self, offset: int, size_bytes: int) -> None:
         """Note that ``size_bytes`` were written at ``offset``. Raises ValueError for a negative number."""
@@ -110,20 +72,6 @@ class ByteRanges:
         if len(self._begins) > self._most:
             self._join_nearest()
 
-    def update(self, other: ByteRanges) -> None:
-        """Add everything that happened to ``other``, in any order."""
-        for begin, end in other:
-            self.add(begin, end - begin)
-        cuts = [ranges.kept_bytes for ranges in (self, other) if ranges.kept_bytes is not None]
-        self.kept_bytes = min(cuts, default=None)
-
-    def cut(self, size_bytes: int) -> None:
-        """Note that the file was truncated to this size. Raises ValueError for a negative size."""
-        if size_bytes < 0:
-            raise ValueError(f"a size of {size_bytes} bytes; expected 0 or more")
-        self.split(size_bytes)
-        self.kept_bytes = size_bytes if self.kept_bytes is None else min(size_bytes, self.kept_bytes)
-
     def split(self, size_bytes: int) -> ByteRanges:
         """Keep the ranges below ``size_bytes`` and return those above."""
         upper = ByteRanges(((max(begin, size_bytes), end) for begin, end in self if end > size_bytes), most=self._most)
@@ -136,7 +84,7 @@ class ByteRanges:
     def copy(self) -> ByteRanges:
         """Return an independent copy."""
         duplicate = ByteRanges(most=self._most)
-        duplicate._begins, duplicate._ends, duplicate.kept_bytes = self._begins[:], self._ends[:], self.kept_bytes
+        duplicate._begins, duplicate._ends = self._begins[:], self._ends[:]
         return duplicate
 
     def _join_nearest(self) -> None:
@@ -145,25 +93,3 @@ class ByteRanges:
         nearest = sorted(range(len(gaps)), key=gaps.__getitem__)[: len(self) - max(1, self._most // 2)]
         for index in sorted(nearest, reverse=True):
             del self._begins[index + 1], self._ends[index]
-
-
-def replay(ranges: ByteRanges, source: Readable, size_bytes: int, copy: Patchable) -> int:
-    """Make a copy, an older version of the source, equal to it. Returns the number of copied bytes.
-
-    Args:
-        ranges: the bytes written to the source since the copy was equal.
-        source: as it is now.
-        size_bytes: its size. If the source shrinks meanwhile, the missing bytes are skipped.
-        copy: changed in place.
-    """
-    if ranges.kept_bytes is not None:
-        copy.resize(min(ranges.kept_bytes, size_bytes))
-    copy.resize(size_bytes)
-    carried_bytes = 0
-    for begin, end in ranges:
-        edges = [*range(begin, min(end, size_bytes), _PIECE_BYTES), min(end, size_bytes)]
-        for first, last in pairwise(edges):
-            data = source.read_at(first, last - first)
-            copy.write_at(first, data)
-            carried_bytes += len(data)
-    return carried_bytes

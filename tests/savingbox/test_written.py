@@ -315,16 +315,6 @@ def test_a_new_file_that_is_still_open_is_known(writes: TracedWrites, box: Path)
     os.close(fd)
 
 
-def test_a_file_that_is_forgotten_is_unknown(pair: Pair) -> None:
-    status = pair.path.stat()
-    pair.writes.forget_file((status.st_dev, status.st_ino))
-    os.pwrite(pair.file.fileno(), b"x", 5)
-    assert pair.take_ranges() == "it was not followed"
-    pair.writes.follow_file(pair.fd)
-    os.pwrite(pair.file.fileno(), b"x", 5)
-    assert pair.take_ranges() == [(5, 6)]
-
-
 def test_many_programs_at_once_lose_no_event(box: Path) -> None:
     """The buffer wraps around many times, and each CPU writes into it."""
     code = "import os, sys\nfd = os.open(sys.argv[1], os.O_WRONLY)\nfor n in range(20_000): os.pwrite(fd, b'x', 2 * n)"
@@ -452,6 +442,5 @@ def test_unsupported_file_system_is_named_as_the_reason() -> None:
     assert no_writes.why == "'/dev/shm' is on tmpfs; writes can be traced on ext4 and xfs only"
     no_writes.follow_file(0)
     no_writes.distrust_file(0, "")
-    no_writes.forget_file((0, 0))
     assert (no_writes.peek_writes(0), no_writes.take_writes(0).ranges) == (no_writes.take_writes(0), None)
     no_writes.close()

@@ -23,9 +23,6 @@ from typing import Literal, Protocol
 from pytest_cloudbench.savingbox.batching.ranges import ByteRanges
 from pytest_cloudbench.savingbox.tracing import TraceInstance, TracingUnavailable, WantedEvent
 
-FileKey = tuple[int, int]
-"""A file's device and inode, as ``os.stat`` has them."""
-
 _INIT_PIDS = "pid:[4026531836]"
 _FAULTS = ("mm_filemap_fault", "mm_filemap_map_pages")
 _CUT, _ALLOCATED, _CLONED = "it was truncated", "space in it was allocated or freed", "it took blocks of another file"
@@ -132,10 +129,6 @@ class Writes(Protocol):
         """Make the next answer "unknown", because the copy is wrong, for instance after a failed push."""
         ...
 
-    def forget_file(self, key: FileKey) -> None:
-        """Stop following a file that is gone or no longer of interest."""
-        ...
-
     def close(self) -> None:
         """Stop. Safe to call again."""
         ...
@@ -161,9 +154,6 @@ class NoWrites:
         return SeenWrites(None, self.why)
 
     def distrust_file(self, fd: int, why: str) -> None:
-        """No effect."""
-
-    def forget_file(self, key: FileKey) -> None:
         """No effect."""
 
     def close(self) -> None:
@@ -273,12 +263,6 @@ class TracedWrites:
         with self._lock:
             if file := self._find_followed(os.fstat(fd)):
                 file.doubt = file.doubt or why
-
-    def forget_file(self, key: FileKey) -> None:
-        """Stop following the file."""
-        with self._lock:
-            if key[0] == self._device:
-                self._stop_following(key[1])
 
     def close(self) -> None:
         """Stop, and detach from the tracepoints. Safe to call again."""

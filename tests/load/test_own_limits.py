@@ -101,4 +101,4 @@ def test_a_run_that_lacks_files_is_doubtful(warm_up_ns: int) -> None:
     assert len(ops) == 20
     assert 0 < sum(op.kind is ErrorKind.NETWORK for op in ops) < 20
     doubt = f"operations failed at limits of their own machine ({NO_FILES}), and not at the provider"
-    assert engine.doubt == ("" if warm_up_ns else doubt)
+    assert engine.doubts == ([] if warm_up_ns else [doubt])

@@ -494,17 +494,17 @@ class Experiment:
             if lists:
                 agent.once(f"list:{run.name}", lambda: self._unmeasured.send_listing(run.name, run.files.folder))
         return self._hand_in_log(
-            run.name, log, run.request.entry.label, stopped=stopped, verified=lists, cpu_s=cpu_s, doubt=engine.doubt
+            run.name, log, run.request.entry.label, stopped=stopped, verified=lists, cpu_s=cpu_s, doubts=engine.doubts
         )
 
     def _hand_in_log(
         self, run: str, log: RecordLog, label: str, *, stopped: str, verified: bool, cpu_s: float | None = None,
-        doubt: str = "",
+        doubts: Sequence[str] = (),
     ) -> Result:  # fmt: skip
         """Hand in this agent's finished log. Return the result that the controller merged from all agents' logs."""
         path = str(log.path) if isinstance(log, OpLog) else ""
-        doubts = tuple(filter(None, (doubt, self.agent.check_clock())))
-        handed_in = HandedIn(run, path, tuple(log.notes), cpu_s, stopped, verified, doubts)
+        all_doubts = tuple(filter(None, (*doubts, self.agent.check_clock())))
+        handed_in = HandedIn(run, path, tuple(log.notes), cpu_s, stopped, verified, all_doubts)
         return self._take_result(self.agent.gather(f"result:{run}", handed_in), label)
 
     def _apply_load(self, run: _Part, engine: Engine, planned_s: float, stopped: str, watch: RunWatch | None) -> str:

@@ -30,6 +30,7 @@ from pytest_cloudbench.load.engine.pool import (
     count_ready_threads,
     many_threads,
 )
+from pytest_cloudbench.load.engine.standstill import NAP_S, Standstills
 from pytest_cloudbench.model import BudgetError, CloudError, ErrorKind, Op, Outcome, UsageError, Verb
 from pytest_cloudbench.support.clock import now_ns
 from pytest_cloudbench.workload.arrival import Plan, ThinkTime, Threads
@@ -41,8 +42,8 @@ _OK = Outcome.OK
 _make_op: Callable[[tuple[Any, ...]], Op] = partial(tuple.__new__, Op)
 """Make an operation's record of all its fields, in a third of the time that ``Op(...)`` takes."""
 
-_NAP_S = 0.2
-"""The longest wait between checks of the stop signal."""
+_MOST_STOOD = 0.01
+"""The most of a run's time, and of its operations, that a standstill may take before both are doubtful."""
 
 
 class Task(Protocol):
@@ -132,6 +133,12 @@ class Engine:
     _thread_wait_ns: Callable[[], int | None] = field(default_factory=find_thread_wait)
     _is_halted: bool = False
     _busy_threads: set[int] = field(default_factory=set)
+    _ops_before: int = 0
+    _ran_ns: int = 0
+    _standstills: Standstills = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._ops_before, self._standstills = self.budget.ops, Standstills(lambda: self.in_flight)
 
     def run_schedule(self, plan: Plan, start_ns: int) -> None:
         """Run every operation of ``plan``, due at ``start_ns`` plus its due time.
@@ -154,7 +161,8 @@ class Engine:
 
         max_threads = min(self.max_threads, count_fitting_threads(self.agents_here))
         pool = TicketPool(len(plan), run_ticket, max_threads, self._thread_wait_ns)
-        self._run_until_joined(partial(pool.start, count_ready_threads(plan, max_threads)), 1, pool.join)
+        begin = partial(pool.start, count_ready_threads(plan, max_threads))
+        self._run_until_joined(begin, 1, lambda: pool.join(self._standstills.nap))
         if pool.is_full:
             self.notes.append(describe_limit(pool.max_threads, self.max_threads, pool.are_refused))
 
@@ -241,12 +249,16 @@ class Engine:
         return 0.0 if self._cpu_at_start_s is None else time.process_time() - self._cpu_at_start_s
 
     @property
-    def doubt(self) -> str:
-        """The reason to distrust the outcomes of operations, or an empty text."""
-        if not self.own_limits:
-            return ""
-        limits = " and ".join(sorted(self.own_limits))
-        return f"operations failed at limits of their own machine ({limits}), and not at the provider"
+    def doubts(self) -> list[str]:
+        """The reasons to distrust the outcomes and times of operations."""
+        doubts = []
+        if self.own_limits:
+            limits = " and ".join(sorted(self.own_limits))
+            doubts.append(f"operations failed at limits of their own machine ({limits}), and not at the provider")
+        stood, ops = self._standstills, self.budget.ops - self._ops_before
+        if stood.ops > _MOST_STOOD * ops or stood.total_s > _MOST_STOOD * self._ran_ns / 1e9:
+            doubts.append(f"an agent stood still for {stood.total_s:.0f} s while operations were under way")
+        return doubts
 
     def _run_threads(self, threads: Sequence[threading.Thread]) -> None:
         waiting = iter(enumerate(threads))
@@ -262,14 +274,16 @@ class Engine:
                     "raise its limit on processes, or use fewer sensors or agents"
                 ) from error
 
-        self._run_until_joined(start_next, len(threads), lambda: _join_threads(threads))
+        self._run_until_joined(start_next, len(threads), lambda: _join_threads(threads, self._standstills.nap))
 
     def _run_until_joined(self, start: Callable[[], None], count: int, join: Callable[[], None]) -> None:
+        begun_ns = now_ns()
         with many_threads():
             try:
                 for _ in range(count):
                     start()
                 join()
+                self._ran_ns += now_ns() - begun_ns
             except BaseException:
                 self._is_halted = True
                 join()
@@ -289,7 +303,7 @@ class Engine:
         while (left_ns := due_ns - now_ns()) > 0:
             if self._is_over(due_ns) or (queue is not None and not queue):
                 return False
-            time.sleep(min(left_ns / 1e9, _NAP_S))
+            time.sleep(min(left_ns / 1e9, NAP_S))
         return not self._is_over(due_ns)
 
     def _is_over(self, due_ns: int) -> bool:
@@ -356,8 +370,8 @@ class Engine:
         return end_ns
 
 
-def _join_threads(threads: Iterable[threading.Thread]) -> None:
-    """Wait for threads in pieces, so that Ctrl-C reaches the main thread on every platform."""
+def _join_threads(threads: Iterable[threading.Thread], nap: Callable[[Callable[[float], object]], None]) -> None:
+    """Wait for threads in naps, so that Ctrl-C reaches the main thread on every platform."""
     for thread in threads:
         while thread.is_alive():
-            thread.join(_NAP_S)
+            nap(thread.join)

@@ -39,8 +39,6 @@ _THREADS_PER_ADJUSTMENT = 100
 _STACK_BYTES = 1024 * 1024
 """The space for a thread's stack, as on Windows. Linux's 8 MiB cost a page more of the kernel's tables per thread."""
 
-_NAP_S = 0.2
-
 
 class TicketPool:
     """Threads that take numbered tickets, and do the work of one after the other.
@@ -80,14 +78,14 @@ class TicketPool:
         if self._total and not self.max_threads:
             raise RuntimeError("can't start new thread")
 
-    def join(self) -> None:
-        """Wait until all threads have ended, in pieces, so that Ctrl-C reaches the main thread on every platform."""
+    def join(self, nap: Callable[[Callable[[float], object]], None]) -> None:
+        """Wait until all threads have ended, in naps, so that Ctrl-C reaches the main thread on every platform."""
         with self._lock:
             self._leave()
             if not self._threads:
                 return
-        while not self._has_ended.wait(_NAP_S):
-            pass
+        while not self._has_ended.is_set():
+            nap(self._has_ended.wait)
 
     def _start_thread(self, *, is_parked: bool = False) -> None:
         """Start one more thread, which waits at a gate. If the system refuses, the others do its work."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -79,6 +80,40 @@ def test_a_server_that_chooses_its_number_again_has_no_hole() -> None:
             (flow,) = analysis.table.flows
             assert (flow.up.missing_bytes, flow.down.missing_bytes) == (0, 0)
             assert analysis.validity.verdict == "valid"
+
+
+OPEN = UPLOAD[:13]
+ANSWER = Segment(0, False, 5001, 6001)
+"""The answer of a server that still holds a connection whose client has restarted (RFC 9293, figure 9)."""
+RESET = Segment(0, True, 6001, 0, 4)
+RESENT = Segment(0, True, 1001, 5001, 24, b"x" * 1000)
+LATE = {
+    # the connection before, and what comes after the first SYN and after the handshake of the next one
+    "restarted client": (OPEN, [ANSWER, RESET], []),
+    "acknowledgement": (UPLOAD, [ANSWER], []),
+    "resent data": (UPLOAD, [RESENT], [RESENT, ANSWER]),
+    "resent FIN": (UPLOAD, [UPLOAD[-2]], [UPLOAD[-3], UPLOAD[-2]]),
+    "reset": (UPLOAD, [replace(ANSWER, flags=20), RESET], [RESET]),
+    "resent SYN with ACK": (UPLOAD, [UPLOAD[1]], []),
+}
+
+
+@pytest.mark.parametrize("late", LATE)
+@pytest.mark.parametrize("isn", [10, 4500, 900_000, 2_000_000_000, 4_000_000_000])
+def test_late_packets_of_a_connection_whose_ports_are_used_again_belong_to_it(isn: int, late: str) -> None:
+    before, early, later = LATE[late]
+    again = [
+        replace(segment, seq=segment.seq + number * (not segment.up), ack=segment.ack + number * segment.up)
+        for number in [0 if isn == 4500 else 700_000_000]
+        for segment in craft.connection(b"y" * 3000, isn=isn)
+    ]
+    segments = [*before, again[0], *early, *again[:3], *later, *again[3:]]
+    analysis = analyze_segments([replace(segment, at_ns=START_NS + at) for at, segment in enumerate(segments)])
+    assert [get_losses(side) for flow in analysis.table.flows for side in (flow.up, flow.down)] == [
+        (5000, 0, 0), (0, 0, 0), (3000, 0, 0), (0, 0, 0),
+    ]  # fmt: skip
+    assert [analysis.read_content(number, up=True) for number in (0, 1)] == [(b"x" * 5000, True), (b"y" * 3000, True)]
+    assert analysis.validity.verdict == "valid"
 
 
 def test_a_connection_with_nothing_but_keep_alives_is_valid() -> None:

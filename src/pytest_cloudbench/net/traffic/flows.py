@@ -12,7 +12,7 @@ from typing import Any
 from pytest_cloudbench.net.traffic.counts import COUNTED, count_all
 from pytest_cloudbench.net.traffic.datagrams import Datagrams
 from pytest_cloudbench.net.traffic.endpoints import find_distinct
-from pytest_cloudbench.net.traffic.packets import ACK, SYN, Address, Packets, Pairs
+from pytest_cloudbench.net.traffic.packets import ACK, FIN, RST, SYN, Address, Packets, Pairs
 from pytest_cloudbench.net.traffic.table import BY, FlowTable, Times, Who
 
 _DATAGRAM_COUNTS = (
@@ -112,7 +112,7 @@ def _number_connections(packets: Packets) -> Any:
     """Return the flow number of each packet. A SYN may begin a new connection of the same pair.
 
     As in tshark 4.0, it does so if its sequence number differs from its sender's initial one. With the same number, it
-    is a repeated SYN, even after FIN or RST.
+    is a repeated SYN, even after FIN or RST. Unlike in tshark, late packets belong to the connection before.
     """
     import numpy as np
 
@@ -128,9 +128,10 @@ def _number_connections(packets: Packets) -> Any:
     order, starts = _sort_by_flow(flow_number, next_number)
     for pair in reused.tolist():
         rows = order[starts[pair] : starts[pair + 1]]
-        columns = (packets.flags, packets.seq, packets.ack, packets.from_high)
-        begins = _find_connection_starts(*(column[rows].tolist() for column in columns))
+        columns = (packets.flags, packets.seq, packets.ack, packets.payload, packets.from_high)
+        begins, late = _find_connection_starts(*(column[rows].tolist() for column in columns))
         later = np.searchsorted(begins, np.arange(len(rows)), "right")  # number of connections begun after the first
+        later[late] -= 1
         flow_number[rows] = np.where(later > 0, next_number - 1 + later, pair)
         next_number += len(begins)
     used = np.zeros(next_number, np.int64)
@@ -138,21 +139,60 @@ def _number_connections(packets: Packets) -> Any:
     return (np.cumsum(used) - 1)[flow_number].astype(np.int32)
 
 
-def _find_connection_starts(flags: list[int], seq: list[int], ack: list[int], side: list[bool]) -> list[int]:
-    """Return the rows where new connections begin, without the first."""
-    rows = []
-    initial: list[int | None] = [None, None]
-    for row, (flag, sequence_number, ack_number, sender) in enumerate(zip(flags, seq, ack, side, strict=True)):
-        if flag & (SYN | ACK) == SYN and initial[sender] is not None and sequence_number != initial[sender]:
-            rows.append(row)
-            initial = [None, None]
-        elif flag & (SYN | ACK) == SYN | ACK and initial[sender] is not None:
-            initial[sender] = sequence_number
-        if initial[sender] is None:
-            initial[sender] = sequence_number if flag & SYN else (sequence_number - 1) & 0xFFFFFFFF
-        if initial[not sender] is None and flag & ACK:
-            initial[not sender] = (ack_number - 1) & 0xFFFFFFFF
-    return rows
+class _Connection:
+    """The sequence numbers of one connection, of both sides: the initial one, and the next after all packets so far."""
+
+    __slots__ = ("first", "following")
+
+    def __init__(self) -> None:
+        self.first: list[int | None] = [None, None]
+        self.following = [0, 0]
+
+    def add(self, side: bool, flags: int, seq: int, ack: int, size: int) -> None:
+        """Add a packet. ``size`` is the number of sequence numbers that it takes."""
+        first = seq if flags & SYN else (seq - 1) & 0xFFFFFFFF
+        if self.first[side] is None or (flags & SYN and self.first[side] != first):
+            self.first[side] = self.following[side] = first
+        if self.first[not side] is None and flags & ACK:
+            self.first[not side] = self.following[not side] = (ack - 1) & 0xFFFFFFFF
+        for number, is_other in ((seq + size, side), *(((ack, not side),) if flags & ACK else ())):
+            if (number - self.following[is_other]) & 0xFFFFFFFF < 1 << 31:
+                self.following[is_other] = number & 0xFFFFFFFF
+
+    def fits(self, side: bool, flags: int, seq: int, ack: int) -> bool:
+        """Return whether a packet has a sequence number and an acknowledgement of this connection, or opens a side."""
+        is_opening = flags & SYN and self.first[side] is None
+        return (is_opening or self._covers(seq, side)) and (not flags & ACK or self._covers(ack, not side))
+
+    def _covers(self, number: int, side: bool) -> bool:
+        first = self.first[side]
+        return first is not None and (number - first) & 0xFFFFFFFF <= (self.following[side] - first) & 0xFFFFFFFF
+
+
+def _find_connection_starts(
+    flags: list[int], seq: list[int], ack: list[int], payload: list[int], side: list[bool]
+) -> tuple[list[int], list[int]]:
+    """Return the rows where new connections begin, without the first, and those of late packets of the one before.
+
+    Late packets are repetitions, and the answer of a server that still holds the connection of a restarted client.
+    """
+    begins, late = list[int](), list[int]()
+    before, current = _Connection(), _Connection()
+    for row, (flag, number, acked, size, sender) in enumerate(zip(flags, seq, ack, payload, side, strict=True)):
+        following = current.following
+        if number == following[sender] and acked == following[not sender] and not flag & (SYN | FIN | RST):
+            following[sender] = (number + size) & 0xFFFFFFFF  # an ordinary packet, as nearly all are
+            continue
+        opening = flag & (SYN | ACK)
+        if opening == SYN and current.first[sender] not in (None, number):
+            begins.append(row)
+            before, current = current, _Connection()
+        ends = (sender, flag, number, acked)
+        if opening != SYN and begins and before.fits(*ends) and not current.fits(*ends):
+            late.append(row)
+            continue
+        current.add(*ends, size + bool(flag & SYN) + bool(flag & FIN))
+    return begins, late
 
 
 # --- who is the client ---

@@ -83,6 +83,26 @@ def analyze_tls(up: bytes, down: bytes, canary: bytes | None = None) -> Analysis
     return analyze(craft.pcapng(craft.records([*opening, last, answer])), canary=canary)
 
 
+CONNECT = b"CONNECT files.example.com:443 HTTP/1.1\r\nhost: files.example.com:443\r\nuser-agent: sync/1.0\r\n\r\n"
+STREAM = b"<stream:stream to='example.com' xmlns='jabber:client' version='1.0'><starttls xmlns='urn:ietf:xmpp-tls'/>"
+GREETING = b"SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n"
+PUT = b"PUT /capture.pcap HTTP/1.1\r\nhost: example.com\r\ncontent-length: 2000\r\n\r\n"
+HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("up", "verdict"),
+    [
+        (CONNECT + HELLO, "unknown"), (CONNECT + Random(5).randbytes(500), "unknown"), (CONNECT, "unknown"),
+        (STREAM + HELLO, "unknown"), (b"EHLO sync\r\nSTARTTLS\r\n" + HELLO, "unknown"), (GREETING, "unknown"),
+        (STREAM, "no"), (PUT + Random(5).randbytes(100) + HELLO, "no"), (HTTP2 + bytes(200), "no"),
+    ],
+)  # fmt: skip
+def test_text_that_leads_to_encryption_or_through_a_proxy_is_not_plain(up: bytes, verdict: str) -> None:
+    encryption = analyze_tls(up, b"\x05\x00").summary()["encryption"]
+    assert encryption["verdict"] == verdict
+
+
 @pytest.mark.parametrize(("number", "verdict"), [(0xC006, "yes"), (0xC02B, "no")])
 def test_an_encoded_text_is_found_in_tls_that_encrypts_nothing(number: int, verdict: str) -> None:
     text = b"secret-canary-4711"

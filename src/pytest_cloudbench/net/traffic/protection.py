@@ -1,11 +1,12 @@
 """Verdict on whether the flows of a capture are encrypted: yes, no, or unknown, with what was negotiated.
 
-A flow is encrypted if it has TLS's or QUIC's handshake or SSH's greeting. It is plain if it begins with readable text.
-Anything else may be a protocol of its own with or without encryption, and is unknown.
+A flow is encrypted if it has TLS's or QUIC's handshake or SSH's greeting. It is plain if it begins with readable text
+that does not lead to encryption. Anything else may be a protocol of its own with or without encryption, and is unknown.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -17,21 +18,40 @@ if TYPE_CHECKING:
     from pytest_cloudbench.net.traffic.table import FlowTable
 
 _DNS_PORT = 53
-_BEGINNING_BYTES = 64
+_TEXT_BYTES, _BEGINNING_BYTES = 64, 4096
 _LEAST_TEXT_BYTES = 8
 _TEXT_SHARE = 0.95
 _MOST_READ = 5000
 """Largest number of flows whose beginning is read. Any further flows are unknown."""
 _MOST_NAMED = 8
 _SSH = b"SSH-"
+_PLAIN_HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_LEADING_ELSEWHERE = (_SSH, b"CONNECT ")
+"""How text begins that another protocol follows: SSH, or whatever passes through a proxy."""
+_TLS_HELLO = re.compile(rb"\x16\x03[\x00-\x04]..\x01\x00", re.DOTALL)
 _READABLE = bytes((*b"\r\n\t", *range(32, 127)))
 
 
 def is_text(beginning: bytes) -> bool:
-    """Return whether nearly all of a flow's first bytes are readable ASCII, as in HTTP, SMTP or FTP."""
-    head = beginning[:_BEGINNING_BYTES]
-    readable = len(head) - len(head.translate(None, _READABLE))
-    return len(head) >= _LEAST_TEXT_BYTES and readable >= _TEXT_SHARE * len(head)
+    """Return whether a flow begins with readable ASCII, as HTTP, SMTP or FTP do, and no encryption is seen to follow.
+
+    A TLS hello may follow text, as after STARTTLS, and anything may follow in a tunnel through a proxy.
+    """
+    if beginning.startswith(_PLAIN_HTTP2):
+        return True
+    hello = _TLS_HELLO.search(beginning)
+    leads_to_tls = hello is not None and _is_readable(beginning[: hello.start()])
+    head = beginning[:_TEXT_BYTES]
+    return (
+        len(head) >= _LEAST_TEXT_BYTES
+        and _is_readable(head)
+        and not leads_to_tls
+        and not beginning.startswith(_LEADING_ELSEWHERE)
+    )
+
+
+def _is_readable(text: bytes) -> bool:
+    return len(text.translate(None, _READABLE)) <= (1 - _TEXT_SHARE) * len(text)
 
 
 def judge_protection(table: FlowTable, facts: CaptureFacts, buffer: Buffer, *, is_whole: bool) -> dict[str, Any]:

@@ -82,6 +82,20 @@ def test_times_by_chance_have_no_period(count: int) -> None:
     assert answers.count("yes") <= 1
 
 
+@pytest.mark.parametrize(("period_s", "others"), [(2, 100), (5, 20), (5, 100), (10, 6), (10, 40), (12, 3)])
+def test_no_period_is_denied_that_other_events_hide(period_s: float, others: int) -> None:
+    for number in range(10):
+        times, chance = ticks(period_s, f"{number}", 0.005), Random(f"hidden/{number}")
+        rhythm = find_rhythm([*times, *(chance.uniform(0, SPAN_S) for _ in range(others))], SPAN_S)
+        assert rhythm.answer != "no" or 0 < rhythm.longest_s < period_s, rhythm
+
+
+def test_events_without_a_break_tell_nothing() -> None:
+    rhythm = find_rhythm([number / 100 for number in range(4000)], SPAN_S, least_s=5)
+    assert (rhythm.answer, rhythm.longest_s) == ("unknown", 0)
+    assert rhythm.evidence[-1] == "too many to tell a clock among them"
+
+
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_a_few_times_are_unknown(count: int) -> None:
     assert find_rhythm([3.0 + 12 * number for number in range(count)], SPAN_S).answer == "unknown"

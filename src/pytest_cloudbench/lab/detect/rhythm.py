@@ -30,6 +30,8 @@ _LEAST_SCATTER = 0.005
 _NEIGHBOURS = 8
 _STEP = 1.03
 """Periods closer than this are tried as one."""
+_PLANTED_STEP, _PLANTED_PHASES, _PLANTED_SCATTER = 1.25, (0.1, 0.5, 0.9), 0.005
+"""The periods and phases of clocks that are added to events to see which of them would be found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,8 @@ class Rhythm:
         period_s: for yes.
         scatter_s: for yes: the median deviation from the time expected after the previous tick.
         beats: the number of ticks with an event.
-        longest_s: the longest period that this observation could have shown.
+        longest_s: the longest period that this observation could have shown. Among many other events, that is less
+            than a third of the time.
         evidence: what was seen, in sentences.
         first_s, last_s: for yes: the first and the last of the beats, with whole periods between them.
     """
@@ -69,6 +72,11 @@ class _Chain:
     def coverage(self) -> float:
         return len(self.hits_s) / self.ticks
 
+    @property
+    def is_regular(self) -> bool:
+        """True if it ticks nearly always, and often enough to be a clock."""
+        return self.coverage >= _ALWAYS and len(self.hits_s) >= LEAST_BEATS
+
     def chance(self, rate_per_s: float, tries: int) -> float:
         """Return an upper bound on the probability of this pattern in random times (Chernoff, with Bonferroni)."""
         free, hits = self.ticks - 2, len(self.hits_s) - 2  # two of the times defined the period
@@ -88,8 +96,9 @@ def find_rhythm(times_s: Sequence[float], span_s: float, *, least_s: float = 0.2
     """Find a period of at least ``least_s`` in ``times_s``, which lie between 0 and ``span_s``.
 
     Yes: a period with events at 80 % or more of its ticks, which happens by chance in less than 1 % of cases. It is the
-    shortest such period, since every second tick is periodic as well. No: no event, or at least five
-    without such a period. Everything else is unknown. Raises UsageError for times outside of the span.
+    shortest such period, since every second tick is periodic as well. No: no event, or at least five without such a
+    period, where a clock would have been found. Everything else is unknown. Raises UsageError for times outside of the
+    span.
     """
     times = sorted(times_s)
     longest_s = span_s / (LEAST_BEATS - 1)
@@ -98,11 +107,8 @@ def find_rhythm(times_s: Sequence[float], span_s: float, *, least_s: float = 0.2
     if times[0] < 0 or times[-1] > span_s:
         raise UsageError(f"rhythm: times are from 0 to {span_s:g} s; got {times[0]:g} to {times[-1]:g} s")
     counts = f"{format_count(len(times), 'event')} in {span_s:g} s"
-    tried = list(_candidates(times, least_s, longest_s))
-    chains = [chain for period, start in tried if (chain := _build_chain(times, start, period, span_s))]
-    rate = len(times) / span_s
-    likely = [chain for chain in chains if chain.chance(rate, len(tried)) < _CHANCE and chain.period_s >= least_s]
-    if regular := [chain for chain in likely if chain.coverage >= _ALWAYS and len(chain.hits_s) >= LEAST_BEATS]:
+    likely = _find_likely(times, span_s, least_s)
+    if regular := [chain for chain in likely if chain.is_regular]:
         shortest_s = min(chain.period_s for chain in regular) * (1 + _REACH)
         best = max((chain for chain in regular if chain.period_s <= shortest_s), key=lambda chain: chain.coverage)
         scatter = median(best.scatters_s)
@@ -117,7 +123,36 @@ def find_rhythm(times_s: Sequence[float], span_s: float, *, least_s: float = 0.2
         best = max(partial, key=lambda chain: chain.coverage)
         description = f"events at only {len(best.hits_s)} of {best.ticks} ticks of {best.period_s:.3g} s"
         return Rhythm("unknown", None, None, len(best.hits_s), longest_s, (counts, description))
+    longest_s = _find_longest_visible_s(times, span_s, least_s)
+    if not longest_s:
+        return Rhythm("unknown", None, None, 0, longest_s, (counts, "too many to tell a clock among them"))
     return Rhythm("no", None, None, 0, longest_s, (counts, f"no period up to {longest_s:.3g} s"))
+
+
+def _find_likely(times: Sequence[float], span_s: float, least_s: float, *, near_s: float | None = None) -> list[_Chain]:
+    """Return the clocks that are unlikely to be there by chance, or only those with nearly the period ``near_s``."""
+    tried = list(_candidates(times, least_s, span_s / (LEAST_BEATS - 1)))
+    near = [pair for pair in tried if near_s is None or 1 / _STEP**2 < pair[0] / near_s < _STEP**2]
+    chains = [chain for period, start in near if (chain := _build_chain(times, start, period, span_s))]
+    rate = len(times) / span_s
+    return [chain for chain in chains if chain.chance(rate, len(tried)) < _CHANCE and chain.period_s >= least_s]
+
+
+def _find_longest_visible_s(times: Sequence[float], span_s: float, least_s: float) -> float:
+    """Return the longest period of a clock that would be found among these events, or 0 if none would."""
+    period_s = span_s / (LEAST_BEATS - 1)
+    while period_s >= least_s:
+        if all(_would_be_found(times, span_s, least_s, period_s, phase) for phase in _PLANTED_PHASES):
+            return period_s
+        period_s /= _PLANTED_STEP
+    return 0.0
+
+
+def _would_be_found(times: Sequence[float], span_s: float, least_s: float, period_s: float, phase: float) -> bool:
+    """Add a clock to the events, and return whether it is found."""
+    ticks = (number + phase + number % 2 * _PLANTED_SCATTER for number in range(int(span_s / period_s) + 1))
+    planted = sorted([*times, *(at_s for tick in ticks if (at_s := tick * period_s) <= span_s)])
+    return any(chain.is_regular for chain in _find_likely(planted, span_s, least_s, near_s=period_s))
 
 
 def _candidates(times: Sequence[float], least_s: float, longest_s: float) -> Iterator[tuple[float, int]]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_cloudbench.lab.detect import CAPABILITIES, KINDS, Observation, first_steps, judge_capabilities, more_steps
 from pytest_cloudbench.lab.detect.sent import EditCosts, find_blocks
-from pytest_cloudbench.lab.detect.values import Step
+from pytest_cloudbench.lab.detect.values import Step, Verdict
 from tests.lab.detect.synthetic import KIB, MIB, FakeClient
 
 KINDS_OF_BASE = {"copy", "append", "insert", "change", "spliced", "twin_insert", "twin_change", "restore"}
@@ -375,6 +375,18 @@ def test_a_client_that_stores_each_byte_several_times_is_judged() -> None:
     assert (answers["deduplication"], answers["delta"]) == ("yes", "yes")
 
 
+@pytest.mark.parametrize("late", ["copy", "append", "insert", "change"])
+def test_what_is_sent_with_the_change_after_it_was_not_saved(late: str) -> None:
+    """A client begins to send after a delay, and the network was quiet before it did."""
+    observations, held_bytes = list[Observation](), 0
+    for observation in FakeClient().measure():
+        sent_bytes = observation.up_bytes + held_bytes
+        held_bytes = sent_bytes - 5_000 if observation.kind == late else 0
+        observations.append(replace(observation, up_bytes=sent_bytes - held_bytes))
+    answers = find_answers(observations)
+    assert (answers["deduplication"], answers["delta"]) == ("unknown", "unknown")
+
+
 @pytest.mark.parametrize("loud", [0, -1], ids=["before", "between"])
 def test_an_idle_client_that_is_loud_now_and_then_makes_no_slow_copy_cheap(loud: int) -> None:
     """What it sends meanwhile for other reasons, such as after a restart, is not known."""
@@ -449,6 +461,24 @@ def test_an_encoding_that_spares_text_is_no_compression(inflation: float) -> Non
     assert (verdict.answer, "encoded or padded" in verdict.detail) == ("unknown", True)
     compressed = FakeClient(compresses="always", inflation=inflation).measure()
     assert judge_capabilities(compressed)["compression"].answer == "yes"
+
+
+def test_less_than_compression_can_leave_shows_none() -> None:
+    """Such as of a client that says it is in sync before it sends, or that sends to a server nobody named."""
+
+    def hide(kind: str, share: float) -> Verdict:
+        observations = [
+            replace(observation, up_bytes=round(observation.size_bytes * share))
+            if observation.kind == kind
+            else observation
+            for observation in FakeClient(compresses="always").measure()
+        ]
+        return judge_capabilities(observations)["compression"]
+
+    assert [hide("text", share).answer for share in (0.01, 0.15, 0.21, 0.4)] == ["unknown", "unknown", "yes", "yes"]
+    assert "not all of it was seen" in hide("text", 0.01).detail
+    for kind in ("text_in_jpeg", "text_as_jpeg"):
+        assert "which files are not compressed is not known" in hide(kind, 0.01).detail
 
 
 def test_half_sent_copies_are_unknown() -> None:

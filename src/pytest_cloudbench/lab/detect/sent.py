@@ -16,9 +16,13 @@ from pytest_cloudbench.lab.detect.values import LEAST_SENT, Observation, Verdict
 
 CHEAP, _WHOLE = 0.25, 0.75
 _SANE_HIGH = 6.0
+_SAVED = 0.5
+"""The share of a cheap file that, sent with the change after it, shows that it was only sent later."""
 _CHEAP_KINDS = frozenset({"copy", "restore", "append", "insert", "change"})
 """The kinds that deduplication or delta encoding makes cheap."""
 _COMPRESSED, _NOT_COMPRESSED, _MORE = 0.85, 0.95, 1.2
+_LEAST_PACKED = 0.5
+"""The least share of zlib's size to which anything packs random words: their entropy is 0.55 of it."""
 _DELTA, _EXPLAINED = 0.25, 0.5
 """Bytes of an edit over those of the same edit under another name. Up to the first, there is delta encoding. From the
 second on, deduplication alone explains what is saved."""
@@ -76,6 +80,7 @@ class EditCosts:
         if not idle:
             costs.doubt = "the idle client was not measured"
         unit = 0.0
+        cheap: Observation | None = None
         for observation in observations:
             if observation.kind == "new":
                 costs.groups.append({})
@@ -96,6 +101,9 @@ class EditCosts:
             if unit:
                 ratio = cost / observation.size_bytes / unit
                 costs.doubt = costs.doubt or _doubt_cheapness(observation, cost, unit, unsure_bytes)
+                costs.doubt = costs.doubt or _doubt_lateness(cheap, observation, cost, unit)
+                is_cheap = observation.kind in _CHEAP_KINDS and cost <= CHEAP * unit * observation.size_bytes
+                cheap = observation if is_cheap else None
                 costs.ratios.setdefault(observation.kind, []).append(ratio)
                 costs.shares.setdefault(observation.kind, []).append(cost / observation.size_bytes)
                 if observation.kind == "spliced" and costs.groups and "copy" in costs.groups[-1]:
@@ -151,6 +159,20 @@ def _doubt_cheapness(observation: Observation, cost_bytes: float, unit: float, u
     if cost_bytes + unsure_bytes > cheap_bytes:
         return f"{kind}: the idle client sends now more, now less, by {format_size(unsure_bytes)} in this time"
     return ""
+
+
+def _doubt_lateness(cheap: Observation | None, following: Observation, cost_bytes: float, unit: float) -> str:
+    """Return the reason why a cheap copy or edit says nothing if what it saved was sent with the change after it.
+
+    A client may be taken to be in sync before it has begun to send.
+    """
+    expected_bytes = unit * following.size_bytes
+    if cheap is None or cost_bytes <= _MORE * expected_bytes:
+        return ""
+    more_bytes = cost_bytes - expected_bytes
+    if more_bytes < _SAVED * unit * cheap.size_bytes:
+        return ""
+    return f"{cheap.kind}: it may have been sent only later, as {format_size(more_bytes)} more than the next file has"
 
 
 def _confidence(ratio: float, bound: float) -> float:
@@ -407,9 +429,14 @@ def compression(sent: EditCosts, observations: Sequence[Observation]) -> Verdict
         # An encoding that lengthens text less than random bytes (JSON, base64 for anything but text) saves nothing.
         why = f"text costs less than random bytes, but {share:.0%} of its size: random bytes may be encoded or padded"
         return unknown_verdict(name, why, evidence, numbers)
+    if min(sent.shares["text"]) < _LEAST_PACKED * packed["text"]:
+        why = "less was sent than any compression leaves of this text, so not all of it was seen"
+        return unknown_verdict(name, why, evidence, numbers, wants=("text",))
     policy, wants = [], []
     for kind in ("text_in_jpeg", "text_as_jpeg"):
         ratio = sent.last_ratio(kind)
+        if ratio is not None and sent.shares[kind][-1] < _LEAST_PACKED * packed.get(kind, 0.0):
+            ratio = None  # not all of it was seen
         if ratio is None:
             wants.append(kind)
         policy.append(None if ratio is None or _COMPRESSED < ratio < _NOT_COMPRESSED else ratio <= _COMPRESSED)

@@ -23,11 +23,23 @@ def make_whose() -> Whose:
     return Whose(("*.example.com",))
 
 
+def add_hidden_name(client_hello: bytes) -> bytes:
+    """Return a hello with one more extension: an encrypted hello, beside which its name may mean nothing."""
+    extension, data = b"\xfe\x0d\0\4\0\0\0\0", bytearray(client_hello)
+    at = 43  # behind the random bytes
+    for width in (1, 2, 1):  # session, ciphers, compression
+        at += width + int.from_bytes(data[at : at + width], "big")
+    for start, end in ((3, 5), (6, 9), (at, at + 2)):
+        length = int.from_bytes(data[start:end], "big") + len(extension)
+        data[start:end] = length.to_bytes(end - start, "big")
+    return bytes(data) + extension
+
+
 def flow(
-    server: str, name: str = "", *, size: int = 100, port: int = 0, is_complete: bool = True
+    server: str, name: str = "", *, size: int = 100, port: int = 0, is_complete: bool = True, is_hiding: bool = False
 ) -> Iterator[craft.Record]:
     """Yield a connection that shows a name or none. An incomplete one was open before the capture."""
-    data = hello(name) if name else bytes(size)
+    data = (add_hidden_name(hello(name)) if is_hiding else hello(name)) if name else bytes(size)
     segments = craft.connection(data, port=port or next(_PORTS), mss=1400)
     for segment in segments if is_complete else segments[3:-3]:
         yield segment.at_ns, craft.Segment(**{**vars(segment), "server": server}).frame()
@@ -99,6 +111,17 @@ def test_names_of_one_capture_hold_in_the_next() -> None:
     assert summarize_owners(second_capture) == (["earlier capture"], 0, 1)
     new_connection = analyze_records(whose, flow(SHARED, port=7_000))
     assert summarize_owners(new_connection) == ([], 1, 0), "a new connection from the same port is another one"
+
+
+def test_a_name_that_may_hide_another_tells_nothing_of_other_connections_and_captures() -> None:
+    whose = make_whose()
+    hiding = flow(SHARED, "front.example.org", port=7_000, is_hiding=True)
+    assert summarize_owners(analyze_records(whose, hiding, flow(SHARED))) == ([], 2, 0)
+    assert summarize_owners(analyze_records(whose, flow(SHARED, port=7_000, is_complete=False))) == ([], 1, 0)
+    own = flow(OURS, "a.example.com", port=7_000, is_hiding=True)
+    assert summarize_owners(analyze_records(whose, own, flow(OURS)))[1:] == (0, 0)
+    second_capture = analyze_records(whose, flow(OURS, port=7_000, is_complete=False))
+    assert summarize_owners(second_capture) == (["earlier capture"], 0, 0)
 
 
 def test_known_server_name_is_used_for_later_connections() -> None:

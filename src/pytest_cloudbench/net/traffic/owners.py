@@ -93,19 +93,23 @@ class Whose:
 
     def _remember_names(self, facts: FlowFacts) -> None:
         flow = facts.flow
-        if facts.sni:
+        if facts.sni and self._is_meant(facts.sni, facts):
             self._connections[_make_connection_key(flow)] = facts.sni
             self._servers.setdefault((flow.server, flow.server_port), set()).add(facts.sni)
-        elif flow.up.syns:  # a new connection with the same ports may be to another name
+        elif facts.sni or flow.up.syns:  # a new connection with the same ports may be to another name
             self._connections.pop(_make_connection_key(flow), None)
         if facts.dns_names:
             self._resolved.setdefault(flow.server, set()).update(facts.dns_names)
+
+    def _is_meant(self, name: str, facts: FlowFacts) -> bool:
+        """Return whether a hello's name is the server's: the outer name of an encrypted hello may hide another."""
+        return self.has_name(name) or not facts.has_ech
 
     def _judge_flow(self, facts: FlowFacts) -> tuple[bool | None, str]:
         """Return whether a flow is the client's, or None if unknown, and the evidence."""
         flow = facts.flow
         name = facts.sni or self._connections.get(_make_connection_key(flow), "")
-        if self.names and name and (self.has_name(name) or not facts.has_ech):
+        if self.names and name and self._is_meant(name, facts):
             return self.has_name(name), "SNI" if facts.sni else "earlier capture"
         if self.servers:
             return any(flow.server in network for network in self.servers), "server address"

@@ -217,6 +217,20 @@ def test_a_stream_with_answers_may_be_either() -> None:
     )
 
 
+def test_connections_that_the_idle_client_opens_are_none_of_its_files() -> None:
+    """It asks for news once a second, each time on a new connection, and the batch of few files failed."""
+    observations = [
+        replace(observation, syns=round(observation.duration_s))
+        for observation in FakeClient(bundles=True).measure()
+        for observation in [replace(observation, duration_s=120.0)]
+        if observation.kind != "few"
+    ]
+    verdict = judge_capabilities(observations)["bundling"]
+    assert (verdict.answer, verdict.detail) == ("unknown", "two batches of files are needed")
+    own = [replace(observation, syns=observation.syns + observation.files - 1) for observation in observations]
+    assert judge_capabilities(own)["bundling"].detail == "a connection for each file (0.99)"
+
+
 NAMES = (0, 9_000)
 """The round in which the client sends only the names of its files."""
 ROUNDS = {

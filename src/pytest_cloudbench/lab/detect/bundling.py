@@ -47,16 +47,19 @@ def bundling(sent: EditCosts, observations: Sequence[Observation]) -> Verdict:
         f"{format_count(batch.down_bytes, 'byte')} back"
         for batch in (*few, *many)
     ]
+    all_idle = select_valid(observations, "idle")
     # A connection for each file needs no second batch to be seen.
-    if many and not few and min(batch.syns / max(1, batch.files) for batch in many) >= 2 * _PER_FILE:
-        syns = many[-1].syns / many[-1].files
+    idle_syns_per_s = max(idle.syns / max(idle.duration_s, 1e-9) for idle in all_idle)
+    own_syns = [(batch.syns - idle_syns_per_s * batch.duration_s) / max(1, batch.files) for batch in many]
+    if many and not few and min(own_syns) >= 2 * _PER_FILE:
+        syns = own_syns[-1]
         detail = f"a connection for each file ({syns:.2g})"
         return Verdict(
             capability, "no", detail, round(1 - _PER_FILE / syns, 4), tuple(evidence), {"syns_per_file": syns}
         )
     if not few or not many:
         return unknown_verdict(capability, "two batches of files are needed", evidence, wants=wants)
-    idle = max(select_valid(observations, "idle"), key=lambda idle: idle.exchanges / max(idle.duration_s, 1e-9))
+    idle = max(all_idle, key=lambda idle: idle.exchanges / max(idle.duration_s, 1e-9))
     return _compare_batches(few, many, idle, evidence)
 
 

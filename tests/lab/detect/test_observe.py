@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pytest_cloudbench.lab.detect import Observation, observe
 from pytest_cloudbench.lab.detect.observe import cut_window
 from pytest_cloudbench.net.traffic import Analysis, analyze
+from pytest_cloudbench.net.traffic.handshake import HTTP2_PREFACE
 from tests.net.traffic.craft import CLIENT, SECOND, START_NS, Record, Segment, pcapng, records, udp
 
 MS = SECOND // 1000
@@ -104,6 +107,17 @@ def test_chunks_and_exchanges_follow_answers() -> None:
         silent.send(20_000)
         silent.pause(0.05)
     assert observe_phase(analyze_talks(silent), START_NS, silent.now).chunks_bytes == (80_000,)
+
+
+@pytest.mark.parametrize(("beginning", "is_http2"), [(HTTP2_PREFACE, True), (b"PUT /file HTTP/1.1\r\n\r\n", False)])
+def test_http_2_without_tls_is_http_2(beginning: bytes, is_http2: bool) -> None:
+    talk = Talk()
+    talk.add(True, beginning[:10])
+    talk.seq += 10
+    talk.add(True, beginning[10:])
+    talk.seq += len(beginning) - 10
+    talk.send(5_000, answer=40)
+    assert observe_phase(analyze_talks(talk), START_NS, talk.now).offers_h2 is is_http2
 
 
 def test_multicast_is_not_the_client_s_upload_and_udp_is_told_apart() -> None:

@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_cloudbench.lab.detect.values import Observation
-from pytest_cloudbench.net.traffic import Analysis, Flow, FlowTable, metrics, sequence
+from pytest_cloudbench.net.traffic import Analysis, Flow, FlowTable, metrics, sequence, streams
+from pytest_cloudbench.net.traffic.handshake import HTTP2_PREFACE
 from pytest_cloudbench.net.traffic.owners import nameless_doubt
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def observe(
     up = {flow.number: _unique_bytes(table, flow, up=True) for flow in flows}
     busy = [flow for flow in flows if up[flow.number]]
     rounds = metrics.rounds(table, max(busy, key=lambda flow: up[flow.number])) if busy else []
-    offers = {facts.flow.number for facts in analysis.facts if "h2" in facts.alpn}
+    http2_numbers = find_http2(analysis)
     up_bytes, nameless = sum(up.values()), nameless_bytes(analysis, table)
     reasons = [] if analysis.validity.verdict == "valid" else [*analysis.validity.reasons]
     # Ratios are relative to the file's size: nameless bytes too few to change one raise no doubt, even if the client
@@ -89,7 +90,7 @@ def observe(
         rounds_bytes=tuple(rounds) if len(rounds) <= _MOST_ROUNDS else (),
         resume_s=resume_s,
         resume_spread_s=spread_s,
-        offers_h2=any(flow.number in offers for flow in busy),
+        offers_h2=any(flow.number in http2_numbers for flow in busy),
         duration_s=(last_ns - first_ns) / 1e9,
         start_up_s=metrics.start_up_s(table, busy, first_ns),
         completion_s=metrics.completion_s(table, busy, first_ns),
@@ -97,6 +98,14 @@ def observe(
         nameless_bytes=nameless,
         reasons=(*about.reasons, *reasons),
     )
+
+
+def find_http2(analysis: Analysis) -> set[int]:
+    """Return the numbers of flows that offered HTTP/2 in TLS, or begin with it."""
+    numbers = analysis.table.numbers.tolist()
+    beginnings = streams.read_beginnings(analysis.table, analysis.buffer, numbers, len(HTTP2_PREFACE))
+    plain = {number for number, (up, _) in zip(numbers, beginnings, strict=True) if up == HTTP2_PREFACE}
+    return plain | {facts.number for facts in analysis.facts if "h2" in facts.alpn}
 
 
 def nameless_bytes(analysis: Analysis, table: FlowTable) -> int:

@@ -89,7 +89,7 @@ class Observation:
             carried most, see ``traffic.metrics.rounds``. Empty if there are too many to keep.
         resume_s, resume_spread_s: from the server's last packet until the client went on, after large pieces: the
             median, and the distance between the quartiles, or None if it never went on.
-        offers_h2: whether a connection offered HTTP/2, whose windows look like chunks.
+        offers_h2: whether a connection offered HTTP/2, or began with it, whose windows look like chunks.
         duration_s: from the change until the client was in sync and quiet.
         start_up_s, completion_s: see ``net.traffic.metrics``. None without payload.
         cpu_s: CPU time of the client, or None if unknown.

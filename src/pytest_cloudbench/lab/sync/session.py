@@ -20,6 +20,7 @@ from pytest_cloudbench.lab.detect import (
     more_steps,
     observe,
 )
+from pytest_cloudbench.lab.detect.observe import find_http2
 from pytest_cloudbench.lab.sync.changes import Changes
 from pytest_cloudbench.lab.sync.lab import Lab
 from pytest_cloudbench.lab.sync.usage import difference
@@ -134,7 +135,7 @@ class SyncSession:
 
     def _read_observations(self, phases: Sequence[tuple[Observation, int, int]]) -> list[Observation]:
         def observe_all(analysis: Analysis) -> list[Observation]:
-            self._offers_h2 |= any("h2" in facts.alpn for facts in analysis.facts)
+            self._offers_h2 |= bool(find_http2(analysis))
             return [
                 observe(analysis, about, first_ns, last_ns, round_trip_s=self.lab.network.round_trip_s)
                 for about, first_ns, last_ns in phases

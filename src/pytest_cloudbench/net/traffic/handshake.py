@@ -15,6 +15,9 @@ from pytest_cloudbench.net.traffic.packets import Address
 _TLS_VERSIONS = {0x0300: "SSLv3", 0x0301: "TLSv1.0", 0x0302: "TLSv1.1", 0x0303: "TLSv1.2", 0x0304: "TLSv1.3"}
 _QUIC_VERSIONS = {1: "1", 0x6B3343CF: "2"}
 
+HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+"""The first bytes of a client that speaks HTTP/2 without TLS and without asking before (RFC 9113, section 3.4)."""
+
 _HANDSHAKE, _CLIENT_HELLO, _SERVER_HELLO = 22, 1, 2
 _SERVER_NAME, _ALPN, _SUPPORTED_VERSIONS = 0, 16, 43
 _ENCRYPTED_CLIENT_HELLO = 0xFE0D

@@ -11,6 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from pytest_cloudbench.net.traffic import streams
+from pytest_cloudbench.net.traffic.handshake import HTTP2_PREFACE
 
 if TYPE_CHECKING:
     from pytest_cloudbench.net.traffic.facts import CaptureFacts
@@ -25,7 +26,6 @@ _MOST_READ = 5000
 """Largest number of flows whose beginning is read. Any further flows are unknown."""
 _MOST_NAMED = 8
 _SSH = b"SSH-"
-_PLAIN_HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _LEADING_ELSEWHERE = (_SSH, b"CONNECT ")
 """How text begins that another protocol follows: SSH, or whatever passes through a proxy."""
 _TLS_HELLO = re.compile(rb"\x16\x03[\x00-\x04]..\x01\x00", re.DOTALL)
@@ -37,7 +37,7 @@ def is_text(beginning: bytes) -> bool:
 
     A TLS hello may follow text, as after STARTTLS, and anything may follow in a tunnel through a proxy.
     """
-    if beginning.startswith(_PLAIN_HTTP2):
+    if beginning.startswith(HTTP2_PREFACE):
         return True
     hello = _TLS_HELLO.search(beginning)
     leads_to_tls = hello is not None and _is_readable(beginning[: hello.start()])

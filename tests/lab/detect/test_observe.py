@@ -6,6 +6,7 @@ import pytest
 
 from pytest_cloudbench.lab.detect import Observation, observe
 from pytest_cloudbench.lab.detect.observe import cut_window
+from pytest_cloudbench.lab.detect.waits import explain_short_trips
 from pytest_cloudbench.net.traffic import Analysis, analyze
 from pytest_cloudbench.net.traffic.handshake import HTTP2_PREFACE
 from tests.net.traffic.craft import CLIENT, SECOND, START_NS, Record, Segment, pcapng, records, udp
@@ -107,6 +108,24 @@ def test_chunks_and_exchanges_follow_answers() -> None:
         silent.send(20_000)
         silent.pause(0.05)
     assert observe_phase(analyze_talks(silent), START_NS, silent.now).chunks_bytes == (80_000,)
+
+
+def test_the_nearest_server_that_receives_much_decides_the_round_trip() -> None:
+    """Others make no difference, and a server that is farther away than usual does not hide a near one."""
+    near, far = Talk(40_000), Talk(40_001)
+    for talk, size in ((near, 1_000), (far, 50_000)):
+        talk.add(True, bytes(1_000))
+        talk.seq += 1_000
+        talk.pause(0.002 if talk is near else 0.5)
+        talk.add(False, flags=16)
+        for _ in range(size // 1_000 - 1):
+            talk.add(True, bytes(1_000))
+            talk.seq += 1_000
+    together = analyze_talks(near, far)
+    assert observe_phase(together, START_NS, far.now).round_trip_s == ROUND_TRIP_S
+    alone = analyze_talks(near)
+    assert observe_phase(alone, START_NS, far.now).round_trip_s == pytest.approx(0.003)
+    assert explain_short_trips([observe_phase(alone, START_NS, far.now)])
 
 
 @pytest.mark.parametrize(("beginning", "is_http2"), [(HTTP2_PREFACE, True), (b"PUT /file HTTP/1.1\r\n\r\n", False)])

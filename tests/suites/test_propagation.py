@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
+from pytest_cloudbench.lab.sync.item import LabItem
+from pytest_cloudbench.lab.sync.propagation import Propagation
+from suites.propagation.test_propagation import test_propagation as measure_propagation
 from tests.fleet.harness import Lab
 
 from .clients import entries_of, run_client_suite
@@ -52,3 +58,46 @@ def test_a_peer_has_files_after_its_partner_has_looked(lab: Lab) -> None:
     assert 0 < entries["1x1kB"]["propagation"] <= 5
     assert entries["100x10kB"]["propagation"] == pytest.approx(entries["1x1kB"]["propagation"], abs=3)
     assert all(info["client_mb"] > 1 and info["other_mb"] > 1 for info in entries.values())
+
+
+class SlowLab:
+    """A lab whose client brings each set but the last one in time."""
+
+    spec, facts = "syncthing", SimpleNamespace(over="")
+    client = SimpleNamespace(receiver=lambda: SimpleNamespace(side="server"))
+
+    def __init__(self, last: int) -> None:
+        self.last, self.sets, self.doubts_by_set = last, 0, list[list[str]]()
+
+    def rebuild(self, *_: Any, **__: Any) -> None: ...
+
+    def settle(self, results: Any) -> None: ...
+
+    def doubts(self) -> list[str]:
+        return []
+
+    def propagate(self, workload: Any, **_: Any) -> Propagation:
+        self.sets += 1
+        is_late = self.sets == self.last
+        nothing = dict.fromkeys(("client", "server", "device"))
+        return Propagation(
+            workload.files, workload.total_bytes, None if is_late else 1.0, 1.0, 0, 0, 0, 0, nothing, nothing,
+            error="not there after 60 s" if is_late else "",
+        )  # fmt: skip
+
+    def conclude(self, *_: Any, doubts: list[str], **__: Any) -> None:
+        self.doubts_by_set.append(doubts)
+
+
+@pytest.mark.parametrize(
+    ("last", "doubts"),
+    [
+        (100, [[], [], [], []]),
+        (4, [[], ["1 of 2 sets did not arrive"]]),
+        (1, [["2 of 2 sets did not arrive"]]),
+    ],
+)
+def test_a_mean_without_the_sets_that_did_not_arrive_is_doubtful(last: int, doubts: list[list[str]]) -> None:
+    slow_lab = SlowLab(last)
+    measure_propagation(cast(LabItem, slow_lab), "quick")
+    assert slow_lab.doubts_by_set == doubts

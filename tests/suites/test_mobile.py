@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, cast
+
 import pytest
 
+from pytest_cloudbench import Way, Workload
+from pytest_cloudbench.lab.sync.item import LabItem
+from pytest_cloudbench.lab.sync.transfers import Transfer
+from suites.mobile import test_mobile as mobile
 from tests.fleet.harness import Lab
 
 from .clients import entries_of, run_client_suite
@@ -57,3 +64,37 @@ def test_start_and_later_polls_form_one_course(lab: Lab) -> None:
     assert len(info["interval_bytes"]) == pytest.approx(info["lasted_s"], abs=2), "an interval is a second here"
     assert sum(map(bool, info["interval_bytes"])) >= 8, "it polls every two seconds"
     assert info["idle_traffic"] == pytest.approx(8 * polled / info["idle_s"])
+
+
+class LossyLab:
+    """A lab whose client transfers some sets, and not the next one."""
+
+    setting: Mapping[str, Any] = {
+        "congestion_control": "cubic", "link": {"delivered": {"rtt_ms": 40.0, "up": {"loss": 0.1}}},
+    }  # fmt: skip
+
+    def __init__(self, transfers: list[Transfer]) -> None:
+        self.transfers = transfers
+        self.concluded: dict[str, Any] = {}
+
+    def rebuild(self, *_: Any, **__: Any) -> None: ...
+
+    def transfer(self, workload: Workload, times: int) -> list[Transfer]:
+        return self.transfers
+
+    def doubts(self) -> list[str]:
+        return []
+
+    def conclude(self, metrics: Mapping[str, Any], *_: Any, extra: Mapping[str, Any], **__: Any) -> None:
+        self.concluded = {**extra, **metrics}
+
+
+@pytest.mark.parametrize(("is_last_synced", "synced"), [(True, "3 of 3"), (False, "2 of 3")])
+def test_times_are_not_known_if_a_transfer_did_not_finish(is_last_synced: bool, synced: str) -> None:
+    done = Transfer(1, 1_000_000, start_up_s=0.1, completion_s=2.0, synced_s=2.1, wire_bytes=1_100_000)
+    last = done if is_last_synced else Transfer(1, 1_000_000, is_synced=False, error="not after 60 s")
+    lossy_lab = LossyLab([done, done, last])
+    mobile.conclude_transfers(cast(LabItem, lossy_lab), "quick", Way(20, loss=0.1), ["1 x 1 MB"], {"loss": 0.1}, {})
+    times = [lossy_lab.concluded[name] for name in ("start_up", "completion", "overhead", "tue")]
+    assert times == (pytest.approx([0.1, 2.0, 0.1, 1.1]) if is_last_synced else [None] * 4)
+    assert lossy_lab.concluded["synced"] == synced

@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 import pytest
 
+from pytest_cloudbench import Observation, Step
+from pytest_cloudbench.lab.sync.item import LabItem
+from suites.sync_capabilities import test_sync_capabilities as capabilities
 from tests.fleet.harness import FinishedRun, Lab
 
 from .harness import SUITES
@@ -102,3 +107,32 @@ def test_every_published_row_has_a_test_of_its_name() -> None:
             assert f"::{test}[" in output
             if "size" in params:
                 assert f"[{params['size'].replace(' ', '')}-{params['files']}-" in output
+
+
+class LoudLab:
+    """A lab whose client sends this much while nothing is changed, and 200 kB for a change, in two seconds each."""
+
+    def __init__(self, idle_bytes: int) -> None:
+        self.idle_bytes = idle_bytes
+        self.metrics: Mapping[str, float | None] = {}
+        self.doubts: Sequence[str] = ()
+
+    def measure(self, steps: Sequence[Step]) -> list[Observation]:
+        size_bytes = steps[1].size_bytes
+        change = Observation(steps[1].kind, size_bytes, size_bytes, wire_bytes=200_000, duration_s=2.0)
+        return [Observation("idle", wire_bytes=self.idle_bytes, duration_s=2.0), change]
+
+    def conclude(self, metrics: Mapping[str, float | None], *_: Any, doubts: Sequence[str], **__: Any) -> None:
+        self.metrics, self.doubts = metrics, doubts
+
+    def settle(self, results: Any) -> None: ...
+
+
+@pytest.mark.parametrize(("idle_bytes", "traffic_mb"), [(0, 0.2), (50_000, 0.15), (200_000, None), (900_000, None)])
+def test_no_traffic_is_left_of_a_change_when_the_idle_client_is_louder(
+    idle_bytes: int, traffic_mb: float | None
+) -> None:
+    loud_lab = LoudLab(idle_bytes)
+    capabilities.test_figure_5(cast(LabItem, loud_lab), "random", 1_000_000)
+    assert loud_lab.metrics == {"tue": traffic_mb, "traffic_mb": traffic_mb}
+    assert bool(loud_lab.doubts) == (traffic_mb is None)

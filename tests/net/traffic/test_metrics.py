@@ -55,8 +55,14 @@ def test_start_up_and_completion_are_exact() -> None:
     wire = sum(flow.up.wire_bytes + flow.down.wire_bytes for flow in analysis.table.flows)
     assert summary["tue"] == wire / 10_000
     assert summary["overhead"] == pytest.approx(wire / 10_000 - 1)
-    assert metrics.tue(analysis.table.flows, 10_000, idle_bytes=wire // 2) == pytest.approx(wire / 20_000, rel=1e-3)
     assert metrics.tue(analysis.table.flows, 0) is None
+
+
+def test_the_overuse_of_unknown_flows_is_unknown() -> None:
+    """No rule says which flows are the client's, so none of their bytes would count."""
+    summary = analyze(craft.pcapng(craft.records(craft.connection(b"x" * 500)))).summary(changed_bytes=500)
+    assert set(summary["roles"]) == {"other"}
+    assert (summary["tue"], summary["overhead"]) == (None, None)
 
 
 @pytest.mark.parametrize(

@@ -102,19 +102,14 @@ def completion_s(table: FlowTable, storage: Sequence[Flow], changed_ns: int | No
     return (int(times[-1]) - int(times[0])) / 1e9 if len(times) else None
 
 
-def tue(flows: Sequence[Flow], changed_bytes: int, idle_bytes: int = 0) -> float | None:
+def tue(flows: Sequence[Flow], changed_bytes: int) -> float | None:
     """Return wire bytes of control and storage flows, both ways, divided by the bytes the user changed.
 
-    Papers 002 and 004 (alpha).
-
-    Args:
-        flows: control and storage flows.
-        changed_bytes: number of bytes the user changed. If it is 0, the result is None.
-        idle_bytes: bytes to subtract, which the same time without any change would have taken.
+    Papers 002 and 004 (alpha). None if nothing was changed, or if no flow is known to be one of these.
     """
-    if changed_bytes <= 0:
+    if changed_bytes <= 0 or not flows:
         return None
-    return max(0, sum(flow.up.wire_bytes + flow.down.wire_bytes for flow in flows) - idle_bytes) / changed_bytes
+    return sum(flow.up.wire_bytes + flow.down.wire_bytes for flow in flows) / changed_bytes
 
 
 def overhead(flows: Sequence[Flow], benchmark_bytes: int) -> float | None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_cloudbench.net.traffic import Analysis, analyze, metrics, parse_rules
+from pytest_cloudbench.net.traffic import Analysis, analyze, counts, metrics, parse_rules
 from pytest_cloudbench.net.traffic.metrics import Interval
 from tests.limits import scale_examples
 from tests.net.traffic import craft
@@ -81,6 +81,42 @@ def test_chunks_bursts_pauses_and_turns_are_found(sizes: list[int], expected: li
     pauses = metrics.pauses(analysis.table, [flow], 0.1)
     assert len(pauses) == len(sizes) - 1
     assert all(pause.length_s == pytest.approx(0.2, abs=1e-3) for pause in pauses)
+
+
+def list_times(segments: list[Segment]) -> tuple[object, ...]:
+    """Return all that depends on when payload was sent."""
+    analysis = analyze_segments(segments)
+    (line,) = analysis.as_dict()["flows"]
+    (flow,), table = analysis.table.flows, analysis.table
+    keys = [key for key in line if "payload" in key and key.endswith("_s")]
+    times = [[getattr(side, name) for name in ("first_payload_ns", "last_payload_ns")] for side in (flow.up, flow.down)]
+    return (
+        times, [line[key] for key in (*keys, "turns")], metrics.completion_s(table, [flow]),
+        metrics.start_up_s(table, [flow], START_NS), metrics.completion_s(table, [flow], START_NS),
+        metrics.bursts(table, [flow], 0.5), metrics.turns(table, flow), metrics.rounds(table, flow),
+        metrics.chunks(table, flow),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("part_rows", [1 << 15, 3])
+@pytest.mark.parametrize("is_up", [True, False])
+def test_the_byte_of_a_keep_alive_is_no_payload(is_up: bool, part_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows sends the last byte before a silence again, in browsers every 45 s."""
+    for name in ("_CHUNK_ROWS", "_PART_ROWS"):
+        monkeypatch.setattr(counts, name, part_rows)
+    segments = uploads([3000, 3000], 0.4)
+
+    def stay_alive(before: Segment, wait_s: float, data: bytes) -> list[Segment]:
+        """Return a keep-alive and its answer, some time after a segment of the server."""
+        ends = (before.ack, before.seq + len(before.data))
+        own, other = ends if is_up else ends[::-1]
+        at_ns = before.at_ns + round(wait_s * SECOND)
+        return [Segment(at_ns, is_up, own - 1, other, data=data), Segment(at_ns + 1000, not is_up, other, own)]
+
+    def list_times_with(data: bytes) -> tuple[object, ...]:
+        return list_times([*segments, *stay_alive(segments[3], 0.1, data), *stay_alive(segments[-1], 90, data)])
+
+    assert list_times_with(b"x") == list_times_with(b"")
 
 
 def test_a_gap_without_an_answer_is_not_a_boundary() -> None:

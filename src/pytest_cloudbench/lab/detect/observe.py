@@ -143,7 +143,7 @@ def _count_packets(table: FlowTable, flows: Sequence[Flow], *, up: bool) -> int:
     total = 0
     for flow in flows:
         rows = table.rows(flow)
-        total += int(((table.packets.payload[rows] > 0) & (table.up[rows] == up)).sum())
+        total += int((table.has_data(rows) & (table.up[rows] == up)).sum())
     return total
 
 
@@ -152,7 +152,7 @@ def _count_late(table: FlowTable, flow: Flow) -> tuple[int, int]:
     import numpy as np
 
     rows: Any = table.rows(flow)
-    rows = rows[table.packets.payload[rows] > 0]
+    rows = rows[table.has_data(rows)]
     up, payload = table.up[rows], table.packets.payload[rows].astype(np.int64)
     sent = np.cumsum(np.where(up, payload, 0))
     is_late = ~up & (sent >= _LATE * sent[-1]) if len(rows) else up
@@ -164,7 +164,7 @@ def _unique_bytes(table: FlowTable, flow: Flow, *, up: bool) -> int:
     import numpy as np
 
     rows: Any = table.rows(flow)
-    rows = rows[(table.packets.payload[rows] > 0) & (table.up[rows] == up)]
+    rows = rows[table.has_data(rows) & (table.up[rows] == up)]
     payload = table.packets.payload[rows].astype(np.int64)
     if not flow.is_tcp or not len(rows):
         return int(payload.sum())

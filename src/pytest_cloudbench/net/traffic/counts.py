@@ -261,6 +261,8 @@ def _count_long_flow(table: FlowTable, number: int) -> None:
             table.sums[name][0 if is_up else 1, number] = getattr(side, name) or 0
     if is_tcp:
         _judge_flow(table, number)
+        if table.sums["keep_alives"][:, number].any():
+            _correct_payload_times(table, number)
         first_rows = rows[:_HANDSHAKE_ROWS]
         _, initial = sequence.measure_handshakes_ns(
             np.zeros(len(first_rows), np.int64), packets.time_ns[first_rows], packets.flags[first_rows]
@@ -317,6 +319,9 @@ def _judge_flows(table: FlowTable, first_flow: int, end_flow: int, numbers: Ints
     _sum_verdicts(table, numbers, group, up, judged)
     for number in numbers[undecided].tolist():
         _judge_flow(table, number)
+    has_alive_byte = (table.verdicts[rows] == resent.KEEP_ALIVE) & (payload > 0)
+    for number in numbers[find_distinct(group[has_alive_byte])].tolist():
+        _correct_payload_times(table, number)
 
 
 def _judge_flow(table: FlowTable, number: int) -> None:
@@ -328,6 +333,16 @@ def _judge_flow(table: FlowTable, number: int) -> None:
     selected = as_slice(rows)
     table.verdicts[selected] = judged
     _sum_verdicts(table, np.array([number]), np.zeros(len(judged), np.int64), table.up[selected], judged)
+
+
+def _correct_payload_times(table: FlowTable, number: int) -> None:
+    """Leave the payload of keep-alives out of the times of a flow."""
+    rows = table.rows(number)
+    times_ns, has_data, up = table.packets.time_ns[rows], table.has_data(rows), table.up[rows]
+    for direction, is_side in enumerate((up, ~up)):
+        data_ns = times_ns[has_data & is_side]
+        table.sums["first_payload_ns"][direction, number] = data_ns.min() if len(data_ns) else NEVER
+        table.sums["last_payload_ns"][direction, number] = data_ns.max() if len(data_ns) else NEVER
 
 
 def _sum_verdicts(table: FlowTable, numbers: Ints, group: Ints, up: Any, judged: Any) -> None:

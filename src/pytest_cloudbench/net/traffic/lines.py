@@ -116,8 +116,8 @@ def _make_count_columns(table: FlowTable, numbers: Ints) -> dict[str, list[int]]
 def _make_time_columns(table: FlowTable, numbers: Ints) -> dict[str, list[float | None]]:
     columns = {}
     for row, direction in enumerate(("up", "down")):
-        has_payload = table.sums["payload_bytes"][row][numbers] > 0
+        has_times = table.has_payload_times(numbers, row)
         for end in ("first", "last"):
             seconds = table.sums[f"{end}_payload_ns"][row][numbers] / 1e9
-            columns[f"{end}_payload_{direction}_s"] = to_list(seconds, has_payload)
+            columns[f"{end}_payload_{direction}_s"] = to_list(seconds, has_times)
     return columns

@@ -63,7 +63,7 @@ def _payload_rows(table: FlowTable, flows: Sequence[Flow], *, up: bool | None) -
     import numpy as np
 
     rows = _rows_of_flows(table, flows)
-    is_wanted = table.packets.payload[rows] > 0
+    is_wanted = table.has_data(rows)
     if up is not None:
         is_wanted &= table.up[rows] == up
     rows = rows[is_wanted]
@@ -179,7 +179,7 @@ def turns(table: FlowTable, flow: Flow) -> int:
     if not flow.up.payload_bytes or not flow.down.payload_bytes:
         return 0
     rows = table.rows(flow)
-    speaker = table.up[rows[table.packets.payload[rows] > 0]]
+    speaker = table.up[rows[table.has_data(rows)]]
     return int(np.count_nonzero(speaker[:-1] & ~speaker[1:]))
 
 
@@ -191,7 +191,7 @@ def rounds(table: FlowTable, flow: Flow) -> list[tuple[int, int]]:
     import numpy as np
 
     rows = table.rows(flow)
-    rows = rows[table.packets.payload[rows] > 0]
+    rows = rows[table.has_data(rows)]
     if not len(rows):
         return []
     up, payload = table.up[rows], table.packets.payload[rows].astype(np.int64)
@@ -326,11 +326,11 @@ def _find_boundaries(table: FlowTable, number: int) -> _Boundaries | None:
         packets, selected = table.packets, as_slice(table.rows(number))
         columns = (packets.seq, packets.ack, packets.payload, packets.flags, table.up)
         seq, ack, payload, flags, up = (column[selected] for column in columns)
-    has_payload = payload > 0
-    sent_rows = (up & has_payload).nonzero()[0].astype(np.int32)
+    has_data = table.has_data(as_slice(table.rows(number)))
+    sent_rows = (up & has_data).nonzero()[0].astype(np.int32)
     if not len(sent_rows):
         return None
-    answers = (~up & has_payload).nonzero()[0].astype(np.int32)
+    answers = (~up & has_data).nonzero()[0].astype(np.int32)
     reach = _unwrap_sequence(seq[sent_rows]) + payload[sent_rows]
     np.maximum.accumulate(reach, out=reach)
     # Only the client's first packet after an answer can follow a boundary.

@@ -34,23 +34,28 @@ def summarize_replies(table: FlowTable, numbers: Sequence[int]) -> dict[str, lis
     import numpy as np
 
     columns: dict[str, list[Any]] = {"rtt_up_s": [], "rtt_down_s": [], "turns": []}
-    packets = table.packets
     for flow_numbers in _group_flows(table, numbers):
         if len(flow_numbers) == 1:
             number = flow_numbers[0]
             columns["rtt_up_s"].append(_measure_long_flow(table, number, up=True))
             columns["rtt_down_s"].append(_measure_long_flow(table, number, up=False))
             rows = as_slice(table.rows(number))
-            has_payload = packets.payload[rows] > 0
-            columns["turns"] += _count_turns(table.up[rows], has_payload, np.zeros(len(has_payload), np.int64), 1)
+            has_data = table.has_data(rows)
+            columns["turns"] += _count_turns(table.up[rows], has_data, np.zeros(len(has_data), np.int64), 1)
             continue
         sizes = [table.starts[number + 1] - table.starts[number] for number in flow_numbers]
         group = np.repeat(np.arange(len(flow_numbers)), sizes)
         if flow_numbers[-1] - flow_numbers[0] == len(flow_numbers) - 1:  # they ascend
-            packet_columns = table.in_order.get_range(table.starts[flow_numbers[0]], table.starts[flow_numbers[-1] + 1])
+            begin, end = table.starts[flow_numbers[0]], table.starts[flow_numbers[-1] + 1]
+            rows, packet_columns = table.order[begin:end], table.in_order.get_range(begin, end)
         else:
-            packet_columns = table.in_order.get_rows(np.concatenate([table.rows(number) for number in flow_numbers]))
-        _add_replies(columns, group, len(flow_numbers), *packet_columns)
+            rows = np.concatenate([table.rows(number) for number in flow_numbers])
+            packet_columns = table.in_order.get_rows(rows)
+        _add_round_trips(columns, group, len(flow_numbers), *packet_columns)
+        has_data = packet_columns[3] > 0
+        if table.sums["keep_alives"][:, flow_numbers].any():
+            has_data = table.has_data(rows)
+        columns["turns"] += _count_turns(packet_columns[-1], has_data, group, len(flow_numbers))
     if table.udp_turns is not None:
         selected = np.asarray(numbers, np.int64)
         is_tcp = table.who.is_tcp[selected]
@@ -58,13 +63,12 @@ def summarize_replies(table: FlowTable, numbers: Sequence[int]) -> dict[str, lis
     return columns
 
 
-def _add_replies(
+def _add_round_trips(
     columns: dict[str, list[Any]], group: Ints, count: int, time_ns: Ints, seq: Any, ack: Any, payload: Any, wire: Any,
     flags: Any, up: Any,
 ) -> None:  # fmt: skip
-    """Append the results of these flows to the columns."""
+    """Append the round trips of these flows to the columns."""
     has_payload, has_ack = payload > 0, (flags & ACK) > 0
-    columns["turns"] += _count_turns(up, has_payload, group, count)
     for name, is_side in (("rtt_up_s", up), ("rtt_down_s", ~up)):
         sent_rows = (is_side & has_payload).nonzero()[0]
         if not len(sent_rows):

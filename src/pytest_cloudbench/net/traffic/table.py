@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_cloudbench.net.traffic.packets import TCP, UDP, Address, Packets
+from pytest_cloudbench.net.traffic.resent import KEEP_ALIVE
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,7 +39,7 @@ class Side:
         out_of_order, keep_alives: segments of these kinds, which do not count as retransmissions.
         largest_payload_bytes: the largest payload of one packet.
         mss_bytes: the largest payload that the *other* side accepts, from its SYN.
-        first_payload_ns, last_payload_ns: times of the first and the last packet with payload.
+        first_payload_ns, last_payload_ns: times of the first and the last packet with payload that is no keep-alive.
     """
 
     packets: int = 0
@@ -177,7 +178,8 @@ class FlowTable:
         packets: packet columns in file order.
         who, times: columns by flow number.
         sums: columns of counts by name. [0, number] counts what the client of a flow sent, and [1, number] the server.
-            An unknown MSS is -1. Times of payload are meaningless if there was none.
+            An unknown MSS is -1. Times of payload are meaningless if there was none, and ``NEVER`` if it was only that
+            of keep-alives.
         order: rows of ``packets``, grouped by flow number, each group in file order.
         starts: the index in ``order`` at which each flow begins, followed by the number of packets.
         up: for each row of ``packets``, whether the client sent it.
@@ -260,12 +262,21 @@ class FlowTable:
         """Yield one direction of each flow."""
         columns = {column.name: self.sums[column.name][direction][numbers] for column in fields(Side)}
         is_present = {"mss_bytes": columns["mss_bytes"] >= 0}
-        is_present["first_payload_ns"] = is_present["last_payload_ns"] = columns["payload_bytes"] > 0
+        is_present |= dict.fromkeys(("first_payload_ns", "last_payload_ns"), self.has_payload_times(numbers, direction))
         lists = (
             to_list(column, is_present[name]) if name in is_present else column.tolist()
             for name, column in columns.items()
         )
         return map(Side, *lists)
+
+    def has_payload_times(self, numbers: Ints, direction: int) -> Any:
+        """Return which of these flows have times of payload in a direction."""
+        sums = {name: self.sums[name][direction][numbers] for name in ("payload_bytes", "first_payload_ns")}
+        return (sums["payload_bytes"] > 0) & (sums["first_payload_ns"] != NEVER)
+
+    def has_data(self, rows: Any) -> Any:
+        """Return which of these packets have payload. The byte that some keep-alives carry is none."""
+        return (self.packets.payload[rows] > 0) & (self.verdicts[rows] != KEEP_ALIVE)
 
     def set_mss(self, directions: Ints, numbers: Ints, mss_bytes: Ints) -> None:
         """Record the MSS of directions of these flows, where 0 is the direction from the client.

@@ -74,7 +74,6 @@ if TYPE_CHECKING:
         is_web_address,
         kind_of_status,
         names_in,
-        seconds_of,
         timeout_of,
         usable_credentials,
     )
@@ -84,6 +83,7 @@ if TYPE_CHECKING:
     from pytest_cloudbench.drivers.sdk_import import import_lazily, import_parts, is_loaded
     from pytest_cloudbench.drivers.stranger import SharesLinks, Stranger
     from pytest_cloudbench.drivers.surroundings import Surrounding
+    from pytest_cloudbench.drivers.waits import seconds_of
     from pytest_cloudbench.drivers.web import Bearer, Unsuccessful, WebClient
     from pytest_cloudbench.emulators import EmulatorService, start_emulator
     from pytest_cloudbench.emulators.blob import Blob, BlobWriter, BytePieces, hash_blob
@@ -314,13 +314,14 @@ _NAMES = {
     "pytest_cloudbench.drivers.base": (
         "Composite Counting CredentialSet Described Driver LastResponse OAuthLogin Parted Placed Preparing "
         "RequestCount STATUS_KINDS check_params detail_of detail_of_error endpoint_of is_web_address "
-        "kind_of_status names_in seconds_of timeout_of usable_credentials walk_folders=walk"
+        "kind_of_status names_in timeout_of usable_credentials walk_folders=walk"
     ),
     "pytest_cloudbench.drivers.egress": "Egress egress_of",
     "pytest_cloudbench.drivers.keys": "ContentFile as_file key_of md5_of path_of prefix_of",
     "pytest_cloudbench.drivers.sdk_import": "import_lazily import_parts is_loaded",
     "pytest_cloudbench.drivers.stranger": "SharesLinks Stranger",
     "pytest_cloudbench.drivers.surroundings": "Surrounding",
+    "pytest_cloudbench.drivers.waits": "seconds_of",
     "pytest_cloudbench.drivers.web": "Bearer Unsuccessful WebClient",
     # emulators and other services
     "pytest_cloudbench.emulators": "EmulatorService start_emulator",

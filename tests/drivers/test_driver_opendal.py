@@ -81,6 +81,15 @@ def test_nothing_is_sent_twice(status: int, kind: str) -> None:
                 assert error.retry_after_s == (7.0 if "retry-after" in str(error.__cause__) else None)
 
 
+def test_a_wait_until_a_date_counts_from_that_of_the_answer() -> None:
+    with answering() as stub:
+        stub.status, stub.headers = 429, {"Retry-After": "Fri, 01 Jan 2100 00:00:00 GMT"}
+        with connected(Endpoint({"": stub.url}, KEYS, api="webdav"), "opendal") as driver:
+            error = refusal(ErrorKind.THROTTLED, lambda: driver.stat("/a"))
+    assert error.retry_after_s is not None
+    assert error.retry_after_s > 86_400
+
+
 def test_each_verb_of_files_alone(driver: Any) -> None:
     driver.put("/verbs/x/a", Literal(b"abc"))
     driver.mkdir("/verbs/empty")

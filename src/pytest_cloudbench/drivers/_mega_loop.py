@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 from pytest_cloudbench.drivers.egress import Egress
+from pytest_cloudbench.drivers.waits import seconds_of
 
 _T = TypeVar("_T")
 _IDLE_S = 86_400.0
@@ -89,9 +90,9 @@ class LoopThread:
 class RefusedAnswer(Exception):
     """An unsuccessful answer, judged by its status."""
 
-    def __init__(self, status: int, text: str, wait: str) -> None:
+    def __init__(self, status: int, text: str, wait_s: float | None) -> None:
         super().__init__(f"{status} {text}".strip())
-        self.status, self.wait = status, wait
+        self.status, self.wait_s = status, wait_s
 
 
 class CountedSession:
@@ -113,8 +114,8 @@ class CountedSession:
         async def refuse(answer: Any) -> None:
             if answer.status // 100 != 2 and passes not in answer.headers:
                 text = (await answer.text())[:1000]
-                waits = [answer.headers[name] for name in wait_headers if name in answer.headers]
-                raise RefusedAnswer(answer.status, text, waits[0].strip() if waits else "")
+                wait = next((answer.headers[name] for name in wait_headers if name in answer.headers), None)
+                raise RefusedAnswer(answer.status, text, seconds_of(wait, answer.headers.get("date")))
 
         # Without a limit, since a request above it would wait inside the measured operation.
         connector = aiohttp.TCPConnector(

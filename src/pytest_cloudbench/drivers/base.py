@@ -13,6 +13,7 @@ from threading import local
 from typing import Any, Protocol, TypeVar, runtime_checkable
 from urllib.parse import quote, urlsplit
 
+from pytest_cloudbench.drivers.waits import requested_wait_s
 from pytest_cloudbench.model import (
     Capabilities,
     CloudError,
@@ -205,12 +206,6 @@ def kind_of_status(status: int, special: Mapping[int, ErrorKind] = STATUS_KINDS)
     return special.get(status) or STATUS_KINDS.get(status, other)
 
 
-def seconds_of(header: object) -> float | None:
-    """Return the seconds of a ``Retry-After``. None if there is none, or a date, since a driver has no clock."""
-    text = str(header or "").strip()
-    return float(text) if text.isascii() and text.isdigit() else None
-
-
 def detail_of(words: str, path: str) -> str:
     """Return a provider's words as the detail of an error: in one line, not longer than can be shown.
 
@@ -288,8 +283,8 @@ class LastResponse(RequestCount):
         return getattr(self.response, "status_code", None)
 
     def retry_after_s(self) -> float | None:
-        """Return the seconds that the provider asked to wait. None if it named none, or a date."""
-        return None if self.response is None else seconds_of(self.response.headers.get("retry-after"))
+        """Return the seconds that the provider asked to wait. None if it named none."""
+        return None if self.response is None else requested_wait_s(self.response.headers)
 
 
 def check_params(spec: ProviderSpec, known: Collection[str], no_target: str = "") -> None:

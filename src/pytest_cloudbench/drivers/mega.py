@@ -32,7 +32,6 @@ from pytest_cloudbench.drivers.base import (
     CredentialSet,
     check_params,
     kind_of_status,
-    seconds_of,
     timeout_of,
     usable_credentials,
 )
@@ -168,7 +167,7 @@ class MegaDriver:
         from mega.errors import RequestError
 
         if isinstance(error, RefusedAnswer):
-            return Meaning(kind_of_status(error.status, _STATUS_KINDS), str(error), seconds_of(error.wait))
+            return Meaning(kind_of_status(error.status, _STATUS_KINDS), str(error), error.wait_s)
         if isinstance(error, RequestError):
             kind = ErrorKind.AUTH if error.code is None else _CODE_KINDS.get(error.code, ErrorKind.SERVER)
             return Meaning(kind, f"{error.code} {error}")

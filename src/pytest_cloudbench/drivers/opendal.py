@@ -28,6 +28,7 @@ from pytest_cloudbench.drivers.base import (
 )
 from pytest_cloudbench.drivers.egress import egress_of
 from pytest_cloudbench.drivers.sdk import CloudErrors, Meaning, library_versions
+from pytest_cloudbench.drivers.waits import requested_wait_s
 from pytest_cloudbench.model import (
     Capabilities,
     CloudError,
@@ -90,7 +91,7 @@ _NAME_KINDS: Mapping[str, ErrorKind] = {
 }
 _STATUS_KINDS: Mapping[int, ErrorKind] = {405: ErrorKind.CONFLICT, 423: ErrorKind.CONFLICT}
 _STATUS = re.compile(r"status: (\d{3})")
-_WAIT = re.compile(r'"retry-after": "(\d+)"', re.IGNORECASE)
+_HEADER = re.compile(r'"(retry-after|date)": "([^"]*)"')
 _NO_ANSWER = re.compile(
     r"error sending request|send http request|timeout|connection (?:closed|reset|refused)|end of file|"
     r"reader got too little|broken pipe|operation timed out|incomplete|body from connection",
@@ -194,8 +195,7 @@ class OpendalDriver:
         if not isinstance(error, self._errors):
             return None
         words = str(error).partition("Backtrace:")[0]
-        wait = _WAIT.search(words)
-        return Meaning(_kind_of_error(error, words), words, float(wait[1]) if wait else None)
+        return Meaning(_kind_of_error(error, words), words, requested_wait_s(dict(_HEADER.findall(words))))
 
     # --- required verbs ---------------------------------------------------------------------------
 

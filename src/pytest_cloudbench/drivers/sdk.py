@@ -13,7 +13,8 @@ from importlib.metadata import version
 from types import MappingProxyType, TracebackType
 from typing import Any, ClassVar, NamedTuple
 
-from pytest_cloudbench.drivers.base import RequestCount, detail_of, kind_of_status, seconds_of
+from pytest_cloudbench.drivers.base import RequestCount, detail_of, kind_of_status
+from pytest_cloudbench.drivers.waits import requested_wait_s
 from pytest_cloudbench.model import KIB, CloudError, ErrorKind
 from pytest_cloudbench.support import redact
 
@@ -58,7 +59,7 @@ class OwnError(Exception):
 def meaning_of_refusal(status: int, words: str, headers: Mapping[str, str], kind: ErrorKind | None = None) -> Meaning:
     """Return what an unsuccessful answer means. Its status tells the kind if the provider's words do not."""
     text = f"{status} {words}".strip()
-    return Meaning(kind or kind_of_status(status), text, seconds_of(headers.get("retry-after")))
+    return Meaning(kind or kind_of_status(status), text, requested_wait_s(headers))
 
 
 def network_failure(error: Exception) -> Meaning:

@@ -15,8 +15,9 @@ from importlib.metadata import version
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from pytest_cloudbench.drivers.base import RequestCount, detail_of, kind_of_status, seconds_of
+from pytest_cloudbench.drivers.base import RequestCount, detail_of, kind_of_status
 from pytest_cloudbench.drivers.egress import Egress
+from pytest_cloudbench.drivers.waits import requested_wait_s
 from pytest_cloudbench.model import CloudError, ErrorKind
 from pytest_cloudbench.support import redact
 
@@ -141,9 +142,8 @@ class WebClient:
             kind, words = None, response.content.decode(errors="replace")
         if kind is None:
             kind = kind_of_status(status)
-        retry_after_s = seconds_of(response.headers.get("retry-after"))
         detail = detail_of(f"{status} {words}", path)
-        error = CloudError(kind, verb, path, retry_after_s=retry_after_s, detail=detail)
+        error = CloudError(kind, verb, path, retry_after_s=requested_wait_s(response.headers), detail=detail)
         error.__cause__ = Unsuccessful(status, detail_of(words, ""))
         return error
 

@@ -39,6 +39,7 @@ PAGE = b"<html><body><h1>Oh no</h1><pre>{echo}</pre></body></html>"
 HTML = {"content-type": "text/html; charset=utf-8"}
 SAID = {**JSON, "x-you-said": "{echo}"}
 TO = "https://{elsewhere}/faults/a.bin"
+NOON = "Fri, 20 Nov 2026 12:00:00 GMT"
 
 ACTIONS: dict[str, Callable[[Any], object]] = {
     "put": lambda driver: driver.put(PATH, SMALL),
@@ -114,7 +115,12 @@ FAULTS = [
     _fault("429-retry-after", K.THROTTLED, Answer(429, ECHO, {**SAID, "retry-after": "7"}), retry_after_s=7.0),
     _fault("429", K.THROTTLED, Answer(429, ECHO, SAID)),
     _fault("429-page", K.THROTTLED, Answer(429, PAGE, HTML)),
-    _fault("429-date", K.THROTTLED, Answer(429, ECHO, {**SAID, "retry-after": "Fri, 20 Nov 2026 12:00:00 GMT"})),
+    _fault("429-date", K.THROTTLED, Answer(429, ECHO, {**SAID, "retry-after": NOON})),
+    _fault(
+        "429-date-after-its-own", K.THROTTLED,
+        Answer(429, ECHO, {**SAID, "date": "Fri, 20 Nov 2026 11:59:30 GMT", "retry-after": NOON}),
+        retry_after_s=30.0,
+    ),
     _fault("429-nonsense", K.THROTTLED, Answer(429, ECHO, {**SAID, "retry-after": "soon"})),
     _fault("401-expired", K.AUTH),  # each service's own words
     _fault("401-empty", K.AUTH, Answer(401)),

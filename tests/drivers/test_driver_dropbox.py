@@ -220,7 +220,7 @@ STATUSES = [
     ("put", 429, b'{"error": {"reason": {".tag": "too_many_requests"}, "retry_after": 9}}', {}, K.THROTTLED, 9.0),
     ("put", 429, b'{"error": {"reason": {".tag": "a_new_reason"}}}', {"Retry-After": "2"}, K.THROTTLED, 2.0),
     ("put", 429, b"not json", {"Retry-After": "2"}, K.THROTTLED, 2.0),
-    ("put", 429, b"slow down", TEXT | {"Retry-After": "Fri, 20 Nov 2026 12:00:00 GMT"}, K.THROTTLED, None),
+    ("put", 429, b"slow down", TEXT | {"Retry-After": "Thu, 01 Jan 1970 00:00:00 GMT"}, K.THROTTLED, 0.0),
     ("get", 429, b"slow down", TEXT, K.THROTTLED, None),
     ("put", 503, b"busy", TEXT | {"Retry-After": "5"}, K.SERVER, 5.0),
     ("get", 500, b"\xff\x00 no encoding named", {"Content-Type": "x/y"}, K.SERVER, None),

@@ -311,7 +311,7 @@ def refusal_body(status: int, code: str) -> bytes:
     [
         (400, "item_name_invalid", {}, K.INVALID, None),
         (400, "bad_digest", {}, K.CORRUPT, None),
-        (401, "unauthorized", {"Retry-After": "Sun, 22 Nov 2026 00:00:00 GMT"}, K.AUTH, None),
+        (401, "unauthorized", {"Retry-After": "Thu, 01 Jan 1970 00:00:00 GMT"}, K.AUTH, 0.0),
         (403, "access_denied_insufficient_permissions", {}, K.AUTH, None),
         (403, "storage_limit_exceeded", {}, K.QUOTA, None),
         (404, "trashed", {}, K.NOT_FOUND, None),

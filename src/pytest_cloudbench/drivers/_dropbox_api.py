@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from unicodedata import is_normalized
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from pytest_cloudbench.drivers.base import CredentialSet, OAuthLogin
+from pytest_cloudbench.drivers.base import CredentialSet, OAuthLogin, kind_of_status
 from pytest_cloudbench.drivers.stranger import Stranger
 from pytest_cloudbench.model import MIB, Capabilities, CloudError, Conflict, ErrorKind, NameRules, Verb
 
@@ -82,26 +82,15 @@ TAG_KINDS: Mapping[str, ErrorKind] = {
     "reset": ErrorKind.SERVER,
 }
 
-_STATUS_KINDS: Mapping[int, ErrorKind] = {
-    400: ErrorKind.INVALID,
-    401: ErrorKind.AUTH,
-    403: ErrorKind.AUTH,
-    404: ErrorKind.NOT_FOUND,
-    409: ErrorKind.CONFLICT,
-    416: ErrorKind.INVALID,
-    422: ErrorKind.INVALID,
-    429: ErrorKind.THROTTLED,
-}
-
 # A malformed token is answered by 400 and these words, not by 401.
 _TOKEN_WORDS = ("access token", "authorization")
 
 
-def kind_of_status(status: int, text: str) -> ErrorKind:
+def kind_without_tags(status: int, text: str) -> ErrorKind:
     """Return the kind of error of an answer without tags. Here a 2xx cannot be read, which is the server's fault."""
     if status == 400 and any(word in text.lower() for word in _TOKEN_WORDS):
         return ErrorKind.AUTH
-    return _STATUS_KINDS.get(status, ErrorKind.INVALID if 400 <= status < 500 else ErrorKind.SERVER)
+    return kind_of_status(status)
 
 
 def kind_of_tags(tags: list[str]) -> ErrorKind:

@@ -114,9 +114,11 @@ STATUS_KINDS: Mapping[int, ErrorKind] = {
     401: ErrorKind.AUTH,
     403: ErrorKind.AUTH,
     404: ErrorKind.NOT_FOUND,
+    408: ErrorKind.NETWORK,  # the server waited for the rest of the request
     409: ErrorKind.CONFLICT,
     412: ErrorKind.CONFLICT,
     416: ErrorKind.INVALID,
+    423: ErrorKind.CONFLICT,
     429: ErrorKind.THROTTLED,
     507: ErrorKind.QUOTA,
 }

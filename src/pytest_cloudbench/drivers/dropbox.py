@@ -36,8 +36,8 @@ from pytest_cloudbench.drivers._dropbox_api import (
     MEMBER_ROLES,
     OAUTH,
     SESSION_PIECE_BYTES,
-    kind_of_status,
     kind_of_tags,
+    kind_without_tags,
     open_dropbox_link,
     require_composed,
 )
@@ -227,7 +227,7 @@ class DropboxDriver(SdkDriver):
         text = "/".join(tags) or str(getattr(error, "body", None) or getattr(error, "message", None) or error)
         status = getattr(error, "status_code", None) or self._last.status()
         if status is not None:
-            return kind_of_status(status, text), f"{status} {text}"
+            return kind_without_tags(status, text), f"{status} {text}"
         return ErrorKind.INVALID if isinstance(error, self._unsendable) else None, text
 
     def _entry_of_metadata(self, metadata: Any) -> Entry:

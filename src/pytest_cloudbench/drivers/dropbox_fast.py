@@ -24,8 +24,8 @@ from pytest_cloudbench.drivers._dropbox_api import (
     OAUTH,
     SESSION_PIECE_BYTES,
     TAG_KINDS,
-    kind_of_status,
     kind_of_tags,
+    kind_without_tags,
     open_dropbox_link,
     require_composed,
 )
@@ -66,7 +66,7 @@ def _reason_of_refusal(status: int, body: bytes) -> tuple[ErrorKind | None, str]
         tags = []
     if status != 409:
         kind = TAG_KINDS.get(tags[-1]) if tags and status in (403, 404) else None
-        return kind or kind_of_status(status, text), "/".join(tags) or text
+        return kind or kind_without_tags(status, text), "/".join(tags) or text
     return kind_of_tags(tags), "/".join(tags) or text
 
 

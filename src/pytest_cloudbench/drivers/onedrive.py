@@ -336,7 +336,7 @@ class OneDriveDriver(WebDriver):
         try:
             item = self._call_graph(verb, path, "POST", url, options)
         except CloudError as error:
-            if error.kind is ErrorKind.CONFLICT:
+            if getattr(error.__cause__, "args", ())[:1] == (409,):
                 item = self._call_graph(verb, path, "GET", f"{self._item_url(verb, folder, at=path)}?$select=id,folder")
                 if "folder" not in item:
                     raise

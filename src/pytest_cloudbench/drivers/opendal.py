@@ -89,7 +89,7 @@ _NAME_KINDS: Mapping[str, ErrorKind] = {
     "ConfigInvalid": ErrorKind.INVALID,
     "Unsupported": ErrorKind.INVALID,
 }
-_STATUS_KINDS: Mapping[int, ErrorKind] = {405: ErrorKind.CONFLICT, 423: ErrorKind.CONFLICT}
+_STATUS_KINDS: Mapping[int, ErrorKind] = {405: ErrorKind.CONFLICT}
 _STATUS = re.compile(r"status: (\d{3})")
 _HEADER = re.compile(r'"(retry-after|date)": "([^"]*)"')
 _NO_ANSWER = re.compile(

@@ -77,7 +77,7 @@ _WORD_KINDS: tuple[tuple[str, ErrorKind], ...] = (
 _STATUS = re.compile(
     r"(?:status(?: ?code)?:? |http |error |error \"[^\"]*\" \()([45]\d\d)\b|\b([45]\d\d) [A-Z]", re.IGNORECASE
 )
-_STATUS_KINDS: Mapping[int, ErrorKind] = {405: ErrorKind.CONFLICT, 423: ErrorKind.CONFLICT}
+_STATUS_KINDS: Mapping[int, ErrorKind] = {405: ErrorKind.CONFLICT}
 
 
 def _reason_of_refusal(status: int, body: bytes) -> tuple[ErrorKind | None, str]:

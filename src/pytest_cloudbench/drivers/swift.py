@@ -78,7 +78,6 @@ _PAGE_ENTRIES = 1000
 # --- error table ----------------------------------------------------------------------------------
 
 _STATUS_KINDS: Mapping[int, ErrorKind] = {
-    408: ErrorKind.NETWORK,  # the server waited for the rest of the request
     412: ErrorKind.INVALID,  # a name that holds NUL
     413: ErrorKind.QUOTA,
     422: ErrorKind.CORRUPT,  # the bytes differ from the ETag that was sent with them

@@ -83,7 +83,6 @@ _PIECE_BYTES = MIB
 _STATUS_KINDS: Mapping[int, ErrorKind] = {
     405: ErrorKind.CONFLICT,  # a put or a mkdir where a folder is
     409: ErrorKind.CONFLICT,  # the parent is not a folder, or does not exist
-    423: ErrorKind.CONFLICT,
     509: ErrorKind.THROTTLED,
 }
 _NO_PARENT = frozenset({404, 409})

@@ -122,6 +122,8 @@ FAULTS = [
         retry_after_s=30.0,
     ),
     _fault("429-nonsense", K.THROTTLED, Answer(429, ECHO, {**SAID, "retry-after": "soon"})),
+    _fault("408-and-closed", K.NETWORK, Answer(408, headers={"connection": "close"}, then="close")),
+    _fault("423", K.CONFLICT, Answer(423, ECHO, SAID)),
     _fault("401-expired", K.AUTH),  # each service's own words
     _fault("401-empty", K.AUTH, Answer(401)),
     *(

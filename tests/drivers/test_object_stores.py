@@ -139,6 +139,27 @@ def test_an_overloaded_service_is_asked_once(store: Store, driver: Any, server: 
         assert driver.requests() - before == 1
 
 
+@pytest.mark.parametrize("name", ["s3", "s3+fast"])
+@pytest.mark.parametrize(
+    ("status", "code", "kind"),
+    [
+        (400, "XMinioAdminBucketQuotaExceeded", ErrorKind.QUOTA),
+        (403, "StorageQuotaExceeded", ErrorKind.QUOTA),
+        (400, "IncompleteBody", ErrorKind.NETWORK),
+        (400, "XAmzContentChecksumMismatch", ErrorKind.CORRUPT),
+        (400, "RequestLimitExceeded", ErrorKind.THROTTLED),
+        (403, "InvalidAccessKeyId", ErrorKind.AUTH),
+    ],
+)
+def test_both_clients_of_s3_give_a_code_one_meaning(
+    name: str, status: int, code: str, kind: ErrorKind, server: Scripted
+) -> None:
+    driver = connect(STORES[name], server)
+    server.say(status, f"<Error><Code>{code}</Code><Message>No.</Message></Error>".encode(), XML)
+    assert refusal(actions(driver)["put"]).kind is kind
+    driver.close()
+
+
 @pytest.mark.parametrize(
     "body", [b"", b"<html>not what you expect</html>", b"\xff\x00{"], ids=["empty", "page", "noise"]
 )

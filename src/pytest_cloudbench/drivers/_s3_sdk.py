@@ -72,7 +72,7 @@ _DELETED_AT_ONCE = 1000
 _NOT_IMPLEMENTED = 501
 _NOT_IN_XML = re.compile("[\x00-\x1f\x7f-\x9f\ufffe\uffff]")
 
-_CODE_KINDS: Mapping[str, ErrorKind] = {
+CODE_KINDS: Mapping[str, ErrorKind] = {
     "SlowDown": ErrorKind.THROTTLED,
     "Throttling": ErrorKind.THROTTLED,
     "ThrottlingException": ErrorKind.THROTTLED,
@@ -84,12 +84,13 @@ _CODE_KINDS: Mapping[str, ErrorKind] = {
     "QuotaExceeded": ErrorKind.QUOTA,
     "StorageQuotaExceeded": ErrorKind.QUOTA,
     "XMinioStorageFull": ErrorKind.QUOTA,
+    "XMinioAdminBucketQuotaExceeded": ErrorKind.QUOTA,  # with status 400
     "ExpiredToken": ErrorKind.AUTH,
     "InvalidToken": ErrorKind.AUTH,
     "RequestTimeout": ErrorKind.NETWORK,  # the server waited for the rest of the request
     "IncompleteBody": ErrorKind.NETWORK,
 }
-
+"""What a refusal's code means, of Amazon or of services with its API. Where it is not known, its status decides."""
 
 # The answers of services that lack an operation, such as the listing of versions, or have nothing to list.
 _NOT_OFFERED = frozenset({"NotImplemented", "MethodNotAllowed", "AccessDenied", "NoSuchUpload", "501", "405", "403"})
@@ -100,7 +101,7 @@ def _meaning_of(error: Any) -> Meaning:
     code, status = str(problem.get("Code", "")), int(request.get("HTTPStatusCode", 0))
     # Without the code, the SDK gives the status in its place.
     words = " ".join(text for text in dict.fromkeys((code, str(problem.get("Message", "")))) if text != str(status))
-    return meaning_of_refusal(status, words.strip(), request.get("HTTPHeaders", {}), _CODE_KINDS.get(code))
+    return meaning_of_refusal(status, words.strip(), request.get("HTTPHeaders", {}), CODE_KINDS.get(code))
 
 
 def entry_of_object(path: str, size_bytes: int, etag: str | None, *, tells_md5: bool) -> Entry:
@@ -237,7 +238,7 @@ class S3Bucket(SdkDriver):
         for refused in answer.get("Errors", ()):
             code = str(refused.get("Code", ""))
             detail = detail_of(f"{code} {refused.get('Message', '')}", refused.get("Key", ""))
-            kind = _CODE_KINDS.get(code) or (ErrorKind.AUTH if code == "AccessDenied" else ErrorKind.SERVER)
+            kind = CODE_KINDS.get(code) or (ErrorKind.AUTH if code == "AccessDenied" else ErrorKind.SERVER)
             raise CloudError(kind, "delete", path_of(refused.get("Key", "")), detail=detail)
 
     def _abort_below(self, path: str, prefix: str) -> None:

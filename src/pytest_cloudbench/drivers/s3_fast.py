@@ -29,6 +29,7 @@ from typing import Any, ClassVar
 
 from pytest_cloudbench.drivers._s3_sdk import (
     CAPABILITIES,
+    CODE_KINDS,
     MULTIPART_BYTES,
     PART_BYTES,
     REGION,
@@ -84,20 +85,6 @@ _LEFT = (
 
 # --- error table ----------------------------------------------------------------------------------
 
-_CODE_KINDS: Mapping[str, ErrorKind] = {
-    "SlowDown": ErrorKind.THROTTLED,
-    "ThrottlingException": ErrorKind.THROTTLED,
-    "TooManyRequests": ErrorKind.THROTTLED,
-    "BadDigest": ErrorKind.CORRUPT,
-    "QuotaExceeded": ErrorKind.QUOTA,
-    "XMinioStorageFull": ErrorKind.QUOTA,
-    "ExpiredToken": ErrorKind.AUTH,
-    "InvalidToken": ErrorKind.AUTH,
-    "InvalidAccessKeyId": ErrorKind.AUTH,
-    "RequestTimeout": ErrorKind.NETWORK,
-}
-
-
 # The client's errors are texts that contain durations and end with a dump of its own values.
 _DUMP = "\n\nDebug source"
 _TOOK = re.compile(r" in [\d.]+(?:ns|µs|ms|s)(?= - )")
@@ -111,7 +98,7 @@ def _kind_of_error(error: Exception) -> ErrorKind:
     words, _, dump = str(error).partition(_DUMP)
     if match := _STATUS.search(words):
         status, code = int(match[1]), _CODE.search(words)
-        return (_CODE_KINDS.get(code[1]) if code else None) or kind_of_status(status)
+        return (CODE_KINDS.get(code[1]) if code else None) or kind_of_status(status)
     if isinstance(error, FileNotFoundError):
         return ErrorKind.NOT_FOUND
     if isinstance(error, ValueError):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import httpx
 import pytest
@@ -160,6 +160,65 @@ def test_a_folder_that_could_not_be_removed_whole_says_why(stub_and_driver: tupl
         b"</d:response></d:multistatus>"
     )
     refusal(ErrorKind.CONFLICT, lambda: driver.delete("/a"))
+
+
+def rows_of(*rows: tuple[str, str]) -> tuple[int, bytes]:
+    """Return a listing of files and folders with their properties, or with the status by which the server refuses."""
+    folder = "<D:propstat><D:prop><D:resourcetype><D:collection/></D:resourcetype></D:prop>"
+    file = "<D:propstat><D:prop><D:getcontentlength>3</D:getcontentlength><D:resourcetype/></D:prop>"
+    ok = "<D:status>HTTP/1.1 200 OK</D:status></D:propstat>"
+    texts = {"file": file + ok, "folder": folder + ok}
+    listed = [
+        f"<D:response><D:href>{path}</D:href>{texts.get(what, f'<D:status>HTTP/1.1 {what}</D:status>')}</D:response>"
+        for path, what in rows
+    ]
+    return 207, f'<D:multistatus xmlns:D="DAV:">{"".join(listed)}</D:multistatus>'.encode()
+
+
+@pytest.mark.parametrize(
+    "named", ["/Caf%C3%A9", "/Cafe%CC%81", "/CAF%C3%89", "/caf%c3%a9"], ids=["same", "decomposed", "upper", "lower"]
+)
+def test_a_server_may_name_a_folder_in_a_form_of_its_own(named: str, stub_and_driver: tuple[StubServer, Any]) -> None:
+    """Servers on file systems that ignore case, or that decompose names, list the folder under its name on disk."""
+    stub, driver = stub_and_driver
+    listing = rows_of((f"{named}/", "folder"), (f"{named}/a", "file"), (f"{named}/sub/", "folder"))
+    folder = unquote(named)
+    stub.others = {"/Caf%C3%A9/": listing, f"{quote(folder)}/sub/": rows_of((f"{named}/sub/", "folder"))}
+    assert [entry.path for entry in driver.list("/Caf\u00e9")] == [f"{folder}/a", f"{folder}/sub"]
+
+
+def test_what_lies_deeper_is_listed_once(stub_and_driver: tuple[StubServer, Any]) -> None:
+    """Some servers answer with the whole tree, whatever the depth of the request."""
+    stub, driver = stub_and_driver
+    sub = (("/d/sub/", "folder"), ("/d/sub/b", "file"))
+    stub.others = {"/d/": rows_of(("/d/", "folder"), ("/d/a", "file"), *sub), "/d/sub/": rows_of(*sub)}
+    assert [entry.path for entry in driver.list("/d")] == ["/d/a", "/d/sub", "/d/sub/b"]
+
+
+@pytest.mark.parametrize(
+    ("row", "kind"),
+    [
+        (("/d/secret", "403 Forbidden"), ErrorKind.AUTH),
+        (("/d/", "507 Insufficient Storage"), ErrorKind.QUOTA),  # the listing is longer than the server gives
+        (("/d/broken", "500 Internal Server Error"), ErrorKind.SERVER),
+    ],
+)
+def test_a_listing_that_lacks_a_member_is_refused_for_the_servers_reason(
+    row: tuple[str, str], kind: ErrorKind, stub_and_driver: tuple[StubServer, Any]
+) -> None:
+    stub, driver = stub_and_driver
+    stub.others = {"/d/": rows_of(("/d/", "folder"), ("/d/a", "file"), row)}
+    assert refusal(kind, lambda: list(driver.list("/d"))).detail == row[1]
+
+
+def test_a_member_that_is_gone_meanwhile_is_left_out(stub_and_driver: tuple[StubServer, Any]) -> None:
+    stub, driver = stub_and_driver
+    stub.others = {
+        "/d/": rows_of(("/d/", "folder"), ("/d/a", "file"), ("/d/gone", "404 Not Found")),
+        "/gone": rows_of(("/gone", "404 Not Found")),
+    }
+    assert [entry.path for entry in driver.list("/d")] == ["/d/a"]
+    refusal(ErrorKind.NOT_FOUND, lambda: driver.stat("/gone"))
 
 
 @pytest.mark.parametrize(

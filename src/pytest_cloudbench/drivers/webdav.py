@@ -42,7 +42,7 @@ from pytest_cloudbench.drivers.base import (
 )
 from pytest_cloudbench.drivers.egress import egress_of, is_on_this_machine
 from pytest_cloudbench.drivers.keys import as_file
-from pytest_cloudbench.drivers.sdk import UNREADABLE, Meaning, SdkDriver, network_failure
+from pytest_cloudbench.drivers.sdk import UNREADABLE, Meaning, OwnError, SdkDriver, network_failure
 from pytest_cloudbench.model import (
     MIB,
     Capabilities,
@@ -85,6 +85,7 @@ _STATUS_KINDS: Mapping[int, ErrorKind] = {
     409: ErrorKind.CONFLICT,  # the parent is not a folder, or does not exist
     509: ErrorKind.THROTTLED,
 }
+_GONE = frozenset({404, 410})
 _NO_PARENT = frozenset({404, 409})
 # What servers answer if a folder is missing, or is named as a file, or if something is in the way.
 _UNCLEAR = _NO_PARENT | {400, 403, 405, 415}
@@ -250,11 +251,20 @@ class WebdavDriver(SdkDriver):
         """Return the entry of a path, and at depth 1 those of what is directly below it."""
         from webdav4.multistatus import parse_multistatus_response
 
-        answer = self._send_request("PROPFIND", verb, path, is_folder=is_folder, headers={"Depth": str(depth)})
+        remote = self._remote_path(verb, path)
+        with self._cloud_errors(verb, path):
+            url = self._client.join_url(remote, add_trailing_slash=is_folder and remote != "/")
+            # Not by the library's ``request``, for which a folder is missing as soon as one of its members is.
+            answer = self._http.request("PROPFIND", url, headers={"Depth": str(depth)})
+            answer.raise_for_status()
         with self._cloud_errors(verb, path, is_new=False):
-            return [self._entry_of_answer(row) for row in parse_multistatus_response(answer).responses.values()]
+            rows = parse_multistatus_response(answer).responses.values()
+            return [self._entry_of_answer(row) for row in rows if depth == 0 or row.status_code not in _GONE]
 
     def _entry_of_answer(self, answer: Any) -> Entry:
+        if answer.status_code is not None and answer.status_code >= 400:
+            kind = kind_of_status(answer.status_code, _STATUS_KINDS)
+            raise OwnError(kind, f"{answer.status_code} {answer.reason_phrase}")
         on_server = str(answer.path).rstrip("/")
         if f"{on_server}/"[: len(self._base) + 1] != f"{self._base}/":
             raise ValueError(f"{on_server} is not below {self._base}")
@@ -389,11 +399,14 @@ class WebdavDriver(SdkDriver):
         return walk(folder, self._list_children)
 
     def _list_children(self, folder: str) -> Iterator[tuple[Entry, str]]:
-        own = "/" + "/".join(part for part in folder.split("/") if part)
+        own_depth = _depth(folder)
         for entry in self._find_entries("list", folder, 1, is_folder=True):
-            if entry.path != own:
+            # By its depth, since servers may name the folder in another case, composed in another way, or answer with
+            # the whole tree.
+            if _depth(entry.path) == own_depth + 1:
                 yield entry, entry.path
-            elif not entry.is_folder:  # some servers take the final slash for part of a file's name
+            elif _depth(entry.path) == own_depth and not entry.is_folder:
+                # Some servers take the final slash for part of a file's name.
                 raise CloudError(ErrorKind.CONFLICT, "list", folder, detail="it is a file")
 
     def delete(self, path: str) -> None:
@@ -464,6 +477,11 @@ def _capabilities_of(spec: ProviderSpec) -> Capabilities:
             requests={verb: number for verb, number in capabilities.requests.items() if verb is not Verb.COPY},
         )  # fmt: skip
     return replace(capabilities, names=NameRules(dotfiles="dotfiles" not in lacks))
+
+
+def _depth(path: str) -> int:
+    """Return how many names a path has."""
+    return sum(1 for name in path.split("/") if name)
 
 
 def _server_url(spec: ProviderSpec) -> str:

@@ -6,31 +6,25 @@ folder that was created first, and where there is no folder, the file that was c
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from threading import RLock
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
-from pytest_cloudbench.drivers._gdrive_trash import escape_name
-from pytest_cloudbench.drivers.sdk import SdkDriver
+from pytest_cloudbench.drivers._gdrive_search import SearchesDrive, escape_name
 from pytest_cloudbench.model import CloudError, ErrorKind
 
 FOLDER_TYPE = "application/vnd.google-apps.folder"
 FILE_FIELDS = "id,name,mimeType,size,md5Checksum,headRevisionId"
-_SEARCH_FIELDS = f"files({FILE_FIELDS},createdTime,modifiedTime,webViewLink)"
+_SEARCH_FIELDS = f"{FILE_FIELDS},createdTime,modifiedTime,webViewLink"
 _FULLWIDTH_SLASH = "\N{FULLWIDTH SOLIDUS}"
 
 _Result = TypeVar("_Result")
 
 
-class FindsDriveFiles(SdkDriver):
-    """Finds files by their paths, for a driver that has the library's functions for files.
+class FindsDriveFiles(SearchesDrive):
+    """Finds files by their paths. The driver puts the id of its root at the empty path."""
 
-    The driver puts the id of its root at the empty path.
-    """
-
-    _files: Any
     _refusal: Any
 
     def __init__(self, *args: Any) -> None:
@@ -38,17 +32,10 @@ class FindsDriveFiles(SdkDriver):
         self._folders: dict[str, str] = {}
         self._folders_lock = RLock()
 
-    @abstractmethod
-    def _send(self, request: Any) -> Any:
-        """Send one of the library's requests, once."""
-
     def _search_files(self, folder_id: str, name: str) -> Sequence[dict[str, Any]]:
         """Return what has a name in a folder. The path means the first one."""
         query = f"'{folder_id}' in parents and name = '{escape_name(name)}' and trashed = false"
-        answer = self._send(
-            self._files.list(q=query, fields=_SEARCH_FIELDS, supportsAllDrives=True, includeItemsFromAllDrives=True)
-        )
-        found = [file for file in answer["files"] if file["name"] == name]  # the search ignores case
+        found = [file for file in self._search(query, _SEARCH_FIELDS) if file["name"] == name]  # it ignores case
         folders = [file for file in found if file["mimeType"] == FOLDER_TYPE]
         files = [file for file in found if file["mimeType"] != FOLDER_TYPE]
         files.sort(key=lambda file: str(file.get("modifiedTime", "")), reverse=True)
@@ -87,12 +74,9 @@ class FindsDriveFiles(SdkDriver):
 
     def _remove_empty_folder(self, folder_id: str) -> None:
         """Remove a folder unless something is in it. If the service refuses that, it stays, which does no harm."""
-        common = {"supportsAllDrives": True}
-        query = f"'{folder_id}' in parents"
-        children = self._files.list(q=query, fields="files(id)", pageSize=1, includeItemsFromAllDrives=True, **common)
         try:
-            if not self._send(children)["files"]:
-                self._send(self._files.delete(fileId=folder_id, **common))
+            if not any(self._search(f"'{folder_id}' in parents", "id", 1)):
+                self._send(self._files.delete(fileId=folder_id, supportsAllDrives=True))
         except self._refusal:
             return
 

@@ -34,6 +34,7 @@ from pytest_cloudbench.drivers._gdrive_paths import (
     raise_error,
     split_path,
 )
+from pytest_cloudbench.drivers._gdrive_search import PAGE_ENTRIES
 from pytest_cloudbench.drivers._gdrive_trash import FindsInDriveTrash
 from pytest_cloudbench.drivers.base import (
     CredentialSet,
@@ -93,7 +94,6 @@ _HOST = "https://www.googleapis.com/"
 _TOKEN_URL = "https://oauth2.googleapis.com/token"  # an address
 # The provider requires a multiple of 256 KiB; a small one keeps memory use low.
 _PIECE_BYTES = 8 * MIB
-_PAGE_ENTRIES = 1000
 
 # --- error table ----------------------------------------------------------------------------------
 
@@ -200,7 +200,7 @@ class GoogleDriveDriver(FindsDriveFiles, FindsInDriveTrash):
         self._folders[""] = root_id
         self.multipart_bytes = _RESUMABLE_BYTES
         self.part_bytes = _PIECE_BYTES
-        self.page_entries = _PAGE_ENTRIES
+        self.page_entries = PAGE_ENTRIES
 
     @classmethod
     def connect(
@@ -333,25 +333,10 @@ class GoogleDriveDriver(FindsDriveFiles, FindsInDriveTrash):
 
     def _list_children(self, folder: str, path: str, folder_id: str) -> Iterator[tuple[Entry, tuple[str, str]]]:
         """Yield what a folder holds, each entry with the path and id by which its own content is listed."""
-        token: str | None = None
-        while True:
-            with self._cloud_errors("list", folder):
-                page = self._send(
-                    self._files.list(
-                        q=f"'{folder_id}' in parents and trashed = false", fields=f"nextPageToken,files({FILE_FIELDS})",
-                        pageSize=self.page_entries, pageToken=token, supportsAllDrives=True,
-                        includeItemsFromAllDrives=True,
-                    )
-                )  # fmt: skip
-                token = page.get("nextPageToken")
-                entries = [
-                    (self._entry_of_file(f"{path}/{name_in_path(file['name'])}", file), file["id"])
-                    for file in page["files"]
-                ]
-            for entry, item_id in entries:
-                yield entry, (entry.path, item_id)
-            if not token:
-                return
+        with self._cloud_errors("list", folder):
+            for file in self._search(f"'{folder_id}' in parents and trashed = false", FILE_FIELDS, self.page_entries):
+                entry = self._entry_of_file(f"{path}/{name_in_path(file['name'])}", file)
+                yield entry, (entry.path, file["id"])
 
     def _existing_folder_id(self, folder: str, names: Sequence[str]) -> str:
         """Return the id of a folder that exists now, because one that is gone must not look like an empty one."""

@@ -262,6 +262,25 @@ def test_error_table(
     assert error.detail
 
 
+UNKNOWN_ENTRY = b'{".tag": "of_next_year", "name": "a", "path_lower": "/f/a", "path_display": "/f/a"}'
+
+
+def test_what_a_later_version_of_the_service_adds_is_an_answer_that_cannot_be_read(
+    server: Any, scripted_driver: Any
+) -> None:
+    answers: dict[bytes, Callable[[], object]] = {
+        b'{"used": 1, "allocation": {".tag": "of_next_year"}}': scripted_driver.space,
+        b'{"entries": [%b], "cursor": "c", "has_more": false}' % UNKNOWN_ENTRY: lambda: list(
+            scripted_driver.list("/f")
+        ),
+    }
+    for body, action in answers.items():
+        server.say(200, body, JSON)
+        with pytest.raises(CloudError) as caught:
+            action()
+        assert caught.value.kind is K.SERVER
+
+
 def test_an_answer_is_not_remembered_by_the_next_call(server: Any, scripted_driver: Any) -> None:
     server.say(503, b"busy", TEXT | {"Retry-After": "5"})
     assert failure(scripted_driver).retry_after_s == 5.0

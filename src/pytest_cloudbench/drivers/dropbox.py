@@ -17,7 +17,7 @@ does not resend requests.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -286,15 +286,21 @@ class DropboxDriver(SdkDriver):
         top = "" if folder == "/" else folder
         with self._cloud_errors("list", folder) as client:
             page = client.files_list_folder(top, recursive=True, limit=self.list_page_entries)
-        while True:
-            for metadata in page.entries:
-                # A recursive list starts with the folder itself.
-                if metadata.path_lower != top.lower() and not isinstance(metadata, self._files.DeletedMetadata):
-                    yield self._entry_of_metadata(metadata)
-            if not page.has_more:
-                return
+            entries = self._entries_of_page(page, top)
+        yield from entries
+        while page.has_more:
             with self._cloud_errors("list", folder) as client:
                 page = client.files_list_folder_continue(page.cursor)
+                entries = self._entries_of_page(page, top)
+            yield from entries
+
+    def _entries_of_page(self, page: Any, top: str) -> Sequence[Entry]:
+        return [
+            self._entry_of_metadata(metadata)
+            for metadata in page.entries
+            # A recursive list starts with the folder itself.
+            if metadata.path_lower != top.lower() and not isinstance(metadata, self._files.DeletedMetadata)
+        ]
 
     def delete(self, path: str) -> None:
         """Remove a file, or a folder with all its contents."""
@@ -435,8 +441,8 @@ class DropboxDriver(SdkDriver):
         """Return the bytes used, and the bytes that the account may hold."""
         with self._cloud_errors("space", "/") as client:
             usage = client.users_get_space_usage()
-        kind = usage.allocation
-        return int(usage.used), int((kind.get_team() if kind.is_team() else kind.get_individual()).allocated)
+            kind = usage.allocation
+            return int(usage.used), int((kind.get_team() if kind.is_team() else kind.get_individual()).allocated)
 
 
 def _new_session(sdk: Any, egress: Egress) -> Any:

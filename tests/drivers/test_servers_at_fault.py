@@ -190,6 +190,44 @@ def test_an_error_of_a_users_own_server_is_a_result(status: int, lab: Lab) -> No
     assert run.lines_with("0.25 breaks the bound"), run.text
 
 
+THROTTLING = """
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    refusals = 1
+
+    def answer(self):
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.send_response(429 if Handler.refusals else 404 if self.command == "PROPFIND" else 201)
+        Handler.refusals = 0
+        self.send_header("Retry-After", "6")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_PUT = do_MKCOL = do_DELETE = do_PROPFIND = do_GET = answer
+
+ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [(), ("-n1",)], ids=["alone", "fleet"])
+def test_a_session_tells_that_a_throttled_call_waits(options: tuple[str, ...], lab: Lab) -> None:
+    (lab.folder / "faulty.py").write_text(THROTTLING)
+    (lab.folder / "faulty.toml").write_text(RECIPE)
+    lab.write("""
+        from pytest_cloudbench import LiteralContent
+
+        def test_put(sandbox):
+            sandbox.driver.put("/a", LiteralContent(b"a"))
+    """)
+    run = lab.run("--provider", "served:faulty.toml", *options)
+    assert run.status == 0, run.text
+    assert run.lines_with("cloudbench: served:faulty.toml throttles: it is asked again in 6 s"), run.text
+
+
 def test_only_servers_chosen_by_this_package_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Errors of these servers are doubts. Errors of other servers are results."""
     monkeypatch.chdir(tmp_path)

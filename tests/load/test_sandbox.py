@@ -11,12 +11,13 @@ import pytest
 
 from pytest_cloudbench import drivers
 from pytest_cloudbench.fleet.agent import Agent
+from pytest_cloudbench.fleet.messages import FromAgent, Tell
 from pytest_cloudbench.fleet.run import RunFacts
 from pytest_cloudbench.load.engine.engine import Budget
 from pytest_cloudbench.load.engine.operations import compare_content, make_task
 from pytest_cloudbench.load.names import FileNames
 from pytest_cloudbench.load.request import Files
-from pytest_cloudbench.load.sandbox import RetryingDriver, Sandbox
+from pytest_cloudbench.load.sandbox import RetryingDriver, Sandbox, ThrottleWaits
 from pytest_cloudbench.model import (
     BudgetError,
     CloudError,
@@ -235,3 +236,25 @@ def test_a_call_waits_as_the_provider_asks_but_not_for_a_day(retry_after_s: floa
         with pytest.raises(CloudError, match="throttled"):
             driver.stat("/a")
     assert waited_s == waits_s
+
+
+@pytest.mark.parametrize(
+    ("waits", "told"),
+    [
+        ([(0.0, 30.0)], [30]),
+        ([(0.0, 30.0), (0.1, 30.0), (0.2, 29.9)], [30]),  # of three threads
+        ([(0.0, 30.0), (30.0, 20.0)], [30, 20]),
+        ([(0.0, 1.0), (1.0, None), (2.0, 1.0), (3.0, 1.0)], []),
+        ([(float(second), None) for second in range(12)], [1, 1]),
+        ([(0.0, 4.0), (60.0, 4.0), (120.0, 4.0)], []),
+    ],
+)
+def test_a_long_wait_is_told(waits: list[tuple[float, float | None]], told: list[int]) -> None:
+    messages: list[FromAgent] = []
+    agent = Agent("main", messages.append)
+    agent.stop.set()  # waits for nothing
+    times = iter(now_s for now_s, _ in waits)
+    wait = ThrottleWaits(agent, "s3://pail", 1.0, clock=lambda: next(times))
+    for _, requested_s in waits:
+        wait(requested_s)
+    assert messages == [Tell("waits", f"s3://pail throttles: it is asked again in {wait_s} s") for wait_s in told]

@@ -6,10 +6,12 @@ repeated, and the run's budget holds.
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from itertools import count, islice
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from pytest_cloudbench.drivers.base import Driver, Preparing
@@ -20,6 +22,7 @@ from pytest_cloudbench.load.messages import UNKNOWN_LOAD, Start, Subject, Switch
 from pytest_cloudbench.load.request import EntryOptions
 from pytest_cloudbench.model import CloudbenchError, CloudError, ErrorKind, ignore_missing
 from pytest_cloudbench.providers import Provider
+from pytest_cloudbench.support import redact
 
 if TYPE_CHECKING:
     import pytest
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
 
 _MAX_TRIES = 60
 _PAUSE_S, _LONGEST_PAUSE_S = 1.0, 600.0
+_SILENCE_S = 5.0
+"""How long a provider may let calls wait before the user is told."""
 _STREAMS = frozenset({"get", "list"})
 
 
@@ -50,8 +55,9 @@ class Sandbox:
         self._root = f"/cloudbench-{facts.run_id}-{agent.name}"
         self._numbers, self._is_claimed, self._is_noted = count(), False, False
         ops, size_bytes = (None if bound is None else bound // processes for bound in (facts.max_ops, facts.max_bytes))
-        self.driver: Any = RetryingDriver(provider.driver, Budget(ops, size_bytes), self._wait_before_retry)
-        self._cleaner: Any = RetryingDriver(provider.driver, Budget(), self._wait_before_retry)
+        wait_before_retry = ThrottleWaits(agent, provider.spec, facts.time_scale)
+        self.driver: Any = RetryingDriver(provider.driver, Budget(ops, size_bytes), wait_before_retry)
+        self._cleaner: Any = RetryingDriver(provider.driver, Budget(), wait_before_retry)
 
     def folder(self) -> str:
         """Return the path of a new folder, created if the provider has folders. Raises CloudError and ResultsError."""
@@ -84,8 +90,40 @@ class Sandbox:
             advice = "'cloudbench clean' removes what is left"
             warnings.warn(f"{self.provider.spec}: cannot remove {self._root}: {error}; {advice}", stacklevel=2)
 
-    def _wait_before_retry(self, requested_s: float | None) -> None:
-        self._agent.stop.wait((requested_s or _PAUSE_S) / self._facts.time_scale)
+
+class ThrottleWaits:
+    """Waits before throttled calls are repeated, until the run is stopped. Tells the user if that takes long.
+
+    Args:
+        agent: this process.
+        spec: the provider.
+        time_scale: how many times faster than real time its clock runs.
+        clock: returns the present time, in seconds.
+    """
+
+    def __init__(self, agent: Agent, spec: str, time_scale: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._agent, self._spec, self._time_scale, self._clock = agent, spec, time_scale, clock
+        self._began_s = self._ends_s = self._told_s = float("-inf")
+        self._lock = Lock()
+
+    def __call__(self, requested_s: float | None) -> None:
+        """Wait as long as the provider asks, or for a second."""
+        wait_s = (requested_s or _PAUSE_S) / self._time_scale
+        if self._is_long(wait_s):
+            self._agent.tell("waits", f"{redact.clean(self._spec)} throttles: it is asked again in {wait_s:.0f} s")
+        self._agent.stop.wait(wait_s)
+
+    def _is_long(self, wait_s: float) -> bool:
+        """Return whether calls have waited for long at the end of this wait, without a word to the user."""
+        with self._lock:  # many threads may wait at once
+            now_s = self._clock()
+            if now_s > self._ends_s + _SILENCE_S:
+                self._began_s = now_s
+            self._ends_s = max(self._ends_s, now_s + wait_s)
+            is_long = self._ends_s - max(self._began_s, self._told_s) >= _SILENCE_S
+            if is_long:
+                self._told_s = self._ends_s
+            return is_long
 
 
 class NotOpenedError(CloudbenchError):

@@ -151,6 +151,7 @@ class Conductor:
                     SwitchFaults, lambda agent, switch: self._providers.faults(switch.provider, switch.are_on)
                 ),
                 "died": lambda agent, text: self._providers.died(text),
+                "waits": lambda agent, text: self._say(f"cloudbench: {text}"),
                 "stored": self._list_stored,
                 "listing": _handle_request(ListingPage, self._add_listing_page),
                 "records": _handle_request(LogPiece, self._host_logs.add),

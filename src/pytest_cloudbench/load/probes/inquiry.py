@@ -22,7 +22,7 @@ from pytest_cloudbench.load.engine.engine import Budget
 from pytest_cloudbench.load.engine.unmeasured import Unmeasured
 from pytest_cloudbench.load.messages import UNKNOWN_LOAD, AccountRequest, OpenedAccount, Start, SwitchFaults
 from pytest_cloudbench.load.request import EntryOptions
-from pytest_cloudbench.load.sandbox import RetryingDriver
+from pytest_cloudbench.load.sandbox import RetryingDriver, ThrottleWaits
 from pytest_cloudbench.model import Endpoint, FleetError, UsageError
 from pytest_cloudbench.providers import Provider
 from pytest_cloudbench.providers import connect as connect_provided
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from pytest_cloudbench.load.experiment import Experiment
 
 _Answer = TypeVar("_Answer")
-_PAUSE_S = 1.0
 
 
 def _refuse_other(number: int) -> AbstractContextManager[Provider]:
@@ -182,6 +181,7 @@ def inquire(experiment: Experiment, payload: Generator, ask: Callable[[Inquiry],
     Raises CloudError, FleetError and ServiceError like ``Experiment.run``.
     """
     agent, provider = experiment.agent, experiment.provider
+    wait = ThrottleWaits(agent, provider.spec, experiment.facts.time_scale)
 
     def ask_undisturbed(folder: str) -> _Answer:
         if provider.has_services:
@@ -193,9 +193,6 @@ def inquire(experiment: Experiment, payload: Generator, ask: Callable[[Inquiry],
     def list_stored() -> list[tuple[str, bytes]] | None:
         stored: Sequence[tuple[str, bytes]] | None = agent.ask("stored", provider.spec)
         return None if stored is None else [(str(name), bytes(content)) for name, content in stored]
-
-    def wait(requested_s: float | None) -> None:
-        agent.stop.wait((requested_s or _PAUSE_S) / experiment.facts.time_scale)
 
     @contextmanager
     def open_other(folder: str, number: int) -> Iterator[Provider]:

@@ -71,6 +71,13 @@ at_least = 0.0
 source = "it cannot be quicker"
 date = 2026-11-26
 """
+ADOPT = """
+from pathlib import Path
+from pytest_cloudbench import adopt_suites
+
+def pytest_configure(config):
+    adopt_suites(config, Path(__file__).parent)
+"""
 
 
 def write_project(lab: Lab, declared: str = DECLARED) -> None:
@@ -120,6 +127,44 @@ def test_own_suite_has_all_features_of_shipped_suites(lab: Lab, spread: Spread) 
         assert "An album (2020)" in page
     exported = run_command(lab, "export", "--format", "openmetrics", "--metric", "photo_cost", "out.json")
     assert "higher is better" in exported
+
+
+@pytest.mark.parametrize("path", ["photos", "."])
+def test_adopted_suites_are_judged_by_their_own_expectations(lab: Lab, path: str) -> None:
+    """Whether pytest calls their ``pytest_configure`` before or after this plugin's, or only when it collects them."""
+    write_project(lab)
+    (lab.folder / "photos" / "conftest.py").write_text(OPTIONS + ADOPT)
+    (lab.folder / "photos" / "expectations.toml").write_text(CLAIM.replace("0.0", "60.0"))
+    albums = lab.folder / "albums"
+    albums.mkdir()
+    test = TEST.replace("pytestconfig.option.cloudbench_photo_bytes", "100").replace("photo", "album")
+    for name, text in (("__init__", DECLARED.replace("photo", "album")), ("conftest", ADOPT), ("test_album", test)):
+        (albums / f"{name}.py").write_text(text)
+    (albums / "expectations.toml").write_text(CLAIM.replace("0.0", "70.0").replace("photo", "album"))
+    run = lab.run(path, *FOLDER, *(["albums"] if path == "photos" else []))
+    assert run.counts() == {"failed": 4}, run.text
+    for claim in ("photo_cost >= 60", "album_cost >= 70"):
+        assert run.lines_with(f"{claim} (it cannot be quicker, 2026-11-26): broken"), run.text
+
+
+def test_wrong_expectations_of_a_suite_that_pytest_comes_to_late_are_named(lab: Lab) -> None:
+    write_project(lab)
+    (lab.folder / "photos" / "conftest.py").write_text(OPTIONS + ADOPT)
+    (lab.folder / "photos" / "expectations.toml").write_text(CLAIM.replace("photo_cost", "photo_costs"))
+    run = lab.run(".", *FOLDER, store=False)
+    assert run.counts() == {"error": 1}, run.text
+    assert run.lines_with("expect[0].metric: unknown metric 'photo_costs'; did you mean photo_cost?"), run.text
+
+
+def test_workers_do_not_pass_a_suite_that_the_controller_cannot_judge(lab: Lab) -> None:
+    write_project(lab)
+    (lab.folder / "photos" / "conftest.py").write_text(OPTIONS + ADOPT)
+    (lab.folder / "photos" / "expectations.toml").write_text(CLAIM.replace("0.0", "60.0"))
+    run = lab.run(".", *FOLDER, "-n2", store=False)
+    assert run.status == 1, run.text
+    assert run.lines_with("with -n, nothing is judged by it unless the command line names its folder"), run.text
+    run = lab.run("photos", *FOLDER, "-n2")
+    assert run.counts() == {"failed": 2}, run.text
 
 
 @pytest.mark.quick_cases(1)

@@ -7,16 +7,21 @@ value. A user's own ``conftest.py`` may call ``adopt`` for experiments of its ow
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.results.places import given_options, is_storage_named, session_results_folder
 
 _ADOPTED = pytest.StashKey[Path]()
+_CLAIMS = pytest.StashKey[list[str]]()
+_ON_CLAIMS = pytest.StashKey[Callable[[], None]]()
+_SINCE_SESSIONSTART = "funcmanage"
+"""The name of a plugin of pytest's own that it registers when a session starts, before anything is collected."""
 _NOT_IN_WORKERS = {"hypothesispytest": "--hypothesis", "platformdirs": "", "xdist.looponfail": ""}
 """Plugins that a load agent does not use, each with the option that needs it all the same.
 
@@ -30,11 +35,37 @@ _ONLY_SUITES = {"benchmark": "--benchmark", "anyio": "anyio_mode"}
 def adopt(config: pytest.Config, folder: Path) -> None:
     """Store results below ``--cloudbench-results``, and judge by the ``expectations.toml`` in ``folder``.
 
-    pytest-benchmark's own table is left to ``--benchmark-compare`` and ``--benchmark-verbose``.
+    It may be called several times, also after the session has begun: pytest loads the ``conftest.py`` of a folder that
+    the command line does not name only when it collects that folder. pytest-benchmark's own table is left to
+    ``--benchmark-compare`` and ``--benchmark-verbose``. Raises pytest.UsageError if nothing can be judged by the file.
     """
-    if config.option.cloudbench_expectations is None and (folder / "expectations.toml").is_file():
-        config.option.cloudbench_expectations = str(folder / "expectations.toml")
     _store_results(config, folder)
+    claims, adopted = folder / "expectations.toml", config.stash.setdefault(_CLAIMS, [])
+    is_named_by_user = config.option.cloudbench_expectations is not None and not adopted
+    if is_named_by_user or str(claims) in adopted or not claims.is_file():
+        return
+    # The controller judges. It has not loaded a conftest.py to which a worker comes when it collects.
+    if hasattr(config, "workerinput") and config.pluginmanager.has_plugin(_SINCE_SESSIONSTART):
+        raise pytest.UsageError(f"{claims}: with -n, nothing is judged by it unless the command line names its folder")
+    adopted.append(str(claims))
+    config.option.cloudbench_expectations = adopted[0]
+    if (read_claims := config.stash.get(_ON_CLAIMS, None)) is not None:
+        try:
+            read_claims()
+        except UsageError as error:
+            raise pytest.UsageError(str(error)) from None
+
+
+def find_claims(config: pytest.Config, on_more: Callable[[], None]) -> list[str]:
+    """Return the files of recorded expectations: the one that the user named, or those of all adopted suites.
+
+    Args:
+        config: pytest's configuration.
+        on_more: called when a suite is adopted later, and brings another file.
+    """
+    config.stash[_ON_CLAIMS] = on_more
+    named = config.option.cloudbench_expectations
+    return [*config.stash.get(_CLAIMS, [])] or ([] if named is None else [named])
 
 
 def adopt_files(config: pytest.Config) -> None:

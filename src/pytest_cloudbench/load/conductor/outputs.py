@@ -11,9 +11,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_cloudbench.judge.expect import Expectation
+from pytest_cloudbench.judge.expect import Expectation, parse_expectations
 from pytest_cloudbench.load.merging.entries import Finding
 from pytest_cloudbench.model import ResultsError, UsageError
+from pytest_cloudbench.support import opening
 
 
 class Outputs:
@@ -25,7 +26,7 @@ class Outputs:
     """
 
     def __init__(self, option: Any, run_id: str) -> None:
-        self._run_id, self._judged_by = run_id, option.cloudbench_expectations
+        self._run_id = run_id
         self._summary = Path(option.cloudbench_summary) if option.cloudbench_summary else None
         self._updated = Path(option.cloudbench_update_expectations) if option.cloudbench_update_expectations else None
         if self._summary is not None and (self._summary.is_dir() or not self._summary.absolute().parent.is_dir()):
@@ -37,10 +38,14 @@ class Outputs:
             extras.require_extra("expectations", f"cloudbench_update_expectations {self._updated}")
             expectations.check_file(self._updated)
 
-    def select_judging(self, claims: Sequence[Expectation]) -> list[Expectation]:
-        """Return the recorded claims that judge this session. Those that it renews itself do not."""
-        if self._updated is None or self._updated.resolve() != Path(self._judged_by or "").resolve():
-            return list(claims)
+    def read_judging(self, path: str) -> list[Expectation]:
+        """Return the claims of a file that judge this session. Those that it renews itself do not.
+
+        Raises UsageError.
+        """
+        claims = parse_expectations(opening.read_text(path, "[[expect]] tables"), path)
+        if self._updated is None or self._updated.resolve() != Path(path).resolve():
+            return claims
         from pytest_cloudbench.judge.observed import is_observed
 
         return [claim for claim in claims if not is_observed(claim)]

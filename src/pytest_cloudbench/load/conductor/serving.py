@@ -31,7 +31,7 @@ from pytest_cloudbench.results import benchmarks, recovery, stored
 from pytest_cloudbench.results.installed import learn_installed, learn_loaded
 from pytest_cloudbench.results.locations import StoredLocations
 from pytest_cloudbench.results.places import session_results_folder
-from pytest_cloudbench.support import opening, redact
+from pytest_cloudbench.support import redact
 from pytest_cloudbench.support.printable import shorten_path
 from pytest_cloudbench.support.wording import format_count
 
@@ -97,14 +97,14 @@ class Serving:
     ) -> None:
         option = config.option
         learn_loaded(config.pluginmanager.get_plugins())
-        if option.cloudbench_fail or option.cloudbench_expectations or facts.gated:
-            learn_installed()  # claims may name metrics of any suite, whichever runs
+        if option.cloudbench_fail or facts.gated:
+            learn_installed()  # bounds may name metrics of any suite, whichever runs
         gates = [expect.parse_gate(text) for text in option.cloudbench_fail]
         self.config, self.facts, self._workers, self._cassette = config, facts, workers, cassette
         self._outputs = Outputs(option, facts.run_id)
-        claims = self._outputs.select_judging(_read_expectations(option.cloudbench_expectations))
         gate = _make_gate(config) if facts.gated else None
-        self.entries = Entries(config, facts, claims, gates, gate)
+        self.entries = Entries(config, facts, gates, gate)
+        self._read_expectations()
         self.conductor = Conductor(config, facts, self.entries, self._say, self._find_asker)
         if cassette is not None:
             self.conductor.doubts = (cassette.doubt,)
@@ -151,6 +151,14 @@ class Serving:
         agent = local_agent(self.coordinator)
         agent.gated = self.facts.gated
         return agent
+
+    def _read_expectations(self) -> None:
+        """Read what results are judged by, again whenever a suite brings more. Raises UsageError."""
+        files = policy.find_claims(self.config, self._read_expectations)
+        if files:
+            learn_loaded(self.config.pluginmanager.get_plugins())
+            learn_installed()  # claims may name metrics of any suite, whichever runs
+        self.entries.expectations = [claim for file in files for claim in self._outputs.read_judging(file)]
 
     def _shorten(self, path: Path) -> Path:
         return shorten_path(path, self.config.invocation_params.dir)
@@ -526,10 +534,6 @@ def _make_gate(config: pytest.Config) -> SessionGate:
     from pytest_cloudbench.load.gate.session import SessionGate  # with all that it knows of statistics
 
     return SessionGate(config)
-
-
-def _read_expectations(path: str | None) -> list[expect.Expectation]:
-    return [] if path is None else expect.parse_expectations(opening.read_text(path, "[[expect]] tables"), path)
 
 
 def _write_wrapped(reporter: Any, line: str, markup: Mapping[str, bool]) -> None:

@@ -67,13 +67,13 @@ class Entries:
     Args:
         config: pytest's configuration in this process.
         facts: the run's facts.
-        expectations: expectations that are recorded in a file.
         gates: bounds from the command line.
         gate: the regression gate, None if it is off.
 
     Attributes:
         findings: finished experiments, for the table at the end.
         comparisons: comparisons of two sides, for a table of their own.
+        expectations: expectations that are recorded in files.
         add_block: takes the results of one block of a comparison, which become no entry of their own.
         selected: the number of tests that are expected to measure something. None if no test is to be run.
         deselected: the number of such tests that were collected, and then deselected.
@@ -83,16 +83,16 @@ class Entries:
     """
 
     def __init__(
-        self, config: pytest.Config, facts: RunFacts, expectations: Sequence[expect.Expectation],
-        gates: Sequence[expect.Gate], gate: SessionGate | None = None,
-    ) -> None:  # fmt: skip
+        self, config: pytest.Config, facts: RunFacts, gates: Sequence[expect.Gate], gate: SessionGate | None = None
+    ) -> None:
         self.config, self.facts, self.gate = config, facts, gate
         self.findings: list[Finding] = []
         self.hosts = SessionHosts()
         self.locations = StoredLocations()
         self.selected: int | None = None
         self.deselected = 0
-        self._expectations, self._gates = expectations, gates
+        self.expectations: Sequence[expect.Expectation] = ()
+        self._gates = gates
         self._stored: benchmarks.Runs | None = None
         self._open_entries: dict[str, list[dict[str, Any]]] = {}
         self._judged_gates: set[expect.Gate] = set()
@@ -172,7 +172,7 @@ class Entries:
         if subject.turn is not None:
             return []
         names = [subject.provider, *([f"emulated:{subject.profile}"] if subject.profile else [])]
-        expectations = expect.select([*self._expectations, *own_expectations], names, subject.test, subject.params)
+        expectations = expect.select([*self.expectations, *own_expectations], names, subject.test, subject.params)
         # A recorded claim may be about another entry of the test, one of its own is about this one.
         claims = [claim for claim in expectations if claim.metric in metrics or claim in own_expectations]
         time_scale_doubt = (

@@ -30,11 +30,25 @@ def test_every_command_is_in_a_group_and_no_other() -> None:
 
 @pytest.mark.parametrize("words", EXAMPLES)
 def test_an_example_is_in_the_help_and_is_accepted(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
+    """In one line, also on a narrow terminal, and without anything after it, because people copy it."""
+    monkeypatch.setenv("COLUMNS", "60")
     example = EXAMPLES[words].format(api=next(iter(SKINS)))
-    assert f"example: cloudbench {example}" in help_of(*words.split())
+    assert f"example: cloudbench {example}" in help_of(*words.split()).splitlines()
     options = cli.make_parser().parse_args(shlex.split(example))
     assert callable(options.run)
+
+
+@pytest.mark.parametrize("words", EXAMPLES)
+def test_help_fits_into_a_terminal(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = [line for line in help_of(*words.split()).splitlines() if not line.startswith("example: ")]
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("words", EXAMPLES)
+def test_each_argument_has_a_help(words: str) -> None:
+    parser = dict(leaf_parsers(cli.make_parser()))[words]
+    assert not [action.dest for action in parser._actions if not action.help]
 
 
 def test_help_lists_all_commands_in_their_groups(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -479,6 +479,8 @@ def test_ctrl_d_at_a_question_changes_nothing(
         (["line", "none.toml", "--patience", "inf"], "--patience inf: expected seconds"),
         (["hosts", "check", "none.toml", "--patience", "0"], "--patience 0: expected seconds"),
         (["hosts", "install", "none.toml", "--patience", "nan"], "--patience nan: expected seconds"),
+        (["emulate", "dropbox", "--time-scale", "nan"], "--time-scale nan: expected a number above 0"),
+        (["emulate", "dropbox", "--port", "99999"], "--port 99999: expected a number from 0 to 65535"),
     ],
 )
 def test_numbers_that_are_none_are_refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

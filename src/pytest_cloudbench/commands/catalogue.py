@@ -68,6 +68,15 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
 """The title of each group, and in it the words of each command with an example that follows ``cloudbench``."""
 
 _INDENT = 13
+_EXAMPLE = "example: "
+
+
+class _HelpFormatter(argparse.HelpFormatter):
+    """Leaves an example in one line, because people copy it, and wraps each other line by itself."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        fill = super()._fill_text
+        return "\n".join(line if line.startswith(_EXAMPLE) else fill(line, width, indent) for line in text.split("\n"))
 
 
 def leaf_parsers(parser: argparse.ArgumentParser, words: str = "") -> Iterator[tuple[str, argparse.ArgumentParser]]:
@@ -84,9 +93,9 @@ def add_examples(parser: argparse.ArgumentParser) -> None:
     """Add an example to each command's help."""
     examples = {words: text for commands in GROUPS.values() for words, text in commands.items()}
     for words, command in leaf_parsers(parser):
-        example = f"example: cloudbench {_name_api(examples[words])}"
-        command.epilog = f"{example}. {command.epilog}" if command.epilog else example
-        command.epilog = command.epilog.replace("%", "%%")
+        lines = [f"{_EXAMPLE}cloudbench {_name_api(examples[words])}", *filter(None, [command.epilog])]
+        command.epilog = "\n\n".join(lines).replace("%", "%%")
+        command.formatter_class = _HelpFormatter
 
 
 def add_groups(parser: argparse.ArgumentParser) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from math import inf
 
 from pytest_cloudbench.commands.command import Command, argument
 from pytest_cloudbench.emulators.registry import SKINS
 from pytest_cloudbench.model import UsageError
+
+_HIGHEST_PORT = 65_535
 
 
 def emulate(options: argparse.Namespace) -> int:
@@ -15,6 +18,10 @@ def emulate(options: argparse.Namespace) -> int:
 
     if options.api not in emulators.SKINS:
         raise UsageError(f"emulate {options.api}: there is no such emulator; there are: {', '.join(emulators.SKINS)}")
+    if not 0 < options.time_scale < inf:
+        raise UsageError(f"--time-scale {options.time_scale:g}: expected a number above 0")
+    if not 0 <= options.port <= _HIGHEST_PORT:
+        raise UsageError(f"--port {options.port}: expected a number from 0 to {_HIGHEST_PORT}")
     return emulators.serve_foreground(
         options.api, options.profile, port=options.port, time_scale=options.time_scale, seed=options.seed
     )

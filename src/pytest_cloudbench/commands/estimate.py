@@ -16,8 +16,9 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="say what tests would do to a provider, before anything is touched",
         description="Say what each test would do to a provider: operations, bytes, requests, duration, cost where the "
         "provider's prices are known, and space. Nothing is connected, started or written, and no credentials are "
-        "needed. A test whose next step depends on what is measured does at least what is shown.",
-        usage="cloudbench estimate TEST [TEST ...] [--provider SPEC] [options of pytest, such as -k TEXT]",
+        "needed. A test whose next step depends on what is measured does at least what is shown. "
+        "Options of pytest may follow, such as -k TEXT.",
+        usage="cloudbench estimate TEST [TEST ...] [--provider SPEC] [options of pytest]",
         allow_abbrev=False,
     )
     parser.add_argument("tests", metavar="TEST", nargs="+", help="as for pytest: a file, a folder, or file::test")

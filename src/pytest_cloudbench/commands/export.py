@@ -40,7 +40,9 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("runs", metavar="RUN", nargs="+", help=RUN_HELP)
     add_storage(parser)
-    parser.add_argument("--format", required=True, choices=_FORMATS, help="the form")
+    parser.add_argument(
+        "--format", metavar="FORMAT", required=True, choices=_FORMATS, help=f"the form: {', '.join(_FORMATS)}"
+    )
     parser.add_argument(
         "--metric", dest="metrics", metavar="METRIC", action="append", default=[],
         help="only this metric, may repeat, the headline first; github-action-benchmark and bencher need it",

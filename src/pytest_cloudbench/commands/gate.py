@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_cloudbench.commands.command import print_lines
-from pytest_cloudbench.commands.history import add_storage, open_index
+from pytest_cloudbench.commands.history import FIRST_STORAGE, add_storage, open_index
 from pytest_cloudbench.model import UsageError
 from pytest_cloudbench.support.printable import printable
 from pytest_cloudbench.support.wording import format_count
@@ -41,7 +41,7 @@ def add_commands(commands: Any) -> None:
     }
     for name, (run, text) in about.items():
         command = inner.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-        add_storage(command)
+        add_storage(command, FIRST_STORAGE)
         command.add_argument("-k", metavar="TEXT", default="", help="only experiments whose full name has this text")
         command.set_defaults(run=run)
 

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_cloudbench.commands.command import Command, argument, output_width, print_lines
+from pytest_cloudbench.commands.command import Argument, Command, argument, output_width, print_lines
 from pytest_cloudbench.model import ResultsError, UsageError
 from pytest_cloudbench.results import places
 from pytest_cloudbench.support.printable import printable
@@ -44,7 +44,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "Show metrics of runs side by side, with the difference from the first. Runs under other conditions, "
         "emulated and real ones among them, are kept apart.",
     )  # fmt: skip
-    compare.add_argument("runs", metavar="RUN", nargs="+", help=f"{RUN_HELP}; all stands for all runs")
+    compare.add_argument("runs", metavar="RUN", nargs="+", help=f"{RUN_HELP}; or all")
     _add_metric_option(compare)
     show = _add_command(
         commands, "show", _show_run, "show one stored run",
@@ -64,27 +64,32 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     _add_baseline_commands(commands)
 
 
-RUN_HELP = "its number or name in the storage, the beginning of that, its file, or last"
+RUN_HELP = "a run: its number or name in the storage, the beginning of that, or its file; or last, the latest one"
 """The help of each argument that names a stored run."""
-STORAGE = argument(
-    "--storage", metavar="DIR", type=Path, help="where pytest-benchmark has stored the runs "
-    "(default: all of: the folder that pytest's configuration names with --benchmark-storage, the project's results, "
-    "and its .benchmarks; gate and baseline show: the first of these with runs)",
-)  # fmt: skip
+_FOLDERS = "the folder that pytest's configuration names with --benchmark-storage, the project's results, "
+_ALL_STORAGES = f"all of: {_FOLDERS}and its .benchmarks"
+FIRST_STORAGE = f"the first of these that has runs: {_FOLDERS}its .benchmarks"
+_NEW_STORAGE = "the folder that pytest's configuration names with --benchmark-storage, or the project's results"
 
 
 def _add_command(
     commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str,
-    run: Callable[[argparse.Namespace], int], summary: str, description: str,
+    run: Callable[[argparse.Namespace], int], summary: str, description: str, storage: str = _ALL_STORAGES,
 ) -> argparse.ArgumentParser:  # fmt: skip
     parser = Command(name, run, summary, description).add_to(commands)
-    add_storage(parser)
+    add_storage(parser, storage)
     return parser
 
 
-def add_storage(parser: argparse.ArgumentParser) -> None:
-    """Add ``--storage``, the folder of stored runs, which ``open_index`` reads."""
-    parser.add_argument(*STORAGE.names, **STORAGE.settings)
+def storage_argument(default: str = _ALL_STORAGES) -> Argument:
+    """Return ``--storage``, the folder of stored runs, for ``open_index``. ``default`` says what it reads without."""
+    return argument("--storage", metavar="DIR", type=Path, help=f"the folder of stored runs (default: {default})")
+
+
+def add_storage(parser: argparse.ArgumentParser, default: str = _ALL_STORAGES) -> None:
+    """Add ``--storage`` to a parser."""
+    option = storage_argument(default)
+    parser.add_argument(*option.names, **option.settings)
 
 
 def add_records(parser: argparse.ArgumentParser) -> None:
@@ -109,7 +114,7 @@ def _add_baseline_commands(commands: argparse._SubParsersAction[argparse.Argumen
     _add_command(inner, "list", _list_runs, "list the stored runs", "List all stored runs, interrupted ones included.")
     show = _add_command(
         inner, "show", _show_baselines, "show which runs may be a baseline",
-        "Show for each test how many runs may be a baseline, and why the others may not.",
+        "Show for each test how many runs may be a baseline, and why the others may not.", FIRST_STORAGE,
     )  # fmt: skip
     show.add_argument("test", metavar="TEST", nargs="?", help="a part of a test's name (default: all tests)")
     show.add_argument("--metric", metavar="M", help="such as response_p99")
@@ -130,6 +135,7 @@ def _add_baseline_commands(commands: argparse._SubParsersAction[argparse.Argumen
     import_ = _add_command(
         inner, "import", _import_runs, "import runs from such a file",
         "Import the runs of a file that export wrote. Nothing is overwritten; what is there already is left.",
+        _NEW_STORAGE,
     )  # fmt: skip
     import_.add_argument("file", metavar="FILE", type=Path, help="what export wrote")
     accept = _add_command(

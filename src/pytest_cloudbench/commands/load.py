@@ -30,8 +30,9 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
             name,
             help=summary,
             description=f"{summary.capitalize()}. The run is an experiment like any other: it is stored, can be gated "
-            "and compared, and shows the pytest test that would do the same.",
-            usage=f"cloudbench {name} SPEC [SPEC ...] [options] [options of pytest, such as -n 4 --cloudbench-gate]",
+            "and compared, and shows the pytest test that would do the same. Options of pytest may follow, such as "
+            "-n 4 or --cloudbench-gate.",
+            usage=f"cloudbench {name} SPEC [SPEC ...] [options] [options of pytest]",
             allow_abbrev=False,
         )
         parser.add_argument("specs", metavar="SPEC", nargs="+", help="provider, as for pytest's --provider")

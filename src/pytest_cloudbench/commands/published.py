@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from pytest_cloudbench.commands.command import Command, argument, output_width
-from pytest_cloudbench.commands.history import RUN_HELP, STORAGE, find_run_files
+from pytest_cloudbench.commands.history import RUN_HELP, find_run_files, storage_argument
 from pytest_cloudbench.model import UsageError
 
 
@@ -37,10 +37,10 @@ COMMAND = Command(
         argument("table", metavar="TABLE", nargs="?", help="a table's name (default: list them)"),
         argument(
             "--run", dest="runs", metavar="RUN", nargs="+", default=[],
-            help=f"runs to show beside it; each is {RUN_HELP}, such as results/*/0001_*.json; or a folder: all runs in "
-            "it. Without TABLE: beside every table",
+            help=f"show these beside it, or beside every table without TABLE. Each is {RUN_HELP}; or a folder: all "
+            "runs in it",
         ),
-        STORAGE,
+        storage_argument(),
     ),
 )  # fmt: skip
 COMMANDS = (COMMAND,)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -20,6 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+from pytest_cloudbench.commands.command import output_width
 from pytest_cloudbench.model import ConfigError, UsageError, did_you_mean
 from pytest_cloudbench.report.quantities import format_bytes
 from pytest_cloudbench.support import clock
@@ -173,7 +173,7 @@ def _survey_lines(file: str, array: Array, result: Survey) -> list[str]:
     lines = [
         f"{file}: {array.file.k}+{array.file.m}, {format_count(result.objects, 'object')}, "
         f"{format_bytes(result.content_bytes)}{overhead}",
-        *fit_to_width(rows, shutil.get_terminal_size((120, 24)).columns),
+        *fit_to_width(rows, output_width()),
         f"objects: {result.whole} whole, {result.degraded} degraded, {result.at_risk} at risk (no further child may "
         f"fail), {result.unreadable} unreadable",
     ]

@@ -23,10 +23,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         description="Make one page that needs no network: what was measured on what, what is good and bad, provider "
         "beside provider, and each experiment with its figures, as CSV too.",
     )
-    parser.add_argument(
-        "runs", metavar="RUN", nargs="+",
-        help=f"{RUN_HELP}, such as results/*/0001_*.json; or a folder: all runs in it",
-    )  # fmt: skip
+    parser.add_argument("runs", metavar="RUN", nargs="+", help=f"{RUN_HELP}; or a folder: all runs in it")
     add_storage(parser)
     add_records(parser)
     parser.add_argument(

@@ -105,7 +105,7 @@ def select_rows(options: argparse.Namespace, rows: dict[str, TestbedRow]) -> lis
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that ``select_rows`` reads."""
-    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="a program or server of the table")
     parser.add_argument("--quick", action="store_true", help="all that take under a minute together")
     parser.add_argument("--all", action="store_true", help="all but those that are installed only by name")
     parser.add_argument("--list", action="store_true", help="show what there is, and whether it is installed")

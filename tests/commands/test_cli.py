@@ -79,6 +79,14 @@ def test_a_path_that_cannot_be_used_is_named_once(
     assert "Errno" not in error
 
 
+@pytest.mark.parametrize("words", [["published", "uds-2013-table-1"], ["--help"]])
+def test_what_the_output_cannot_encode_is_escaped(words: list[str]) -> None:
+    """As on a terminal of Windows, or with LC_ALL=C and without Python's UTF-8 mode."""
+    done = run(*words, PYTHONIOENCODING="ascii")
+    assert done.returncode == 0, done.stderr
+    assert ("\\u03b1" in done.stdout) == ("published" in words)
+
+
 @pytest.mark.parametrize("words", [["emulate", "no-such-api"], ["emulate", "dropbox", "--profile", "no-such-profile"]])
 def test_bad_input_is_reported_in_one_line(words: list[str]) -> None:
     done = run(*words)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import sys
 from collections.abc import Sequence
 
@@ -64,6 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns the exit status: 0 done, 1 failed, 4 for an error that the user can fix, 141 if the reader of the output is
     gone, and 130 if the user has interrupted it.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # no name ends a command, whatever the terminal can show
     try:
         return _run(argv)
     except KeyboardInterrupt:

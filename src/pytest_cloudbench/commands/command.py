@@ -82,14 +82,12 @@ def output_width() -> int:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Print lines, broken between words on a terminal. What the output cannot encode becomes an escape."""
+    """Print lines, broken between words on a terminal."""
     from pytest_cloudbench.report.columns import wrap_line
 
-    encoding = sys.stdout.encoding or "ascii"
     if sys.stdout.isatty():
         lines = [part for line in lines for part in wrap_line(line, output_width())]
-    text = "".join(f"{line}\n" for line in lines)
-    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    sys.stdout.writelines(f"{line}\n" for line in lines)
 
 
 def check_patience(patience_s: float) -> None:

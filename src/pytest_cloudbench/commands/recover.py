@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pytest_cloudbench.commands.command import Command, argument, why_left_alone
 from pytest_cloudbench.model import CloudbenchError, UsageError
+from pytest_cloudbench.support.printable import printable
 from pytest_cloudbench.support.wording import format_count
 
 
@@ -23,22 +24,22 @@ def recover(options: argparse.Namespace) -> int:
         raise UsageError(f"recover: there is no {where}; give the folder that --cloudbench-results named")
     status = 0
     for records in list(recovery.find_unmerged(*roots)):
-        run = ascii(records.note["fullname"])[1:-1]
+        run = printable(records.note["fullname"])
         if records.is_alive or (records.is_alive is None and not options.force):
             sys.stdout.write(f"left alone: {run}: {why_left_alone(records.is_alive)}\n")
             continue
         if options.dry_run:
-            sys.stdout.write(f"would be recovered: {run}: {', '.join(sorted(map(ascii, records.logs)))}\n")
+            sys.stdout.write(f"would be recovered: {run}: {', '.join(sorted(map(printable, records.logs)))}\n")
             continue
         try:
             recovered = recovery.recover_run(records)
         except CloudbenchError as error:
-            sys.stdout.write(f"left alone: {run}: {ascii(str(error))[1:-1]}\n")
+            sys.stdout.write(f"left alone: {run}: {printable(error)}\n")
             status = 1
         else:
             if recovered is not None:
                 sys.stdout.write(
-                    f"recovered: {run}: {format_count(recovered[0], 'record')} in {ascii(str(recovered[1]))[1:-1]}\n"
+                    f"recovered: {run}: {format_count(recovered[0], 'record')} in {printable(recovered[1])}\n"
                 )
     return status
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import re
 import sys
@@ -72,8 +71,6 @@ def add_commands(commands: Any) -> None:
 
 def _run_savingbox(options: argparse.Namespace) -> int:
     """Keep both folders in step, once or until a signal, or print the status. Returns the exit status."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # no name ends the command, whatever the terminal can show
     if options.status:
         return _print_status(options)
     from pytest_cloudbench.savingbox.box import SavingBox

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pytest_cloudbench.net.traffic import streams
@@ -39,19 +40,27 @@ def is_text(beginning: bytes) -> bool:
     """
     if beginning.startswith(HTTP2_PREFACE):
         return True
-    hello = _TLS_HELLO.search(beginning)
-    leads_to_tls = hello is not None and _is_readable(beginning[: hello.start()])
     head = beginning[:_TEXT_BYTES]
-    return (
-        len(head) >= _LEAST_TEXT_BYTES
-        and _is_readable(head)
-        and not leads_to_tls
-        and not beginning.startswith(_LEADING_ELSEWHERE)
-    )
+    if len(head) < _LEAST_TEXT_BYTES or not _is_readable(head) or beginning.startswith(_LEADING_ELSEWHERE):
+        return False
+    hello = _TLS_HELLO.search(beginning)
+    return hello is None or not _is_readable(beginning[: hello.start()])
 
 
 def _is_readable(text: bytes) -> bool:
     return len(text.translate(None, _READABLE)) <= (1 - _TEXT_SHARE) * len(text)
+
+
+def _is_plain(up: bytes, down: bytes) -> bool:
+    """Return whether a flow with these beginnings is readable. The server's counts if the client sent nothing."""
+    return is_text(up or down)
+
+
+def _read_beginnings(table: FlowTable, buffer: Buffer, numbers: Sequence[int]) -> dict[int, tuple[bytes, bytes]]:
+    """Return the first bytes up and down of flows by number: many bytes only of those that begin with text."""
+    beginnings = dict(zip(numbers, streams.read_beginnings(table, buffer, numbers, _TEXT_BYTES), strict=True))
+    texts = [number for number, (up, down) in beginnings.items() if _is_plain(up, down)]
+    return beginnings | dict(zip(texts, streams.read_beginnings(table, buffer, texts, _BEGINNING_BYTES), strict=True))
 
 
 def judge_protection(table: FlowTable, facts: CaptureFacts, buffer: Buffer, *, is_whole: bool) -> dict[str, Any]:
@@ -69,7 +78,7 @@ def judge_protection(table: FlowTable, facts: CaptureFacts, buffer: Buffer, *, i
         number for number, flow_facts in facts_by_number.items() if flow_facts.tls_version or flow_facts.quic_version
     }
     unproven = [number for number in numbers.tolist() if number not in negotiated]
-    beginnings = streams.read_beginnings(table, buffer, unproven[:_MOST_READ], _BEGINNING_BYTES)
+    beginnings = _read_beginnings(table, buffer, unproven[:_MOST_READ])
     unread = set(unproven[_MOST_READ:])
     ends = zip(numbers.tolist(), who.server[numbers].tolist(), who.server_port[numbers].tolist(), strict=True)
     for number, address, port in ends:
@@ -87,10 +96,10 @@ def judge_protection(table: FlowTable, facts: CaptureFacts, buffer: Buffer, *, i
         elif flow_facts is not None and flow_facts.quic_version:
             encrypted[f"QUIC {flow_facts.quic_version}"] += 1
         else:
-            up, down = next(beginnings)
+            up, down = beginnings[number]
             if up.startswith(_SSH) and down.startswith(_SSH):
                 encrypted["SSH"] += 1
-            elif is_text(up) or (not up and is_text(down)):
+            elif _is_plain(up, down):
                 plain[server] = None
             else:
                 unknown[server] = None

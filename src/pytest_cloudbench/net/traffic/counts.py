@@ -335,6 +335,36 @@ def _judge_flow(table: FlowTable, number: int) -> None:
     _sum_verdicts(table, np.array([number]), np.zeros(len(judged), np.int64), table.up[selected], judged)
 
 
+def judge_late_packets(table: FlowTable, rows: Ints, flows: Any, next_flows: Any) -> None:
+    """Judge late packets as tshark does: as packets of the connection in whose time they came.
+
+    Args:
+        table: flows that are counted already.
+        rows: the late packets.
+        flows: the number of the flow of each.
+        next_flows: the number of the flow in whose time each of them came.
+    """
+    import numpy as np
+
+    numbers, packets = find_distinct(np.concatenate((flows, next_flows))).tolist(), table.packets
+    judged_rows = np.concatenate([table.rows(number) for number in numbers]).astype(np.int64)
+    streams = np.repeat(numbers, [len(table.rows(number)) for number in numbers])
+    order = np.argsort(judged_rows)
+    judged_rows, streams = judged_rows[order], streams[order]
+    streams[np.searchsorted(judged_rows, rows)] = next_flows
+    for number in numbers:
+        part = judged_rows[streams == number]
+        segments = resent.Segments(
+            packets.time_ns[part], packets.from_high[part], packets.seq[part], packets.ack[part], packets.flags[part],
+            packets.window[part], packets.payload[part],
+        )  # fmt: skip
+        table.verdicts[part] = resent.judge_packets([segments])
+    for number in numbers:
+        own_rows = table.rows(number)
+        group = np.zeros(len(own_rows), np.int64)
+        _sum_verdicts(table, np.array([number]), group, table.up[own_rows], table.verdicts[own_rows])
+
+
 def _correct_payload_times(table: FlowTable, number: int) -> None:
     """Leave the payload of keep-alives out of the times of a flow."""
     rows = table.rows(number)

@@ -7,13 +7,16 @@ flows of which few are ever looked at individually.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pytest_cloudbench.net.traffic.counts import COUNTED, count_all
+from pytest_cloudbench.net.traffic.counts import COUNTED, count_all, judge_late_packets
 from pytest_cloudbench.net.traffic.datagrams import Datagrams
 from pytest_cloudbench.net.traffic.endpoints import find_distinct
 from pytest_cloudbench.net.traffic.packets import ACK, FIN, RST, SYN, Address, Packets, Pairs
 from pytest_cloudbench.net.traffic.table import BY, FlowTable, Times, Who
+
+if TYPE_CHECKING:
+    from pytest_cloudbench.net.traffic.records import Ints
 
 _DATAGRAM_COUNTS = (
     "packets", "wire_bytes", "payload_bytes", "largest_payload_bytes", "first_payload_ns", "last_payload_ns",
@@ -33,7 +36,7 @@ def group_flows(
     """
     import numpy as np
 
-    flow_number: Any = _number_connections(packets)
+    flow_number, late_rows, late_flows = _number_connections(packets)
     count = int(flow_number.max()) + 1 if len(flow_number) else 0
     first_row = _find_first_rows(flow_number, count)
     ends = pairs.select(packets.pair[first_row])
@@ -44,7 +47,7 @@ def group_flows(
     if (new_order[1:] < new_order[:-1]).any():
         renumbered: Any = np.empty(count, np.int32)
         renumbered[new_order] = np.arange(count)
-        flow_number = renumbered[flow_number]
+        flow_number, late_flows = renumbered[flow_number], renumbered[late_flows]
         ends = ends.select(new_order)
         high_is_client = high_is_client[new_order]
         evidence = evidence[new_order]
@@ -62,6 +65,8 @@ def group_flows(
         packets, who, Times(count), sums, order, starts.tolist(), up, verdicts, numbers[:own_count], numbers[own_count:]
     )
     count_all(table)
+    if len(late_rows):
+        judge_late_packets(table, late_rows, flow_number[late_rows], late_flows)
     if datagrams is not None and count:
         _count_datagrams(table, datagrams)
     return table
@@ -108,35 +113,40 @@ def _count_datagrams(table: FlowTable, datagrams: Datagrams) -> None:
 # --- one connection or two ---
 
 
-def _number_connections(packets: Packets) -> Any:
+def _number_connections(packets: Packets) -> tuple[Any, Ints, Any]:
     """Return the flow number of each packet. A SYN may begin a new connection of the same pair.
 
     As in tshark 4.0, it does so if its sequence number differs from its sender's initial one. With the same number, it
-    is a repeated SYN, even after FIN or RST. Unlike in tshark, late packets belong to the connection before.
+    is a repeated SYN, even after FIN or RST. Unlike in tshark, late packets belong to the connection before: their rows
+    are returned, and the flow in whose time each of them came.
     """
     import numpy as np
 
-    flow_number = packets.pair.copy()
+    flow_number, nothing = packets.pair.copy(), np.zeros(0, np.int64)
     syns = np.flatnonzero((packets.flags & (SYN | ACK)) == SYN)
     if not len(syns):
-        return flow_number
+        return flow_number, nothing, nothing
     first = _find_first_rows(flow_number, int(flow_number.max()) + 1)
     reused = find_distinct(flow_number[syns[syns != first[flow_number[syns]]]])
     if not len(reused):
-        return flow_number
-    next_number = len(first)
+        return flow_number, nothing, nothing
+    next_number, late_rows, late_flows = len(first), [nothing], [nothing]
     order, starts = _sort_by_flow(flow_number, next_number)
     for pair in reused.tolist():
         rows = order[starts[pair] : starts[pair + 1]]
         columns = (packets.flags, packets.seq, packets.ack, packets.payload, packets.from_high)
         begins, late = _find_connection_starts(*(column[rows].tolist() for column in columns))
         later = np.searchsorted(begins, np.arange(len(rows)), "right")  # number of connections begun after the first
-        later[late] -= 1
+        if late:
+            late_rows.append(rows[late].astype(np.int64))
+            late_flows.append(next_number - 1 + later[late])
+            later[late] -= 1
         flow_number[rows] = np.where(later > 0, next_number - 1 + later, pair)
         next_number += len(begins)
     used = np.zeros(next_number, np.int64)
     used[flow_number] = 1
-    return (np.cumsum(used) - 1)[flow_number].astype(np.int32)
+    numbers = np.cumsum(used) - 1
+    return numbers[flow_number].astype(np.int32), np.concatenate(late_rows), numbers[np.concatenate(late_flows)]
 
 
 class _Connection:

@@ -233,6 +233,35 @@ def test_repeated_datagrams_make_the_verdict_unknown(every: int, size: int, keep
     assert validity.reasons == (reasons if is_reported else ())
 
 
+@pytest.mark.parametrize(
+    ("change", "is_twin"),
+    [
+        ({"client": "192.0.2.1", "client_port": 50_000}, True),
+        ({"server": "172.17.0.2", "server_port": 8443}, True),
+        ({"client_port": 50_000}, False),
+        ({"client": "192.0.2.1", "seq": 7}, False),
+        ({"client": "192.0.2.1", "at_ns": 2 * craft.SECOND}, False),
+    ],
+)
+def test_connections_on_both_sides_of_a_translation_make_the_verdict_unknown(
+    change: dict[str, Any], is_twin: bool
+) -> None:
+    """As on a router, or with containers, where the interface ``any`` shows each packet before and behind it."""
+    inside = craft.connection(b"x" * 3000)
+    later_ns, more = change.pop("at_ns", 20_000), change.pop("seq", 0)
+    outside = [
+        replace(segment, at_ns=segment.at_ns + later_ns, seq=segment.seq + more * segment.up,
+                ack=segment.ack + more * (not segment.up), **change)
+        for segment in inside
+    ]  # fmt: skip
+    both = sorted([*inside, *outside], key=lambda segment: segment.at_ns)
+    validity = analyze(craft.pcapng(craft.records(both))).validity
+    reasons = ("1 connection is in it twice, with other addresses (NAT)",) if is_twin else ()
+    assert (validity.verdict, validity.reasons) == ("unknown" if is_twin else "valid", reasons)
+    own = analyze(craft.pcapng(craft.records(both)), client=craft.CLIENT).validity
+    assert own.verdict == ("unknown" if is_twin and "client" not in change else "valid")
+
+
 @pytest.mark.parametrize("snaplen", [60, 90, 120])
 def test_cut_datagrams_of_one_connection_are_not_taken_for_duplicates(snaplen: int) -> None:
     datagrams = [b"\x40" * 21 + Random(number).randbytes(1200) for number in range(100)]

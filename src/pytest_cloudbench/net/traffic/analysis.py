@@ -16,7 +16,7 @@ from pytest_cloudbench.net.traffic.facts import CaptureFacts, FlowFacts, find_fa
 from pytest_cloudbench.net.traffic.flows import group_flows
 from pytest_cloudbench.net.traffic.headers import SENTINEL
 from pytest_cloudbench.net.traffic.owners import Sorted, Whose
-from pytest_cloudbench.net.traffic.packets import SYN, Address, Aside, Collector
+from pytest_cloudbench.net.traffic.packets import ACK, SYN, Address, Aside, Collector
 from pytest_cloudbench.net.traffic.protection import judge_protection
 from pytest_cloudbench.net.traffic.records import Reader
 from pytest_cloudbench.net.traffic.roles import Rule
@@ -35,6 +35,8 @@ _MAX_NAMES = 8
 _PART_ROWS = 1 << 17
 LEAST_ENCODED_BYTES = 8
 _MIN_REPEATED, _MIN_REPEATED_SHARE = 8, 0.1
+_TWINS_WITHIN_NS = 1_000_000_000
+"""The longest time that a packet takes through an address translation."""
 
 
 class Validity(NamedTuple):
@@ -393,6 +395,7 @@ def _judge_validity(
         (aside.malformed, "packet has", "packets have", "contradictory headers"),
         (_count_repeated(table, collector.repeats), "packet repeats", "packets repeat",
          "the previous one: the capture may hold packets twice"),
+        (_count_twins(table), "connection is", "connections are", "in it twice, with other addresses (NAT)"),
     ):  # fmt: skip
         if count:
             doubts.append(f"{format_count(count, noun, plural)} {problem}")
@@ -448,6 +451,35 @@ def _count_repeated(table: FlowTable, datagrams: RepeatedDatagrams) -> int:
     return repeated_packets if repeated_packets >= max(_MIN_REPEATED, _MIN_REPEATED_SHARE * total) else 0
 
 
+def _count_twins(table: FlowTable) -> int:
+    """Return the number of connections that are in the capture once more, before and behind an address translation.
+
+    Both ends choose their initial numbers at random, and a translation does not change them.
+    """
+    import numpy as np
+
+    numbers = table.numbers[table.who.is_tcp[table.numbers]]
+    rows, owners = _find_syns(table)
+    is_answer = (table.packets.flags[rows] & ACK) > 0
+    initial = np.full((2, len(table.starts) - 1), -1)
+    for side, is_side in enumerate((~is_answer, is_answer)):
+        initial[side, owners[is_side]] = table.packets.seq[rows[is_side]]
+    numbers = numbers[(initial[:, numbers] >= 0).all(0)]
+    ordered = numbers[np.lexsort((table.times.first_ns[numbers], *initial[:, numbers]))]
+    is_twin = (np.diff(initial[:, ordered]) == 0).all(0)
+    is_twin &= np.diff(table.times.first_ns[ordered]) < _TWINS_WITHIN_NS
+    is_twin &= (np.diff(table.who.client[ordered]) != 0) | (np.diff(table.who.server[ordered]) != 0)
+    return int(is_twin.sum())
+
+
+def _find_syns(table: FlowTable) -> tuple[Any, Any]:
+    """Return the rows of packets with SYN, in the order of flows, and the number of the flow of each."""
+    import numpy as np
+
+    positions = (table.packets.flags.take(table.order) & SYN).nonzero()[0]
+    return table.order[positions], np.searchsorted(table.starts, positions, "right") - 1
+
+
 def _find_offload(
     table: FlowTable, facts: CaptureFacts, buffer: Buffer, release: Callable[[int], None]
 ) -> tuple[str, ...]:
@@ -455,9 +487,7 @@ def _find_offload(
     import numpy as np
 
     packets = table.packets
-    positions = (packets.flags.take(table.order) & SYN).nonzero()[0]  # in the order of flows
-    owners = np.searchsorted(table.starts, positions, "right") - 1
-    rows = table.order[positions]
+    rows, owners = _find_syns(table)
     mss_bytes = streams.read_mss_options(buffer, packets.offset[rows], packets.header[rows], release)
     is_own = np.zeros(len(table.starts) - 1, bool)
     is_own[table.numbers] = True

@@ -262,6 +262,20 @@ def test_connections_on_both_sides_of_a_translation_make_the_verdict_unknown(
     assert own.verdict == ("unknown" if is_twin and "client" not in change else "valid")
 
 
+@pytest.mark.parametrize("keeps_datagrams", [True, False])
+@pytest.mark.parametrize(("is_same", "verdict"), [(True, "unknown"), (False, "valid")])
+def test_quic_on_both_sides_of_a_translation_makes_the_verdict_unknown(
+    is_same: bool, verdict: str, keeps_datagrams: bool
+) -> None:
+    packets = []
+    for number, client in enumerate((craft.CLIENT, "192.0.2.1")):
+        draw = Random(0 if is_same else number)
+        for at_ns in range(0, 10_000_000, 1_000_000):
+            datagram = (b"\xc3\0\0\0\1\x08" if not at_ns else b"\x43") + draw.randbytes(1194)
+            packets.append((craft.START_NS + at_ns + number, craft.udp(client, 5000, "10.0.0.2", 443, datagram)))
+    assert analyze(craft.pcapng(sorted(packets)), keeps_datagrams=keeps_datagrams).validity.verdict == verdict
+
+
 @pytest.mark.parametrize("snaplen", [60, 90, 120])
 def test_cut_datagrams_of_one_connection_are_not_taken_for_duplicates(snaplen: int) -> None:
     datagrams = [b"\x40" * 21 + Random(number).randbytes(1200) for number in range(100)]

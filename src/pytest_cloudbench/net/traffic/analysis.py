@@ -37,6 +37,8 @@ LEAST_ENCODED_BYTES = 8
 _MIN_REPEATED, _MIN_REPEATED_SHARE = 8, 0.1
 _TWINS_WITHIN_NS = 1_000_000_000
 """The longest time that a packet takes through an address translation."""
+_QUIC_OPENING_BYTES = 26
+"""The bytes of QUIC's first packet up to the end of the longest connection ID."""
 
 
 class Validity(NamedTuple):
@@ -297,7 +299,8 @@ def _analyze(
             foreign_numbers=np.append(np.setdiff1d(table.numbers, own_numbers), table.foreign_numbers),
         )
         queries = {name: count for name, count in queries.items() if whose.has_name(name)}
-    validity = _judge_validity(reader, collector, table, drops, _find_offload(table, facts, buffer, release))
+    twins = _count_twins(table) + _count_quic_twins(table, facts, buffer, release)
+    validity = _judge_validity(reader, collector, table, drops, _find_offload(table, facts, buffer, release), twins)
     analysis = Analysis(
         source, reader, table, facts, collector.aside, collector.records, collector.wire_bytes, collector.cut,
         collector.first_ns, collector.last_ns, validity, None, owners, queries, len(collector.sentinels), buffer,
@@ -356,8 +359,9 @@ def _parse_addresses(client: str | Collection[str] | None) -> tuple[Address, ...
 
 
 def _judge_validity(
-    reader: Reader, collector: Collector, table: FlowTable, drops: int | None, size_reasons: tuple[str, ...]
-) -> Validity:
+    reader: Reader, collector: Collector, table: FlowTable, drops: int | None, size_reasons: tuple[str, ...],
+    twins: int,
+) -> Validity:  # fmt: skip
     problems, doubts = [], []
     if reader.reason:
         problems.append(reader.reason)
@@ -395,7 +399,7 @@ def _judge_validity(
         (aside.malformed, "packet has", "packets have", "contradictory headers"),
         (_count_repeated(table, collector.repeats), "packet repeats", "packets repeat",
          "the previous one: the capture may hold packets twice"),
-        (_count_twins(table), "connection is", "connections are", "in it twice, with other addresses (NAT)"),
+        (twins, "connection is", "connections are", "in it twice, with other addresses (NAT)"),
     ):  # fmt: skip
         if count:
             doubts.append(f"{format_count(count, noun, plural)} {problem}")
@@ -452,7 +456,7 @@ def _count_repeated(table: FlowTable, datagrams: RepeatedDatagrams) -> int:
 
 
 def _count_twins(table: FlowTable) -> int:
-    """Return the number of connections that are in the capture once more, before and behind an address translation.
+    """Return the number of TCP connections that are in it once more, before and behind an address translation.
 
     Both ends choose their initial numbers at random, and a translation does not change them.
     """
@@ -470,6 +474,18 @@ def _count_twins(table: FlowTable) -> int:
     is_twin &= np.diff(table.times.first_ns[ordered]) < _TWINS_WITHIN_NS
     is_twin &= (np.diff(table.who.client[ordered]) != 0) | (np.diff(table.who.server[ordered]) != 0)
     return int(is_twin.sum())
+
+
+def _count_quic_twins(table: FlowTable, facts: CaptureFacts, buffer: Buffer, release: Callable[[int], None]) -> int:
+    """Return the same for QUIC, whose first packet begins with a random connection ID."""
+    numbers = [known.number for _, known in facts.find_known(table.numbers.tolist()) if known.quic_version]
+    openings = list[bytes]()
+    for index, number in enumerate(numbers):
+        if not index % streams.TOUCHED_PACKETS:
+            release(len(buffer))
+        openings.append(next(streams.read_datagrams(table, buffer, number, up=True, max_rows=1))[:_QUIC_OPENING_BYTES])
+    known_openings = [opening for opening in openings if len(opening) == _QUIC_OPENING_BYTES]
+    return len(known_openings) - len(set(known_openings))
 
 
 def _find_syns(table: FlowTable) -> tuple[Any, Any]:

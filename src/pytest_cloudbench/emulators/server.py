@@ -57,6 +57,8 @@ _LOOPBACK = "127.0.0.1"
 _TEXT = [(b"content-type", b"text/plain; charset=utf-8")]
 _DISK_FULL = Answer(507, _TEXT, b"Insufficient Storage: the disk of the emulator's folder is full")
 _KEEP_ALIVE_S = 600
+_MOST_DIGITS = 64 * 1024
+"""As many as the head of a request can hold. By itself, Python makes no number of more than 4,300."""
 _BACKLOG = 4096
 _READS = frozenset({Kind.META, Kind.READ})
 
@@ -559,6 +561,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.api and not options.profile:
         parser.error("expected an api or --profile")
     _allow_many_connections()
+    sys.set_int_max_str_digits(_MOST_DIGITS)
     former_handler = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         _serve_until_stopped(options)

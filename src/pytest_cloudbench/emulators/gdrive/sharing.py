@@ -26,7 +26,7 @@ from pytest_cloudbench.emulators.gdrive.state import DriveState, drive_meta, ran
 from pytest_cloudbench.emulators.nodes import Node
 from pytest_cloudbench.emulators.skin import Answer, Call
 
-_ROLES = frozenset({"owner", "organizer", "fileOrganizer", "writer", "commenter", "reader"})
+_ROLES = ("owner", "organizer", "fileOrganizer", "writer", "commenter", "reader")
 _WRITING_ROLES = frozenset({"organizer", "fileOrganizer", "writer"})
 _TRASHING_ROLES, _DELETING_ROLES = frozenset({"organizer", "fileOrganizer"}), frozenset({"organizer"})
 """Roles that may trash, and roles that may delete ("Roles and permissions"). In My Drive only the owner may."""

@@ -189,7 +189,7 @@ def _create_link(request: GraphRequest) -> Answer:
     """Answer with a link on the requested terms, which is an existing one if there is one."""
     body, node = request.read_json_body(), request.find_existing_node()
     kind, scope = body.get("type", "view"), body.get("scope") or "anonymous"
-    if kind not in _ROLES or scope not in _SCOPES:
+    if kind not in [*_ROLES] or scope not in _SCOPES:  # a client may send anything, also what is no key
         raise GraphError(400, "invalidRequest", f"Invalid sharing link: type {kind!r:.40}, scope {scope!r:.40}")
     state = request.state
     expires_s = parse_time(body["expirationDateTime"]) if body.get("expirationDateTime") else None

@@ -71,6 +71,12 @@ def test_refused_command_adds_no_node(wire: MegaWire, flaw: str, code: int) -> N
     assert wire.download(answer["f"][0]) == b"content", "the upload was not spent"
 
 
+@pytest.mark.parametrize("name", [b"{}", b"[]", b"null", b"1", b'"unknown"'])
+def test_a_command_whose_name_is_no_name_needs_a_session(wire: MegaWire, name: bytes) -> None:
+    reply = wire.request("POST", "/cs?id=1", b'[{"a": %b}]' % name)
+    assert (reply.status, reply.body) == (200, b"-15")
+
+
 def test_refused_move_leaves_the_node_where_it_is(wire: MegaWire) -> None:
     folder, file = wire.mkdir("folder"), wire.upload("a", b"abc")
     cursor, nodes = wire("f", c=1)["sn"], wire.nodes()

@@ -404,5 +404,5 @@ COMMANDS: Mapping[str, Callable[[CommandContext, _Command], Any]] = {
     "l": _change_link,
     "s2": _change_share,
 }
-SESSIONLESS = frozenset({"us0", "us"})
+SESSIONLESS = ("us0", "us")
 """Commands that need no session. Neither do ``f`` and ``g`` for public links."""

@@ -112,6 +112,8 @@ def test_silence_ends_with_the_timeout() -> None:
          "500 allmydata.UploadUnhappinessError: shares on 1"),
         (410, b"<html><head>x</head><body><h1>NoSharesError</h1> gone &amp; lost</body></html>", "not_found",
          "410 NoSharesError gone & lost"),
+        (410, b"UnrecoverableFileError: insufficient good shares of the directory", "server",
+         "410 UnrecoverableFileError: insufficient good shares of the directory"),
         (503, b"", "server", "503"),
         (429, b"slow", "throttled", "429 slow"),
     ],

@@ -60,6 +60,7 @@ _PIECE_BYTES = MIB
 _WORD_KINDS: tuple[tuple[str, ErrorKind], ...] = (
     ("UnhappinessError", ErrorKind.SERVER),  # too few storage servers are there, or have room
     ("NotEnoughSharesError", ErrorKind.SERVER),
+    ("UnrecoverableFileError", ErrorKind.SERVER),  # the same of a folder, with status 410
     ("NoSharesError", ErrorKind.NOT_FOUND),
     ("was asked to replace", ErrorKind.CONFLICT),
     ("ExistingChildError", ErrorKind.CONFLICT),

@@ -1,4 +1,4 @@
-"""Values that no client of a service sends by itself: each is answered, and none is an error of the emulator."""
+"""Values that clients of a service hardly send: each is answered as HTTP says, and none is an error of the emulator."""
 
 from __future__ import annotations
 
@@ -80,6 +80,17 @@ def test_a_range_may_have_many_digits(
 ) -> None:
     answer = content_of(emulator, client, {"range": f"bytes={span}"})
     assert (answer.status_code, content if content is None else answer.content) == (status, content)
+
+
+def test_a_range_of_another_content_is_not_given(emulator: EmulatorService, client: httpx.Client) -> None:
+    """A client that goes on with a download says by ``If-Range`` of which content it has the beginning."""
+    etag, span = content_of(emulator, client, {}).headers.get("etag"), {"range": "bytes=1-"}
+    known = {"if-range": etag} if etag else {}
+    assert (emulator.endpoint.api == "gdrive") == (etag is None)
+    assert content_of(emulator, client, {**span, **known}).content == b"bc"
+    for other in ('"other"', 'W/"other"', "Fri, 20 Nov 2026 12:00:00 GMT"):
+        answer = content_of(emulator, client, {**span, "if-range": other})
+        assert (answer.status_code, answer.content) == (200, b"abc")
 
 
 @pytest.mark.parametrize("value", [{}, [], {"a": 1}, ["reader"], 1, True], ids=str)

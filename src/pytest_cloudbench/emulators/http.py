@@ -45,11 +45,13 @@ def byte_range(header: bytes, size_bytes: int) -> tuple[int, int] | None:
 def answer_range(call: Call, headers: list[tuple[bytes, bytes]], content: BytePieces) -> Answer:
     """Return the answer with a file's content, or with the range of it that the request asks for.
 
-    Its status is 200, 206 for a range, or 416 for one that begins after the end.
+    Its status is 200, 206 for a range, or 416 for one that begins after the end. A client that has the beginning of
+    another content, which it names in ``If-Range``, gets the whole.
     """
     size_bytes = content.size_bytes
     bounds = byte_range(call.headers.get(b"range", b""), size_bytes)
-    if bounds is None:
+    known_etag = call.headers.get(b"if-range")
+    if bounds is None or (known_etag is not None and (b"etag", known_etag) not in headers):
         return Answer(200, headers, content)
     start, end = bounds
     if start >= end:

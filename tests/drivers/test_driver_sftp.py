@@ -371,6 +371,44 @@ def server_that_answers(asked: str, kind: str, content: Any) -> AbstractContextM
     return own_server(Answering, Files)
 
 
+@pytest.mark.parametrize(("size_bytes", "mode"), [(None, 0o100644), (3, None), (None, None)])
+def test_what_a_server_leaves_out_is_not_guessed(size_bytes: int | None, mode: int | None) -> None:
+    """All attributes are optional. A file is neither empty because of that, nor missing in a list."""
+    import paramiko
+
+    attributes = paramiko.SFTPAttributes()
+    attributes.st_size, attributes.st_mode, attributes.filename = size_bytes, mode, "a"
+
+    class File(paramiko.SFTPHandle):  # type: ignore[misc]  # the library has no types
+        def stat(self) -> Any:
+            return attributes
+
+        def read(self, offset: int, length: int) -> Any:
+            return b"abc"[offset : offset + length]
+
+    class Files(paramiko.SFTPServerInterface):  # type: ignore[misc]  # the library has no types
+        def open(self, path: str, flags: int, attr: Any) -> Any:
+            return File(flags)
+
+        def stat(self, path: str) -> Any:
+            return attributes
+
+        def list_folder(self, path: str) -> Any:
+            return [attributes]
+
+    with (
+        own_server(paramiko.SFTPServer, Files) as (endpoint, key),
+        connected(endpoint, f"sftp?host_key={key}") as driver,
+    ):
+        missing = "its size" if mode else "whether it is a folder"
+        for action in (lambda: driver.stat("/a"), lambda: list(driver.list("/"))):
+            assert refusal(ErrorKind.SERVER, action).detail == f"the server does not tell {missing}"
+        if size_bytes is None:
+            refusal(ErrorKind.SERVER, lambda: content_of(driver, "/a"))
+        else:
+            assert content_of(driver, "/a") == b"abc"
+
+
 def test_a_connection_that_breaks_is_an_error_and_no_traceback_in_a_log(caplog: pytest.LogCaptureFixture) -> None:
     """Otherwise a dying server would fill a report with hundreds of tracebacks."""
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -38,7 +38,7 @@ from pytest_cloudbench.drivers.base import (
     usable_credentials,
     walk,
 )
-from pytest_cloudbench.drivers.sdk import UNREADABLE, CloudErrors, Meaning, SdkDriver, network_failure
+from pytest_cloudbench.drivers.sdk import UNREADABLE, CloudErrors, Meaning, OwnError, SdkDriver, network_failure
 from pytest_cloudbench.model import (
     KIB,
     Capabilities,
@@ -403,7 +403,7 @@ class SftpDriver(SdkDriver):
             status = file.stat()
             if S_ISDIR(status.st_mode or 0):
                 raise CloudError(ErrorKind.CONFLICT, "get", path, detail="it is a folder")
-            window, position, end = _Window(sftp), offset, status.st_size or 0
+            window, position, end = _Window(sftp), offset, _told(status.st_size, "its size")
             while position < end or window.waiting:
                 while position < end and len(window.waiting) < _WINDOW_PIECES:
                     length = min(_PIECE_BYTES, end - position)
@@ -433,11 +433,13 @@ class SftpDriver(SdkDriver):
     def _list_children(self, folder: str) -> Iterator[tuple[Entry, str]]:
         remote = self._remote_path("list", folder)
         with self._connected("list", folder) as connection:
-            children = connection.sftp.listdir_attr(remote)
-        for child in sorted(children, key=lambda child: str(child.filename)):
-            if S_ISDIR(child.st_mode or 0) or S_ISREG(child.st_mode or 0):
-                entry = _entry_of_status(f"{folder.rstrip('/')}/{child.filename}", child)
-                yield entry, entry.path
+            children = sorted(connection.sftp.listdir_attr(remote), key=lambda child: str(child.filename))
+            entries = [
+                _entry_of_status(f"{folder.rstrip('/')}/{child.filename}", child)
+                for child in children
+                if S_ISDIR(mode := _mode_of(child)) or S_ISREG(mode)
+            ]
+        yield from ((entry, entry.path) for entry in entries)
 
     def delete(self, path: str) -> None:
         """Remove a file, or a folder with all its contents. The folder that the spec names stays."""
@@ -478,9 +480,20 @@ class SftpDriver(SdkDriver):
 
 
 def _entry_of_status(path: str, status: Any) -> Entry:
-    if S_ISDIR(status.st_mode or 0):
+    if S_ISDIR(_mode_of(status)):
         return Entry(path, is_folder=True)
-    return Entry(path, size_bytes=int(status.st_size or 0))
+    return Entry(path, size_bytes=_told(status.st_size, "its size"))
+
+
+def _mode_of(status: Any) -> int:
+    return _told(status.st_mode, "whether it is a folder")
+
+
+def _told(attribute: int | None, what: str) -> int:
+    """Return an attribute. Raises OwnError if the server has left it out, as the protocol allows."""
+    if attribute is None:
+        raise OwnError(ErrorKind.SERVER, f"the server does not tell {what}")
+    return attribute
 
 
 def _remove_tree(sftp: Any, remote: str) -> None:

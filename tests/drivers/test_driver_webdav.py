@@ -148,6 +148,7 @@ def test_unreadable_answers_are_server_errors(stub_and_driver: tuple[StubServer,
     for body in (b"", b"<", b"<html/>", b'<d:multistatus xmlns:d="DAV:"/>', b"\xff"):
         stub.status, stub.body = 207, body
         refusal(ErrorKind.SERVER, lambda: driver.stat("/a"))
+        refusal(ErrorKind.SERVER, lambda: list(driver.list("/a")))
     stub.status, stub.body = 200, b"the whole file"
     assert refusal(ErrorKind.SERVER, lambda: content_of(driver, "/a", 4)).detail == "the range was ignored"
 
@@ -216,9 +217,11 @@ def test_a_member_that_is_gone_meanwhile_is_left_out(stub_and_driver: tuple[Stub
     stub.others = {
         "/d/": rows_of(("/d/", "folder"), ("/d/a", "file"), ("/d/gone", "404 Not Found")),
         "/gone": rows_of(("/gone", "404 Not Found")),
+        "/gone/": rows_of(("/gone/", "404 Not Found")),
     }
     assert [entry.path for entry in driver.list("/d")] == ["/d/a"]
     refusal(ErrorKind.NOT_FOUND, lambda: driver.stat("/gone"))
+    refusal(ErrorKind.NOT_FOUND, lambda: list(driver.list("/gone")))
 
 
 @pytest.mark.parametrize(

@@ -259,7 +259,10 @@ class WebdavDriver(SdkDriver):
             answer.raise_for_status()
         with self._cloud_errors(verb, path, is_new=False):
             rows = parse_multistatus_response(answer).responses.values()
-            return [self._entry_of_answer(row) for row in rows if depth == 0 or row.status_code not in _GONE]
+            entries = [self._entry_of_answer(row) for row in rows if len(rows) == 1 or row.status_code not in _GONE]
+            if not entries:
+                raise OwnError(ErrorKind.SERVER, "the answer has no entry for this path")
+            return entries
 
     def _entry_of_answer(self, answer: Any) -> Entry:
         if answer.status_code is not None and answer.status_code >= 400:
@@ -277,14 +280,11 @@ class WebdavDriver(SdkDriver):
         """Return the entry of a path, named as a file unless it is the root or the server wants a folder's name."""
         is_root = not path.strip("/")
         try:
-            entries = self._find_entries(verb, path, 0, is_folder=is_root)
+            return self._find_entries(verb, path, 0, is_folder=is_root)[0]
         except CloudError:
             if is_root or not self._last.names_a_folder():
                 raise
-            entries = self._find_entries(verb, path, 0, is_folder=True)
-        if not entries:
-            raise CloudError(ErrorKind.SERVER, verb, path, detail="the answer has no entry for this path")
-        return entries[0]
+        return self._find_entries(verb, path, 0, is_folder=True)[0]
 
     def _is_folder(self, verb: str, path: str) -> bool | None:
         """Return True for a folder, False for a file, and None if that is unknown, as when nothing is there."""

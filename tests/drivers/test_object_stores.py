@@ -210,6 +210,21 @@ def test_unreadable_listing_is_a_server_error(store: Store, driver: Any, server:
     assert len(server.requests) == 1
 
 
+@pytest.mark.parametrize("verb", ["put", "stat", "list", "delete"])
+@pytest.mark.parametrize("body", [b"<html><body>Log in</body></html>", b""], ids=["page", "empty"])
+def test_what_something_on_the_way_answers_is_no_success(
+    body: bytes, verb: str, store: Store, driver: Any, server: Scripted
+) -> None:
+    """A proxy may answer with a page of its own, which is well-formed XML, and with status 200."""
+    name = ProviderSpec.parse(store.spec).scheme
+    if (name, verb) in {("s3+fast", "list"), ("s3+fast", "delete")}:
+        pytest.skip("its library shows no more of an answer than the objects in it")
+    if verb == "delete" and name != "s3":
+        pytest.skip("the service's own answer says no more")
+    server.say(200, body, {"Content-Type": "text/html"})
+    assert refusal(actions(driver)[verb]).kind is ErrorKind.SERVER
+
+
 def test_swifts_connections_end_with_their_threads(server: Scripted) -> None:
     store = STORES["swift"]
     if missing := drivers.missing_library("swift"):

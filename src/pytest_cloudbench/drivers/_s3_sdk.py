@@ -28,6 +28,7 @@ from pytest_cloudbench.drivers.sdk import (
     UNLIMITED_POOL,
     UNREADABLE,
     Meaning,
+    OwnError,
     SdkDriver,
     meaning_of_refusal,
     network_failure,
@@ -70,6 +71,8 @@ CAPABILITIES = Capabilities(
 _AMAZON = "https://{bucket}.s3.{region}.amazonaws.com"
 _DELETED_AT_ONCE = 1000
 _NOT_IMPLEMENTED = 501
+_NO_LISTING = frozenset({"ResponseMetadata", "RequestCharged"})
+"""What the SDK takes from the headers of an answer."""
 _NOT_IN_XML = re.compile("[\x00-\x1f\x7f-\x9f\ufffe\uffff]")
 
 CODE_KINDS: Mapping[str, ErrorKind] = {
@@ -162,14 +165,14 @@ class S3Bucket(SdkDriver):
         while not page or page.get("IsTruncated"):
             with self._cloud_errors(verb, path):
                 more = {"ContinuationToken": page["NextContinuationToken"]} if page else {}
-                page = self._client.list_objects_v2(**where, **more)
+                page = _require_listing(self._client.list_objects_v2(**where, **more))
             yield from page.get("Contents", ())
 
     def delete(self, path: str) -> None:
         """Remove an object, or all whose keys begin with the path, with their versions and unfinished uploads."""
         key = "" if path == "/" else key_of("delete", path)
         with self._cloud_errors("delete", path):
-            page: Any = self._client.list_objects_v2(Bucket=self._bucket, Prefix=key) if key else {}
+            page: Any = _require_listing(self._client.list_objects_v2(Bucket=self._bucket, Prefix=key)) if key else {}
         keys = [row["Key"] for row in page.get("Contents", ())]
         is_file = key in keys
         if is_file:
@@ -203,7 +206,7 @@ class S3Bucket(SdkDriver):
         while self._has_versions:
             with self._cloud_errors("delete", path):
                 try:
-                    page = self._client.list_object_versions(**where, **marks)
+                    page = _require_listing(self._client.list_object_versions(**where, **marks))
                 except self._errors.ClientError as error:
                     if error.response["Error"]["Code"] not in _NOT_OFFERED:
                         raise
@@ -266,6 +269,16 @@ class S3Bucket(SdkDriver):
         except self._errors.ClientError as error:
             if error.response["Error"]["Code"] != "NoSuchUpload":  # it has ended meanwhile
                 raise
+
+
+def _require_listing(page: dict[str, Any]) -> dict[str, Any]:
+    """Return a page of a listing. Raises OwnError for an answer without any word of one, such as a proxy's page.
+
+    The SDK reads that as a page without objects, so that all of them would seem lost.
+    """
+    if page.keys() <= _NO_LISTING:
+        raise OwnError(ErrorKind.SERVER, "the answer is no listing")
+    return page
 
 
 def bucket_egress(spec: ProviderSpec, endpoint: Endpoint | None) -> Egress:

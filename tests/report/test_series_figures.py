@@ -70,6 +70,22 @@ def test_series_shows_bad_hour_stop_and_doubt(tmp_path: Path) -> None:
     assert families.explain_undrawn(gathered.measurements) == []
 
 
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [({"ended_s": 10**400}, "int too large"), ({"ended_s": float("inf")}, "inf is not a time"),
+     ({"writes": {"tried": 5, "ok": 6}}, "6 of 5 writes"), ({"writes": {"tried": float("inf"), "ok": 1}}, "infinity"),
+     (None, "1 of the entry's 2 rounds are there")],
+)  # fmt: skip
+def test_series_with_odd_or_missing_rounds_is_explained(tmp_path: Path, change: Any, why: str) -> None:
+    rounds = [make_round(0, 1000, 100), *([] if change is None else [make_round(1, 2000, 90) | change])]
+    state_file(tmp_path / "series" / "s.jsonl", [{"session": {"at_s": 1000}}, *rounds])
+    run = store(tmp_path / "0001_r.json", [entry(tmp_path, SERIES, "emulated:a", rounds=2, state_file="s.jsonl")])
+    assert main(["report", str(run), "-o", str(tmp_path / "page.html")]) == 0
+    text = page_text(tmp_path / "page.html")
+    assert "its rounds are not as expected (" in text
+    assert why.replace("'", "&#39;") in text.replace("&#x27;", "&#39;")
+
+
 @pytest.mark.parametrize(("state", "why"), [("gone.jsonl", "gone.jsonl: cannot be read"), (None, "no state file")])
 def test_series_without_state_file_is_explained(tmp_path: Path, state: str | None, why: str) -> None:
     run = store(tmp_path / "0001_r.json", [entry(tmp_path, SERIES, "a", rounds=3, state_file=state)])

@@ -118,11 +118,11 @@ class SeriesFile:
             try:
                 if "session" in line:
                     self.observed_s += max(0.0, last_end_s - session_start_s)  # a clock may have been set back
-                    session_start_s = last_end_s = _read_time(line["session"]["at_s"])
+                    session_start_s = last_end_s = read_time(line["session"]["at_s"])
                 elif "round" in line:
                     if line["round"] != self.rounds:
                         raise ResultsError(f"{self.path}: expected round {self.rounds}, found {line['round']!r}")
-                    last_end_s = _read_time(line["ended_s"])
+                    last_end_s = read_time(line["ended_s"])
                 self._note(line)
                 self.is_finished = "end" in line
             except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -232,7 +232,7 @@ def _parse_header(path: Path, raw: bytes) -> _Line:
     return header
 
 
-def _read_time(value: Any) -> float:
+def read_time(value: Any) -> float:
     """Return a time of the Unix epoch in seconds. Raises TypeError and ValueError for anything else."""
     time_s = float(value)
     if not 0 <= time_s < inf:

@@ -84,8 +84,8 @@ def _read_course(measurement: Measurement) -> _Course | str | None:
         return _parse_course(series.read_lines(measurement.series), count)
     except ResultsError as error:
         return f"not drawn, {error}"
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        return f"not drawn, {measurement.series}: a round is not as expected ({error})"
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        return f"not drawn, {measurement.series}: its rounds are not as expected ({error})"
 
 
 def _parse_course(lines: Iterable[Mapping[str, Any]], count: int) -> _Course:
@@ -93,21 +93,26 @@ def _parse_course(lines: Iterable[Mapping[str, Any]], count: int) -> _Course:
     rounds, stops, start_s, last_s = list[_Part](), list[tuple[float, float]](), 0.0, 0.0
     for line in lines:
         if "session" in line and len(rounds) < count:
-            at_s = float(line["session"]["at_s"])
+            at_s = series.read_time(line["session"]["at_s"])
             start_s = start_s or at_s
             if rounds:
                 stops.append((last_s - start_s, at_s - start_s))
             last_s = at_s
         elif "round" in line and len(rounds) < count:
             writes = line["writes"]
-            began_s, last_s = float(line.get("began_s", last_s)), float(line["ended_s"])
+            began_s = series.read_time(line.get("began_s", last_s))
+            last_s = series.read_time(line["ended_s"])
             part = _Part(began_s - start_s, last_s - start_s, int(writes["tried"]), int(writes["ok"]))
+            if not 0 <= part.ok <= part.tried:
+                raise ValueError(f"{part.ok} of {part.tried} writes")
             part.is_doubted = bool(line.get("doubts"))
             part.calls = {
                 int(size): (int(call["answered"]), float(call["total_s"]))
                 for size, call in line.get("hash", {}).items()
             }
             rounds.append(part)
+    if len(rounds) < count:
+        raise ValueError(f"{len(rounds)} of the entry's {format_count(count, 'round')} are there")
     tried = [part for part in rounds if part.tried]
     size = max(1, ceil(len(tried) / _MOST_PARTS))
     parts = [_merge_rounds(list(islice(tried, first, first + size))) for first in range(0, len(tried), size)]

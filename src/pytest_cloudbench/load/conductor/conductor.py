@@ -199,6 +199,7 @@ class Conductor:
     def expect_items(self, nodeids: Sequence[str]) -> None:
         """Note the session's tests that measure something."""
         self.meter.expect_experiments(nodeids)
+        self.entries.collected.update(nodeids)
         if self.entries.gate is not None:
             self.entries.gate.collected.update(nodeids)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_cloudbench.judge.expect import Expectation, parse_expectations
-from pytest_cloudbench.load.merging.entries import Finding
+from pytest_cloudbench.load.merging.entries import Finding, claim_names
 from pytest_cloudbench.model import ResultsError, UsageError
 from pytest_cloudbench.support import opening
 
@@ -91,7 +91,7 @@ def _session_entry(finding: Finding) -> Any:
     from pytest_cloudbench.judge.observed import SessionEntry
 
     info, spec = finding.info, finding.provider
-    names = [spec, *([f"emulated:{info['profile']}"] if info.get("profile") else [])]
+    names = claim_names(spec, info)
     if "/" not in spec and "\\" not in spec:  # a path holds on this machine only
         names.reverse()
     return SessionEntry(names, finding.test, finding.params, info, is_conclusion="ops_files" in info)

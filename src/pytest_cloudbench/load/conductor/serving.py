@@ -475,6 +475,9 @@ class Serving:
 
     def _fail_for_gates(self, session: pytest.Session) -> None:
         """Fail the session for gates that were not met, whatever the outcome of the tests."""
+        if session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) and not _has_chosen(self.config):
+            for line in self.entries.list_unmatched_claims():
+                self._say(f"cloudbench: {line}", yellow=True)
         lines, fails = self.entries.list_unjudged_gates()
         for line in lines:
             self._say(f"cloudbench: gate {line}", red=fails, yellow=not fails)
@@ -528,6 +531,11 @@ def _has_selected(option: Any) -> bool:
     """Return whether the user chose among the tests on the command line."""
     names = ("keyword", "markexpr", "deselect", "lf", "stepwise", "splits")  # the last one is pytest-split's
     return any(getattr(option, name, None) for name in names)
+
+
+def _has_chosen(config: pytest.Config) -> bool:
+    """Return whether the user chose among the tests of files, by their names or in another way."""
+    return _has_selected(config.option) or any("::" in arg for arg in config.args)
 
 
 def _make_gate(config: pytest.Config) -> SessionGate:

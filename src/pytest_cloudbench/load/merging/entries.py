@@ -6,6 +6,7 @@ controller process, or in the only process without xdist.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -77,6 +78,7 @@ class Entries:
         add_block: takes the results of one block of a comparison, which become no entry of their own.
         selected: the number of tests that are expected to measure something. None if no test is to be run.
         deselected: the number of such tests that were collected, and then deselected.
+        collected: the node ids of the session's tests that all agents run.
         hosts: the hosts of the session.
         locations: where providers' servers were found to be.
         machine: the controller's machine, as entries describe it.
@@ -91,6 +93,7 @@ class Entries:
         self.locations = StoredLocations()
         self.selected: int | None = None
         self.deselected = 0
+        self.collected: set[str] = set()
         self.expectations: Sequence[expect.Expectation] = ()
         self._gates = gates
         self._stored: benchmarks.Runs | None = None
@@ -171,7 +174,7 @@ class Entries:
         """
         if subject.turn is not None:
             return []
-        names = [subject.provider, *([f"emulated:{subject.profile}"] if subject.profile else [])]
+        names = claim_names(subject.provider, {"profile": subject.profile})
         expectations = expect.select([*self.expectations, *own_expectations], names, subject.test, subject.params)
         # A recorded claim may be about another entry of the test, one of its own is about this one.
         claims = [claim for claim in expectations if claim.metric in metrics or claim in own_expectations]
@@ -257,6 +260,23 @@ class Entries:
         self._open_entries.setdefault(subject.nodeid, []).append(info)
         self.comparisons.append(Finding(subject.fullname, info["provider"], subject.params, info))
 
+    def list_unmatched_claims(self) -> list[str]:
+        """Return a line for each test that recorded expectations name, and that this session does not have.
+
+        It may have been renamed. Claims on providers that were not measured are left out.
+        """
+        tests = {split_name(nodeid).function.rpartition("::")[2] for nodeid in self.collected}
+        tests |= {finding.test for finding in self.findings}
+        measured = {name for finding in self.findings for name in claim_names(finding.provider, finding.info)}
+        counts = Counter(
+            str(claim.where["test"]) for claim in self.expectations
+            if claim.provider in measured and claim.where.get("test") not in {None, *tests}
+        )  # fmt: skip
+        return [
+            f"{format_count(count, 'expectation is', 'expectations are')} of {test}; no test of this session has that name"
+            for test, count in counts.items()
+        ]
+
     def list_unjudged_gates(self) -> tuple[list[str], bool]:
         """Return a line with the reason for each gate that judged no experiment, and whether that is a failure."""
         if self.findings or self.comparisons:
@@ -319,6 +339,11 @@ class Entries:
         """Mark all entries as interrupted, so that none of them becomes a baseline."""
         for finding in (*self.findings, *self.comparisons):
             finding.info["outcome"] = "interrupted"
+
+
+def claim_names(provider: str, info: Mapping[str, Any]) -> list[str]:
+    """Return the names of a provider in claims: its spec, and that of the profile of its emulator."""
+    return [provider, *([f"emulated:{info['profile']}"] if info.get("profile") else [])]
 
 
 def _without_provider(subject: Subject) -> str:

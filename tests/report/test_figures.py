@@ -178,6 +178,7 @@ def test_numbers_that_differ_by_rounding_have_a_scale() -> None:
 
 def test_a_scale_of_all_numbers_has_ticks() -> None:
     assert len(Log(5e-324, 1e308).ticks(5)) == 5
+    assert [text for _, text in Linear(0, 5e-324).ticks(3)] == ["0", "0.5", "1"]
 
 
 def test_tick_labels_are_round() -> None:

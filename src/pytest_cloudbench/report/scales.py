@@ -14,6 +14,9 @@ from pytest_cloudbench.report.quantities import format_number, format_short_shar
 _LEAST_POWER, _MOST_POWER = -307, 307
 """The powers of ten that a float holds with all its digits, and times five."""
 
+_SHORTEST = 1e-300
+"""The smallest difference of numbers that have a scale. Steps of shorter ones would be zero."""
+
 _Tick = tuple[float, str]
 
 
@@ -37,7 +40,7 @@ class Linear:
     def __init__(
         self, low: float, high: float, text: Callable[[float], str] = format_number, *, fixed: bool = False
     ) -> None:
-        if not (isfinite(low) and isfinite(high)) or high <= low:
+        if not (isfinite(low) and isfinite(high)) or high - low < _SHORTEST:
             low, high = (low, low + 1.0) if isfinite(low) else (0.0, 1.0)
         self.text, self.step = text, _round_step((high - low) / 5)
         self.low = low if fixed else floor(low / self.step + 1e-9) * self.step

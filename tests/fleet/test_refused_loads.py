@@ -39,6 +39,28 @@ def test_own_values_cannot_replace_what_an_entry_states(lab: Lab) -> None:
         assert run.lines_with(f"{name}: each entry says this itself; give your value another name")
 
 
+UNSTORABLE = """
+    import pytest
+
+    @pytest.mark.parametrize("name", ["extra", "published"])
+    def test_run(experiment, payloads, name):
+        arrival = FixedInterval(1)
+        experiment.run(payloads.random(9), arrival=arrival, sensors=1, ops_per_sensor=1, **{name: {"x": {(1, 2): 3}}})
+
+    def test_other(experiment, payloads):
+        experiment.run(payloads.random(9), arrival=FixedInterval(1), sensors=1, ops_per_sensor=1, extra={"x": {1, 2}})
+"""
+
+
+@SPREAD
+def test_values_that_cannot_be_stored_fail_their_test_alone(lab: Lab, spread: Spread) -> None:
+    run = lab.write(UNSTORABLE).run(*FOLDER, *spread, "--benchmark-autosave")
+    assert run.counts() == {"failed": 2, "passed": 1}, run.text
+    for name in ("extra", "published"):
+        assert run.lines_with(f"{name}: cannot be stored as JSON: keys must be str")
+    assert len(list(lab.folder.glob("results/*/0001_*.json"))) == 1
+
+
 def test_available_memory_is_known() -> None:
     size_bytes = available_bytes()
     assert size_bytes is not None

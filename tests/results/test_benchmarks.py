@@ -260,6 +260,19 @@ def test_a_torn_file_is_not_left_for_the_next_run_to_stumble_over(
     assert [path.name for path in list_stored(pytester) if path.is_file()] == ["0001_good.json"]
 
 
+@pytest.mark.parametrize("odd", ["a tuple as key", "a circle"])
+def test_entries_that_json_cannot_hold_are_reported_in_one_line(
+    pytester: pytest.Pytester, config: pytest.Config, odd: str
+) -> None:
+    circle: list[Any] = []
+    circle.append(circle)
+    extra_info = {"odd": {(1, 2): 3} if odd == "a tuple as key" else circle}
+    benchmarks.add_entry(config, **{**ENTRY, "extra_info": extra_info})
+    with pytest.raises(ResultsError, match="cannot save the entries as JSON: "):
+        benchmarks.save_entries(config, "odd")
+    assert not [path for path in list_stored(pytester) if path.is_file()]
+
+
 # --- the compared run ---
 
 

@@ -5,6 +5,7 @@ Imported by fifty agents: keep it light.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
@@ -199,6 +200,11 @@ class EntryOptions:
 
     def __post_init__(self) -> None:
         refuse_stated(self.extra)
+        for name, values in (("extra", self.extra), ("published", self.published)):
+            try:  # else the whole session could not be stored at its end
+                json.dumps(values, default=repr)
+            except (TypeError, ValueError, RecursionError) as error:
+                raise UsageError(f"{name}: cannot be stored as JSON: {error}") from error
 
 
 _STATED = frozenset({

@@ -287,9 +287,11 @@ def save_entries(config: pytest.Config, default_name: str | None) -> bool:
         existing = set(query())
         try:
             session.handle_saving()
-        except OSError as error:
+        except (OSError, TypeError, ValueError, RecursionError) as error:
             for new_path in set(query()) - existing:
                 new_path.unlink()
+            if not isinstance(error, OSError):  # a stock benchmark's extra_info may hold anything
+                raise ResultsError(f"{session.storage}: cannot save the entries as JSON: {error}") from error
             target = error.filename or session.storage
             raise ResultsError(
                 f"{target}: cannot save the entries: {error.strerror}; free some space, or choose another place"

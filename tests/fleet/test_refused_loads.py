@@ -42,10 +42,13 @@ def test_own_values_cannot_replace_what_an_entry_states(lab: Lab) -> None:
 UNSTORABLE = """
     import pytest
 
+    ODD = {"key": {(1, 2): 3}, "bytes": b"a", "surrogate": "\\udcff"}
+
     @pytest.mark.parametrize("name", ["extra", "published"])
-    def test_run(experiment, payloads, name):
+    @pytest.mark.parametrize("odd", ODD)
+    def test_run(experiment, payloads, name, odd):
         arrival = FixedInterval(1)
-        experiment.run(payloads.random(9), arrival=arrival, sensors=1, ops_per_sensor=1, **{name: {"x": {(1, 2): 3}}})
+        experiment.run(payloads.random(9), arrival=arrival, sensors=1, ops_per_sensor=1, **{name: {"x": ODD[odd]}})
 
     def test_other(experiment, payloads):
         experiment.run(payloads.random(9), arrival=FixedInterval(1), sensors=1, ops_per_sensor=1, extra={"x": {1, 2}})
@@ -55,9 +58,10 @@ UNSTORABLE = """
 @SPREAD
 def test_values_that_cannot_be_stored_fail_their_test_alone(lab: Lab, spread: Spread) -> None:
     run = lab.write(UNSTORABLE).run(*FOLDER, *spread, "--benchmark-autosave")
-    assert run.counts() == {"failed": 2, "passed": 1}, run.text
+    assert run.counts() == {"failed": 6, "passed": 1}, run.text
     for name in ("extra", "published"):
-        assert run.lines_with(f"{name}: cannot be stored as JSON: keys must be str")
+        for why in ("keys must be str", "bytes are no text", "'utf-8' codec can't encode"):
+            assert run.lines_with(f"{name}: cannot be stored as JSON: {why}")
     assert len(list(lab.folder.glob("results/*/0001_*.json"))) == 1
 
 

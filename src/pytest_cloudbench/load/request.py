@@ -202,9 +202,16 @@ class EntryOptions:
         refuse_stated(self.extra)
         for name, values in (("extra", self.extra), ("published", self.published)):
             try:  # else the whole session could not be stored at its end
-                json.dumps(values, default=repr)
+                json.dumps(values, default=_describe, ensure_ascii=False).encode()
             except (TypeError, ValueError, RecursionError) as error:
                 raise UsageError(f"{name}: cannot be stored as JSON: {error}") from error
+
+
+def _describe(value: object) -> str:
+    """Return a text for a value that becomes plain on its way to the controller. Raises TypeError for bytes."""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        raise TypeError("bytes are no text")
+    return repr(value)
 
 
 _STATED = frozenset({

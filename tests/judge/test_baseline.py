@@ -49,6 +49,14 @@ def test_the_latest_comparable_entry_is_chosen() -> None:
     assert choose_baseline([], NOW, "response_p99") == BaselineValue(None, "no baseline yet")
 
 
+@pytest.mark.parametrize(("unit", "value"), [("s", 1.0), ("ms", None), (5, None), (None, 1.0)])
+def test_a_number_in_another_unit_is_no_baseline(unit: object, value: float | None) -> None:
+    suite = {"name": "album", "conclusions": {"response_p99": {"unit": unit}}}
+    chosen = choose_baseline([make_candidate(suite=suite)], NOW, "response_p99")
+    remark = "" if value else "no baseline: the stored run held response_p99 in another unit"
+    assert chosen == BaselineValue(value, remark)
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_cloudbench.judge.metrics import number_key
+from pytest_cloudbench.judge.metrics import METRICS, number_key
 
 ENTRY_SCHEMA = 2
 """Version of an entry's extra_info. Version 2 adds how its test ended, and the conditions that runs must share to be
@@ -107,7 +107,17 @@ def unfit_reason(info: Mapping[str, Any], metric: str, higher: bool) -> str:
     value = find_number(info, metric)
     if value is None:
         return f"held no number for {metric}"
+    if _declared_unit(info, metric) not in (None, METRICS[metric].unit if metric in METRICS else None):
+        return f"held {metric} in another unit"
     return f"held {value:g} for {metric}, to which no percentage applies" if higher and value <= 0 else ""
+
+
+def _declared_unit(info: Mapping[str, Any], metric: str) -> object:
+    """Return the unit of a metric as an entry's suite declared it then, or None if it did not."""
+    row: Any = info
+    for key in ("suite", "conclusions", metric, "unit"):
+        row = row.get(key) if isinstance(row, Mapping) else None
+    return row
 
 
 def baseline_faults(info: Mapping[str, Any]) -> list[str]:

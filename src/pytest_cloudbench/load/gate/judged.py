@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_cloudbench.judge.checks import Check
 from pytest_cloudbench.judge.gate import Answer, Ruling
-from pytest_cloudbench.judge.watched import Margins, Numbers, checks_of
+from pytest_cloudbench.judge.watched import FormerNumbers, Margins, Numbers, checks_of
 from pytest_cloudbench.load.gate.text import change_text
 
 
@@ -20,7 +20,7 @@ class GatedEntry:
         fullname, nodeid: of the entry and of its test.
         info: the entry's extra_info, into which the answer is written.
         columns, margins, runs: see ``watched.checks_of``.
-        baseline: numbers of former runs, the oldest first. ``commit`` is that of the last one, if known.
+        former: former runs, which are read once for all judgements. ``commit`` is that of the last one, if known.
         remark: the reason why other stored runs cannot be a baseline, or an empty text.
         why, why_times: the reason if the entry, or only its times, cannot be judged, or an empty text.
         offer: a line about runs of another test, or of this one elsewhere, if the entry has too few.
@@ -37,7 +37,7 @@ class GatedEntry:
     columns: Sequence[str]
     margins: Margins
     runs: int
-    baseline: Sequence[Numbers] = ()
+    former: FormerNumbers = field(default_factory=lambda: FormerNumbers(()))
     commit: str = ""
     remark: str = ""
     why: str = ""
@@ -53,7 +53,7 @@ class GatedEntry:
     def list_checks(self) -> list[Check]:
         """Return the checks of all its metrics."""
         return checks_of(
-            self.fullname, self.info, self.columns, self.baseline, self.margins, self.again, self.why, self.runs,
+            self.fullname, self.info, self.columns, self.former, self.margins, self.again, self.why, self.runs,
             self.why_times,
         )  # fmt: skip
 

@@ -33,6 +33,7 @@ from pytest_cloudbench.judge.gate import (
 )
 from pytest_cloudbench.judge.watched import (
     TIMES_DOUBTED,
+    FormerNumbers,
     Margins,
     facts_of,
     list_unjudged,
@@ -269,7 +270,7 @@ class SessionGate:
             entry.why = self._no_history_reason
             return
         former = self._history.former_runs(entry.fullname, entry.info, self.collected)
-        entry.baseline, entry.commit, entry.remark = former.numbers, former.commit, former.remark
+        entry.former, entry.commit, entry.remark = FormerNumbers(former.numbers), former.commit, former.remark
         if len(former.numbers) < FEWEST_RUNS and (
             elsewhere := self._history.find_runs_elsewhere(entry.fullname, entry.info, len(former.numbers))
         ):

@@ -65,6 +65,17 @@ def store_changed_runs(storage: Path, change: float = 0.2) -> None:
 # --- history ---
 
 
+def test_the_overview_marks_a_last_number_that_may_be_wrong(storage: Path, run: Any) -> None:
+    store_series(storage, [0.1] * 3)
+    assert "100 ms?" not in run("history")[0]
+    late = info(start_wall_ms=START_MS + 9 * DAY_MS, doubts=["engine saturated (lateness p99 310 ms is over 200 ms)"])
+    store(storage, 4, {TEST: late})
+    out, _ = run("history")
+    (line,) = [line for line in out.splitlines() if line.startswith(TEST)]
+    assert "  3 of 4  100 ms?  " in line
+    assert out.splitlines()[-1] == "?: the run had doubts about this entry, see cloudbench show"
+
+
 def test_a_change_of_a_number_without_a_direction_is_neither_better_nor_worse(storage: Path, run: Any) -> None:
     for number in range(1, 21):
         store(storage, number, {TEST: info(ok=300 + 10 * (number > 10), start_wall_ms=START_MS + number * DAY_MS)})

@@ -40,6 +40,7 @@ _USUAL_METRICS = (
     "response_p50", "response_p95", "response_p99", "throughput", "failed_rate", "throttled_rate", "loss_rate",
 )  # fmt: skip
 _SHORT_COMMIT = 10
+_DOUBTED, _DOUBTED_LEGEND = "?", "?: the run had doubts about this entry, see cloudbench show"
 
 
 def _format_difference(value: float | None, former: float | None, metric: str) -> str:
@@ -71,6 +72,11 @@ def _render_bars(values: Sequence[float | None], *, plain: bool) -> str:
     low, high = min(known_values, default=0.0), max(known_values, default=0.0)
     scale = (len(levels) - 1) / (high - low) if high > low else 0.0
     return "".join("." if value is None else levels[round((value - low) * scale)] for value in values)
+
+
+def _doubt_mark(point: Point) -> str:
+    """Return the mark of a number from a run with doubts. Empty without doubts."""
+    return _DOUBTED if {HAD_DOUBTS, HAD_DOUBTFUL_TIMES} & {*point.faults} else ""
 
 
 def main_metric(index: Index, test: str) -> str:
@@ -180,9 +186,12 @@ def render_overview(
         since += " (may be chance)" if changes and changes[-1][1].is_doubtful else ""
         bars = _render_bars([point.value for point in points[-_MOST_BARS:]], plain=plain)
         counted = sum(point.counts for point in points)
-        rows.append([printable(test), name, f"{counted} of {len(points)}" if counted < len(points) else str(counted),
-                     format_metric(points[-1].value, name), bars, printable(since)])  # fmt: skip
+        count = f"{counted} of {len(points)}" if counted < len(points) else str(counted)
+        last_value = format_metric(points[-1].value, name) + _doubt_mark(points[-1])
+        rows.append([printable(test), name, count, last_value, bars, printable(since)])
     lines = fit_to_width(rows, width)
+    if any(row[3].endswith(_DOUBTED) for row in rows):
+        lines.append(_DOUBTED_LEGEND)
     if tests_with_others:
         has = "has" if tests_with_others == 1 else "have"
         counts = f"{tests_with_others} of {format_count(len(tests), 'test')}"
@@ -343,7 +352,7 @@ def _side_by_side_tables(
             row = [printable(runs[place].name), _format_commit(runs[place].commit, runs[place].is_dirty)]
             for name, points in points_by_metric.items():
                 point, former = points.get(place), points.get(group[0])
-                doubt = "?" if point is not None and {HAD_DOUBTS, HAD_DOUBTFUL_TIMES} & {*point.faults} else ""
+                doubt = "" if point is None else _doubt_mark(point)
                 value = None if point is None else point.value
                 difference = (
                     ""
@@ -358,8 +367,8 @@ def _side_by_side_tables(
         if len(group) == 1:
             rows = [[cell for column, cell in enumerate(row) if column not in differences] for row in rows]
         lines += fit_to_width(rows, width, attached=differences if len(group) > 1 else ())
-        if any(cell.endswith("?") for row in rows for cell in row[2:]):
-            lines.append("?: the run had doubts about this entry, see cloudbench show")
+        if any(cell.endswith(_DOUBTED) for row in rows for cell in row[2:]):
+            lines.append(_DOUBTED_LEGEND)
     return lines
 
 

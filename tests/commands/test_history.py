@@ -65,6 +65,16 @@ def store_changed_runs(storage: Path, change: float = 0.2) -> None:
 # --- history ---
 
 
+def test_a_folder_that_was_copied_into_the_storage_changes_no_history(storage: Path, run: Any) -> None:
+    rng = random.Random(7)
+    store_series(storage, [0.1 * exp(rng.gauss(0, 0.05)) * (1.08 if number > 9 else 1) for number in range(18)])
+    commands = (("history",), ("history", "test_put"), ("baseline", "show"))
+    before = [run(*command)[0] for command in commands]
+    assert "no change found" in before[1]
+    shutil.copytree(storage / MACHINE, storage / "copied")
+    assert [run(*command)[0] for command in commands] == before
+
+
 def test_the_overview_marks_a_last_number_that_may_be_wrong(storage: Path, run: Any) -> None:
     store_series(storage, [0.1] * 3)
     assert "100 ms?" not in run("history")[0]

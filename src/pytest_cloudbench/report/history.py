@@ -91,6 +91,14 @@ def main_metric(index: Index, test: str) -> str:
 # --- history ---
 
 
+def _read_series(index: Index, test: str, metric: str) -> list[Point]:
+    """Return a metric of a test in all runs, each once. A folder that was copied into another one holds them twice.
+
+    Copies would make a change by chance look certain.
+    """
+    return list({(point.time_ms, point.value): point for point in index.series(test, metric)}.values())
+
+
 def _comparable_points(points: Sequence[Point]) -> list[Point]:
     """Return the points with the same conditions as the last one."""
     return [point for point in points if points and point.fingerprint == points[-1].fingerprint]
@@ -153,7 +161,7 @@ def metric_course(index: Index, test: str, metric: str, now: Point, last: int) -
         now: the measurement. Its run is ``""`` if it is not stored.
         last: the maximum number of runs.
     """
-    all_points = index.series(test, metric)
+    all_points = _read_series(index, test, metric)
     if not now.run:
         all_points = sorted([*all_points, now], key=lambda point: point.time_ms)
     conditions = next(point for point in all_points if point.run == now.run).fingerprint
@@ -177,7 +185,7 @@ def render_overview(
     tests_with_others = 0
     for test in tests:
         name = metric or main_metric(index, test)
-        all_points = index.series(test, name)
+        all_points = _read_series(index, test, name)
         points = _comparable_points(all_points)[-last:]
         tests_with_others += len(all_points) > len(_comparable_points(all_points))
         changes = _find_changes(points)
@@ -202,7 +210,7 @@ def render_overview(
 def render_test_history(index: Index, test: str, metric: str, last: int, width: int, *, plain: bool) -> list[str]:
     """Return the comparable runs of one test with their changes, and then the others, grouped by conditions."""
     runs = {run.place: run for run in index.runs()}
-    points = index.series(test, metric)
+    points = _read_series(index, test, metric)
     latest = points[-1].fingerprint
     lines = [f"{printable(test)}: {metric}"]
     for group in sorted(_group_by_conditions(points), key=lambda group: group[-1].time_ms, reverse=True):
@@ -435,7 +443,7 @@ def render_baselines(index: Index, tests: Sequence[str], metric: str | None, wid
     rows = [["test", "metric", "runs", "fit", "why the others are not"]]
     for test in tests:
         name = metric or main_metric(index, test)
-        points = index.series(test, name)
+        points = _read_series(index, test, name)
         latest = points[-1].fingerprint
         reasons = sorted(
             point.unfit_reason or describe_differences(point.fingerprint, latest)

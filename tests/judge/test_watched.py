@@ -103,6 +103,28 @@ def test_a_client_that_takes_longer_on_a_slower_machine_is_no_regression(referen
     assert ruling.why == ("" if answer == "broken" else "this machine is 2.4 times as slow as in the baseline")
 
 
+@pytest.mark.parametrize(
+    ("quiet_ops", "p50", "answer"),
+    [(40, 0.1, "met"), (39, 0.1, "inconclusive"), (40, 0.12, "broken"), (39, 0.12, "inconclusive")],
+)
+def test_a_repetition_with_too_few_quiet_operations_neither_clears_nor_breaks(
+    quiet_ops: int, p50: float, answer: str
+) -> None:
+    repetitions = [RUN | {"quiet_p50": p50, "quiet_ops": quiet_ops}] * 3
+    checks = checks_of("t", RUN | {"quiet_p50": 0.12}, (), [RUN] * 20, {}, repetitions)
+    assert {ruling.check.metric: ruling.answer for ruling in judge(checks)}["quiet_p50"] == answer
+
+
+@pytest.mark.parametrize(("reference_s", "answer"), [(0.005, "broken"), (0.0096, "inconclusive")])
+def test_repetitions_on_a_slower_machine_do_not_break(reference_s: float, answer: str) -> None:
+    before = {"start_up": 2.0, "reference_cpu_s": 0.004}
+    now = before | {"start_up": 3.5}
+    (ruling,) = judge(
+        checks_of("t", now, ("start_up",), [before] * 20, {}, [now | {"reference_cpu_s": reference_s}] * 3)
+    )
+    assert (ruling.check.metric, ruling.answer) == ("start_up", answer)
+
+
 def test_fewer_quiet_operations_count_only_if_the_client_uses_more_cpu() -> None:
     assert answers({"quiet_kept": 200, "quiet_share": 0.5})["quiet_share"] == "inconclusive"
 

@@ -9,8 +9,8 @@ import pytest
 
 from pytest_cloudbench.judge.checks import Check, Kind, Reading
 from pytest_cloudbench.judge.drift import SeriesDrift
-from pytest_cloudbench.judge.gate import AGAIN, judge
-from pytest_cloudbench.load.gate.text import change_text, remarks_of, ruling_text
+from pytest_cloudbench.judge.gate import AGAIN, Ruling, judge
+from pytest_cloudbench.load.gate.text import change_text, exclusion_text, remarks_of, ruling_text
 
 YES, NO = 1.0, 0.0
 
@@ -26,6 +26,23 @@ def text_for(
     check = Check("t", "m", kind, 0.1, *readings, why, higher=kind == "yes")
     (ruling,) = judge([check])
     return f"{ruling.answer}: {ruling_text(ruling)}"
+
+
+@pytest.mark.parametrize(
+    ("again", "left_out", "text"),
+    [
+        ((1.2, 1.2), [], ""),
+        ((1.2, None), [], "; 1 repetition had too few operations for it, or a slower machine"),
+        ((None, None), ["late", "later"], "; 2 repetitions do not count: late"),
+        ((None, None, None), ["late"],
+         "; 1 repetition does not count: late; 2 repetitions had too few operations for it, or a slower machine"),
+    ],
+)  # fmt: skip
+def test_repetitions_that_do_not_count_have_a_reason(
+    again: tuple[float | None, ...], left_out: list[str], text: str
+) -> None:
+    check = Check("t", "quiet_p50", "level", 0.1, (), Reading(1.2), tuple(map(Reading, again)))
+    assert exclusion_text(Ruling(check, "inconclusive"), left_out) == text
 
 
 @pytest.mark.parametrize(("now", "before", "again", "expected"), [

@@ -322,10 +322,10 @@ def checks_of(
             since = readings[first]
         is_before = since is not None and len(readings) - first < fewest_runs(watched.kind) <= first
         usable = readings[:first] if is_before else readings[first:]
-        reason = why or (watched.is_time and why_times) or _reason_to_skip(metric, watched, info, former)
+        reason = why or (watched.is_time and why_times) or _reason_to_skip(watched, info, former)
         check = Check(
             experiment, metric, watched.kind, margin, tuple(usable[-runs:]), _read_metric(metric, watched, info),
-            tuple(_read_metric(metric, watched, numbers) for numbers in again), reason,
+            tuple(_read_repetition(metric, watched, numbers, former) for numbers in again), reason,
             decides=metric in deciding, cluster_ops=watched.cluster_ops, higher=higher,
             since=since.run if since else "", improved=improvement.ratio if improvement else None, is_before=is_before,
             bound=_allowed_share(metric, watched, margins, former),
@@ -506,16 +506,26 @@ def _number(numbers: Numbers, name: str) -> float | None:
     return float(value) if is_finite(value) and value is not None else None
 
 
-def _reason_to_skip(metric: str, watched: _Watched, info: Numbers, baseline: FormerNumbers) -> str:
+def _read_repetition(metric: str, watched: _Watched, numbers: Numbers, baseline: FormerNumbers) -> Reading:
+    """Return what a repetition says about a metric. Too few operations, or a slow machine, clear no suspect."""
+    return Reading(None) if _why_unknown(watched, numbers, baseline) else _read_metric(metric, watched, numbers)
+
+
+def _reason_to_skip(watched: _Watched, info: Numbers, baseline: FormerNumbers) -> str:
     """Return why this run gives no information about the metric, or an empty text."""
-    ops = _number(info, watched.ops_key)
-    if ops is not None and ops < watched.min_ops:
-        return f"{watched.min_ops} quiet operations are needed, found {round(ops)}"
     if watched.counts_remainder and _cpu_against_before(info, baseline) != "more":
         return "the client itself used no more CPU than before, so the machine was busy with something else"
     if watched.counts_remainder and _waits_more(info, baseline):
         return "threads waited for a CPU for more of the time than in any run before, as beside other work"
-    if (speed_key := watched.divisor_key or watched.speed_key) and (value := _number(info, speed_key)):
+    return _why_unknown(watched, info, baseline)
+
+
+def _why_unknown(watched: _Watched, numbers: Numbers, baseline: FormerNumbers) -> str:
+    """Return why a run has too few operations for a metric, or too slow a machine, or an empty text."""
+    ops = _number(numbers, watched.ops_key)
+    if ops is not None and ops < watched.min_ops:
+        return f"{watched.min_ops} quiet operations are needed, found {round(ops)}"
+    if (speed_key := watched.divisor_key or watched.speed_key) and (value := _number(numbers, speed_key)):
         before = [reading.value for reading in baseline.baseline_readings(speed_key, _PLAIN) if reading.value]
         if before and value > max(before) * _MAX_SLOWDOWN:
             return f"this machine is {value / (sum(before) / len(before)):.1f} times as slow as in the baseline"

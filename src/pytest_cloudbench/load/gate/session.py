@@ -43,7 +43,7 @@ from pytest_cloudbench.judge.watched import (
 from pytest_cloudbench.load.gate.history import GateHistory, is_same_test
 from pytest_cloudbench.load.gate.judged import GatedEntry, GatedPairs
 from pytest_cloudbench.load.gate.settings import GateSettings, find_unused_settings, read_settings
-from pytest_cloudbench.load.gate.text import remarks_of, ruling_text
+from pytest_cloudbench.load.gate.text import exclusion_text, remarks_of, ruling_text
 from pytest_cloudbench.load.messages import Subject
 from pytest_cloudbench.model import ResultsError
 from pytest_cloudbench.results import benchmarks
@@ -377,7 +377,7 @@ class SessionGate:
         """Return the end of a line: why a suspect was not measured again often enough."""
         if not needs_again(ruling.check):
             return ""
-        end = _exclusion_text(entry)
+        end = exclusion_text(ruling, entry.left_out)
         if entry.nodeid in self._unmeasured:
             used = " and was used up" if self._budget_s else ""
             end += f"; the budget is {_format_time(self._budget_s)}{used} (cloudbench_gate_budget)"
@@ -530,10 +530,3 @@ def _join_names(names: Sequence[str]) -> str:
 def _format_time(seconds: float) -> str:
     digits = ".1g" if 0 < seconds < 1 else ".0f"
     return f"{seconds:{digits}} s" if seconds < 120 else f"{seconds / 60:.0f} min"
-
-
-def _exclusion_text(entry: GatedEntry) -> str:
-    """Return the end of a line: why repetitions do not count."""
-    if not (count := len(entry.left_out)):
-        return ""
-    return f"; {format_count(count, 'repetition does', 'repetitions do')} not count: {entry.left_out[0]}"

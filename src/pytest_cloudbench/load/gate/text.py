@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import isfinite
 
 from pytest_cloudbench.judge.gate import Ruling
@@ -39,6 +40,18 @@ def ruling_text(ruling: Ruling) -> str:
         text += f"; {_incident_text(ruling)}" if ruling.first is not None and ruling.answer == "broken" else ""
         text += f"; {_course_text(ruling)}" if ruling.course is not None else ""
     return ": ".join(filter(None, (check.metric, text, ruling.why)))
+
+
+def exclusion_text(ruling: Ruling, left_out: Sequence[str]) -> str:
+    """Return the end of a line: why repetitions do not count. ``left_out`` are the doubts of those that had some."""
+    text, count = "", len(left_out)
+    if count:
+        text = f"; {format_count(count, 'repetition does', 'repetitions do')} not count: {left_out[0]}"
+    unknown = sum(reading.value is None for reading in ruling.check.again) - count
+    if unknown > 0:
+        repetitions = format_count(unknown, "repetition had", "repetitions had")
+        text += f"; {repetitions} too few operations for it, or a slower machine"
+    return text
 
 
 def remarks_of(ruling: Ruling) -> list[str]:

@@ -260,6 +260,12 @@ def test_once_makes_both_folders_equal(home: Path) -> None:
     assert texts(home / "box") == texts(home / "sync") == {"a": "1", "d/b": "2"}
 
 
+def test_the_bytes_of_a_full_batch_are_a_lower_bound(home: Path) -> None:
+    (home / "box/a").write_bytes(random.Random(1).randbytes(2_000_000))
+    _, out, _ = finish(start_command(home, "--once"))
+    assert re.match(r"push 1 \(bytes\): 1 changed, at least [25]\d\d,\d{3} bytes compressed, 2,000,000 written,", out)
+
+
 def test_once_is_done_at_once_with_files_of_this_moment(home: Path) -> None:
     for count in range(8):
         write(home / "box/a", f"{count}")

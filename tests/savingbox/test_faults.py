@@ -221,6 +221,24 @@ def test_a_deleted_folder_comes_back_for_a_new_file_deep_in_it(pair: Pair, side:
     assert not pair.troubles("conflict")
 
 
+def test_bytes_are_counted_with_the_push_that_brings_them(pair: Pair) -> None:
+    (pair.box / "a").write_bytes(os.urandom(3_000))
+    (pair.box / "bad").write_bytes(os.urandom(5_000))
+
+    def fail_bad(step: str, path: str) -> None:
+        if Path(path).name == "bad":
+            raise_disk_full()
+
+    pair.fault = fail_bad
+    pair.advance(5.5)
+    pair.fault = lambda step, path: None
+    pair.settle()
+    first, again = pair.pushes()
+    assert (first.why, first.files, again.why, again.files) == ("quiet", 1, "again", 1)
+    assert 3_000 <= first.counted_bytes < 4_000
+    assert 5_000 <= again.counted_bytes < 6_000
+
+
 # --- a folder that vanishes ---
 
 

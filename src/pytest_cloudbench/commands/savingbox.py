@@ -236,7 +236,9 @@ def _print_text(line: dict[str, Any]) -> None:
     more = {
         "waited_s": line.get("waited_ns", 0) / 1e9,
         "why_so": _in_parentheses(line.get("mechanism_why", "")),
-        "counted": format_count(line.get("counted_bytes", 0), "byte"),
+        # A full counter counts no more, and what has failed is counted before it is pushed again.
+        "counted": ("at least " if line.get("why") in {"bytes", "again"} else "")
+        + format_count(line.get("counted_bytes", 0), "byte"),
         "written": format_count(line.get("written_bytes", 0), "byte"),
     }
     sys.stdout.write(texts[line["event"]].format(**line, **more) + "\n")

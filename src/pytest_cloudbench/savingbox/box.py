@@ -73,7 +73,7 @@ class SavingBoxStatus:
         is_adaptive: whether files with a rhythm wait for their next change.
         pushes: batches that went to the sync folder since the start.
         pushed_files: entries in them.
-        counted_bytes: their compressed bytes, as the counter estimated them.
+        counted_bytes: their compressed bytes, as far as the counter estimated them (see ``Push``).
         written_bytes: bytes written to files of the sync folder.
         pulls: entries that the client brought.
         conflicts: entries of which both versions were kept.

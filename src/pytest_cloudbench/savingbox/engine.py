@@ -47,7 +47,8 @@ class Push:
         why: the rule that made it due: ``quiet``, ``bytes``, ``at most``, ``asked`` at a stop or ``--once``,
             ``again`` for entries that had failed before.
         files: the number of entries changed in the sync folder.
-        counted_bytes: compressed bytes by the byte counter: an estimate of what a client sends.
+        counted_bytes: compressed bytes by the byte counter: an estimate of what a client sends. There may be more if
+            ``why`` is ``bytes`` or ``again``, because nothing is counted any more once the counter is full.
         written_bytes: bytes written to files of the sync folder.
         waited_ns: since the first change of the batch.
     """
@@ -488,8 +489,9 @@ class BoxEngine:
         self._act_on_all(order, self.mirror.sync, push_path, self._note_intents)
         if changed:
             self.pushes += 1
+            counted_bytes = sum(waiting.unpushed_bytes for path, waiting in paths.items() if path not in self._failed)
             self.report(Push(
-                self.pushes, why, changed, sum(waiting.unpushed_bytes for waiting in paths.values()),
+                self.pushes, why, changed, counted_bytes,
                 self.mirror.written_bytes - before_bytes, now_ns - min(waiting.first_ns for waiting in paths.values()),
             ))  # fmt: skip
 

@@ -326,7 +326,10 @@ class Children:
             done(TransferResult(child, data, error, duration_ns, count() - before if count else None))
 
         if not is_direct:
-            self._threads[child].run(task, size_bytes)
+            try:
+                self._threads[child].run(task, size_bytes)
+            except RuntimeError as error:
+                done(TransferResult(child, error=error))
             return
         try:
             task()
@@ -350,15 +353,18 @@ class _ChildThreads:
         self.queued_bytes = 0
 
     def run(self, task: Callable[[], None], size_bytes: int) -> None:
-        """Run a task in one of the threads."""
+        """Run a task in one of the threads. Raises RuntimeError if there is none, and the system allows none."""
         with self._lock:
+            if self._waiting >= self._idle and self._count < _MOST_THREADS:
+                try:
+                    threading.Thread(target=self._work, name=self._name, daemon=True).start()
+                    self._count += 1
+                except RuntimeError:
+                    if not self._count:
+                        raise
             self.queued_bytes += size_bytes
             self._waiting += 1
-            starts = self._waiting > self._idle and self._count < _MOST_THREADS
-            self._count += starts
-        self._tasks.put((task, size_bytes))
-        if starts:
-            threading.Thread(target=self._work, name=self._name, daemon=True).start()
+            self._tasks.put((task, size_bytes))
 
     def close(self) -> threading.Event:
         """End the threads when their work is done. Returns the event that is set once the driver is closed."""

@@ -130,8 +130,7 @@ def _conclude_direction(
         metrics |= overhead
         columns += WIRE_COLUMNS
         notes += [f"bytes on the wire are not known: {why_unknown}"] if why_unknown else []
-    if first["ok"] < files:
-        notes.append(f"{files - first['ok']} of {files} transfers ({verb.value}) failed and are not counted")
+    notes += _note_failed(first, files, f"transfers ({verb.value})")
     return experiment.conclude(
         metrics, ok_s or [first["elapsed"] or 0.0], of=results, label=verb.value, columns=columns, notes=notes,
         stats_of=f"time of each transfer ({verb.value})" if ok_s else "elapsed time: no transfer succeeded",
@@ -142,6 +141,12 @@ def _conclude_direction(
         },
         spread={"service_p50": ok_s, "throughput": [] if threads > 1 else rates, "first_byte_p50": firsts_s},
     )  # fmt: skip
+
+
+def _note_failed(result: Result, files: int, what: str) -> list[str]:
+    """Return a remark if some files were not transferred: the numbers are those of the others."""
+    failed = files - result["ok"]
+    return [f"{failed} of {files} {what} failed and are not counted"] if failed else []
 
 
 def _count_carried(first: Result, repeated: Result, wire_seen: WireSeen | None) -> tuple[float | None, dict[str, Any]]:
@@ -197,12 +202,15 @@ def test_parts(experiment: Experiment, payloads: Payloads, part_mib: int, grid: 
         "service_p50": median(ok_s) if ok_s else None, "throughput": median(rates) if rates else None,
         "requests_per_op": result["requests_per_op"],
     }  # fmt: skip
+    notes = _note_failed(result, repeats, "uploads")
+    if part_bytes < part_mib * MIB:
+        notes.append(f"parts have {part_bytes:,} bytes, a multiple of {step_bytes:,}")
     experiment.conclude(
         metrics, ok_s or [result["elapsed"] or 0.0], columns=PUT_COLUMNS,
         stats_of="time of an upload in parts" if ok_s else "elapsed time: no upload succeeded",
         extra={"files": result["ok"], "size_bytes": size_bytes, "part_bytes": part_bytes,
                "parts": -(-size_bytes // part_bytes)},
-        notes=[f"parts have {part_bytes:,} bytes, a multiple of {step_bytes:,}"] if part_bytes < part_mib * MIB else [],
+        notes=notes,
         spread={"service_p50": ok_s, "throughput": rates},
     ).check()  # fmt: skip
 

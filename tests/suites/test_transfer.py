@@ -67,6 +67,12 @@ def test_parts_are_counted(lab: Lab, spec: str, expected: dict[int, int]) -> Non
 
 
 @pytest.mark.slow
+def test_uploads_in_parts_that_fail_are_noted(lab: Lab) -> None:
+    run = run_suite(lab, "transfer::test_parts", *profile(lab, faults={"error_rate": 1.0}))
+    assert run.lines_with("note: 1 of 1 uploads failed and are not counted"), run.text
+
+
+@pytest.mark.slow
 def test_parts_above_the_limit_of_a_service_are_skipped(lab: Lab) -> None:
     onedrive = ("--provider", "emulated:onedrive?profile=ideal", "--grid", "paper", "-k", "test_parts and 64MiB")
     run = run_suite(lab, "transfer", *onedrive, "-rs")

@@ -212,6 +212,29 @@ def test_a_session_without_a_process_for_any_worker_ends(lab: Lab) -> None:
     assert run.lines_with("gw0 cannot be started: Resource temporarily unavailable"), run.text
 
 
+def test_a_fork_that_the_system_refuses_a_thread_is_replaced(lab: Lab) -> None:
+    lab.write(
+        """
+        from execnet import gateway_base
+
+        def pytest_collection_finish(session):
+            begin = gateway_base.BaseGateway._initreceive
+
+            def begin_if_allowed(gateway):
+                if gateway.id == "gw1-worker":
+                    raise RuntimeError("can't start new thread")
+                begin(gateway)
+
+            gateway_base.BaseGateway._initreceive = begin_if_allowed
+        """,
+        "conftest.py",
+    )
+    run = lab.write(WHO).run(*FOLDER, "-n2")
+    assert (run.status, run.leftovers) == (0, []), run.text
+    assert run.lines_with("cloudbench: gw1 cannot be started: can't start new thread"), run.text
+    assert [worker["id"] for worker in read_facts(lab.folder)] == ["gw0", "gw2"]
+
+
 def test_a_lost_worker_is_replaced_by_another_fork(lab: Lab) -> None:
     lab.write(CONTROLLER, "conftest.py").write(WHO, "test_b.py")
     lab.write(

@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Any
 import execnet
 import pytest
 from execnet.gateway import RInfo
-from execnet.gateway_base import Message
 
 from pytest_cloudbench.fleet.hosts.processes import is_stopped, wait_readable
-from pytest_cloudbench.fleet.start.socket_io import SocketIO
+from pytest_cloudbench.fleet.start.socket_io import SocketIO, discard_task
 
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
@@ -394,10 +393,7 @@ class _WarmWorker:
             if self._is_closing:
                 return
         connection.settimeout(_END_S)
-        io = SocketIO(connection, None)
-        with contextlib.suppress(OSError, EOFError):
-            while Message.from_io(io).msgcode != Message.CHANNEL_DATA:
-                pass
+        discard_task(SocketIO(connection, None))
 
     def _request_fork(self, request: _Request) -> dict[str, Any]:
         message = json.dumps([request.worker, request.differing_keys]).encode()

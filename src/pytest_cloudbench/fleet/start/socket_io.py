@@ -1,6 +1,6 @@
 """The connection between a controller and a forked worker, as execnet's gateways want it.
 
-Both ends import it. Keep it light, and free of everything but the standard library.
+Both ends import it. Keep it light, and free of everything but the standard library and execnet's base, which both have.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import socket
 import threading
 from collections.abc import Callable
 from typing import Any
+
+from execnet.gateway_base import Message
 
 _BUFFER_BYTES = 1 << 16
 
@@ -55,3 +57,10 @@ class SocketIO:
         """Send no more, so that the other end sees the end of the stream."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
+
+
+def discard_task(io: SocketIO) -> None:
+    """Read what a worker that cannot start is to do, because xdist fails if it cannot send that."""
+    with contextlib.suppress(OSError, EOFError):
+        while Message.from_io(io).msgcode != Message.CHANNEL_DATA:
+            pass

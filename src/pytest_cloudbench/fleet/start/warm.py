@@ -26,11 +26,13 @@ import pytest
 from execnet import gateway_base
 
 from pytest_cloudbench.fleet.start.leaving import QuickEnd
-from pytest_cloudbench.fleet.start.socket_io import SocketIO
+from pytest_cloudbench.fleet.start.socket_io import SocketIO, discard_task
 
 _REQUEST_BYTES = 1 << 16
 
-_channels: queue.SimpleQueue[tuple[Any, threading.Event]] = queue.SimpleQueue()
+_channels: queue.SimpleQueue[tuple[Any, threading.Event] | None] = queue.SimpleQueue()
+"""A forked worker's channel, and what tells that it is no longer needed. None at the end of its connection."""
+
 _forked: list[str] = []
 """The id of the worker that this process has become."""
 
@@ -203,11 +205,21 @@ class ForkServer:
     def _become(self, worker: str, connection: socket.socket) -> None:
         _forked.append(worker)
         io = SocketIO(connection, gateway_base.get_execmodel("main_thread_only"))
-        self._gateway = threading.Thread(
-            target=gateway_base.serve, args=(io, f"{worker}-worker"), name="execnet", daemon=True
-        )
+
+        def serve() -> None:
+            try:
+                gateway_base.serve(io, f"{worker}-worker")
+            except RuntimeError as error:  # the system allows no further thread
+                os.write(2, f"cloudbench: {worker} cannot be started: {error}\n".encode())
+            finally:
+                _channels.put(None)
+
+        self._gateway = threading.Thread(target=serve, name="execnet", daemon=True)
         self._gateway.start()
-        channel, self._is_done = _channels.get()
+        if (task := _channels.get()) is None:  # it could not serve, or the controller has gone
+            discard_task(io)
+            os._exit(1)
+        channel, self._is_done = task
         self._identity.become(self._interactor, channel)
 
 

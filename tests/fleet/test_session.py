@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from types import SimpleNamespace
+
 import pytest
 
 from pytest_cloudbench.fleet.session import ControllerSession
@@ -21,6 +24,21 @@ def test_a_session_without_fleet_items_serves_nobody(pytestconfig: pytest.Config
 def test_an_agent_without_a_process_of_its_own_is_not_killed(pytestconfig: pytest.Config) -> None:
     session = ControllerSession(pytestconfig, "channel", "facts", lambda _: pytest.fail("it made a service"))
     session.kill("main")
+    session.close()
+
+
+def test_an_agent_that_cannot_be_asked_for_want_of_a_thread_is_not_taken_for_silent(
+    pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    session = ControllerSession(pytestconfig, "channel", "facts", lambda _: pytest.fail("it made a service"))
+    session._gateways["gw0"] = SimpleNamespace(remote_status=lambda: pytest.fail("it was asked"))
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    answers = list[str]()
+    session.ask("gw0", lambda: answers.append("gw0"))
+    assert answers == ["gw0"]
     session.close()
 
 

@@ -218,7 +218,10 @@ class ControllerSession:
                 gateway.remote_status()
                 answered()
 
-        threading.Thread(target=wait, name=f"ask-{agent}", daemon=True).start()
+        try:
+            threading.Thread(target=wait, name=f"ask-{agent}", daemon=True).start()
+        except RuntimeError:  # the system allows no further thread: nothing is known about the agent yet
+            answered()
 
     def _is_awaited(self, agent: str) -> bool:
         """Return whether an agent's process has yet to be started, by a plugin that still works on it."""

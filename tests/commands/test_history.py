@@ -172,6 +172,27 @@ def test_interrupted_and_doubtful_runs_are_shown_and_not_counted(storage: Path, 
     assert "4 ended in an interruption; 4 had doubts" in out
 
 
+def test_runs_of_other_commits_than_the_gate_compares_with_are_not_shown_as_fit(
+    storage: Path, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def git(*args: str) -> str:
+        command = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org", *args]
+        return subprocess.run(command, cwd=storage.parent, capture_output=True, text=True, check=True).stdout.strip()
+
+    git("init", "--initial-branch=main")
+    for number, branch in enumerate(("main", "main", "mine"), 1):
+        if branch != "main":
+            git("checkout", "-b", branch)
+        git("commit", "--allow-empty", "--no-gpg-sign", "-m", f"change {number}")
+        entry = info(start_wall_ms=START_MS + number * DAY_MS)
+        store(storage, number, {TEST: entry}, commit=git("rev-parse", "HEAD"), branch=branch)
+    monkeypatch.chdir(storage.parent)
+    out, _ = run("baseline", "show")
+    assert out.splitlines()[-1].split(maxsplit=4)[2:] == [
+        "3", "2", "1 were of commits that were not on the default branch when this work left it"
+    ]  # fmt: skip
+
+
 def test_a_missing_value_is_a_dash(storage: Path, run: Any) -> None:
     store(storage, 1, {TEST: info(response_p50=None, ops=None)}, commit="unknown", branch="(unknown)")
     line = run("history", TEST, "--metric", "response_p99")[0].splitlines()[-2]

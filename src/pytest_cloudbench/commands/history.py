@@ -382,11 +382,16 @@ def _recovered_runs(results: Path) -> list[str]:
 
 
 def _show_baselines(options: argparse.Namespace) -> int:
+    from pytest_cloudbench.load.gate.history import GateHistory
+    from pytest_cloudbench.load.gate.settings import read_settings
     from pytest_cloudbench.report.history import render_baselines
 
     index = open_index(options, all_storages=False)
     _check_metrics(index, [options.metric] if options.metric else [])
-    print_lines(render_baselines(index, _find_tests(index, options.test), options.metric, output_width()))
+    root = places.project_folder(Path.cwd())
+    explain_commit = GateHistory(index, root, read_settings(root, strict=False).branch).explain_commit
+    tests = _find_tests(index, options.test)
+    print_lines(render_baselines(index, tests, options.metric, output_width(), explain_commit))
     return 0
 
 

@@ -6,7 +6,7 @@ An unknown value is a dash, never a zero. Runs under other conditions are kept a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import groupby
@@ -438,17 +438,22 @@ def _published_sources(entries: Sequence[EntryRow]) -> list[str]:
 # --- baselines ---
 
 
-def render_baselines(index: Index, tests: Sequence[str], metric: str | None, width: int) -> list[str]:
-    """Return for each test the number of runs that may serve as a baseline, and why others may not."""
+def render_baselines(
+    index: Index, tests: Sequence[str], metric: str | None, width: int, explain_commit: Callable[[Point], str]
+) -> list[str]:
+    """Return for each test the number of runs that may serve as a baseline, and why others may not.
+
+    ``explain_commit`` returns why a run does not count because of its commit, or an empty text.
+    """
     rows = [["test", "metric", "runs", "fit", "why the others are not"]]
     for test in tests:
         name = metric or main_metric(index, test)
         points = _read_series(index, test, name)
         latest = points[-1].fingerprint
-        reasons = sorted(
-            point.unfit_reason or describe_differences(point.fingerprint, latest)
-            for point in points if point.unfit_reason or point.fingerprint != latest
-        )  # fmt: skip
+        reasons = sorted(filter(None, (
+            point.unfit_reason or describe_differences(point.fingerprint, latest) or explain_commit(point)
+            for point in points
+        )))  # fmt: skip
         reason_counts = [f"{len(list(group))} {reason}" for reason, group in groupby(reasons)]
         rows.append(
             [

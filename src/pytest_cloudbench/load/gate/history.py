@@ -122,7 +122,12 @@ class GateHistory:
         reason = "" if point.is_comparable else point.unfit_reason
         if reason := reason or describe_differences(point.fingerprint, info):
             return reason
-        return "" if self._is_before(point) else "were of commits that this work does not build on"
+        return self.explain_commit(point)
+
+    def explain_commit(self, point: Point) -> str:
+        """Return why a run does not count because of its commit, or an empty text."""
+        before = self._is_before(point)
+        return "" if before else "were of commits that were not on the default branch when this work left it"
 
     def _is_before(self, point: Point) -> bool:
         """Return whether this work builds on the commit of a run, as far as is known."""

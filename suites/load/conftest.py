@@ -62,18 +62,18 @@ def write_command(specs: Sequence[str]) -> str:
 def _make_option(name: str, row: Mapping[str, str], parse: Callable[[str], Any]) -> Option:
     """Return the option of one row of ``options.toml``, whose default is written as a user would write it."""
     default = parse(row["default"]) if "default" in row else None
-    settings = {"type": _wrap_parser(parse), "metavar": row["metavar"], "default": default}
+    settings = {"type": _wrap_parser(name, parse), "metavar": row["metavar"], "default": default}
     return Option(f"--load-{name}", {**settings, "help": row["help"].format_map(row)})
 
 
-def _wrap_parser(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+def _wrap_parser(name: str, parse: Callable[[str], Any]) -> Callable[[str], Any]:
     """Return a parser that raises pytest.UsageError where ``parse`` raises ValueError."""
 
     def parse_option(text: str) -> Any:
         try:
             return parse(text)
         except ValueError as error:
-            raise pytest.UsageError(f"{text!r}: {error}") from None
+            raise pytest.UsageError(f"{name} {text!r}: {error}") from None
 
     return parse_option
 
@@ -106,7 +106,7 @@ def parse_mix(text: str) -> dict[Verb, float]:
     for part in text.split(","):
         name, _, weight = part.strip().partition("=")
         if name not in names or not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", weight):
-            raise ValueError(f"{part!r}: expected shares of {', '.join(names)} such as put=25,get=75")
+            raise ValueError(f"expected shares of {', '.join(names)} such as put=25,get=75, not {part!r}")
         if names[name] in weights:
             raise ValueError(f"{name} is given twice")
         weights[names[name]] = float(weight)

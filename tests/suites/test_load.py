@@ -136,10 +136,11 @@ def test_two_loads_are_told_apart_and_equal_ones_compared(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (("put", "folder:.", "--rate", "0/s"), "'0/s': expected a rate above 0, such as 50/s, 600/min or 2/h"),
-        (("put", "folder:.", "--size", "3 bananas"), "expected a size such as 5KiB, 1MB or 4096"),
+        (("put", "folder:.", "--rate", "0/s"), "rate '0/s': expected a rate above 0, such as 50/s, 600/min or 2/h"),
+        (("put", "folder:.", "--size", "3 bananas"), "size '3 bananas': expected a size such as 5KiB, 1MB or 4096"),
+        (("get", "folder:.", "--files", "0"), "files '0': expected a whole number from 1 to 1,000,000"),
         (("get", "folder:.", "--for", "0s"), "expected a time above 0, such as 30s"),
-        (("mixed", "folder:.", "--mix", "delete=1"), "expected shares of put, get, stat, list"),
+        (("mixed", "folder:.", "--mix", "delete=1"), "mix 'delete=1': expected shares of put, get, stat, list"),
         (("put", "folder:.", "--nonsense"), "unrecognized arguments: --nonsense"),
         (("put", "nothing:", "--for", "1s"), "no driver has this name"),
     ],

@@ -213,3 +213,12 @@ def test_a_provider_of_ones_own(lab: Lab) -> None:
     assert "sizes were compared, not content" in run.text
     assert "own:memory: about 12 operations, 600 bytes up" in run.text, "a real service is announced"
     assert len(list((lab.folder / "own").glob("closed-*"))) == 2
+
+
+def test_a_failed_assertion_shows_no_insides_of_the_experiment(lab: Lab) -> None:
+    run = lab.write(f"""
+        def test_it(experiment, payloads):
+            assert experiment.run({SMALL})["loss_rate"] == 1
+    """).run(*FOLDER)
+    assert run.counts() == {"failed": 1}
+    assert run.lines_with("experiment = <experiment of test_it[folder:objects]>"), run.text

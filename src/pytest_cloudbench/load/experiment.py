@@ -166,7 +166,7 @@ class _Part:
     is_prepared: bool
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Experiment:
     """An experiment, which runs operations on all agents at the same time and merges their results.
 
@@ -207,6 +207,9 @@ class Experiment:
     def __post_init__(self) -> None:
         self._unmeasured = Unmeasured(self.agent, self.provider, self.facts)
         self._runs = _RUNS_PER_REPETITION * (self.agent.again or 0)
+
+    def __repr__(self) -> str:  # pytest shows it above each assertion that fails
+        return f"<experiment of {self.name}>"
 
     def run(
         self, load: Load | Generator | None = None, entry: EntryOptions | None = None, **keywords: Unpack[RunKeywords]

@@ -222,3 +222,17 @@ def test_a_failed_assertion_shows_no_insides_of_the_experiment(lab: Lab) -> None
     """).run(*FOLDER)
     assert run.counts() == {"failed": 1}
     assert run.lines_with("experiment = <experiment of test_it[folder:objects]>"), run.text
+
+
+def test_a_conclusion_shows_all_metrics_if_its_test_names_no_columns(lab: Lab) -> None:
+    run = lab.write("""
+        def test_it(experiment):
+            experiment.conclude({"size": 2.5, "tue": 3.0}, [1.0], stats_of="nothing")
+
+        def test_nothing(experiment):
+            experiment.conclude({}, [1.0], stats_of="nothing", extra={"rounds": [1]})
+    """).run(*FOLDER)
+    assert run.counts() == {"passed": 2}
+    (number,) = [number for number, line in enumerate(run.text.splitlines()) if line.split() == ["size", "tue"]]
+    assert run.text.splitlines()[number + 2].split() == ["2.5", "3"]
+    assert "\n\n\n" not in run.text

@@ -253,6 +253,7 @@ class Experiment:
             stats_of: a description of these durations.
             of: the runs that it combines. None for all runs that no conclusion has used yet.
             columns: names of metrics, or of values in ``extra``, for the table at the end of the run.
+                If there are none, it shows all metrics.
             extra: further values for the entry (plain data), such as every level that was tried.
             label: names the entry if a test makes several.
             published: figures to show beside the measured ones, with their ``source``.

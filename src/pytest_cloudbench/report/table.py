@@ -261,7 +261,12 @@ def _label(finding: _Finding) -> str:
 
 
 def _lay_out(cells: list[list[str]], width: int) -> list[str]:
-    """Return the lines of a table. If columns were omitted, the last line tells what they contain."""
+    """Return the lines of a table. If columns were omitted, the last line tells what they contain.
+
+    A conclusion without any number has no columns, and no table.
+    """
+    if not cells[0]:
+        return []
     rows, omitted = _omit_columns(_drop_long_form(cells, width), width)
     reasons = "; ".join(
         f"{', '.join(title for title in omitted if omitted[title] == reason)} ({reason})"

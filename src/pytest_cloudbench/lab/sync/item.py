@@ -299,7 +299,8 @@ class LabItem:
             metrics: values by name, for expectations and gates. None is "not known".
             rounds_s: durations that pytest-benchmark compares, at least one.
             stats_of: the thing that the rounds are durations of.
-            columns: names of metrics, or of what is in ``extra``, for the table at the end of the run.
+            columns: names of metrics, or of what is in ``extra``, for the table at the end of the run. If there are
+                none, it shows all metrics.
             label: names the entry if a test makes several: the full name ends in ``#label``, that of the second one
                 with this label in ``#label-2``.
             params: parameters of the entry, instead of the test's.

@@ -469,10 +469,10 @@ class Conductor:
             info["resumed_rounds"] = differences
             notes.append(f"resumed: {differences}")
         judgements = self.entries.judge(subject, entry.expect, metrics, doubts, info)
+        columns = conclusion.columns or tuple(conclusion.metrics)
         self.entries.add(
-            subject, info, conclusion.rounds_s, judgements, doubts, notes, conclusion.columns, conclusion.spread,
-            entry.gate,
-        )  # fmt: skip
+            subject, info, conclusion.rounds_s, judgements, doubts, notes, columns, conclusion.spread, entry.gate
+        )
         return make_answer(info, judgements, doubts, notes)
 
     def _get_contests(self) -> Contests:

@@ -120,3 +120,10 @@ def test_unknown_provider_is_refused_in_one_line(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert done.returncode == 4
     assert "no driver has this name" in done.stdout + done.stderr
+
+
+def test_a_file_that_is_missing_is_called_a_file(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pytest_cloudbench.commands.cli", "estimate", "test_snesors.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=HANG_S, check=False)
+    assert done.returncode == 4
+    assert "file or directory not found: test_snesors.py" in done.stdout + done.stderr

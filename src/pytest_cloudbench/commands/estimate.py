@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from pytest_cloudbench.commands.become import become_pytest
 
@@ -29,9 +30,16 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.set_defaults(run=_estimate, passes_on=True)
 
 
+def _is_path(test: str) -> bool:
+    """Return whether a test is named by its file or folder. If that is missing, pytest says so without ``--pyargs``."""
+    path = test.partition("::")[0]
+    return Path(path).exists() or path.endswith((".py", ".toml")) or "/" in path
+
+
 def _estimate(options: argparse.Namespace) -> int:
-    arguments = ["-p", _PLUGIN, "-p", "no:cacheprovider", "-qq", "--no-header", "--disable-warnings", "--pyargs"]
-    arguments += options.tests
+    arguments = ["-p", _PLUGIN, "-p", "no:cacheprovider", "-qq", "--no-header", "--disable-warnings", *options.tests]
+    if not all(map(_is_path, options.tests)):
+        arguments.append("--pyargs")
     arguments.append("--benchmark-storage=file://.")  # pytest-benchmark makes the folder, so it is one that exists
     arguments += [f"--cloudbench-provider={spec}" for spec in options.providers]
     return become_pytest([*arguments, *options.rest, "-n", "0"])  # one process tells what fifty would do

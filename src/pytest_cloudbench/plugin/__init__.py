@@ -164,16 +164,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             specs = option.cloudbench_provider or (mark and mark.args) or [DEFAULT_PROVIDER]
         else:
             specs = option.cloudbench_client or DEFAULT_CLIENTS
-        ids = None
+        specs = ids = list(dict.fromkeys(specs))
         if option.cloudbench_versus and name == "provider" and "experiment" in used:
-            ids = [f"{spec}-vs-{option.cloudbench_versus}" for spec in dict.fromkeys(specs)]
-        elif any("?" in spec for spec in specs):
-            ids = list(dict.fromkeys(specs))
-        if ids is not None and any("?" in spec for spec in ids):  # it may hold a secret, and everybody sees ids
+            ids = [f"{spec}-vs-{option.cloudbench_versus}" for spec in specs]
+        if any("?" in spec for spec in ids):  # it may hold a secret, and everybody sees ids
             from pytest_cloudbench.support import redact
 
             ids = list(map(redact.mask_named, ids))
-        metafunc.parametrize(name, list(dict.fromkeys(specs)), indirect=True, scope=_PARAMETRIZED[name], ids=ids)
+        metafunc.parametrize(name, specs, indirect=True, scope=_PARAMETRIZED[name], ids=ids)
 
 
 # A wrapper, to see what others deselect, and what pytest-benchmark marks as no benchmark.

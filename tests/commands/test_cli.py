@@ -79,6 +79,19 @@ def test_a_path_that_cannot_be_used_is_named_once(
     assert "Errno" not in error
 
 
+@pytest.mark.parametrize("words", [["baseline", "export", "{}"], ["report", "last", "-o", "{}"]])
+@pytest.mark.parametrize("folder", [".", "/", "folder", ""])
+def test_a_folder_in_place_of_a_file_is_named(
+    words: list[str], folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path)
+    stored_runs.store_series(tmp_path / "results", [0.1])
+    assert cli.main([*(word.format(folder) for word in words), "--storage", "results"]) == 1
+    assert capsys.readouterr().err.strip().endswith("Is a directory")
+    assert {path.name for path in tmp_path.iterdir()} == {"folder", "results"}
+
+
 @pytest.mark.parametrize("words", [["published", "uds-2013-table-1"], ["--help"]])
 def test_what_the_output_cannot_encode_is_escaped(words: list[str]) -> None:
     """As on a terminal of Windows, or with LC_ALL=C and without Python's UTF-8 mode."""

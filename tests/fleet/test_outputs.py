@@ -99,6 +99,7 @@ def test_run_with_doubts_sets_no_bounds_but_is_summarized(lab: Lab) -> None:
     ("option", "reason"),
     [
         (["--cloudbench-summary", "no/where.md"], "expected a file in a folder that exists"),
+        (["--cloudbench-report", "."], "--cloudbench-report .: expected a file, and this is a folder"),
         (["-ocloudbench_update_expectations=bad.toml"], "bad.toml: is not valid TOML"),
     ],
 )

@@ -552,7 +552,8 @@ def _has_plugin_option(config: pytest.Config) -> bool:
     option = config.option
     values = (
         option.cloudbench_provider, option.cloudbench_fail, option.cloudbench_expectations, option.cloudbench_summary,
-        option.cloudbench_update_expectations, option.cloudbench_cassette, _is_gate_requested(option),
+        option.cloudbench_report, option.cloudbench_update_expectations, option.cloudbench_cassette,
+        _is_gate_requested(option),
     )  # fmt: skip
     return any(values) or is_versus_given(option) or option.cloudbench_live is not None  # 0 is any port
 

@@ -160,6 +160,8 @@ def write_whole(
 
     Raises OSError, and the errors of ``write``.
     """
+    if path.is_dir():  # which may have no name, such as "."
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     # 50 characters, as each may take 4 of the 255 bytes of a name.
     partial = path.with_name(f".{path.name[:50]}-{os.getpid()}-{os.urandom(4).hex()}")
     try:

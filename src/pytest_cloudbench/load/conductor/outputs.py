@@ -31,6 +31,8 @@ class Outputs:
         self._updated = Path(option.cloudbench_update_expectations) if option.cloudbench_update_expectations else None
         if self._summary is not None and (self._summary.is_dir() or not self._summary.absolute().parent.is_dir()):
             raise UsageError(f"--cloudbench-summary {self._summary}: expected a file in a folder that exists")
+        if option.cloudbench_report and Path(option.cloudbench_report).is_dir():  # of others the folder is made
+            raise UsageError(f"--cloudbench-report {option.cloudbench_report}: expected a file, and this is a folder")
         if self._updated is not None:
             from pytest_cloudbench.results import expectations
             from pytest_cloudbench.support import extras

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,7 +15,7 @@ from pytest_cloudbench.commands import cli
 from pytest_cloudbench.drivers.folder import FolderDriver
 from pytest_cloudbench.emulators.profile import find_profile
 from pytest_cloudbench.lab.clients.command import CommandClient
-from pytest_cloudbench.load.conductor.serving import _read_expectations
+from pytest_cloudbench.load.conductor.outputs import Outputs
 from pytest_cloudbench.model import CloudError, ErrorKind, UsageError
 from pytest_cloudbench.net import dissect
 from pytest_cloudbench.plugin.collect.benchcloud_file import read_legacy_text
@@ -32,12 +33,19 @@ def _capture(path: Path) -> None:
         raise AssertionError("it was opened")
 
 
+def _expectations(path: Path) -> None:
+    option = SimpleNamespace(
+        cloudbench_summary=None, cloudbench_report=None, cloudbench_update_expectations=None
+    )  # fmt: skip
+    Outputs(option, "").read_judging(str(path))
+
+
 OPENED_BY: Mapping[str, Callable[[Path], object]] = {
     "profile": lambda path: find_profile(str(path)),
     "client": lambda path: CommandClient.from_file(str(path)),
     "trace": lambda path: data.read_trace(str(path)),
     "rules": data.read_flow_rules,
-    "expectations": lambda path: _read_expectations(str(path)),
+    "expectations": _expectations,
     "credentials": lambda path: credentials._file("dropbox", path),
     "bench file": read_utf8,
     "capture": _capture,

@@ -110,6 +110,14 @@ def test_bad_input_is_reported_in_one_line(words: list[str]) -> None:
     assert not done.stdout
 
 
+@pytest.mark.parametrize("command", ["machine", "gate power", "baseline list"])
+def test_too_many_words_show_the_usage_of_their_command(command: str) -> None:
+    done = run(*command.split(), "too", "many")
+    assert done.returncode == 4
+    assert done.stderr.startswith(f"usage: cloudbench {command} [-h]")
+    assert done.stderr.endswith(f"cloudbench {command}: error: unrecognized arguments: too many\n")
+
+
 @pytest.mark.usefixtures("ctrl_c")
 def test_emulate_prints_one_json_line_and_ends_on_interrupt() -> None:
     process = subprocess.Popen(

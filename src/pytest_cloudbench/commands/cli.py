@@ -88,7 +88,7 @@ def _run(argv: Sequence[str] | None) -> int:
         parser = make_parser(words[0])
         options, other_words = parser.parse_known_args(words)
         if other_words and "passes_on" not in options:
-            parser.error(f"unrecognized arguments: {' '.join(other_words)}")
+            options.parser.error(f"unrecognized arguments: {' '.join(other_words)}")
         options.rest, options.ends_process = other_words, argv is None
     except SystemExit as end:
         sys.stdout.flush()  # of --help
@@ -125,6 +125,8 @@ def make_parser(word: str = "") -> argparse.ArgumentParser:
             command.add_to(commands)
         if hasattr(module, "add_commands"):
             module.add_commands(commands)
+    for _, command_parser in catalogue.leaf_parsers(parser):
+        command_parser.set_defaults(parser=command_parser)  # whose usage says what the command takes
     catalogue.add_examples(parser)
     if not module_names:
         catalogue.add_groups(parser)

@@ -496,7 +496,7 @@ def _client(request: pytest.FixtureRequest) -> str:
 def lab(
     request: pytest.FixtureRequest, fleet: Agent, _client: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[LabItem]:  # fmt: skip
-    """A sync client, its network and captures, for each ``--client``. See ``sync.item.LabItem``."""
+    """A sync client, its network and captures, for each ``--client``. See ``pytest_cloudbench.LabItem``."""
     from functools import partial
 
     from pytest_cloudbench.fleet.items import used_fixtures

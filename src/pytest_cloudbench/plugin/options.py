@@ -102,7 +102,7 @@ _OPTIONS: Mapping[str, tuple[Option, ...]] = {
         Option("--cloudbench-fail", {
             "action": "append", "metavar": "METRIC:BOUND", "default": [],
             "help": "fail a test whose metric breaks the bound, may repeat: loss_rate:0.01 (absolute), "
-                    "response_p99:10%% (relative to the compared run)",
+                    "response_p99:10%% (relative to the last stored run that passed under the same conditions)",
         }),
     ),
     "results": (

@@ -119,8 +119,9 @@ COMMAND = Command(
     "clean",
     clean,
     "remove what killed runs left on providers",
-    "Remove the folders that killed runs left on real providers, as the journal names them. A folder is removed when "
-    "it has a run's name and holds that run's marker, once the run has ended; nothing else.",
+    "Remove the folders that killed runs left on real providers and in local folders. This user's journal names them, "
+    "of all projects, wherever this command is called. A folder is removed when it has a run's name and holds that "
+    "run's marker, once the run has ended; nothing else.",
     (
         argument("--dry-run", action="store_true", help="only say what would be removed"),
         argument(

@@ -131,7 +131,7 @@ def test_an_own_expectation_on_a_metric_that_is_not_there_is_inconclusive(lab: L
 def test_expectations_of_a_renamed_test_are_named(lab: Lab, spread: Spread) -> None:
     claims = EXPECTATIONS.format(at_most=30).replace("source", 'where = { test = "test_former" }\n    source')
     lab.write(ONE).write(claims.replace("folder:objects", "folder:elsewhere", 1), "expectations.toml")
-    line = "cloudbench: 1 expectation is of test_former; no test of this session has that name"
+    line = "cloudbench: 1 expectation is of test_former, a name that no test here has"
     run = lab.run(*FOLDER, *spread, "-ocloudbench_expectations=expectations.toml")
     assert (run.status, len(run.lines_with(line))) == (0, 1), run.text
     assert not lab.run(*FOLDER, *spread, "-ocloudbench_expectations=expectations.toml", "-k", "one").lines_with(line)

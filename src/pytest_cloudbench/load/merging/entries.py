@@ -273,7 +273,7 @@ class Entries:
             if claim.provider in measured and claim.where.get("test") not in {None, *tests}
         )  # fmt: skip
         return [
-            f"{format_count(count, 'expectation is', 'expectations are')} of {test}; no test of this session has that name"
+            f"{format_count(count, 'expectation is', 'expectations are')} of {test}, a name that no test here has"
             for test, count in counts.items()
         ]
 

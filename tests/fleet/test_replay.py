@@ -112,6 +112,21 @@ def test_a_read_of_nothing_is_refused() -> None:
         find_traced_work(Replay(parse_trace(HEAD + "0,0,put,1\n1,1,get,1\n")), range(2), 9)
 
 
+def test_a_trace_with_calendar_times_is_refused_unless_they_count_from_its_first() -> None:
+    trace = parse_trace(HEAD + "1700000000,a,put,5\n1700000001,a,put,5\n")
+    text = "begins after 19,675.9 days; with from_first, its times count from its earliest row"
+    with pytest.raises(UsageError, match=text):
+        find_traced_work(Replay(trace), range(1), 2)
+    for replay in (
+        Replay(trace, from_first=True),
+        Replay(trace, scale=1e6),
+        Replay(parse_trace(HEAD + "86400,a,put,5\n")),
+    ):
+        work = find_traced_work(replay, range(1), 2)
+        assert work is not None
+        assert work.up_bytes == 5 * replay.ops_per_sensor
+
+
 class CannedDriver:
     """A driver that gives the same pieces for every request."""
 

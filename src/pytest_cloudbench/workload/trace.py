@@ -24,6 +24,9 @@ COLUMNS = ("time", "sensor", "operation", "size")
 VERBS = tuple(Verb)
 """All verbs. A trace and a plan store a verb as its index in this tuple."""
 
+MAX_WAIT_S = 86400.0
+"""A longer wait for the first operation is taken for a mistake: a trace with calendar times needs ``from_first``."""
+
 _CODES = {verb.value: code for code, verb in enumerate(VERBS)}
 _CODES |= {"upload": _CODES["put"], "download": _CODES["get"]}
 _TIME_PATTERN = re.compile(r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
@@ -107,6 +110,11 @@ class Replay:
         """The largest number of rows of any sensor. As ``count``, it replays the whole trace."""
         first = self.trace.first
         return max(after - before for before, after in pairwise(first))
+
+    @property
+    def begin_s(self) -> float:
+        """The seconds until the first operation is due."""
+        return 0.0 if self.from_first else self.trace.begin_s / self.scale
 
     def due_s(self, seed: str, sensor: int, count: int) -> list[float]:
         """Return the due times of at most ``count`` operations of one sensor. ``seed`` is unused."""

@@ -22,6 +22,7 @@ from pytest_cloudbench.model import CloudError, Content, Entry, ErrorKind, Usage
 from pytest_cloudbench.support.clock import now_ns
 from pytest_cloudbench.workload.arrival import Arrival, Closed, Threads, changes, count_due
 from pytest_cloudbench.workload.payload import Generator, digest
+from pytest_cloudbench.workload.trace import MAX_WAIT_S, Replay
 
 OPERATIONS = (Verb.PUT, Verb.GET, Verb.STAT, Verb.LIST, Verb.DELETE, Verb.SHARE)
 """The operations that an experiment can do. All but the first work on existing files."""
@@ -64,10 +65,15 @@ def find_traced_work(
     """Return the work of an arrival process that specifies each operation, None for any other.
 
     A sensor has at most ``count`` operations. A get or a stat uses the file that the same sensor put last. Raises
-    UsageError if there is no such file, and for verbs that are not replayed.
+    UsageError if there is no such file, for verbs that are not replayed, and for a trace that begins in some days.
     """
     if isinstance(arrival, Closed) or arrival.steps(0, 0) is None:
         return None
+    if isinstance(arrival, Replay) and arrival.begin_s > MAX_WAIT_S:  # most likely seconds since 1970
+        days = arrival.begin_s / 86400
+        raise UsageError(
+            f"{arrival.trace!r} begins after {days:,.1f} days; with from_first, its times count from its earliest row"
+        )
     counts, up_bytes, down_bytes = Counter[Verb](), 0, 0
     targets: dict[tuple[int, int], tuple[int, int]] = {}
     for sensor in sensors:

@@ -22,7 +22,7 @@ from pytest_cloudbench.model import ConfigError, UsageError, Verb
 from pytest_cloudbench.plugin.collect.module import ConfigModule, read_utf8
 from pytest_cloudbench.plugin.configs.bench import BenchCase, BenchExperiment, parse_bench
 from pytest_cloudbench.plugin.configs.bench_keys import OPERATIONS
-from pytest_cloudbench.workload.trace import Replay
+from pytest_cloudbench.workload.trace import MAX_WAIT_S, Replay
 
 if TYPE_CHECKING:
     from pytest_cloudbench.load.experiment import Experiment, Result
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 _OPERATION_NAMES: Mapping[Verb, str] = {verb: word for word, verb in OPERATIONS.items()}
 _TRACE_LABEL = "trace"
 """The label of the single entry of a replayed trace."""
-
-_MAX_WAIT_S = 86400.0
-"""A longer wait for the first operation is taken for a mistake: a trace with calendar times needs ``from_first``."""
 
 _EXPERIMENT_HEADER = re.compile(r"[ \t]*\[\[[ \t]*experiment[ \t]*\]\]")
 
@@ -110,11 +107,8 @@ def _check_traces(bench: BenchExperiment, source: str, key: str) -> None:
         try:
             find_traced_work(load.arrival, range(load.sensors), load.ops_per_sensor)
         except UsageError as error:
-            raise ConfigError(source, f"{key}.arrival.file", str(error)) from None
-        begin_s = load.arrival.trace.begin_s / load.arrival.scale
-        if begin_s > _MAX_WAIT_S and not load.arrival.from_first:  # most likely seconds since 1970
-            expected = f"expected true: the first operation would be due after {begin_s / 86400:.0f} days"
-            raise ConfigError(source, f"{key}.arrival.from_first", expected)
+            name = "from_first" if load.arrival.begin_s > MAX_WAIT_S else "file"
+            raise ConfigError(source, f"{key}.arrival.{name}", str(error)) from None
 
 
 def _check_operations(experiment: Experiment, bench: BenchExperiment, source: str, key: str) -> None:

@@ -191,6 +191,45 @@ def test_a_bound_of_the_users_allows_a_loss_up_to_it(lab: Lab) -> None:
     assert run.lines_with("gate broken: silent_loss_rate: 2 of 6"), run.text
 
 
+CONCLUDED = """
+    from pytest_cloudbench.model import Verb
+
+    def conclude(experiment, payloads, operation):
+        load = {"arrival": FixedInterval(0.01), "sensors": 2, "ops_per_sensor": 3}
+        runs = [experiment.run(payloads.random(100), operation=operation, store=False, **load) for _ in range(2)]
+        p50_s = max(run["response_p50"] for run in runs)
+        experiment.conclude({"response_p50": p50_s}, [p50_s], stats_of="the slower run")
+
+    def test_put(experiment, payloads):
+        conclude(experiment, payloads, Verb.PUT)
+
+    def test_get(experiment, payloads):
+        conclude(experiment, payloads, Verb.GET)
+"""
+
+
+@pytest.mark.quick_cases(1)
+@FACTS
+def test_a_loss_in_one_run_breaks_each_gate_of_the_conclusion(lab: Lab, test: str, fault: str, metric: str) -> None:
+    def run(*options: str) -> FinishedRun:
+        return lab.run(*FOLDER, "-k", test, *options)
+
+    write_faulty_suite(lab).write(CONCLUDED)
+    bound = ("--cloudbench-fail", "response_p50:50")
+    clean = run(*bound)
+    assert (clean.status, entry(clean, test)[metric]) == (0, 0), clean.text
+    (lab.folder / f"{fault}-0").touch()
+    broken = run(*bound)
+    assert broken.status == 1, broken.text
+    assert broken.lines_with(f"gate {metric}: 0.0833333, which no bound allows; ")
+    (lab.folder / f"{fault}-0").touch()
+    assert run(*bound, "--cloudbench-fail", f"{metric}:0.1").status == 0, "the user's own bound"
+    (lab.folder / f"{fault}-0").touch()
+    gated = run("--cloudbench-gate", "-rs")
+    assert gated.status == 1, gated.text
+    assert gated.lines_with(f"gate broken: {metric}: "), gated.text
+
+
 # --- doubts about times ---
 
 

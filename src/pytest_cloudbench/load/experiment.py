@@ -6,7 +6,6 @@ What may live here: one run from its empty folder to its merged result, and conc
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -19,7 +18,7 @@ from pytest_cloudbench.drivers.base import Counting
 from pytest_cloudbench.fleet.agent import Agent
 from pytest_cloudbench.fleet.run import RunFacts, slug
 from pytest_cloudbench.judge.expect import Expectation
-from pytest_cloudbench.judge.metrics import METRICS, error_details
+from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.judge.ranking import group_values
 from pytest_cloudbench.load.engine.engine import Budget, Engine
 from pytest_cloudbench.load.engine.limits import available_bytes
@@ -54,6 +53,7 @@ from pytest_cloudbench.load.messages import (
     Turn,
     plain_numbers,
 )
+from pytest_cloudbench.load.parts import FAILURE_KEYS, WORK_KEYS, combine_facts, combine_runs
 from pytest_cloudbench.load.request import EntryOptions, Files, Load, RunKeywords, parse_request
 from pytest_cloudbench.model import (
     BudgetError,
@@ -79,27 +79,6 @@ _SAMPLES_PER_REPORT = 64
 """The number of response times that all agents together report at a time, for the live line."""
 
 _NO_ENTRY = EntryOptions(store=False)
-
-_SHARED_KEYS = ("ops", "loop", "ops_file", "cpu_share", "client_cpu_s")
-_ERROR_KEYS = ("errors", "error_details")
-"""The values of each run that a conclusion needs."""
-
-
-def _combine_parts(parts: Sequence[Result]) -> dict[str, Any]:
-    """Combine several runs: the CPU share of the busiest run, the agents' CPU time, and the errors of all runs."""
-    counts, details = Counter[str](), dict[str, Counter[str]]()
-    for part in parts:
-        counts.update(part.info.get("errors", {}))
-        for kind, listed in part.info.get("error_details", {}).items():
-            details.setdefault(kind, Counter()).update({text["detail"]: text["count"] for text in listed["said"]})
-    shares = [part["cpu_share"] for part in parts if part.info.get("cpu_share") is not None]
-    cpu_s = [part.info.get("client_cpu_s") for part in parts]
-    return {
-        "cpu_share": max(shares, default=None),
-        "client_cpu_s": None if None in cpu_s or not cpu_s else sum(filter(None, cpu_s)),
-        "errors": dict(counts),
-        "error_details": error_details(counts, {kind: texts.items() for kind, texts in details.items()}),
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +209,7 @@ class Experiment:
             entry = replace(entry, label=self._labels.new(entry.label))
         run = self._prepare_part(load, replace(entry, gate=self._merge_margins(entry.gate)))
         result = self._run_in_folder(run)
-        shared = {key: result[key] for key in (*_SHARED_KEYS, *_ERROR_KEYS) if key in result.info}
+        shared = {key: result[key] for key in (*WORK_KEYS, *FAILURE_KEYS) if key in result.info}
         self._parts.append(Result(shared, doubts=result.doubts, notes=result.notes))  # a long series stays small
         return result
 
@@ -243,8 +222,9 @@ class Experiment:
     ) -> Result:  # fmt: skip
         """Make one entry from the results of several runs with ``store=False``, and judge it.
 
-        The entry has the doubts, notes and record files of those runs. All agents call this with the same arguments,
-        because conclusions are pure functions of merged results.
+        The entry has the doubts, notes and record files of those runs, and the share of files that they lost silently
+        or found corrupt. All agents call this with the same arguments, because conclusions are pure functions of merged
+        results.
 
         Args:
             metrics: values by name. Expectations and gates can name the metrics of this package, and those that the
@@ -271,15 +251,19 @@ class Experiment:
         self._parts = [part for part in self._parts if part.info.get("ops_file") not in concluded_files]
         all_doubts = [*doubts, *(doubt for part in parts for doubt in part.doubts)]
         all_notes = [*notes, *(note for part in parts for note in part.notes)]
-        run = self._run_name()
+        run, runs = self._run_name(), [part.info for part in parts]
+        facts = combine_facts(runs)
+        if self.turn is not None:  # what neither side has would be one more metric to await
+            facts = {name: share for name, share in facts.items() if share}
         entry = EntryOptions(
             label, extra=extra or {}, notes=tuple(dict.fromkeys(all_notes)), published=published or {},
             expect=tuple(expect), gate=self._merge_margins(gate),
         )  # fmt: skip
         conclusion = Conclusion(
-            self.make_subject(run, label), entry, plain_numbers(metrics), tuple(rounds_s), stats_of, tuple(columns),
+            self.make_subject(run, label), entry, plain_numbers({**facts, **metrics}), tuple(rounds_s), stats_of,
+            tuple(columns) or tuple(metrics),
             tuple(dict.fromkeys(all_doubts)), ops=sum(part["ops"] for part in parts),
-            loop=parts[-1]["loop"] if parts else None, own=_combine_parts(parts),
+            loop=parts[-1]["loop"] if parts else None, own=combine_runs(runs),
             ops_files=tuple(part["ops_file"] for part in parts if "ops_file" in part.info),
             spread={name: group_values(values, median) or list(values) for name, values in (spread or {}).items()},
         )  # fmt: skip
@@ -322,7 +306,7 @@ class Experiment:
             yield log
         result = self._hand_in_log(run, log, "", stopped="", verified=False)
         # Errors are left out, because failures in ``scratch`` are part of the method.
-        shared = {key: result[key] for key in _SHARED_KEYS if key in result.info}
+        shared = {key: result[key] for key in WORK_KEYS if key in result.info}
         self._parts.append(replace(result, info=shared))
 
     @contextmanager

@@ -21,7 +21,7 @@ from pytest_cloudbench.judge.baseline import (
     list_doubts,
 )
 from pytest_cloudbench.judge.changepoints import ChangePoint, find_changes
-from pytest_cloudbench.judge.metrics import IS_YES, METRICS, find_metric, is_higher_better
+from pytest_cloudbench.judge.metrics import FACTS, IS_YES, METRICS, find_metric, is_higher_better
 from pytest_cloudbench.report import versus
 from pytest_cloudbench.report.columns import fit_to_width
 from pytest_cloudbench.report.distance import format_distance
@@ -79,11 +79,15 @@ def _doubt_mark(point: Point) -> str:
     return _DOUBTED if {HAD_DOUBTS, HAD_DOUBTFUL_TIMES} & {*point.faults} else ""
 
 
+def _order_metrics() -> list[str]:
+    """Return the names of all metrics: usual ones first, and last those that are zero unless something went wrong."""
+    return [*dict.fromkeys([*_USUAL_METRICS, *(name for name in METRICS if name not in FACTS), *FACTS])]
+
+
 def main_metric(index: Index, test: str) -> str:
     """Return the first metric for which a test has a value, preferably a usual one."""
-    names = dict.fromkeys([*_USUAL_METRICS, *METRICS])
     return next(
-        (name for name in names if any(point.value is not None for point in index.series(test, name))),
+        (name for name in _order_metrics() if any(point.value is not None for point in index.series(test, name))),
         _USUAL_METRICS[0],
     )
 
@@ -392,9 +396,8 @@ def render_run(run: RunRow, entries: Sequence[EntryRow], metrics: Sequence[str],
         lines.insert(2, "an emulated run measures the client and the loopback, not the service")
     comparisons = [entry for entry in entries if is_comparison(entry.info)]
     entries = [entry for entry in entries if entry not in comparisons]
-    all_metrics = dict.fromkeys([*_USUAL_METRICS, *METRICS])
     names = [*metrics] or [
-        name for name in all_metrics if _is_shown(name) and any(name in entry.info for entry in entries)
+        name for name in _order_metrics() if _is_shown(name) and any(name in entry.info for entry in entries)
     ]
     rows = [["entry", "outcome", *names]]
     for entry in entries:

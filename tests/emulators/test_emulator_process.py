@@ -329,7 +329,9 @@ def test_bad_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     with pytest.raises(ConfigError, match=r"meta\.api: expected one of .*dropbox.*, got 'other'"):
         start_emulator(str(path))
     capsys.readouterr()
+    most_digits = sys.get_int_max_str_digits()
     assert serve_foreground("dropbox", profile=str(path)) == 4
+    assert sys.get_int_max_str_digits() == most_digits, "as before, for all else in this process"
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
 

@@ -561,9 +561,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.api and not options.profile:
         parser.error("expected an api or --profile")
     _allow_many_connections()
-    sys.set_int_max_str_digits(_MOST_DIGITS)
-    former_handler = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    former_digits, former_handler = sys.get_int_max_str_digits(), signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
+        sys.set_int_max_str_digits(_MOST_DIGITS)
         _serve_until_stopped(options)
     except (ConfigError, ServiceError) as error:
         print(f"cloudbench emulate: {error}", file=sys.stderr)
@@ -572,6 +572,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     finally:
         signal.signal(signal.SIGTERM, former_handler)
+        sys.set_int_max_str_digits(former_digits)
     return 0
 
 

@@ -53,7 +53,7 @@ from pytest_cloudbench.load.messages import (
     Turn,
     plain_numbers,
 )
-from pytest_cloudbench.load.parts import FAILURE_KEYS, WORK_KEYS, combine_facts, combine_runs
+from pytest_cloudbench.load.parts import FAILURE_KEYS, WORK_KEYS, combine_losses, combine_runs
 from pytest_cloudbench.load.request import EntryOptions, Files, Load, RunKeywords, parse_request
 from pytest_cloudbench.model import (
     BudgetError,
@@ -252,15 +252,15 @@ class Experiment:
         all_doubts = [*doubts, *(doubt for part in parts for doubt in part.doubts)]
         all_notes = [*notes, *(note for part in parts for note in part.notes)]
         run, runs = self._run_name(), [part.info for part in parts]
-        facts = combine_facts(runs)
+        losses = combine_losses(runs)
         if self.turn is not None:  # what neither side has would be one more metric to await
-            facts = {name: share for name, share in facts.items() if share}
+            losses = {name: share for name, share in losses.items() if share}
         entry = EntryOptions(
             label, extra=extra or {}, notes=tuple(dict.fromkeys(all_notes)), published=published or {},
             expect=tuple(expect), gate=self._merge_margins(gate),
         )  # fmt: skip
         conclusion = Conclusion(
-            self.make_subject(run, label), entry, plain_numbers({**facts, **metrics}), tuple(rounds_s), stats_of,
+            self.make_subject(run, label), entry, plain_numbers({**losses, **metrics}), tuple(rounds_s), stats_of,
             tuple(columns) or tuple(metrics),
             tuple(dict.fromkeys(all_doubts)), ops=sum(part["ops"] for part in parts),
             loop=parts[-1]["loop"] if parts else None, own=combine_runs(runs),

@@ -36,12 +36,12 @@ def combine_runs(runs: Sequence[Info]) -> dict[str, Any]:
     }
 
 
-def combine_facts(runs: Sequence[Info]) -> dict[str, float]:
+def combine_losses(runs: Sequence[Info]) -> dict[str, float]:
     """Return ``silent_loss_rate`` and ``corrupt_rate`` of all runs together, if any run has looked for them."""
     shares = {"silent_loss_rate": ("silently_lost", "files"), "corrupt_rate": ("corrupt", "ops")}
-    facts = {}
+    losses = {}
     for name, (count_key, total_key) in shares.items():
         known = [run for run in runs if run.get(count_key) is not None]
         if total := sum(run[total_key] for run in known):
-            facts[name] = sum(run[count_key] for run in known) / total
-    return facts
+            losses[name] = sum(run[count_key] for run in known) / total
+    return losses

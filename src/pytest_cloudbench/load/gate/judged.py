@@ -8,6 +8,7 @@ from typing import Any
 
 from pytest_cloudbench.judge.checks import Check
 from pytest_cloudbench.judge.gate import Answer, Ruling
+from pytest_cloudbench.judge.metrics import FACTS
 from pytest_cloudbench.judge.watched import FormerNumbers, Margins, Numbers, checks_of
 from pytest_cloudbench.load.gate.text import change_text
 
@@ -60,7 +61,13 @@ class GatedEntry:
     @property
     def is_judged(self) -> bool:
         """True unless the gate judges none of its metrics. A test that failed needs no judgement."""
-        return self.is_over or bool(self.rulings or self.answer)
+        return self.is_over or bool(self.decisive_rulings or self.answer)
+
+    @property
+    def decisive_rulings(self) -> list[Ruling]:
+        """The rulings, or none if they say only that nothing was lost: that is no judgement of a conclusion."""
+        says_more = any(ruling.check.metric not in FACTS or ruling.answer != "met" for ruling in self.rulings)
+        return self.rulings if says_more else []
 
     @property
     def metric_texts(self) -> dict[str, str]:

@@ -327,7 +327,7 @@ class SessionGate:
         for (entry, _), ruling in zip(checks, rulings, strict=True):
             entry.rulings.append(ruling)
         for entry in judged_entries:
-            entry.answer = answer_of(entry.rulings) or ("inconclusive" if entry.why else None)
+            entry.answer = answer_of(entry.decisive_rulings) or ("inconclusive" if entry.why else None)
             if not entry.has_passed and entry.answer != "broken":
                 entry.answer = None
 

@@ -44,7 +44,7 @@ def lab(tmp_path: Path, ctrl_c: None) -> Iterator[Lab]:
         yield new_lab
 
 
-def recipe(program: Path = HERE / "tiny.py", ready: str = 'ready = "serves {folder}"') -> str:
+def recipe(program: Path = HERE / "tiny.py", ready: str = 'ready = "listens on port {port}"') -> str:
     """Return the recipe of the real server, as TOML."""
     return f"""
 name = "tiny server"

@@ -65,8 +65,9 @@ def make_server(port: int, folder: Path, secret: str) -> ThreadingHTTPServer:
 
 
 def serve(port: int, folder: Path, secret: str) -> None:
+    print(f"process {os.getpid()} serves {folder}", flush=True)  # before anybody can see that it listens
     server = make_server(port, folder, secret)
-    print(f"process {os.getpid()} serves {folder}", flush=True)
+    print(f"listens on port {port}", flush=True)
     server.serve_forever()
 
 

@@ -46,7 +46,7 @@ def has_ended(pid: int) -> bool:
     return not psutil.pid_exists(pid)
 
 
-@pytest.mark.parametrize("ready", ["", "serves {folder}"], ids=["connect", "line"])
+@pytest.mark.parametrize("ready", ["", "listens on port {port}"], ids=["connect", "line"])
 def test_a_server_serves_and_leaves_nothing(tmp_path: Path, ready: str) -> None:
     log = tmp_path / "log"
     service = CommandService(tiny_recipe(ready=ready), log_path=log)

@@ -142,6 +142,7 @@ def test_killed_series_resumes_after_its_last_round(lab: Lab) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("ctrl_c")
 def test_interrupted_series_says_how_it_goes_on(lab: Lab) -> None:
     profile(lab, "")
     running = lab.start(SUITE, *PROVIDER, "--pause", "1h")

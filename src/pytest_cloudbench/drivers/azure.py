@@ -35,10 +35,10 @@ from pytest_cloudbench.drivers.sdk import (
     UNLIMITED_POOL,
     UNREADABLE,
     Meaning,
-    OwnError,
     SdkDriver,
     meaning_of_refusal,
     network_failure,
+    require_etag,
     response_pieces,
 )
 from pytest_cloudbench.model import (
@@ -214,8 +214,7 @@ class AzureDriver(SdkDriver):
         name = _blob_name("stat", path)
         with self._cloud_errors("stat", path):
             blob = self._container.get_blob_client(name).get_blob_properties()
-            if not blob.etag:  # something on the way has answered, not Azure
-                raise OwnError(ErrorKind.SERVER, "the answer has no ETag")
+            require_etag(blob.etag)
             return self._entry_of_blob(path, blob)
 
     def _entry_of_blob(self, path: str, blob: Any) -> Entry:

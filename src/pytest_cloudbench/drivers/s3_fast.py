@@ -51,7 +51,7 @@ from pytest_cloudbench.drivers.base import (
 )
 from pytest_cloudbench.drivers.egress import Egress
 from pytest_cloudbench.drivers.keys import ContentFile, bucket_of, key_of, path_of, prefix_of
-from pytest_cloudbench.drivers.sdk import CloudErrors, Meaning, OwnError, library_versions
+from pytest_cloudbench.drivers.sdk import CloudErrors, Meaning, library_versions, require_etag
 from pytest_cloudbench.drivers.surroundings import TABLE, closed
 from pytest_cloudbench.model import (
     KIB,
@@ -215,9 +215,7 @@ class S3FastDriver:
         key = key_of("stat", path)
         with self._cloud_errors("stat", path):
             answer = self._library.head(self._store, key)
-            if not answer["e_tag"]:  # something on the way has answered, not the service
-                raise OwnError(ErrorKind.SERVER, "the answer has no ETag")
-            return self._entry_of_object(path, answer["size"], answer["e_tag"])
+            return self._entry_of_object(path, answer["size"], require_etag(answer["e_tag"]))
 
     def list(self, folder: str) -> Iterator[Entry]:
         """Yield all objects whose keys begin with the folder's path, page by page."""

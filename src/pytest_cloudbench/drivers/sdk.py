@@ -56,6 +56,13 @@ class OwnError(Exception):
         self.meaning = Meaning(kind, words, retry_after_s)
 
 
+def require_etag(etag: str | None) -> str:
+    """Return an answer's entity tag. Raises OwnError if it has none: then a proxy has answered, not the service."""
+    if not etag:
+        raise OwnError(ErrorKind.SERVER, "the answer has no ETag")
+    return etag
+
+
 def meaning_of_refusal(status: int, words: str, headers: Mapping[str, str], kind: ErrorKind | None = None) -> Meaning:
     """Return what an unsuccessful answer means. Its status tells the kind if the provider's words do not."""
     text = f"{status} {words}".strip()

@@ -403,7 +403,7 @@ class SftpDriver(SdkDriver):
             status = file.stat()
             if S_ISDIR(status.st_mode or 0):
                 raise CloudError(ErrorKind.CONFLICT, "get", path, detail="it is a folder")
-            window, position, end = _Window(sftp), offset, _told(status.st_size, "its size")
+            window, position, end = _Window(sftp), offset, _require_attribute(status.st_size, "its size")
             while position < end or window.waiting:
                 while position < end and len(window.waiting) < _WINDOW_PIECES:
                     length = min(_PIECE_BYTES, end - position)
@@ -482,14 +482,14 @@ class SftpDriver(SdkDriver):
 def _entry_of_status(path: str, status: Any) -> Entry:
     if S_ISDIR(_mode_of(status)):
         return Entry(path, is_folder=True)
-    return Entry(path, size_bytes=_told(status.st_size, "its size"))
+    return Entry(path, size_bytes=_require_attribute(status.st_size, "its size"))
 
 
 def _mode_of(status: Any) -> int:
-    return _told(status.st_mode, "whether it is a folder")
+    return _require_attribute(status.st_mode, "whether it is a folder")
 
 
-def _told(attribute: int | None, what: str) -> int:
+def _require_attribute(attribute: int | None, what: str) -> int:
     """Return an attribute. Raises OwnError if the server has left it out, as the protocol allows."""
     if attribute is None:
         raise OwnError(ErrorKind.SERVER, f"the server does not tell {what}")

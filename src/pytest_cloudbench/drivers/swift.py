@@ -41,6 +41,7 @@ from pytest_cloudbench.drivers.sdk import (
     meaning_of_refusal,
     network_failure,
     read_pieces,
+    require_etag,
 )
 from pytest_cloudbench.model import (
     MIB,
@@ -243,7 +244,7 @@ class SwiftDriver(SdkDriver):
         body = content.read(0, size_bytes) if size_bytes <= _ONE_PIECE_BYTES else ContentFile(content)
         with self._cloud_errors("put", path):
             etag = self._connection().put_object(self._container, name, contents=body, content_length=size_bytes)
-            return Entry(path, size_bytes=size_bytes, digest=md5_of(_require_etag(etag)))
+            return Entry(path, size_bytes=size_bytes, digest=md5_of(require_etag(etag)))
 
     def get(self, path: str, offset: int = 0) -> Iterator[bytes]:
         """Yield the object's bytes from ``offset``. The request is sent when the first piece is asked for."""
@@ -268,7 +269,7 @@ class SwiftDriver(SdkDriver):
             return self._entry_of_object(path, self._connection().head_object(self._container, name))
 
     def _entry_of_object(self, path: str, headers: Mapping[str, str]) -> Entry:
-        digest = md5_of(_require_etag(headers.get("etag")))
+        digest = md5_of(require_etag(headers.get("etag")))
         return Entry(path, size_bytes=int(headers["content-length"]), digest=digest)
 
     def list(self, folder: str) -> Iterator[Entry]:
@@ -312,13 +313,6 @@ class SwiftDriver(SdkDriver):
             connection = self._connection()
             connection.copy_object(self._container, origin, destination=f"/{self._container}/{name}")
             return self._entry_of_object(target, connection.head_object(self._container, name))
-
-
-def _require_etag(etag: str | None) -> str:
-    """Return an entity tag. Raises OwnError if there is none: then something on the way has answered, not Swift."""
-    if not etag:
-        raise OwnError(ErrorKind.SERVER, "the answer has no ETag")
-    return etag
 
 
 def _keystone_login(secrets: Mapping[str, str]) -> dict[str, Any]:

@@ -108,7 +108,8 @@ def _find_shortest_trip_s(table: FlowTable, up: Mapping[int, int], usual_s: floa
 
     ``up`` has the bytes of each flow. A proxy, or one of several servers, may be nearer than the others.
     """
-    numbers = [number for number, size in up.items() if size and size >= _LARGE_SHARE * sum(up.values())]
+    least_bytes = max(1, _LARGE_SHARE * sum(up.values()))
+    numbers = [number for number, size_bytes in up.items() if size_bytes >= least_bytes]
     summaries = [measure_round_trips(table, table.flow(number), up=True) for number in numbers]
     trips_s = [summary["min"] for summary in summaries if summary is not None]
     return min([*trips_s, *([] if usual_s is None else [usual_s])], default=None)

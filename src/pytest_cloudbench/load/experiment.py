@@ -260,10 +260,9 @@ class Experiment:
             expect=tuple(expect), gate=self._merge_margins(gate),
         )  # fmt: skip
         conclusion = Conclusion(
-            self.make_subject(run, label), entry, plain_numbers({**losses, **metrics}), tuple(rounds_s), stats_of,
-            tuple(columns) or tuple(metrics),
+            self.make_subject(run, label), entry, plain_numbers(metrics), tuple(rounds_s), stats_of, tuple(columns),
             tuple(dict.fromkeys(all_doubts)), ops=sum(part["ops"] for part in parts),
-            loop=parts[-1]["loop"] if parts else None, own=combine_runs(runs),
+            loop=parts[-1]["loop"] if parts else None, own=combine_runs(runs), losses=losses,
             ops_files=tuple(part["ops_file"] for part in parts if "ops_file" in part.info),
             spread={name: group_values(values, median) or list(values) for name, values in (spread or {}).items()},
         )  # fmt: skip

@@ -226,6 +226,7 @@ class Conclusion(Message, frozen=True):
         ops_files: their records.
         loop: ``open`` or ``closed``, None if there was no load.
         own: values of all its runs together, by the entry's key names: how busy the machine was, and errors.
+        losses: metrics that say what its runs have lost, which its test may replace and need not show.
     """
 
     subject: Subject
@@ -240,6 +241,7 @@ class Conclusion(Message, frozen=True):
     ops_files: tuple[str, ...] = ()
     loop: str | None = None
     own: Mapping[str, Any] = field(default_factory=dict)
+    losses: Mapping[str, float] = field(default_factory=dict)
     spread: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -455,7 +455,7 @@ class Conductor:
         from pytest_cloudbench.judge.watched import capabilities  # imports the judgement of a history
 
         conclusion = next(iter(payloads.values()))
-        subject, entry, metrics = conclusion.subject, conclusion.entry, conclusion.metrics
+        subject, entry, metrics = conclusion.subject, conclusion.entry, {**conclusion.losses, **conclusion.metrics}
         doubts = list(dict.fromkeys([*self.doubts, *self._lost_agent_doubts(item), *conclusion.doubts]))
         notes = [*entry.notes, *self.entries.way_notes(subject, item)]
         digest = self._providers.digest(subject.provider)

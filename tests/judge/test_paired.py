@@ -157,7 +157,7 @@ def test_a_number_that_is_not_known_in_a_block_leaves_the_answer_open(
     }  # fmt: skip
     assert differences["response_p50"].why == why
     assert not is_decided(differences, deciding)
-    assert judge_pairs(differences, deciding, {}).answer == "inconclusive"
+    assert judge_pairs(differences, deciding, {}, ()).answer == "inconclusive"
     others = compare([*[alike] * 20, (alike[0], BlockValues({"elapsed": 1.0, **values}))], ("elapsed",))
     assert list(others) == ["elapsed"], "it is not compared, and nobody has asked for it"
 
@@ -166,7 +166,7 @@ def test_a_number_that_one_side_never_has_leaves_the_answer_open() -> None:
     pairs = [(BlockValues({"response_p50": 0.1, "elapsed": 1.0}), BlockValues({"elapsed": 1.0}))] * 20
     differences = compare(pairs, DECIDING)
     assert not is_decided(differences, DECIDING)
-    assert judge_pairs(differences, DECIDING, {}).answer == "inconclusive"
+    assert judge_pairs(differences, DECIDING, {}, ()).answer == "inconclusive"
     nothing = compare([(BlockValues({"response_p50": 0.0, "elapsed": 1.0}),) * 2] * 20, DECIDING)
     assert is_decided(nothing, DECIDING), "two sides that are always 0 do not differ"
 

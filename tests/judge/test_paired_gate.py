@@ -42,7 +42,7 @@ def make_difference(
     ],
 )
 def test_the_answer_about_one_metric(difference: Difference, answer: str) -> None:
-    ruling = judge_pairs({difference.metric: difference}, [difference.metric], {})
+    ruling = judge_pairs({difference.metric: difference}, [difference.metric], {}, ())
     assert (ruling.answer, ruling.answers) == (answer, {difference.metric: answer})
     assert list(ruling.giving) == [difference.metric]
 
@@ -83,7 +83,7 @@ def test_the_answer_about_an_experiment(
         name: make_difference(difference.change, difference.low, difference.high, name)
         for name, difference in differences.items()
     }
-    ruling = judge_pairs(renamed, DECIDING, margins)
+    ruling = judge_pairs(renamed, DECIDING, margins, ())
     assert (ruling.answer, list(ruling.giving)) == (answer, giving)
 
 
@@ -125,7 +125,7 @@ def compare_corrupt(a: Sequence[float], b: Sequence[float]) -> tuple[str, str]:
         for share_a, share_b in zip(a, b, strict=True)
     ]
     differences = compare(pairs, (), lambda name: paired_margin(name, {}) or 0.0)
-    ruling = judge_pairs(differences, (), {})
+    ruling = judge_pairs(differences, (), {}, [b for _, b in pairs])
     return ruling.answers["corrupt_rate"], differences["corrupt_rate"].answer
 
 
@@ -144,10 +144,21 @@ def test_two_sides_without_any_fact_are_met() -> None:
     assert compare_corrupt(CLEAN[:1], CLEAN[:1]) == ("inconclusive", "inconclusive"), "one pair shows nothing"
 
 
-def test_a_fact_that_is_too_rare_to_tell_the_sides_apart_delays_the_answer_if_b_has_more() -> None:
+def test_a_fact_of_b_breaks_even_if_it_is_rare_or_a_has_as_much() -> None:
     rare = (*CLEAN[1:], 0.0025)
-    assert compare_corrupt(CLEAN, rare) == ("inconclusive", "inconclusive")
+    assert compare_corrupt(CLEAN, rare) == ("broken", "inconclusive")
+    assert compare_corrupt((0.05,) * 12, (0.05,) * 12) == ("broken", "no difference")
     assert compare_corrupt(rare, CLEAN) == ("met", "inconclusive")
+    assert compare_corrupt(CLEAN[:1], (0.05,)) == ("broken", "inconclusive"), "one pair shows it"
+
+
+def test_a_share_that_the_user_allows_does_not_break() -> None:
+    margins = {"corrupt_rate": 0.01}
+    for share, answer in ((0.002, "met"), (0.02, "broken")):
+        pairs = [(BlockValues({"corrupt_rate": share}, 40_000), BlockValues({"corrupt_rate": share}, 40_000))] * 12
+        ruling = judge_pairs(compare(pairs, (), lambda name: 0.01), (), margins, [b for _, b in pairs])
+        assert ruling.answers["corrupt_rate"] == answer
+        assert ruling.facts == ({} if answer == "met" else {"corrupt_rate": pytest.approx(share)})
 
 
 def judge_losses(pairs: int, losing: int, a: float | None, b: float | None) -> tuple[str, str | None]:
@@ -159,7 +170,7 @@ def judge_losses(pairs: int, losing: int, a: float | None, b: float | None) -> t
         for a, b in rates
     ]  # fmt: skip
     differences = compare(blocks, ["service_p50"], lambda name: paired_margin(name, {}) or 0.0)
-    ruling = judge_pairs(differences, ["service_p50"], {})
+    ruling = judge_pairs(differences, ["service_p50"], {}, [b for _, b in blocks])
     return ruling.answer, ruling.answers.get("silent_loss_rate")
 
 
@@ -168,7 +179,7 @@ def test_a_fact_that_is_not_known_of_each_block_is_not_met(losing: int) -> None:
     """As where a listing failed."""
     assert judge_losses(20, losing, 0.0, 0.0) == ("met", "met")
     assert judge_losses(20, losing, 0.0, None) == ("inconclusive", "inconclusive")
-    assert judge_losses(20, losing, None, 0.05) == ("inconclusive", "inconclusive")
+    assert judge_losses(20, losing, None, 0.05) == ("broken", "broken"), "whatever A has lost"
     assert judge_losses(20, losing, None, 0.0) == ("met", None), "B has none, so it has no more than A"
     assert judge_losses(20, 20, None, None) == ("met", None), "nobody has looked for it"
 
@@ -179,7 +190,7 @@ def session(random: Random, change: float, pairs: int = 60, sd: float = 0.1) -> 
     for _ in range(pairs):
         a, b = random.gauss(0, sd / 2**0.5), log(1 + change) + random.gauss(0, sd / 2**0.5)
         blocks.append((BlockValues({"service_p50": 2.718**a}), BlockValues({"service_p50": 2.718**b})))
-        ruling = judge_pairs(compare(blocks, ["service_p50"], lambda name: 0.1), ["service_p50"], {})
+        ruling = judge_pairs(compare(blocks, ["service_p50"], lambda name: 0.1), ["service_p50"], {}, ())
         if ruling.answer != "inconclusive":
             return ruling.answer
     return "inconclusive"

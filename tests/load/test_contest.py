@@ -250,6 +250,30 @@ def test_line_of_a_broken_comparison_has_the_change_of_b() -> None:
     assert line.endswith("margin 10 %")
 
 
+@pytest.mark.parametrize("of_a", [0.0, 0.01])
+def test_one_lost_file_of_b_breaks_a_comparison_at_once(of_a: float) -> None:
+    show_times = times(4, 1.0)
+
+    def show_block(turn: Turn) -> BlockInfo:
+        return {**show_times(turn), "silent_loss_rate": 0.01 if turn.side == "B" else of_a}
+
+    gated, summary = judge_contest(show_block, {})
+    assert gated.lines == ["gate broken: silent_loss_rate of B is 1 %, 0 % is allowed"]
+    assert (summary["pairs"], gated.metric_texts["silent_loss_rate"].split()[0]) == (1, "broken")
+    assert judge_contest(show_block, {"silent_loss_rate": 0.02})[0].answer == "met"
+
+
+def test_a_file_that_b_lost_in_the_warm_up_is_lost() -> None:
+    show_times = times(4, 1.0)
+
+    def show_block(turn: Turn) -> BlockInfo:
+        return {**show_times(turn), "corrupt_rate": 0.5 if turn.side == "B" and turn.pair == 0 else 0.0}
+
+    gated, summary = judge_contest(show_block, {})
+    assert (gated.answer, summary["pairs"]) == ("broken", 1)
+    assert gated.lines == ["gate broken: corrupt_rate of B is 25 %, 0 % is allowed"]
+
+
 def test_undecided_comparison_is_inconclusive_and_names_the_pairs_needed() -> None:
     gated, summary = judge_contest(times(3, 1.07), {"quiet_p50": None}, minutes=2.0)
     assert (gated.answer, summary["stopped"]) == ("inconclusive", "the budget of 2 min is used up")

@@ -1,4 +1,4 @@
-"""Judge two sides measured in turns: is B worse than A by more than a margin?
+"""Judge two sides measured in turns: is B worse than A by more than a margin, and has B lost or changed anything?
 
 Differences of ``judge.paired`` and the user's margins become met, broken or inconclusive. docs/method/versus.md states
 the rule.
@@ -7,12 +7,13 @@ the rule.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 
+from pytest_cloudbench.judge.baseline import is_finite
 from pytest_cloudbench.judge.gate import Answer
 from pytest_cloudbench.judge.metrics import FACTS
-from pytest_cloudbench.judge.paired import COMPARED, Difference, metrics_to_await
+from pytest_cloudbench.judge.paired import COMPARED, BlockValues, Difference, metrics_to_await
 from pytest_cloudbench.judge.watched import Margins, watched_pairs
 
 
@@ -24,29 +25,40 @@ class PairedRuling:
         answer: the answer about the experiment.
         answers: the answer about each watched metric.
         giving: the metrics that decided the answer.
+        facts: the share of B's operations, by each fact that has broken it.
     """
 
     answer: Answer
     answers: Mapping[str, Answer]
     giving: Sequence[str]
+    facts: Mapping[str, float] = field(default_factory=dict)
 
 
-def judge_pairs(differences: Mapping[str, Difference], deciding: Sequence[str], margins: Margins) -> PairedRuling:
+def judge_pairs(
+    differences: Mapping[str, Difference], deciding: Sequence[str], margins: Margins, blocks: Sequence[BlockValues]
+) -> PairedRuling:
     """Judge one experiment. Any watched metric can break it. Deciding metrics that are awaited must be met.
 
-    Any other metric delays the answer only while its measured change is beyond its margin but may be chance, and a fact
-    while it is not known.
+    A fact of B beyond its margin breaks it, however many pairs there are, and even if A has as much. Any other metric
+    delays the answer only while its measured change is beyond its margin but may be chance, and a fact while it is not
+    known.
 
     Args:
         differences: the result of ``paired.compare`` with the margins of the gate.
         deciding: the metrics that decide when to stop.
         margins: the user's margins.
+        blocks: all blocks of B, in which facts are looked for, even in those that are not compared.
     """
     watched = watched_pairs(differences, deciding, margins)
     answers = {name: _answer(differences[name]) for name in watched}
+    facts = {
+        name: share for name in watched
+        if name in FACTS and (share := _share_of(name, blocks)) > differences[name].margin
+    }  # fmt: skip
+    answers |= dict.fromkeys(facts, "broken")
     awaited = metrics_to_await([name for name in deciding if name in answers] or watched)
     if broken := [name for name in watched if answers[name] == "broken"]:
-        return PairedRuling("broken", answers, broken)
+        return PairedRuling("broken", answers, broken, facts)
     inconclusive = [name for name in watched if answers[name] == "inconclusive"]
     delaying = [
         name
@@ -72,6 +84,13 @@ def _answer(difference: Difference) -> Answer:
         return "broken"
     is_no_worse = not difference.margin and change <= 0 and isfinite(high)
     return "met" if high < difference.margin or is_no_worse else "inconclusive"
+
+
+def _share_of(fact: str, blocks: Sequence[BlockValues]) -> float:
+    """Return the share of operations to which a fact has happened, of the blocks in which that is known."""
+    shares = [(block.values.get(fact), block.ops or 1) for block in blocks]
+    known = [(share, ops) for share, ops in shares if share is not None and is_finite(share)]
+    return sum(share * ops for share, ops in known) / (sum(ops for _, ops in known) or 1)
 
 
 def _worse(difference: Difference) -> tuple[float, float, float]:

@@ -129,6 +129,11 @@ def difference_text(difference: Difference) -> str:
     return f"{difference.metric} {_interval_text(difference.change, difference.low, difference.high, unit)}, {margin}"
 
 
+def fact_text(difference: Difference, share_of_b: float) -> str:
+    """Return what B lost or changed, and how much of it is allowed."""
+    return f"{difference.metric} of B is {share_of_b * 100:.3g} %, {difference.margin * 100:g} % is allowed"
+
+
 def _interval_text(change: float, low: float, high: float, unit: str) -> str:
     return f"{_signed_text(change)} {unit} ({_signed_text(low)} to {_signed_text(high)} {unit})"
 

@@ -21,7 +21,7 @@ from pytest_cloudbench.judge.paired import BlockValues, Difference, Pair, Side
 from pytest_cloudbench.judge.paired_gate import PairedRuling, judge_pairs
 from pytest_cloudbench.judge.watched import Margins, merge_margins, paired_margin
 from pytest_cloudbench.load.gate.judged import GatedPairs
-from pytest_cloudbench.load.gate.text import difference_text
+from pytest_cloudbench.load.gate.text import difference_text, fact_text
 from pytest_cloudbench.load.merging.entries import Entries
 from pytest_cloudbench.load.merging.merge import NOT_TRIED
 from pytest_cloudbench.load.messages import BlockEnded, Subject, Turn
@@ -182,7 +182,8 @@ class Contests:
         return paired.compare(list(pairs.values()), self._rules.deciding, margin)
 
     def _judge_sides(self, contest: _Contest, name: str, differences: Mapping[str, Difference]) -> PairedRuling:
-        return judge_pairs(differences, self._rules.deciding, contest.margins[name])
+        blocks = [result.block for result in contest.results[name] if result.turn.side == "B"]
+        return judge_pairs(differences, self._rules.deciding, contest.margins[name], blocks)
 
     def _judge_by_gate(
         self, contest: _Contest, subject: Subject, differences: Mapping[str, Difference], stopped: str
@@ -193,7 +194,10 @@ class Contests:
         line = f"{label}: gate {ruling.answer}: " if label else f"gate {ruling.answer}: "
         texts = {name: difference_text(differences[name]) for name in ruling.answers}
         if ruling.answer == "broken":
-            line += f"B is worse than A: {'; '.join(texts[name] for name in ruling.giving)}"
+            broken = [fact_text(differences[name], share) for name, share in ruling.facts.items()]
+            if worse := [texts[name] for name in ruling.giving if name not in ruling.facts]:
+                broken.append(f"B is worse than A: {'; '.join(worse)}")
+            line += "; ".join(broken)
         else:
             reasons = "; ".join(texts[name] + _needed_text(differences[name]) for name in ruling.giving)
             line += f"{reasons or 'no pair of blocks has a metric that is gated'} ({stopped})"

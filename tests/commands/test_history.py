@@ -629,7 +629,7 @@ def test_import_rejects_hostile_archives(storage: Path, tmp_path: Path, run: Any
 
 def test_import_says_why_a_file_cannot_be_opened(tmp_path: Path, run: Any) -> None:
     for path, why in ((tmp_path / "no.zip", "No such file or directory"), (tmp_path, "a folder, not a regular file")):
-        _, err = run("baseline", "import", str(path), status=1)
+        _, err = run("baseline", "import", str(path), status=4)
         assert err == f"cloudbench: {path}: {why}; expected what cloudbench baseline export wrote\n"
 
 

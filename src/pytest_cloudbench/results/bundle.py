@@ -75,7 +75,7 @@ def import_runs(storage: Path, source: Path) -> tuple[int, int, list[str]]:
     """Import the runs of an archive. Existing files are never overwritten.
 
     Return how many files are new, how many existed already, and the names of files that are not runs. Raises
-    ResultsError. If the archive is at fault, nothing was imported.
+    UsageError if the archive cannot be opened, and ResultsError. If it is at fault, nothing was imported.
     """
     planned, known_count = dict[Path, tuple[zipfile.ZipInfo, str]](), 0
     try:
@@ -93,7 +93,7 @@ def import_runs(storage: Path, source: Path) -> tuple[int, int, list[str]]:
     except _DAMAGE_ERRORS as error:
         if isinstance(error, OSError) and error.filename is not None:  # it was not opened
             why = f"{error.strerror}; expected what cloudbench baseline export wrote"
-            raise ResultsError(f"{source}: {why}") from error
+            raise UsageError(f"{source}: {why}") from error
         raise ResultsError(f"{source}: not an archive of runs, or damaged: {error}") from error
     return len(planned), known_count, other_names
 

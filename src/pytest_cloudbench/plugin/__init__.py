@@ -535,8 +535,7 @@ def _spec_of(request: pytest.FixtureRequest) -> str:
             "the test's arguments, or in usefixtures",
             pytrace=False,
         )
-    spec: str = request.param
-    return spec
+    return str(request.param)
 
 
 def _runs_alone(item: pytest.Item) -> bool:
@@ -553,7 +552,7 @@ def _has_plugin_option(config: pytest.Config) -> bool:
     values = (
         option.cloudbench_provider, option.cloudbench_fail, option.cloudbench_expectations, option.cloudbench_summary,
         option.cloudbench_report, option.cloudbench_update_expectations, option.cloudbench_cassette,
-        _is_gate_requested(option),
+        option.cloudbench_client, _is_gate_requested(option),
     )  # fmt: skip
     return any(values) or is_versus_given(option) or option.cloudbench_live is not None  # 0 is any port
 
@@ -566,6 +565,7 @@ def _is_gate_requested(option: Any) -> bool:
 def _make_serving(session: ControllerSession) -> Serving:
     """Return the object that answers the agents of a controller's session. Raises UsageError for bad input."""
     from pytest_cloudbench import providers
+    from pytest_cloudbench.lab import clients
     from pytest_cloudbench.load.conductor.serving import Serving
 
     option, cassette = session.config.option, None
@@ -573,8 +573,7 @@ def _make_serving(session: ControllerSession) -> Serving:
         from pytest_cloudbench.load.cassette.cassette import check_options, open_cassette, recorded_values
 
         check_options(option)
-        recorded = recorded_values(option)
-        if recorded:  # the run id and seed decide names and content of files, which must be those of the recording
+        if recorded := recorded_values(option):  # the run id and seed decide names and content of files, which must be those of the recording
             session.facts = session.facts.replace(run_id=recorded["run_id"], seed=recorded["seed"])
         cassette = session.config.stash[_CASSETTE] = open_cassette(option, session.facts)
     if is_versus_given(option):
@@ -583,6 +582,8 @@ def _make_serving(session: ControllerSession) -> Serving:
         turns.check_options(option, session.config.pluginmanager.get_plugins())
     for spec in (*option.cloudbench_provider, *filter(None, [option.cloudbench_versus])):
         providers.check(spec, option.cloudbench_time_scale)
+    for spec in option.cloudbench_client:
+        clients.make_client(spec)
     return Serving(session.config, session.facts, session, cassette)
 
 

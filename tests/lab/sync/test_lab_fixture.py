@@ -145,8 +145,12 @@ def test_a_client_with_options_and_a_provider_name_a_test_together(lab: Lab) -> 
     assert run.lines_with("::test_both[reference-folder:objects]"), run.text
 
 
-def test_unknown_client_is_refused_in_one_line(lab: Lab) -> None:
-    run = lab.run("--client", "nosuch")
-    assert run.status != 0
-    assert run.lines_with("unknown; expected one of")
+@pytest.mark.parametrize(
+    ("client", "problem"),
+    [("nosuch", "client 'nosuch': unknown; expected one of"), ("./none.toml", "none.toml: cannot be read")],
+)
+def test_unknown_client_is_refused_once_before_anything_starts(lab: Lab, client: str, problem: str) -> None:
+    lab.write("def test_one(lab): pass\ndef test_other(lab): pass")
+    run = lab.run("--client", client)
+    assert (run.status, len(run.lines_with(problem))) == (4, 1), run.text
     assert not run.lines_with("Traceback")

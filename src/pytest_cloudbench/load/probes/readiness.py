@@ -73,7 +73,7 @@ class FileReadiness:
 
     Attributes:
         readiness_s: to the start of the first intact download, 0 if that began before the upload was answered.
-        raw_s: the same without the floor of 0. It may be negative, by no more than the upload took.
+        raw_s: the same without the floor of 0. It may be negative, by no more than the upload and the read took.
         low_s, high_s: bounds of the true value, errors of the clock included: from the last try that showed the file
             not ready to the first intact download.
         resolution_s: the time between these two tries.

@@ -158,7 +158,7 @@ def test_a_share_that_the_user_allows_does_not_break() -> None:
         pairs = [(BlockValues({"corrupt_rate": share}, 40_000), BlockValues({"corrupt_rate": share}, 40_000))] * 12
         ruling = judge_pairs(compare(pairs, (), lambda name: 0.01), (), margins, [b for _, b in pairs])
         assert ruling.answers["corrupt_rate"] == answer
-        assert ruling.facts == ({} if answer == "met" else {"corrupt_rate": pytest.approx(share)})
+        assert ruling.losses == ({} if answer == "met" else {"corrupt_rate": pytest.approx(share)})
 
 
 def judge_losses(pairs: int, losing: int, a: float | None, b: float | None) -> tuple[str, str | None]:

@@ -25,13 +25,13 @@ class PairedRuling:
         answer: the answer about the experiment.
         answers: the answer about each watched metric.
         giving: the metrics that decided the answer.
-        facts: the share of B's operations, by each fact that has broken it.
+        losses: the share of B's operations that were lost or changed, by the metric that has broken it.
     """
 
     answer: Answer
     answers: Mapping[str, Answer]
     giving: Sequence[str]
-    facts: Mapping[str, float] = field(default_factory=dict)
+    losses: Mapping[str, float] = field(default_factory=dict)
 
 
 def judge_pairs(
@@ -51,14 +51,14 @@ def judge_pairs(
     """
     watched = watched_pairs(differences, deciding, margins)
     answers = {name: _answer(differences[name]) for name in watched}
-    facts = {
+    losses = {
         name: share for name in watched
         if name in FACTS and (share := _share_of(name, blocks)) > differences[name].margin
     }  # fmt: skip
-    answers |= dict.fromkeys(facts, "broken")
+    answers |= dict.fromkeys(losses, "broken")
     awaited = metrics_to_await([name for name in deciding if name in answers] or watched)
     if broken := [name for name in watched if answers[name] == "broken"]:
-        return PairedRuling("broken", answers, broken, facts)
+        return PairedRuling("broken", answers, broken, losses)
     inconclusive = [name for name in watched if answers[name] == "inconclusive"]
     delaying = [
         name

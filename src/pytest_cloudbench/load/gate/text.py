@@ -129,7 +129,7 @@ def difference_text(difference: Difference) -> str:
     return f"{difference.metric} {_interval_text(difference.change, difference.low, difference.high, unit)}, {margin}"
 
 
-def fact_text(difference: Difference, share_of_b: float) -> str:
+def loss_text(difference: Difference, share_of_b: float) -> str:
     """Return what B lost or changed, and how much of it is allowed."""
     return f"{difference.metric} of B is {share_of_b * 100:.3g} %, {difference.margin * 100:g} % is allowed"
 

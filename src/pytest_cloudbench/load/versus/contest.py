@@ -21,7 +21,7 @@ from pytest_cloudbench.judge.paired import BlockValues, Difference, Pair, Side
 from pytest_cloudbench.judge.paired_gate import PairedRuling, judge_pairs
 from pytest_cloudbench.judge.watched import Margins, merge_margins, paired_margin
 from pytest_cloudbench.load.gate.judged import GatedPairs
-from pytest_cloudbench.load.gate.text import difference_text, fact_text
+from pytest_cloudbench.load.gate.text import difference_text, loss_text
 from pytest_cloudbench.load.merging.entries import Entries
 from pytest_cloudbench.load.merging.merge import NOT_TRIED
 from pytest_cloudbench.load.messages import BlockEnded, Subject, Turn
@@ -194,8 +194,8 @@ class Contests:
         line = f"{label}: gate {ruling.answer}: " if label else f"gate {ruling.answer}: "
         texts = {name: difference_text(differences[name]) for name in ruling.answers}
         if ruling.answer == "broken":
-            broken = [fact_text(differences[name], share) for name, share in ruling.facts.items()]
-            if worse := [texts[name] for name in ruling.giving if name not in ruling.facts]:
+            broken = [loss_text(differences[name], share) for name, share in ruling.losses.items()]
+            if worse := [texts[name] for name in ruling.giving if name not in ruling.losses]:
                 broken.append(f"B is worse than A: {'; '.join(worse)}")
             line += "; ".join(broken)
         else:

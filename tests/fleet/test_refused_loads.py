@@ -198,3 +198,27 @@ def test_meaningless_options_are_refused(lab: Lab, option: tuple[str, str], expe
     assert run.status == 4, run.text
     (line,) = run.lines_with("ERROR: ")
     assert line == f"ERROR: {option[0]} {option[1]}: expected {expected}"
+
+
+MARKS = {
+    "": "nothing",
+    "()": "nothing",
+    "(spec='folder:objects')": "spec='folder:objects'",
+    "(['folder:objects'])": "['folder:objects']",
+    "('folder:objects', 5)": "'folder:objects', 5",
+    "('')": "''",
+}
+
+
+def test_a_mark_that_names_no_provider_is_refused_in_one_line(lab: Lab) -> None:
+    for number, arguments in enumerate(MARKS):
+        lab.write(f"""
+            @pytest.mark.cloudbench_provider{arguments}
+            def test_it(experiment, payloads):
+                experiment.run(payloads.random(10), arrival=FixedInterval(0.01), sensors=1, ops_per_sensor=1)
+        """, f"test_{number}.py")  # fmt: skip
+    run = lab.run("--continue-on-collection-errors")
+    assert run.counts() == {"errors": len(MARKS)}, run.text
+    expected = 'cloudbench_provider: expected a text for each provider, such as "emulated:ideal", found '
+    lines = [line for line in run.text.splitlines() if expected in line]
+    assert lines == [f"test_{number}.py::test_it: {expected}{words}" for number, words in enumerate(MARKS.values())]

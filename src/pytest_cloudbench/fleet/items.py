@@ -43,6 +43,23 @@ def uses_stock_benchmark(item: pytest.Item) -> bool:
     return "benchmark" in used_fixtures(item, _BENCHMARK)
 
 
+def marked_providers(definition: pytest.Item) -> tuple[str, ...]:
+    """Return the specs of a test's mark ``cloudbench_provider``, which are none if it has no such mark.
+
+    Raises CollectError for a mark that names something else, because the test would run elsewhere than its author says.
+    """
+    mark = definition.get_closest_marker("cloudbench_provider")
+    if mark is None:
+        return ()
+    if not mark.args or mark.kwargs or not all(isinstance(spec, str) and spec for spec in mark.args):
+        words = [*map(repr, mark.args), *(f"{name}={value!r}" for name, value in mark.kwargs.items())]
+        raise pytest.Collector.CollectError(
+            f"{definition.nodeid}: cloudbench_provider: expected a text for each provider, such as "
+            f'"emulated:ideal", found {", ".join(words) or "nothing"}'
+        )
+    return mark.args
+
+
 def is_parametrized(metafunc: pytest.Metafunc, name: str) -> bool:
     """Return whether others parametrize a fixture: a hook that ran earlier, or a mark, which is applied later."""
     if any(name in call.params for call in metafunc._calls):

@@ -160,8 +160,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if items.is_parametrized(metafunc, "lab" if name == "_client" else name):
             continue
         if name in _ON_PROVIDERS:
-            mark = metafunc.definition.get_closest_marker("cloudbench_provider")
-            specs = option.cloudbench_provider or (mark and mark.args) or [DEFAULT_PROVIDER]
+            specs = option.cloudbench_provider or items.marked_providers(metafunc.definition) or [DEFAULT_PROVIDER]
         else:
             specs = option.cloudbench_client or DEFAULT_CLIENTS
         specs = ids = list(dict.fromkeys(specs))

@@ -354,6 +354,17 @@ def test_named_files_are_stored_and_compared_without_further_options(lab: Lab) -
 
 
 @pytest.mark.parametrize(
+    ("pattern", "is_collected"),
+    [("*.bench.toml", True), ("loads/*.bench.toml", True), ("*/loads/x.*", True), ("other/*.bench.toml", False),
+     ("*.toml other/*", True), ("loads", False)],
+)  # fmt: skip
+def test_files_are_found_by_patterns_of_names_and_of_paths(lab: Lab, pattern: str, is_collected: bool) -> None:
+    write(lab, POOL, name=f"loads/{FILE}")
+    run = lab.run("loads", *FOLDER, "--collect-only", "-q", "-o", f"cloudbench_files={pattern}", store=False)
+    assert bool(run.lines_with(f"loads/{FILE}::pool")) == is_collected, run.text
+
+
+@pytest.mark.parametrize(
     ("args", "is_so"),
     [([], False), (["."], False), (["a.bench.toml"], True), (["a.bench.toml::x[p]", "b/c.bench.toml"], True),
      (["a.bench.toml", "test_b.py"], False), (["bench.toml"], False), (["old.conf"], True), (["setup.cfg"], False),

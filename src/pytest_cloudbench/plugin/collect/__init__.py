@@ -7,9 +7,10 @@ comparing names.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from _pytest.pathlib import fnmatch_ex
 
 if TYPE_CHECKING:
     import pytest
@@ -22,12 +23,13 @@ _MAX_INI_BYTES = 1 << 20
 def find_collector(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     """Return the collector of a file, or None if the plugin does not collect it.
 
-    It collects files named on the command line, and files in collected folders that match ``cloudbench_files``.
+    It collects files named on the command line, and files in collected folders that match ``cloudbench_files``, whose
+    patterns mean what they mean in ``python_files``: one with a ``/`` is about the path.
     """
     if not _has_config_suffix(path):
         return None
     globs = parent.config.getini("cloudbench_files")
-    if not (parent.session.isinitpath(path) or any(fnmatchcase(path.name, glob) for glob in globs)):
+    if not (parent.session.isinitpath(path) or any(fnmatch_ex(glob, path) for glob in globs)):
         return None
     if path.name.endswith(_BENCH_SUFFIX):
         from pytest_cloudbench.plugin.collect.bench_file import BenchFileModule

@@ -572,7 +572,7 @@ def _make_serving(session: ControllerSession) -> Serving:
         from pytest_cloudbench.load.cassette.cassette import check_options, open_cassette, recorded_values
 
         check_options(option)
-        if recorded := recorded_values(option):  # the run id and seed decide names and content of files, which must be those of the recording
+        if recorded := recorded_values(option):  # they decide names and content of files, which must be those recorded
             session.facts = session.facts.replace(run_id=recorded["run_id"], seed=recorded["seed"])
         cassette = session.config.stash[_CASSETTE] = open_cassette(option, session.facts)
     if is_versus_given(option):

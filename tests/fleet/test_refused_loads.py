@@ -200,6 +200,32 @@ def test_meaningless_options_are_refused(lab: Lab, option: tuple[str, str], expe
     assert line == f"ERROR: {option[0]} {option[1]}: expected {expected}"
 
 
+KEYS = {
+    "cloudbench_keep_captures=maybe": "cloudbench_keep_captures: invalid truth value 'maybe'",
+    "cloudbench_versus_metric='a": "cloudbench_versus_metric: No closing quotation",
+    "cloudbench_files='*.toml": "cloudbench_files: No closing quotation",
+    "cloudbench_max_csot=5": (
+        "cloudbench_max_csot: pytest's configuration has no such key; did you mean cloudbench_max_cost?"
+    ),
+}
+
+
+@pytest.mark.parametrize(("pair", "message"), KEYS.items(), ids=[pair.partition("=")[0] for pair in KEYS])
+def test_mistaken_keys_are_refused_by_their_names(lab: Lab, pair: str, message: str) -> None:
+    lab.write("def test_it(): pass")
+    for options in ((f"-o{pair}",), ()):
+        run = lab.run(*options)
+        assert run.status == 4, run.text
+        assert run.lines_with(f"ERROR: {message}"), run.text
+        (lab.folder / "pytest.ini").write_text(f"[pytest]\n{pair.replace('=', ' = ', 1)}\n")
+
+
+def test_a_key_of_a_conftest_may_begin_as_ours(lab: Lab) -> None:
+    lab.write("def pytest_addoption(parser): parser.addini('cloudbench_own', '')", "conftest.py")
+    lab.write("def test_it(pytestconfig): assert pytestconfig.getini('cloudbench_own') == 'x'")
+    assert lab.run("-ocloudbench_own=x").status == 0
+
+
 MARKS = {
     "": "nothing",
     "()": "nothing",

@@ -24,6 +24,7 @@ from pytest_cloudbench.plugin.options import (
     is_versus_given,
     note_suite_options,
     read_settings,
+    refuse_unknown_keys,
 )
 
 if TYPE_CHECKING:
@@ -84,12 +85,6 @@ _import_as_compiled()
 def pytest_addoption(parser: pytest.Parser) -> None:
     """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_addoption."""
     add_options(parser)
-    parser.addini(
-        "cloudbench_files",
-        "files to collect as experiments wherever they are found (globs such as *.bench.toml); "
-        "without it, only files named on the command line are collected",
-        type="args",
-    )
 
 
 @pytest.hookimpl(wrapper=True)
@@ -102,6 +97,7 @@ def pytest_load_initial_conftests(
     find_suites(early_config)
     yield
     accept_short_names(early_config, parser, args)
+    refuse_unknown_keys(early_config, parser)
 
 
 @pytest.hookimpl(tryfirst=True)

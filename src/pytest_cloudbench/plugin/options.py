@@ -21,7 +21,8 @@ import pytest
 
 DEFAULT_PROVIDER = "emulated:dropbox"
 DEFAULT_CLIENTS = ("syncthing", "reference")
-_PREFIX = "--cloudbench-"
+_PREFIX, _KEY_PREFIX = "--cloudbench-", "cloudbench_"
+_FILES = "cloudbench_files"
 _KEY_ARGUMENT = re.compile(r"(-o|--override-ini=)?cloudbench_\w+=")
 
 
@@ -207,6 +208,12 @@ def add_options(parser: pytest.Parser) -> None:
         _add_group(parser, f"cloudbench {group}", f"cloud storage experiments: {group}", options)
     for setting in _SETTINGS:
         parser.addini(setting.name, _ini_help(setting), type=_ini_type(setting), default=None)
+    parser.addini(
+        _FILES,
+        "files to collect as experiments wherever they are found (globs such as *.bench.toml); "
+        "without it, only files named on the command line are collected",
+        type="args",
+    )
 
 
 def _ini_help(setting: Option) -> str:
@@ -229,9 +236,33 @@ def read_settings(config: pytest.Config) -> None:
 
     Raises pytest.UsageError. A worker already has the values from its controller.
     """
+    _read_key(config, _FILES)
     for setting in _SETTINGS:
         if not hasattr(config.option, setting.name):
-            setattr(config.option, setting.name, _parse_setting(setting, config.getini(setting.name)))
+            setattr(config.option, setting.name, _parse_setting(setting, _read_key(config, setting.name)))
+
+
+def _read_key(config: pytest.Config, name: str) -> Any:
+    """Return the value of a key as pytest reads it. Raises pytest.UsageError, which names the key."""
+    try:
+        return config.getini(name)
+    except (TypeError, ValueError, pytest.UsageError) as error:  # which of them depends on the version of pytest
+        reason = str(error)
+    raise pytest.UsageError(reason if name in reason else f"{name}: {reason}")
+
+
+def refuse_unknown_keys(config: pytest.Config, parser: pytest.Parser) -> None:
+    """Raise pytest.UsageError for a key that begins as ours do, once all who may own it are loaded.
+
+    pytest warns of it at the end of a session at most, which a misspelt limit of costs would not have limited.
+    """
+    overrides = (pair.partition("=")[0] for pair in config.known_args_namespace.override_ini or ())
+    for key in sorted({*config.inicfg, *overrides}):
+        if key.startswith(_KEY_PREFIX) and key not in parser._inidict:
+            from pytest_cloudbench.model import did_you_mean
+
+            own_keys = [name for name in parser._inidict if name.startswith(_KEY_PREFIX)]
+            raise pytest.UsageError(f"{key}: pytest's configuration has no such key{did_you_mean(key, own_keys)}")
 
 
 def _parse_setting(setting: Option, value: Any) -> Any:

@@ -100,6 +100,19 @@ def test_experiments_are_stored_in_the_project_from_any_of_its_folders(
     assert "0002_" in capfd.readouterr().out
 
 
+def test_options_in_a_file_of_arguments_count_as_typed(folder: Path) -> None:
+    (folder / "pytest.ini").write_text("[pytest]\n", "utf-8")
+    (inner := folder / "inner").mkdir()
+    (inner / "test_speed.py").write_text(TEST, "utf-8")
+    (inner / "more").write_text("--cloudbench-results=records\n", "utf-8")
+    (inner / "options").write_text("@more\n--benchmark-storage=file://stored\n--benchmark-autosave\n", "utf-8")
+    run_pytest("@options", cwd=inner)
+    assert stored_files(inner / "stored") == ["0001"]
+    assert [*(inner / "records").rglob("*.parquet")]
+    assert not (folder / "results").exists()
+    assert not (folder / "records").exists()
+
+
 @pytest.mark.slow
 def test_stock_benchmarks_stay_in_the_storage_of_pytest_benchmark(folder: Path) -> None:
     (folder / "test_stock.py").write_text("def test_stock(benchmark):\n    benchmark(int)\n", "utf-8")

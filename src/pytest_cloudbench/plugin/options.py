@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isfinite
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -355,7 +354,9 @@ def accept_short_names(config: pytest.Config, parser: pytest.Parser, args: list[
     """
     if not any(_option_name(arg) in _SHORT_NAMES[parser] or arg.startswith("@") for arg in args):
         return
-    original_args = list(_expand_argument_files(args, parser))
+    from pytest_cloudbench.support.argument_files import expand_argument_files
+
+    original_args = list(expand_argument_files(args, config.invocation_params.dir))
     for _ in range(2):
         args[:] = _replace_short_names(original_args, parser)
         if args == original_args:
@@ -368,8 +369,10 @@ def accept_short_names(config: pytest.Config, parser: pytest.Parser, args: list[
 
 def is_any_option_given(config: pytest.Config, parser: pytest.Parser) -> bool:
     """Return whether the command line gives one of our options, or one of a suite's."""
+    from pytest_cloudbench.support.argument_files import expand_argument_files
+
     short_names = _SHORT_NAMES[parser].keys() - _taken_names(parser)
-    args = _expand_argument_files(list(map(str, config.invocation_params.args)), parser)
+    args = expand_argument_files(map(str, config.invocation_params.args), config.invocation_params.dir)
     return any(arg.startswith(_PREFIX) or _option_name(arg) in short_names or _KEY_ARGUMENT.match(arg) for arg in args)
 
 
@@ -407,14 +410,3 @@ def _replace_short_names(args: Sequence[str], parser: pytest.Parser) -> list[str
         long_names[name] + arg[len(name) :] if index < end and (name := _option_name(arg)) in long_names else arg
         for index, arg in enumerate(args)
     ]
-
-
-def _expand_argument_files(args: Sequence[str], parser: pytest.Parser) -> Iterator[str]:
-    """Yield the arguments. A file of arguments (``@file``) is expanded if it holds one of our short names."""
-    for arg in args:
-        expanded = [arg]
-        if arg.startswith("@") and Path(arg[1:]).is_file():
-            lines = Path(arg[1:]).read_text(errors="replace").splitlines()
-            if any(_option_name(line) in _SHORT_NAMES[parser] for line in lines):
-                expanded = lines
-        yield from expanded

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_cloudbench.model import ResultsError
 from pytest_cloudbench.results import stored
+from pytest_cloudbench.support.argument_files import expand_argument_files
 
 if TYPE_CHECKING:
     import pytest
@@ -65,8 +66,9 @@ def _begins_project(folder: Path) -> bool:
 
 def session_results_folder(config: pytest.Config) -> Path:
     """Return the folder that a session of pytest writes records and entries into."""
-    invocation = config.invocation_params
-    return find_results_folder(invocation.dir, config.option.cloudbench_results, [*map(str, invocation.args)])
+    return find_results_folder(
+        config.invocation_params.dir, config.option.cloudbench_results, _typed_arguments(config)
+    )
 
 
 def is_storage_named(config: pytest.Config) -> bool:
@@ -76,8 +78,14 @@ def is_storage_named(config: pytest.Config) -> bool:
 
 def given_options(config: pytest.Config) -> list[str]:
     """Return all options that the user gave: on the command line, in the environment, in the configuration."""
-    typed, configured = config.invocation_params.args, config.getini("addopts")
-    return [*map(str, typed), os.environ.get("PYTEST_ADDOPTS", ""), *map(str, configured)]
+    configured = map(str, config.getini("addopts"))
+    return [*_typed_arguments(config), os.environ.get("PYTEST_ADDOPTS", ""), *configured]
+
+
+def _typed_arguments(config: pytest.Config) -> list[str]:
+    """Return the arguments of the command line, with those in files that it names."""
+    invocation = config.invocation_params
+    return [*expand_argument_files(map(str, invocation.args), invocation.dir)]
 
 
 def find_results_folder(folder: Path, named: str | None, arguments: Sequence[str]) -> Path:

@@ -97,7 +97,7 @@ def pytest_load_initial_conftests(
     find_suites(early_config)
     yield
     accept_short_names(early_config, parser, args)
-    refuse_unknown_keys(early_config, parser)
+    refuse_unknown_keys(early_config)
 
 
 @pytest.hookimpl(tryfirst=True)

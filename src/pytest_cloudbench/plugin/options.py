@@ -250,18 +250,26 @@ def _read_key(config: pytest.Config, name: str) -> Any:
     raise pytest.UsageError(reason if name in reason else f"{name}: {reason}")
 
 
-def refuse_unknown_keys(config: pytest.Config, parser: pytest.Parser) -> None:
+def refuse_unknown_keys(config: pytest.Config) -> None:
     """Raise pytest.UsageError for a key that begins as ours do, once all who may own it are loaded.
 
     pytest warns of it at the end of a session at most, which a misspelt limit of costs would not have limited.
     """
     overrides = (pair.partition("=")[0] for pair in config.known_args_namespace.override_ini or ())
     for key in sorted({*config.inicfg, *overrides}):
-        if key.startswith(_KEY_PREFIX) and key not in parser._inidict:
+        if key.startswith(_KEY_PREFIX) and not _is_known(config, key):
             from pytest_cloudbench.model import did_you_mean
 
-            own_keys = [name for name in parser._inidict if name.startswith(_KEY_PREFIX)]
-            raise pytest.UsageError(f"{key}: pytest's configuration has no such key{did_you_mean(key, own_keys)}")
+            hint = did_you_mean(key, [_FILES, *(setting.name for setting in _SETTINGS)])
+            raise pytest.UsageError(f"{key}: pytest's configuration has no such key{hint}")
+
+
+def _is_known(config: pytest.Config, key: str) -> bool:
+    try:
+        config.getini(key)
+    except (TypeError, ValueError, pytest.UsageError) as error:  # its owner reports a wrong value
+        return "unknown configuration value" not in str(error)
+    return True
 
 
 def _parse_setting(setting: Option, value: Any) -> Any:

@@ -66,9 +66,7 @@ def _begins_project(folder: Path) -> bool:
 
 def session_results_folder(config: pytest.Config) -> Path:
     """Return the folder that a session of pytest writes records and entries into."""
-    return find_results_folder(
-        config.invocation_params.dir, config.option.cloudbench_results, _typed_arguments(config)
-    )
+    return find_results_folder(config.invocation_params.dir, config.option.cloudbench_results, _typed_arguments(config))
 
 
 def is_storage_named(config: pytest.Config) -> bool:

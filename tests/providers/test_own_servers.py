@@ -134,10 +134,35 @@ def test_an_own_bucket_needs_no_credentials(lab: Lab, open_bucket: str, scheme: 
         ("opendal:s3?bucket=b&secret_access_key=hush&region=x", "opendal:s3?bucket=b&secret_access_key=***&region=x"),
         ("raid:(opendal:s3?token=hush),(folder:x?fsync=1)", "raid:(opendal:s3?token=***),(folder:x?fsync=1)"),
         ("s3://b?token_env=NAME", "s3://b?token_env=NAME"),
+        ("own:http://me:hush@host/x?a=1", "own:http://me:***@host/x?a=1"),
+        ("raid:(own:?at=ftp://me:hush@h),(folder:/x:y@z)", "raid:(own:?at=ftp://me:***@h),(folder:/x:y@z)"),
+        ("s3://b?endpoint=http://localhost:9000", "s3://b?endpoint=http://localhost:9000"),
     ],
 )
 def test_a_spec_is_shown_without_its_secrets(spec: str, shown: str) -> None:
     assert mask_named(spec) == shown
+
+
+def test_a_secret_in_a_spec_is_in_nothing_that_a_run_shows_or_stores(lab: Lab, open_bucket: str) -> None:
+    bucket, _, address = open_bucket.partition("?endpoint=")
+    spec = (
+        f"opendal:s3?bucket={bucket}&endpoint={address}&region=us-east-1&access_key_id=somebody"
+        "&secret_access_key=hush-hush"
+    )
+    (lab.folder / "claims.toml").write_text(
+        f"[[expect]]\nprovider = '{mask_named(spec)}'\nmetric = 'loss_rate'\nat_most = 0.5\n"
+        "source = 'this test'\ndate = 2026-12-01\n"
+    )
+    outputs = ("--cloudbench-report=page.html", "--cloudbench-summary=summary.md", "--junitxml=junit.xml")
+    run = lab.write(SMALL).run("--provider", spec, *outputs, "-ocloudbench_expectations=claims.toml")
+    assert run.status == 0, run.text
+    [entry] = run.document["benchmarks"]
+    assert entry["extra_info"]["provider"] == mask_named(spec)
+    assert entry["extra_info"]["verdict"] == "met"
+    assert "hush-hush" not in run.text
+    written = [path for path in lab.folder.rglob("*") if path.is_file() and path.name != "out.txt"]
+    assert {"out.json", "page.html", "summary.md", "junit.xml"} <= {path.name for path in written}
+    assert [path for path in written if b"hush-hush" in path.read_bytes()] == []
 
 
 @pytest.mark.slow

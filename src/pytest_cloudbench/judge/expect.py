@@ -100,7 +100,7 @@ def _parse_expectation(table: Mapping[str, Any], source: str, location: str) -> 
     for key in ("provider", "metric", "source", "date"):
         if key not in table:
             raise ConfigError(source, f"{location}.{key}", "is missing")
-    if "*" in table["provider"]:
+    if "*" in table["provider"].replace("=***", "").replace(":***@", ""):  # these stand in place of a secret
         expected = "expected one provider, as --provider names it, or emulated:PROFILE; patterns match nothing"
         raise ConfigError(source, f"{location}.provider", f"{expected}, found {_format_value(table['provider'])}")
     if table["metric"] not in METRICS:

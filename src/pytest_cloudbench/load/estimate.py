@@ -21,6 +21,7 @@ from pytest_cloudbench.model import CloudbenchError, Verb
 from pytest_cloudbench.providers.leaves import Leaf
 from pytest_cloudbench.report.quantities import format_bytes, format_seconds
 from pytest_cloudbench.results.entry_names import split_name
+from pytest_cloudbench.support import redact
 from pytest_cloudbench.workload.arrival import Closed, plan
 from pytest_cloudbench.workload.payload import Generator
 
@@ -219,8 +220,9 @@ def describe(estimate: Estimate, leaves: Sequence[Leaf], results: str) -> list[s
 
     ``results`` is the folder of the records.
     """
-    is_in_name = f"[{estimate.provider}" in estimate.nodeid or not estimate.provider
-    lines = [f"{estimate.nodeid}:" if is_in_name else f"{estimate.nodeid}, {estimate.provider}:"]
+    provider = redact.mask_named(estimate.provider)
+    is_in_name = f"[{provider}" in estimate.nodeid or not provider
+    lines = [f"{estimate.nodeid}:" if is_in_name else f"{estimate.nodeid}, {provider}:"]
     if not estimate.runs:
         return [*lines, f"  not estimated: {estimate.reason or 'it runs no operation'}"]
     rows = _estimate_rows(estimate, leaves, results)

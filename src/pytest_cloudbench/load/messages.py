@@ -19,6 +19,7 @@ from pytest_cloudbench.load.names import FileNames
 from pytest_cloudbench.load.request import EntryOptions, refuse_stated
 from pytest_cloudbench.model import Verb
 from pytest_cloudbench.providers.for_agents import Provided
+from pytest_cloudbench.support import redact
 
 
 class Turn(Message, frozen=True):
@@ -81,6 +82,11 @@ class Subject(Message, frozen=True):
     turn: Turn | None = None
     suite: Mapping[str, Any] = field(default_factory=dict)
     server: str = ""
+
+    @property
+    def shown_provider(self) -> str:
+        """The provider as people see it and as it is stored: its spec without secrets."""
+        return redact.mask_named(self.provider)
 
 
 class AccountRequest(Message, frozen=True):

@@ -162,7 +162,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         specs = ids = list(dict.fromkeys(specs))
         if option.cloudbench_versus and name == "provider" and "experiment" in used:
             ids = [f"{spec}-vs-{option.cloudbench_versus}" for spec in specs]
-        if any("?" in spec for spec in ids):  # it may hold a secret, and everybody sees ids
+        if any("?" in spec or "@" in spec for spec in ids):  # it may hold a secret, and everybody sees ids
             from pytest_cloudbench.support import redact
 
             ids = list(map(redact.mask_named, ids))

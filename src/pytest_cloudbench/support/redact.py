@@ -61,6 +61,8 @@ _DESCRIBING_WORDS = frozenset(
 
 _PARAMETER = re.compile(r"([?&]([^?&=,()]+)=)[^?&,()]*")
 """A parameter of a provider's spec, also of one that is a part of another."""
+_USER = re.compile(r"(://[^\s/?#@,():]*:)[^\s/?#@,()]+(?=@)")
+"""The user of an address, and the password."""
 
 
 def names_secret(name: str) -> bool:
@@ -82,8 +84,12 @@ def names_secret(name: str) -> bool:
 
 
 def mask_named(spec: str) -> str:
-    """Return a provider's spec with ``MASK`` as the value of each parameter whose name says that it is secret."""
-    return _PARAMETER.sub(lambda match: f"{match[1]}{MASK}" if names_secret(match[2]) else match[0], spec)
+    """Return a provider's spec with ``MASK`` in place of each secret in it.
+
+    These are the values of parameters whose names say that they are secret, and passwords in addresses.
+    """
+    masked = _PARAMETER.sub(lambda match: f"{match[1]}{MASK}" if names_secret(match[2]) else match[0], spec)
+    return _USER.sub(rf"\1{MASK}", masked)
 
 
 @cache

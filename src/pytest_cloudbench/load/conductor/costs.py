@@ -149,9 +149,9 @@ def announce_run(request: Start, money: str = "") -> str:
     if load.ends_by_time:
         took = f", in {request.planned_s:.0f} s"
     if load == UNKNOWN_LOAD:
-        return f"{request.subject.provider}: as many operations as it takes{money and f', {money}'}"
+        return f"{request.subject.shown_provider}: as many operations as it takes{money and f', {money}'}"
     count = f"{'at most' if load.ends_by_time else 'about'} {format_count(load.ops, 'operation')}"
-    return f"{request.subject.provider}: {count}{moved}{more}{took}{money and f', {money}'}"
+    return f"{request.subject.shown_provider}: {count}{moved}{more}{took}{money and f', {money}'}"
 
 
 class Spending:
@@ -220,7 +220,7 @@ class Spending:
             ask = None if line in self._declined else self._asker()  # nobody is asked the same twice
             if ask is None or not ask(f"{line}. Go on? [y/N] "):
                 self._declined.add(line)
-                raise UsageError(f"provider {provider}: you did not agree; nothing was written")
+                raise UsageError(f"provider {request.subject.shown_provider}: you did not agree; nothing was written")
             self._agreed.add(provider)
         self._spent_usd += run_usd
         return line

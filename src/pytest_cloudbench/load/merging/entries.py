@@ -117,8 +117,8 @@ class Entries:
         """Return a remark if the times of agents on other hosts include the connection to these hosts."""
         count = len(self._agents_through_controller(subject, item))
         return [
-            f"{count} of {format_count(len(item.entered), 'agent')} reached {subject.provider} through this machine's "
-            "connection to their host: their times include that way"
+            f"{count} of {format_count(len(item.entered), 'agent')} reached {subject.shown_provider} through this "
+            "machine's connection to their host: their times include that way"
         ] if count else []  # fmt: skip
 
     def common_info(
@@ -133,7 +133,7 @@ class Entries:
             "agents": len(item.entered),
             "missing_agents": dict(item.missing),
             **self._host_info(subject, item),
-            "provider": subject.provider,
+            "provider": subject.shown_provider,
             "profile": subject.profile,
             "profile_digest": profile_digest,
             "emulated": _EMULATED[subject.emulated],
@@ -158,10 +158,10 @@ class Entries:
 
         Servers are located from this machine only, because their names may lead to other servers on other hosts.
         """
-        if hosts := self.hosts.describe(item, subject.provider):
+        if hosts := self.hosts.describe(item, subject.shown_provider):
             return {"hosts": hosts}
-        line = self.hosts.own_line(subject.provider)
-        location = self.locations.find(subject.provider, subject.server)
+        line = self.hosts.own_line(subject.shown_provider)
+        location = self.locations.find(subject.shown_provider, subject.server)
         return {**({"access_line": line} if line else {}), **({"location": location} if location else {})}
 
     def judge(
@@ -174,7 +174,7 @@ class Entries:
         """
         if subject.turn is not None:
             return []
-        names = claim_names(subject.provider, {"profile": subject.profile})
+        names = [subject.provider, *claim_names(subject.shown_provider, {"profile": subject.profile})]
         expectations = expect.select([*self.expectations, *own_expectations], names, subject.test, subject.params)
         # A recorded claim may be about another entry of the test, one of its own is about this one.
         claims = [claim for claim in expectations if claim.metric in metrics or claim in own_expectations]
@@ -214,9 +214,9 @@ class Entries:
         if subject.turn is not None and self.add_block is not None:
             self.add_block(subject, info, doubts, spread.get("quiet_service", ()), margins)
             return
-        experiment = _without_provider(subject)
+        experiment, provider = _without_provider(subject), subject.shown_provider
         if isinstance(location := info.get("location"), Mapping):
-            self.locations.add(location, subject.provider, subject.server)
+            self.locations.add(location, provider, subject.server)
         info |= {
             "doubts": list(doubts),
             "notes": list(notes),
@@ -241,7 +241,7 @@ class Entries:
         failing = failing_gates([(judgement.status, judgement.line) for judgement in judgements])
         self._failing += [(subject.fullname, info, line) for line in failing]
         self.findings.append(
-            Finding(subject.fullname, subject.provider, subject.params, info, columns, experiment, spread, subject.test)
+            Finding(subject.fullname, provider, subject.params, info, columns, experiment, spread, subject.test)
         )
 
     def add_comparison(
@@ -352,7 +352,7 @@ def _without_provider(subject: Subject) -> str:
     if not entry.parameters:
         return subject.fullname
     inside, label = entry.parameters[1:-1], f"#{entry.label}" if entry.label else ""
-    name = subject.provider.encode("unicode_escape").decode()  # as pytest writes it
+    name = subject.shown_provider.encode("unicode_escape").decode()  # as pytest writes it
     around = f"-{inside}-"
     if name and f"-{name}-" in around:
         inside = around.replace(f"-{name}-", "-", 1).strip("-")

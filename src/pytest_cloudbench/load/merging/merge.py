@@ -287,7 +287,7 @@ def server_doubts(servers: str, kinds: Mapping[ErrorKind, int], ops: int) -> lis
 def _block_info(subject: Subject) -> dict[str, str]:
     """Return the metadata by which the records of a block of a comparison are recognized."""
     turn = subject.turn
-    return {} if turn is None else {"side": turn.side, "block": str(turn.number), "provider": subject.provider}
+    return {} if turn is None else {"side": turn.side, "block": str(turn.number), "provider": subject.shown_provider}
 
 
 def make_answer(

@@ -238,14 +238,14 @@ class Contests:
             info[key] = {side: result.info.get(key) for side, result in sorted(sides.items())}
         emulated = {side: result.info.get("emulated", False) for side, result in sorted(sides.items())}
         info["emulated"] = next(iter(emulated.values())) if len({*emulated.values()}) == 1 else "some"
-        info["provider"] = " versus ".join(result.subject.provider for _, result in sorted(sides.items()))
+        info["provider"] = " versus ".join(result.subject.shown_provider for _, result in sorted(sides.items()))
         return info | {
             "ops": sum(result.block.ops for result in results),
             "ops_files": [result.info["ops_file"] for result in results if "ops_file" in result.info],
             "stats_of": "time that each pair of blocks took",
             "versus": {
-                "A": sides["A"].subject.provider if "A" in sides else None,
-                "B": sides["B"].subject.provider if "B" in sides else None,
+                "A": sides["A"].subject.shown_provider if "A" in sides else None,
+                "B": sides["B"].subject.shown_provider if "B" in sides else None,
                 "emulated": emulated,
                 "locations": {side: r.info["location"] for side, r in sorted(sides.items()) if "location" in r.info},
                 "setup": self._rules.setup or None,

@@ -162,6 +162,30 @@ def test_wrong_spec_is_refused_in_one_line(case: str, ask: Callable[[str], objec
     assert "\n" not in str(caught.value)
 
 
+SECRET = [
+    "opendal:s3?secret_access_key=hush-hush&x",
+    "opendal:s3?secret_access_key=hush-hush&secret_access_key=b",
+    " opendal :s3?secret_access_key=hush-hush",
+    "opendal:s3?token=hush-hush&account_number=300",
+    "dropbox?token_env=X&account_number=3&refresh_token=hush-hush",
+    "local:webdav?profile=x&password=hush-hush",
+    "raid:2/3:(opendal:s3?bucket=b&secret_access_key=hush-hush),(folder:x)",
+    "mirror:(opendal:s3?secret_access_key=hush-hush),()",
+    "mirror:(opendal:s3?secret_access_key=hush%2Dhush&account_number=1),folder:x",
+    "webdav:https://me:hush-hush@host/x?unknown=1",
+    "dropbox?token_env=hush-hush",
+    "dropbox:http://me:hush-hush@host/",
+    "mirror:(local:webdav?password=hush-hush),folder:x,folder:./x",
+]
+
+
+@pytest.mark.parametrize("spec", SECRET)
+def test_a_refused_spec_shows_no_secret(spec: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        check(spec, 1.0)
+    assert "hush" not in str(caught.value)
+
+
 def test_only_emulators_run_faster() -> None:
     check("mirror:emulated:ideal,emulated:ideal", 10.0)
     with pytest.raises(UsageError, match="--time-scale 10 needs an emulated provider: mirror:"):

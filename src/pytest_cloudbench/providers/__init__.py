@@ -44,6 +44,7 @@ from pytest_cloudbench.providers.stand_ins import (
 )
 from pytest_cloudbench.results import journal
 from pytest_cloudbench.results.owner import make_private_folder
+from pytest_cloudbench.support import redact
 from pytest_cloudbench.support.collector import freeze_objects
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ _MOST_SILENT_S = 30.0
 
 def connect(provided: Provided, *, is_part: bool = False) -> Driver:
     """Connect this process to a provider, or to a part of an array. Raises SpecError and CredentialsError."""
+    redact.learn_named(provided.spec)
     bound = drivers.bind(ProviderSpec.parse(provided.spec))
     if not provided.children:
         if provided.sent is not None:
@@ -265,15 +267,27 @@ class ResolvedSpec:
 
 
 def resolve(text: str) -> ResolvedSpec:
-    """Look up everything that a spec names, once. Raises UsageError in one line."""
-    resolved = _resolve_part(ProviderSpec.parse(text), "", Counter())
-    keys: set[str] = set()
-    for leaf in resolved.leaves() if resolved.children else ():
-        if key := leaf.exclusive_key:
-            if key in keys:
-                raise SpecError(f"provider {text!r}: two children are the same place: {key}; give each its own")
-            keys.add(key)
+    """Look up everything that a spec names, once. Raises UsageError in one line, without the secrets in the spec."""
+    with _hidden_secrets(text):
+        resolved = _resolve_part(ProviderSpec.parse(text), "", Counter())
+        keys: set[str] = set()
+        for leaf in resolved.leaves() if resolved.children else ():
+            if key := leaf.exclusive_key:
+                if key in keys:
+                    raise SpecError(f"provider {text!r}: two children are the same place: {key}; give each its own")
+                keys.add(key)
     return resolved
+
+
+@contextmanager
+def _hidden_secrets(text: str) -> Iterator[None]:
+    """Learn the secrets in a spec, and remove them from errors about it."""
+    redact.learn_named(text)
+    try:
+        yield
+    except UsageError as error:
+        redact.clean_error(error)
+        raise
 
 
 def _resolve_part(spec: ProviderSpec, number: str, accounts: Counter[str]) -> ResolvedSpec:
@@ -348,10 +362,11 @@ def _named_children(spec: ProviderSpec) -> tuple[ProviderSpec, ...]:
 def check(text: str, time_scale: float) -> None:
     """Check a provider before anything starts. Calls the network only to renew a token. Raises UsageError."""
     resolved = resolve(text)
-    resolved.check_time_scale(time_scale)
-    for leaf in resolved.leaves():
-        if leaf.stand_in is None:
-            leaf.bound.connect(None, load_credentials(leaf.bound, leaf.account), is_part=bool(leaf.number)).close()
+    with _hidden_secrets(text):
+        resolved.check_time_scale(time_scale)
+        for leaf in resolved.leaves():
+            if leaf.stand_in is None:
+                leaf.bound.connect(None, load_credentials(leaf.bound, leaf.account), is_part=bool(leaf.number)).close()
 
 
 # --- the controller's half ----------------------------------------------------------------------------

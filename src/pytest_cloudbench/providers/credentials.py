@@ -243,6 +243,8 @@ def _what_to_set(account: str, sets: Sequence[CredentialSet]) -> str:
 
 def _from_option(account: ProviderAccount, token_env: str) -> Secrets:
     field, scheme = account.bound.token_field, account.bound.spec.scheme
+    if not token_env.isidentifier():  # it is not repeated, because it may be the token itself
+        raise CredentialsError(f"{scheme}: token_env: expected the name of an environment variable that has the token")
     if not field:
         raise CredentialsError(
             f"{scheme}: token_env={token_env}: one value is not enough here; see cloudbench login {scheme}"

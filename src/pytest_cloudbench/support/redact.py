@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from html.entities import codepoint2name
 from typing import Any
+from urllib.parse import unquote_plus
 
 MASK = "***"
 """The text that is shown in place of a secret."""
@@ -61,7 +62,7 @@ _DESCRIBING_WORDS = frozenset(
 
 _PARAMETER = re.compile(r"([?&]([^?&=,()]+)=)[^?&,()]*")
 """A parameter of a provider's spec, also of one that is a part of another."""
-_USER = re.compile(r"(://[^\s/?#@,():]*:)[^\s/?#@,()]+(?=@)")
+_USER = re.compile(r"(://[^\s/?#@,():]*:)([^\s/?#@,()]+)(?=@)")
 """The user of an address, and the password."""
 
 
@@ -90,6 +91,13 @@ def mask_named(spec: str) -> str:
     """
     masked = _PARAMETER.sub(lambda match: f"{match[1]}{MASK}" if names_secret(match[2]) else match[0], spec)
     return _USER.sub(rf"\1{MASK}", masked)
+
+
+def learn_named(spec: str) -> None:
+    """Learn the secrets in a provider's spec, as it has them and decoded: those that ``mask_named`` masks."""
+    values = [match[0].removeprefix(match[1]) for match in _PARAMETER.finditer(spec) if names_secret(match[2])]
+    values += [match[2] for match in _USER.finditer(spec)]
+    learn([*values, *map(unquote_plus, values)])
 
 
 @cache

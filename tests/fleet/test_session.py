@@ -54,6 +54,18 @@ def test_bad_input_that_shows_only_when_the_first_test_begins_is_a_usage_error(l
     assert "INTERNALERROR" not in run.text
 
 
+def test_a_spec_that_takes_the_place_of_a_provider_is_refused_in_one_line(lab: Lab) -> None:
+    lab.write("""
+        @pytest.mark.parametrize("provider", ["folder:objects"])
+        def test_it(experiment, provider, payloads):
+            experiment.run(payloads.random(10), arrival=FixedInterval(0.01), sensors=1, ops_per_sensor=1)
+    """)
+    run = lab.run("-q")
+    assert run.counts() == {"error": 1}, run.text
+    assert run.lines_with("parametrize(\"provider\", ...) needs indirect=True: 'folder:objects' is a text")
+    assert "Error" not in run.text
+
+
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("name", ["experiment", "provider", "lab"])
 def test_fixture_requested_at_run_time_fails_with_advice(lab: Lab, name: str) -> None:

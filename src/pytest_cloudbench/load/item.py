@@ -31,7 +31,12 @@ def item_facts(item: pytest.Item, facts: RunFacts) -> RunFacts:
 def make_experiment(
     item: pytest.Item, agent: Agent, provider: Any, facts: RunFacts, kind: Callable[..., Any] | None = None
 ) -> Any:
-    """Make the experiment of one test item. ``kind`` is its class, if that is not ``Experiment``."""
+    """Make the experiment of one test item. ``kind`` is its class, if that is not ``Experiment``.
+
+    Raises UsageError if the test's own parameter takes the place of the fixture ``provider``.
+    """
+    if isinstance(provider, str):
+        raise UsageError(f'{item.nodeid}: parametrize("provider", ...) needs indirect=True: {provider!r} is a text')
     from pytest_cloudbench.load.experiment import Experiment
     from pytest_cloudbench.load.gate.settings import marked_margins
     from pytest_cloudbench.load.gate.verdicts import unmet_gates

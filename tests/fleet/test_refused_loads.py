@@ -200,6 +200,25 @@ def test_meaningless_options_are_refused(lab: Lab, option: tuple[str, str], expe
     assert line == f"ERROR: {option[0]} {option[1]}: expected {expected}"
 
 
+EMPTY = {
+    "--provider": "SPEC", "--client": "NAME|FILE.toml", "--cloudbench-versus": "SPEC", "--cloudbench-seed": "TEXT",
+    "--cloudbench-hosts": "FILE.toml", "--cloudbench-serve-at": "ADDRESS", "--cloudbench-fail": "METRIC:BOUND",
+    "--cloudbench-results": "DIR", "--cloudbench-report": "FILE.html",
+}  # fmt: skip
+
+
+@pytest.mark.quick_cases(2)
+@pytest.mark.parametrize("name", [*list(EMPTY)[2:], *list(EMPTY)[:2]])
+def test_an_option_that_asks_for_nothing_is_refused(lab: Lab, name: str) -> None:
+    run = lab.write("def test_it(): pass").run(f"{name}=", store=False)
+    assert run.status == 4, run.text
+    assert run.lines_with(f"ERROR: {name}: expected {EMPTY[name]}, found an empty text")
+
+
+def test_a_summary_may_be_nowhere(lab: Lab) -> None:
+    assert lab.write("def test_it(): pass").run("--cloudbench-summary", "", store=False).status == 0
+
+
 KEYS = {
     "cloudbench_keep_captures=maybe": "cloudbench_keep_captures: invalid truth value 'maybe'",
     "cloudbench_versus_metric='a": "cloudbench_versus_metric: No closing quotation",

@@ -204,7 +204,7 @@ _SUITE_NUMBERS: WeakKeyDictionary[pytest.Parser, dict[str, list[Option]]] = Weak
 def add_options(parser: pytest.Parser) -> None:
     """Register the plugin's options under names that begin with this plugin's, and the keys of configuration files."""
     for group, options in _OPTIONS.items():
-        _add_group(parser, f"cloudbench {group}", f"cloud storage experiments: {group}", options)
+        _add_group(parser, f"cloudbench {group}", f"cloud storage experiments: {group}", map(_refuse_empty, options))
     for setting in _SETTINGS:
         parser.addini(setting.name, _ini_help(setting), type=_ini_type(setting), default=None)
     parser.addini(
@@ -213,6 +213,23 @@ def add_options(parser: pytest.Parser) -> None:
         "without it, only files named on the command line are collected",
         type="args",
     )
+
+
+def _refuse_empty(option: Option) -> Option:
+    """Return an option that refuses an empty text: a variable of a shell that is not set asks for something, too.
+
+    Only the summary may be nowhere, because "$GITHUB_STEP_SUMMARY" is set on GitHub alone.
+    """
+    settings = option.settings
+    if "metavar" not in settings or "type" in settings or option.name == "--cloudbench-summary":
+        return option
+
+    def parse_text(text: str) -> str:
+        if not text.strip():
+            raise pytest.UsageError(f"{option.name}: expected {settings['metavar']}, found an empty text")
+        return text
+
+    return option._replace(settings={**settings, "type": parse_text})
 
 
 def _ini_help(setting: Option) -> str:

@@ -225,6 +225,11 @@ def test_file_that_others_can_read_is_refused(file: Any, mode: int) -> None:
         ("[dropbox]\naccess_token = 5\n", "[dropbox]: expected a table of texts"),
         ("[other]\naccess_token = 'very-secret'\n", "no credentials found"),
         ("[dropbox]\nrefresh_token = 'very-secret'\n", "has refresh_token only"),
+        ("[dropbox]\nacces_token = 'very-secret'\n", "[dropbox]: acces_token: no such field; expected one of"),
+        (
+            "[dropbox]\nrefresh_token = 'very-secret'\napp_key = 'k'\napp_secrt = 'very-secret'\n",
+            "did you mean app_secret?",
+        ),
     ],
 )
 def test_file_with_a_mistake(file: Any, text: str, expected: str) -> None:

@@ -22,8 +22,9 @@ from typing import Any
 from pytest_cloudbench import drivers
 from pytest_cloudbench.drivers import BoundSpec
 from pytest_cloudbench.drivers.base import CredentialSet
-from pytest_cloudbench.model import CredentialsError, ProviderSpec
+from pytest_cloudbench.model import CredentialsError, ProviderSpec, did_you_mean
 from pytest_cloudbench.support import extras, opening
+from pytest_cloudbench.support.printable import printable
 
 KEYRING_SERVICE = "pytest-cloudbench"
 
@@ -188,7 +189,7 @@ def _sources(account: ProviderAccount) -> Iterator[tuple[str, Sequence[Credentia
     yield "the environment", lasting, lambda field: os.environ.get(environment_name(name, field))
     yield "the keyring", sets, _keyring(name)
     path = credentials_path()
-    yield str(path), sets, _file(name, path)
+    yield str(path), sets, _file(name, _fields(sets), path)
     for source, values in _elsewhere(account):
         yield source, lasting, values.get
 
@@ -309,10 +310,14 @@ def _call_keyring(call: Callable[[Any], object]) -> bool:
     return done.is_set()
 
 
-def _file(account: str, path: Path) -> _Lookup:
+def _file(account: str, fields: Sequence[str], path: Path) -> _Lookup:
     table = _tables(path).get(account, {})
     if not isinstance(table, dict) or not all(isinstance(value, str) for value in table.values()):
         raise CredentialsError(f"{path}: [{account}]: expected a table of texts")
+    for key in table:
+        if key not in fields:  # what is misspelt would be missing, or ignored if the driver can do without
+            expected = f"expected one of {', '.join(fields)}{did_you_mean(key, fields)}"
+            raise CredentialsError(f"{path}: [{account}]: {printable(key)}: no such field; {expected}")
     return table.get
 
 

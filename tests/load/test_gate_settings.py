@@ -45,6 +45,17 @@ def settings(folder: Path, text: str, budget: str | None = None) -> GateSettings
     return read_settings(folder, strict=False, budget=budget)
 
 
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [("[tool.cloudbench.gates]\nruns = 30\n", "gates"), ("[tool.cloudbench]\nruns = 30\n", "runs"),
+     ("[tool.cloudbench.gate]\nruns = 30\n[tool.cloudbench.other]\n", "other")],
+)  # fmt: skip
+def test_settings_beside_the_table_are_refused(tmp_path: Path, text: str, key: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(text)
+    with pytest.raises(ConfigError, match=rf"tool\.cloudbench\.{key}: no such setting; expected \[tool"):
+        read_settings(tmp_path, strict=False)
+
+
 def test_default_budget_is_half_of_the_session(tmp_path: Path) -> None:
     assert read_settings(tmp_path, strict=False).budget == RepeatBudget(0.5)
     assert settings(tmp_path, "").budget.seconds(60.0) == 30.0

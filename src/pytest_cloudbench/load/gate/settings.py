@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_cloudbench.model import ConfigError, UsageError
+from pytest_cloudbench.model import ConfigError, UsageError, did_you_mean
 from pytest_cloudbench.support import opening
 
 if TYPE_CHECKING:
@@ -100,11 +100,15 @@ def read_settings(
 
     path = root / _FILE
     try:
-        table = _read_table(root)
+        own_table = _read_own_table(root)
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(str(path), "", f"cannot be read: {opening.explain_error(error)}") from error
+    table = own_table.get("gate", {})
     if not isinstance(table, dict):
         raise ConfigError(str(path), "tool.cloudbench.gate", "expected a table")
+    if others := [key for key in own_table if key != "gate"]:
+        expected = f"no such setting; expected [tool.cloudbench.gate]{did_you_mean(others[0], ['gate'])}"
+        raise ConfigError(str(path), f"tool.cloudbench.{others[0]}", expected)
     remaining = dict(table)
     runs, apart_s = remaining.pop("runs", 20), remaining.pop("apart_s", 60.0)
     branch, is_strict = remaining.pop("branch", ""), remaining.pop("strict", False)
@@ -137,15 +141,15 @@ def open_with_margins(storage: Path, root: Path) -> tuple[Index, Margins]:
     return index, read_settings(root, strict=False).margins
 
 
-def _read_table(folder: Path) -> Any:
-    """Return the gate's table of a folder's pyproject.toml, empty without it. Raises OSError and errors of tomllib."""
+def _read_own_table(folder: Path) -> Mapping[str, Any]:
+    """Return ``[tool.cloudbench]`` of a folder's pyproject.toml, empty without it. Raises OSError, ValueError."""
     import tomllib
 
     path = folder / _FILE
     table: Any = tomllib.loads(path.read_text("utf-8")) if path.is_file() else {}
-    for name in ("tool", "cloudbench", "gate"):
+    for name in ("tool", "cloudbench"):
         table = table.get(name, {}) if isinstance(table, dict) else {}
-    return table
+    return table if isinstance(table, dict) else {}
 
 
 def find_unused_settings(root: Path, folders: Iterable[Path]) -> list[Path]:
@@ -163,7 +167,7 @@ def find_unused_settings(root: Path, folders: Iterable[Path]) -> list[Path]:
 
 def _has_table(folder: Path) -> bool:
     try:
-        return bool(_read_table(folder))
+        return bool(_read_own_table(folder).get("gate"))
     except (OSError, ValueError, RecursionError):  # this file is not used, so its error does not matter
         return False
 

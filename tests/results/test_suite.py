@@ -211,6 +211,28 @@ def test_a_distribution_brings_suites(tmp_path: Path, monkeypatch: pytest.Monkey
     assert [row.value for row in published.load_table("photo-table").rows] == [2.0]
 
 
+@pytest.mark.usefixtures("fresh")
+def test_a_suite_takes_no_name_and_no_table_of_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shipped = published.table_names()[0]
+    values = [row.value for row in published.load_table(shipped).rows]
+    (tmp_path / "photos_suite.py").write_text(
+        "from pytest_cloudbench import PublishedTable, Suite\n"
+        f"TABLE = PublishedTable({shipped!r}, 'test_photo', 'price', 'price', 's', 'me', '2020', (({{}}, -1.0),))\n"
+        "CLOUDBENCH_SUITE = Suite('photos', published=(TABLE,))\n"
+    )
+    (tmp_path / "iot_suite.py").write_text(
+        "from pytest_cloudbench import Suite\nCLOUDBENCH_SUITE = Suite('iot', columns={'a': 'b'})\n"
+    )
+    write_entry_points(tmp_path, "photos = photos_suite", "again = photos_suite", "iot = iot_suite")
+    monkeypatch.syspath_prepend(tmp_path)
+    installed._load_suites.cache_clear()
+    assert installed.suite_problems() == [
+        "suite pytest_cloudbench.suites:iot: is not used, because another suite is called iot, too"
+    ]
+    assert "a" not in installed.installed_suites()["iot"].columns
+    assert [row.value for row in published.load_table(shipped).rows] == values
+
+
 def write_entry_points(folder: Path, *lines: str) -> None:
     about = folder / "photos-1.0.dist-info"
     about.mkdir()

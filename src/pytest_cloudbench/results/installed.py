@@ -43,7 +43,8 @@ def _load_suites() -> tuple[dict[str, Suite], list[str]]:
             problems.append(f"suite {source}: cannot be imported: {type(error).__name__}: {error}")
             continue
         if isinstance(suite, Suite):
-            suites.setdefault(suite.name, suite)
+            if suites.setdefault(suite.name, suite) != suite:
+                problems.append(f"suite {source}: is not used, because another suite is called {suite.name}, too")
         elif source.partition(":")[0] == ENTRY_POINTS:
             problems.append(f"suite {source}: has no {MARK}")
     return suites, problems

@@ -71,7 +71,12 @@ def table_names() -> list[str]:
 
 
 def _suite_tables() -> dict[str, PublishedTable]:
-    return {table.name: table for suite in installed_suites().values() for table in suite.published}
+    """Return the tables of installed suites by their names. Tables that ship keep theirs, whoever takes one again."""
+    tables = dict[str, PublishedTable]()
+    for suite in installed_suites().values():
+        for table in suite.published:
+            tables.setdefault(table.name, table)
+    return {name: table for name, table in tables.items() if not (_tables_folder() / f"{name}.json").is_file()}
 
 
 def make_table(declared: PublishedTable) -> Table:

@@ -154,7 +154,16 @@ def test_a_secret_in_a_spec_is_in_nothing_that_a_run_shows_or_stores(lab: Lab, o
         "source = 'this test'\ndate = 2026-12-01\n"
     )
     outputs = ("--cloudbench-report=page.html", "--cloudbench-summary=summary.md", "--junitxml=junit.xml")
-    run = lab.write(SMALL).run("--provider", spec, *outputs, "-ocloudbench_expectations=claims.toml")
+    test = f"""{SMALL}
+        from pytest_cloudbench import Series, SeriesPlan
+
+        plan = SeriesPlan(rounds=1, pause_s=0)
+        series = Series(experiment, {{}}, plan, resume=None, keeps_plan=False)
+        for number in series.rounds():
+            series.add({{"round": number}})
+        experiment.report(experiment.provider.spec, "note.txt", experiment.provider.spec)
+    """
+    run = lab.write(test).run("--provider", spec, *outputs, "-ocloudbench_expectations=claims.toml")
     assert run.status == 0, run.text
     [entry] = run.document["benchmarks"]
     assert entry["extra_info"]["provider"] == mask_named(spec)

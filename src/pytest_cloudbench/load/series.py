@@ -26,6 +26,7 @@ from pytest_cloudbench.load.messages import (
     SeriesRound,
 )
 from pytest_cloudbench.model import ResultsError, UsageError
+from pytest_cloudbench.support import redact
 from pytest_cloudbench.support.printable import shorten_path
 from pytest_cloudbench.support.wording import format_count
 
@@ -161,7 +162,8 @@ class Series:
     ) -> None:
         self._agent, self._name, self._provider = experiment.agent, experiment.name, experiment.provider.spec
         self._step, self._is_later = 0, False
-        key = {"test": experiment.test, "provider": self._provider, "params": dict(experiment.params)}
+        provider = redact.mask_named(self._provider)
+        key = {"test": experiment.test, "provider": provider, "params": dict(experiment.params)}
         setup = {**setup, "time_scale": experiment.facts.time_scale}
         self._ask_once("open", SeriesOpen(self._name, key, setup, plan, resume, keeps_plan))
 

@@ -253,8 +253,8 @@ class Conductor:
         path = Path(report.path) if report.path else None
         if path is not None:
             make_results_folder(path.parent)
-            path.write_text(report.content, encoding="utf-8", errors="backslashreplace", newline="\n")
-        self.reports.append((report.text, path))
+            path.write_text(redact.clean(report.content), encoding="utf-8", errors="backslashreplace", newline="\n")
+        self.reports.append((redact.clean(report.text), path))
 
     # -- handlers ---------------------------------------------------------------------------------
 

@@ -350,6 +350,31 @@ def test_an_entry_that_can_never_be_cleaned_can_be_crossed_out(store: Path, caps
     assert cli.main(["clean"]) == 0
 
 
+def test_a_journal_is_shown_without_the_secrets_in_it(store: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert store.is_dir()
+    journal.note_folder("opendal:s3?bucket=b&secret_access_key=hush-hush&unknown=1", "/cloudbench-x")
+    assert cli.main(["clean", "--dry-run"]) == 0
+    assert cli.main(["clean"]) == 1
+    shown = capfd.readouterr()
+    assert "hush" not in shown.out + shown.err
+    hint = shown.err.strip().partition("(if nothing is there: cloudbench ")[2].rstrip(")")
+    assert cli.main(shlex.split(hint)) == 0
+    assert journal.pending_folders() == ([], [])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["emulate"], ["login"], ["locate"], ["doctor"], ["raid", "status"], ["clean", "--forget", "--", "/cloudbench-x"]],
+    ids=" ".join,
+)
+def test_a_command_that_fails_shows_no_secret(store: Path, words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    spec = "opendal:s3?bucket=b&unknown=1&secret_access_key=hush-hush"
+    command = [spec if word == "--" else word for word in words]
+    assert cli.main(command if spec in command else [*command, spec]) in {1, 4}
+    shown = capfd.readouterr()
+    assert "hush" not in shown.out + shown.err
+
+
 def test_the_folder_of_a_run_that_lives_is_not_crossed_out(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     journal.note_folder(f"folder:{store}", "/cloudbench-x", owner_text())
     assert cli.main(["clean", "--forget", f"folder:{store}", "/cloudbench-x"]) == 4

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pytest_cloudbench.commands.command import Command, argument, escape_lines, print_line, why_left_alone
 from pytest_cloudbench.model import CloudbenchError, UsageError
+from pytest_cloudbench.support import redact
 from pytest_cloudbench.support.printable import printable
 from pytest_cloudbench.support.wording import format_count
 
@@ -57,7 +58,8 @@ def _clean_all(options: argparse.Namespace) -> int:
     folders, problems = journal.pending_folders()
     removed = examined = 0
     for left_folder in folders:
-        folder = printable(f"{left_folder.provider} {left_folder.folder}")
+        provider = redact.mask_named(left_folder.provider)
+        folder = printable(f"{provider} {left_folder.folder}")
         is_running = is_alive(left_folder.owner) if left_folder.owner else False
         if is_running or (is_running is None and not options.force):
             sys.stdout.write(f"left alone: {folder}: {why_left_alone(is_running)}\n")
@@ -71,7 +73,7 @@ def _clean_all(options: argparse.Namespace) -> int:
         except CloudbenchError as error:  # such as missing credentials; other providers may have theirs
             problem = printable(error)
         if problem:
-            label = shlex.join(map(printable, (left_folder.provider, left_folder.folder)))
+            label = shlex.join(map(printable, (provider, left_folder.folder)))
             problems.append(f"{folder}: {problem} (if nothing is there: cloudbench clean --forget {label})")
         else:
             sys.stdout.write(f"{folder}: removed\n")
@@ -84,19 +86,26 @@ def _clean_all(options: argparse.Namespace) -> int:
 
 
 def _forget(provider: str, folder: str, *, may_live: bool) -> int:
-    """Cross out a folder in the journal, for a provider that can no longer be asked, or never could."""
+    """Cross out a folder in the journal, for a provider that can no longer be asked, or never could.
+
+    ``provider`` is its spec, or the spec without secrets, as ``clean`` shows it.
+    """
     from pytest_cloudbench.results import journal
     from pytest_cloudbench.results.owner import is_alive
 
     command = f"clean --forget {provider} {folder}"
-    pending = [entry for entry in journal.pending_folders()[0] if (entry.provider, entry.folder) == (provider, folder)]
+    pending = [
+        entry for entry in journal.pending_folders()[0]
+        if entry.folder == folder and provider in (entry.provider, redact.mask_named(entry.provider))
+    ]  # fmt: skip
     if not pending:
         raise UsageError(f"{command}: not in the journal, which 'cloudbench clean --dry-run' lists")
     is_running = is_alive(pending[0].owner) if pending[0].owner else False
     if is_running or (is_running is None and not may_live):
         raise UsageError(f"{command}: {why_left_alone(is_running)}")
-    journal.forget_folder(provider, folder)
-    sys.stdout.write(f"{escape_lines(f'{provider} {folder}')}: crossed out; if the folder exists, remove it yourself\n")
+    journal.forget_folder(pending[0].provider, folder)
+    shown = escape_lines(f"{redact.mask_named(provider)} {folder}")
+    sys.stdout.write(f"{shown}: crossed out; if the folder exists, remove it yourself\n")
     return 0
 
 

@@ -96,13 +96,19 @@ def _run(argv: Sequence[str] | None) -> int:
     try:
         status: int = options.run(options)
         sys.stdout.flush()
-    except UsageError as error:
-        sys.stderr.write(f"cloudbench: {escape_lines(str(error))}\n")
-        return _MISUSED
     except CloudbenchError as error:
-        sys.stderr.write(f"cloudbench: {escape_lines(str(error))}\n")
-        return 1
+        sys.stderr.write(f"cloudbench: {escape_lines(_without_secrets(str(error), words))}\n")
+        return _MISUSED if isinstance(error, UsageError) else 1
     return status
+
+
+def _without_secrets(text: str, words: Sequence[str]) -> str:
+    """Return a text without the secrets that are in the specs of a command line."""
+    from pytest_cloudbench.support import redact
+
+    for word in words:
+        redact.learn_named(word)
+    return redact.clean(text)
 
 
 def make_parser(word: str = "") -> argparse.ArgumentParser:

@@ -46,7 +46,7 @@ OPENED_BY: Mapping[str, Callable[[Path], object]] = {
     "trace": lambda path: data.read_trace(str(path)),
     "rules": data.read_flow_rules,
     "expectations": _expectations,
-    "credentials": lambda path: credentials._file("dropbox", path),
+    "credentials": lambda path: credentials._file("dropbox", [], path),
     "bench file": read_utf8,
     "capture": _capture,
 }

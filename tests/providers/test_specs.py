@@ -27,6 +27,7 @@ from pytest_cloudbench.model import (
 )
 from pytest_cloudbench.providers import Providers, check, connect, opened, resolve
 from pytest_cloudbench.providers.for_agents import Provided
+from pytest_cloudbench.providers.stand_ins import find_stand_in
 from pytest_cloudbench.results import journal
 from pytest_cloudbench.workload.payload import RandomContent
 
@@ -277,6 +278,17 @@ def test_digests_tell_trees_apart(run: Providers, tmp_path: Path) -> None:
     assert len(set(digests)) == 3
     assert run.digest(part) is None
     assert run.digest("nothing") is None
+
+
+def test_every_part_of_a_recipe_that_decides_how_its_server_behaves_is_in_its_digest(files: Path) -> None:
+    texts = ["", 'setup = ["true"]\n', 'setup = ["false"]\n', 'params = { a = "1" }\n', 'params = { a = "2" }\n']
+    digests = []
+    for text in texts:
+        (files / "own.toml").write_text(text + recipe())
+        stand_in = find_stand_in(ProviderSpec.parse("served:own.toml"))
+        assert stand_in is not None
+        digests.append(stand_in.digest)
+    assert len(set(digests)) == len(texts)
 
 
 @pytest.mark.parametrize(

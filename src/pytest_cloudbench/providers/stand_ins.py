@@ -112,7 +112,8 @@ def _find_server(spec: ProviderSpec) -> StandIn:
 
         return CommandService(recipe, log_path=settings.log_path(f"server-{slug(recipe.name)}{suffix}.log"))
 
-    decisive = (recipe.driver, recipe.command, sorted(recipe.environment.items()))
+    more = filter(None, (recipe.setup, sorted(recipe.params.items())))
+    decisive = (recipe.driver, recipe.command, sorted(recipe.environment.items()), *more)
     return StandIn(
         recipe.api, recipe.driver, short_digest(repr(decisive)), make, recipe.target, recipe.params,
         missing=recipe.describe_missing(),

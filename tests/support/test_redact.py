@@ -241,7 +241,7 @@ def test_names_of_secrets(name: str) -> None:
     """access_key_id AWS_ACCESS_KEY_ID application_key_id client_id accessKeyId AWSAccessKeyId kms_key_id account_name
     username user bucket endpoint token_type token_url token_env token_uri oidc_token_file credential_path key_file
     key_field public_key max_tokens password_file PASSWORD_STORE_DIR COMPASS BYPASS SSH_AUTH_SOCK KEYBOARD MONKEY
-    encryption_algorithm auth_url region key_size secret_name""".split(),
+    encryption_algorithm auth_url region key_size secret_name skip_signature""".split(),
 )
 def test_public_names_do_not_name_secrets(name: str) -> None:
     assert not redact.names_secret(name)

@@ -75,7 +75,7 @@ def names_secret(name: str) -> bool:
     words = [word.lower() for word in _NAME_WORD.findall(name)]
     while len(words) > 1 and words[-1] in _ENCODING_WORDS:
         words.pop()
-    if not words or "public" in words:
+    if not words or "public" in words or words[0] == "skip":  # skip_signature=true
         return False
     if words[-2:] in (["connection", "string"], ["secret", "id"]):
         return True

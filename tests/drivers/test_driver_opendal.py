@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from pytest_cloudbench import drivers, providers
+from pytest_cloudbench.drivers import opendal
 from pytest_cloudbench.model import Endpoint, ErrorKind, ProviderSpec, SpecError, Verb
+from pytest_cloudbench.providers.leaves import load_credentials
 from pytest_cloudbench.support import redact
 from pytest_cloudbench.workload.payload.contents import Literal
 from tests.limits import HANG_S
@@ -189,6 +191,23 @@ def test_a_refused_spec_shows_no_secret() -> None:
         with pytest.raises(SpecError) as caught:
             drivers.connect(ProviderSpec.parse(text))
         assert "hunter22" not in str(caught.value)
+
+
+def test_every_secret_of_any_service_can_be_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    from opendal import config
+
+    services = {name.removesuffix("Config").lower(): value for name, value in vars(config).items() if "Config" in name}
+    secrets = {
+        name for service, value in services.items() for name in getattr(value, "__annotations__", {})
+        if redact.names_secret(name) and (service, name) not in opendal._PUBLIC
+    }  # fmt: skip
+    (fields,) = opendal.OpendalDriver.credential_sets
+    assert secrets <= {*fields.optional}
+    monkeypatch.setenv("CLOUDBENCH_OPENDAL_SECRET_KEY", "hunter22")
+    bound = drivers.bind(ProviderSpec.parse("opendal:s3?bucket=b&region=nowhere"))
+    credentials = load_credentials(bound)
+    assert credentials == {"secret_key": "hunter22"}
+    bound.connect(None, credentials).close()  # S3 has no such setting, which does not matter
 
 
 def test_error_omits_backtrace_of_the_library() -> None:

@@ -92,6 +92,43 @@ def test_estimate_marks_figures_that_depend_on_measurement(tmp_path: Path) -> No
     assert not (tmp_path / "nowhere").exists()
 
 
+STRANGERS = """
+import pytest
+
+@pytest.fixture
+def experiment():
+    open("ran", "w").close()
+
+def test_own(experiment):
+    raise AssertionError("not run")
+"""
+
+DERIVED = """
+import pytest
+from pytest_cloudbench import Threads
+
+@pytest.fixture
+def experiment(experiment):
+    return experiment
+
+@pytest.fixture
+def mine(experiment):
+    return experiment
+
+def test_mine(mine, payloads):
+    mine.run(payloads.random(10), arrival=Threads(1), files=3)
+"""
+
+
+def test_tests_with_an_experiment_of_their_own_are_not_run(tmp_path: Path) -> None:
+    (tmp_path / "test_own.py").write_text(STRANGERS)
+    (tmp_path / "test_derived.py").write_text(DERIVED)
+    estimates = estimate(tmp_path, ".", "--provider", "emulated:ideal")
+    assert not (tmp_path / "ran").exists()
+    assert estimates["test_mine"]["operations"] == "4 (3 put, 1 list)"
+    assert estimates[""]["text"].endswith("1 test that runs no experiment: not estimated\n")
+
+
 @pytest.mark.parametrize("words", [["iot"], ["segmentation"]])
 def test_a_suite_is_estimated_to_its_end(tmp_path: Path, words: list[str]) -> None:
     text = estimate(tmp_path, f"pytest_cloudbench.suites.{words[0]}")[""]["text"]

@@ -15,6 +15,7 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from pytest_cloudbench import providers
+from pytest_cloudbench.fleet.items import used_fixtures
 from pytest_cloudbench.fleet.run import RunFacts
 from pytest_cloudbench.fleet.session import run_facts
 from pytest_cloudbench.load.estimate import (
@@ -155,7 +156,8 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     """https://docs.pytest.org/en/stable/reference/reference.html#pytest.hookspec.pytest_runtestloop."""
     if session.testsfailed:  # a file could not be collected
         return None
-    experiments = [item for item in session.items if "experiment" in getattr(item, "fixturenames", ())]
+    # Others may have a fixture of this name, whose tests must not run here.
+    experiments = [item for item in session.items if "experiment" in used_fixtures(item, __name__)]
     for item, nextitem in zip(experiments, [*experiments[1:], None], strict=True):
         runtestprotocol(item, log=False, nextitem=nextitem)
     if others := len(session.items) - len(experiments):

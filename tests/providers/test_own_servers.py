@@ -137,6 +137,8 @@ def test_an_own_bucket_needs_no_credentials(lab: Lab, open_bucket: str, scheme: 
         ("own:http://me:hush@host/x?a=1", "own:http://me:***@host/x?a=1"),
         ("raid:(own:?at=ftp://me:hush@h),(folder:/x:y@z)", "raid:(own:?at=ftp://me:***@h),(folder:/x:y@z)"),
         ("s3://b?endpoint=http://localhost:9000", "s3://b?endpoint=http://localhost:9000"),
+        ("s3://b?endpoint=http://h:9000&prefix=a@b", "s3://b?endpoint=http://h:9000&prefix=a@b"),
+        ("sftp://host:22/a@b", "sftp://host:22/a@b"),
     ],
 )
 def test_a_spec_is_shown_without_its_secrets(spec: str, shown: str) -> None:

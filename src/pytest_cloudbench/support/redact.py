@@ -62,7 +62,7 @@ _DESCRIBING_WORDS = frozenset(
 
 _PARAMETER = re.compile(r"([?&]([^?&=,()]+)=)[^?&,()]*")
 """A parameter of a provider's spec, also of one that is a part of another."""
-_USER = re.compile(r"(://[^\s/?#@,():]*:)([^\s/?#@,()]+)(?=@)")
+_USER = re.compile(r"(://[^\s/?#@&,():]*:)([^\s/?#@&,()]+)(?=@)")
 """The user of an address, and the password."""
 
 

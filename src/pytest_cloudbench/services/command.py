@@ -32,6 +32,7 @@ import importlib
 import importlib.util
 import json
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -42,6 +43,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from pytest_cloudbench.model import ConfigError, Endpoint, ServiceError, did_you_mean
 from pytest_cloudbench.services.child import Child, ChildService
@@ -66,6 +68,8 @@ _KEYS = (
     "params",
 )
 _PORTS = ("{port}", *(f"{{port{number}}}" for number in range(2, 10)))
+_PLACEHOLDERS = (*_PORTS, "{folder}", "{secret}", "{python}", "{here}")
+_PLACEHOLDER = re.compile(r"\{[a-z]+[0-9]*\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +164,34 @@ def load_recipe(name_or_path: str) -> Recipe:
     )
     for key in ("credentials", "environment", "params"):
         _check_value(path, key, table.get(key, {}), _is_table_of_texts, "a table of texts")
+    for url in (urls or {}).values():
+        _check_value(path, "url", url, _is_url, f"a URL such as http://127.0.0.1:{{port}}/, found {url!a}")
+    _check_placeholders(path, table.get("credentials", {}))
     return Recipe(table["name"], table["driver"], tuple(table["command"]), urls or {}, table.get("ready", ""),
                   table.get("credentials", {}), table.get("environment", {}), table.get("target", ""),
                   table.get("api", "") or table["driver"], table.get("needs", ""), tuple(table.get("folders", ())),
                   str(Path(path).resolve().parent), tuple(table.get("setup", ())),
                   tuple(table.get("programs", ())), tuple(table.get("modules", ())),
                   table.get("params", {}))  # fmt: skip
+
+
+def _check_placeholders(path: str, credentials: Mapping[str, str]) -> None:
+    """Raise ConfigError for a placeholder that is unknown: the server would have another value than the driver."""
+    for name, text in credentials.items():
+        for placeholder in _PLACEHOLDER.findall(text):
+            if placeholder not in _PLACEHOLDERS:
+                hint = did_you_mean(placeholder, _PLACEHOLDERS)
+                expected = f"expected one of {', '.join(_PLACEHOLDERS)}, found {placeholder}{hint}"
+                raise ConfigError(path, f"credentials.{ascii(name)[1:-1]}", expected)
+
+
+def _is_url(value: object) -> bool:
+    """Return whether a text is the URL of a server, once its port is filled in."""
+    try:
+        parts = urlsplit(_fill_placeholders(str(value), dict.fromkeys(_PORTS, "1")))
+        return bool(parts.scheme and parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def _is_nonempty_text(value: object) -> bool:

@@ -83,7 +83,7 @@ def test_hosts_do_the_same_work_beside_local_agents_and_keep_nothing(lab: Lab, o
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("place", ["addopts", "PYTEST_ADDOPTS"])
+@pytest.mark.parametrize("place", ["addopts", "PYTEST_ADDOPTS", "a file of arguments"])
 def test_a_table_of_hosts_that_nobody_types_is_used(lab: Lab, options: tuple[str, ...], place: str) -> None:
     lab.write(describe_hosts(f'command = ["sh", "-c", "touch {lab.folder}/reached; exec {sys.executable} $*", "sh"]'),
               "hosts.toml")  # fmt: skip
@@ -97,9 +97,11 @@ def test_a_table_of_hosts_that_nobody_types_is_used(lab: Lab, options: tuple[str
     typed, settings, environment = "--cloudbench-hosts=hosts.toml", lab.folder / "pytest.ini", temporary(lab)
     if place == "addopts":
         settings.write_text(f"{settings.read_text()}addopts = {typed}\n")
-    else:
+    elif place == "PYTEST_ADDOPTS":
         environment["PYTEST_ADDOPTS"] = f"{QUIET} {typed}"
-    run = lab.run(env=environment)
+    else:
+        (lab.folder / "arguments").write_text(f"{typed}\n{lab.folder}/test_it.py\n")
+    run = lab.run(*(["@arguments"] if place == "a file of arguments" else []), env=environment)
     assert run.status == 0, run.text
     assert (lab.folder / "reached").exists(), "the agents run through the host's command"
     assert run.leftovers == []

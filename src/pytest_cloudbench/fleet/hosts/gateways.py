@@ -26,6 +26,7 @@ from pytest_cloudbench.fleet.hosts.table import Host, read_hosts
 from pytest_cloudbench.fleet.start.forking import INTERPRETER, RUN_MODULE, WORKER, SharedInput, open_gateway
 from pytest_cloudbench.fleet.worker import FACTS_KEY
 from pytest_cloudbench.model import UsageError
+from pytest_cloudbench.support.argument_files import expand_argument_files
 
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
@@ -217,7 +218,8 @@ class HostAgents:
     def _map_arguments(self) -> list[str]:
         """Return the arguments for pytest on a host: those of this one, with each path replaced by the host's."""
         paths = self._map_paths()
-        args = [str(arg) for arg in self._config.invocation_params.args]
+        invocation = self._config.invocation_params
+        args = expand_argument_files(map(str, invocation.args), invocation.dir)  # a host has no such files
         # An expression after -k or -m may read like a path.
         return [arg if before in ("-k", "-m") else paths.get(arg, arg) for before, arg in pairwise(["", *args])]
 

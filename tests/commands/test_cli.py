@@ -92,6 +92,46 @@ def test_a_folder_in_place_of_a_file_is_named(
     assert {path.name for path in tmp_path.iterdir()} == {"folder", "results"}
 
 
+@pytest.mark.parametrize(
+    "words",
+    ["show {}", "compare {} last", "export {} --format csv", "report {}", "published --run {}", "estimate {}",
+     "history --storage {}"],
+)  # fmt: skip
+def test_a_name_that_no_file_can_have_is_reported_in_one_line(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    stored_runs.store_series(tmp_path / "results", [0.1])
+    assert cli.main(words.format("a" * 300).split()) == 1
+    assert capfd.readouterr().err == f"cloudbench: {'a' * 300}: File name too long\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device")
+@pytest.mark.parametrize("words", ["published", "show last", "export last --format csv", "baseline list"])
+def test_output_that_cannot_be_written_is_reported_in_one_line(words: str, tmp_path: Path) -> None:
+    stored_runs.store_series(tmp_path / "results", [0.1])
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*COMMAND, *words.split()], stdout=full, stderr=subprocess.PIPE, text=True, timeout=HANG_S, check=False,
+            cwd=tmp_path,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "cloudbench: No space left on device"
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs a shell of POSIX")
+@pytest.mark.parametrize("words", ["published", "show last", "export last --format csv", "report last", "--help"])
+def test_a_closed_output_is_no_error(words: str, tmp_path: Path) -> None:
+    stored_runs.store_series(tmp_path / "results", [0.1])
+    done = subprocess.run(
+        ["/bin/sh", "-c", f"{shlex.join(COMMAND)} {words} >&-"], stderr=subprocess.PIPE, text=True, timeout=HANG_S,
+        check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("words", [["published", "uds-2013-table-1"], ["--help"]])
 def test_what_the_output_cannot_encode_is_escaped(words: list[str]) -> None:
     """As on a terminal of Windows, or with LC_ALL=C and without Python's UTF-8 mode."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import io
+import os
 import sys
 from collections.abc import Sequence
 
@@ -65,6 +66,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns the exit status: 0 done, 1 failed, 4 for an error that the user can fix, 141 if the reader of the output is
     gone, and 130 if the user has interrupted it.
     """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # it was closed: the next file to be opened would take its place
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  # for the whole process
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # no name ends a command, whatever the terminal can show
     try:
@@ -99,6 +103,16 @@ def _run(argv: Sequence[str] | None) -> int:
     except CloudbenchError as error:
         sys.stderr.write(f"cloudbench: {escape_lines(_without_secrets(str(error), words))}\n")
         return _MISUSED if isinstance(error, UsageError) else 1
+    except BrokenPipeError:
+        raise
+    except OSError as error:  # of the system: a name that no file can have, a folder that is closed, a full disk
+        text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
+        sys.stderr.write(f"cloudbench: {escape_lines(_without_secrets(text, words))}\n")
+        try:
+            sys.stdout.flush()
+        except OSError:
+            discard_output()
+        return 1
     return status
 
 

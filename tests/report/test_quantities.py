@@ -41,6 +41,17 @@ def test_shares_near_zero_and_one_are_distinct(value: float, shown: str) -> None
 
 
 @pytest.mark.parametrize(
+    ("difference", "shown"),
+    [
+        (0, "+0.00"), (0.06, "+6.00"), (-0.1234, "-12.34"), (0.00002, "+0.002"), (-0.0000123, "-0.001"),
+        (0.58 - 58 / 100 - 1e-16, "+0.00"), (0.1 + 0.2 - 0.3, "+0.00"), (-1e-17, "+0.00"),
+    ],
+)  # fmt: skip
+def test_a_difference_in_points_is_zero_only_if_there_is_none(difference: float, shown: str) -> None:
+    assert quantities.format_points(difference) == f"{shown} points"
+
+
+@pytest.mark.parametrize(
     ("size_bytes", "shown"),
     [(512 * 1024, "512 KiB"), (10**7, "10 MB"), (8 << 20, "8 MiB"), (1 << 30, "1 GiB"), (10_001, "10,001 B"),
      (0, "0 B")],

@@ -90,8 +90,10 @@ def format_short_share(value: float) -> str:
 
 
 def format_points(difference: float) -> str:
-    """Return the difference of two fractions in percentage points: ``+6.00 points``."""
-    return f"{difference * 100:+.2f} points"
+    """Return the difference of two fractions in percentage points: ``+6.00 points``, ``+0.002 points``."""
+    points = round(difference * 100, 9) or 0.0  # without the errors of floats, and without -0.0
+    places = 2 if abs(points) >= 0.005 or not points else -floor(log10(abs(points)))
+    return f"{points:+.{places}f} points"
 
 
 def format_with_unit(value: float | None, unit: str) -> str:

@@ -21,6 +21,7 @@ from pytest_cloudbench.commands.cli import main
 from pytest_cloudbench.judge.records import OpTable
 from pytest_cloudbench.report import html
 from pytest_cloudbench.report.digest import digest_records
+from pytest_cloudbench.report.gathering import gather_runs
 from pytest_cloudbench.results.oplog import read_parquet, write_parquet
 from tests.report.stored import HOSTILE, entry, operations, store
 
@@ -90,6 +91,14 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
               ops_file="run/gone.parquet"),
     ]  # fmt: skip
     return make_page(folder, store(folder / "0001_r.json", entries))
+
+
+@pytest.mark.parametrize(
+    ("params", "label"), [({"a": 20, "b": -5}, "20, -5"), ({"a": -5, "b": "x"}, "-5, x"), ({"a": 1}, "1")]
+)
+def test_a_negative_parameter_keeps_its_sign(params: dict[str, object], label: str, tmp_path: Path) -> None:
+    path = store(tmp_path / "0001_run.json", [entry(tmp_path, TEST, "emulated:ideal", params=params)])
+    assert gather_runs([path]).measurements[0].label == label
 
 
 def test_page_is_one_document_without_network(page: Page) -> None:

@@ -7,6 +7,7 @@ left out, and reported in one line each.
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -100,7 +101,8 @@ class Measurement:
         if self.versus is not None:
             return self.subject
         name = split_name(self.experiment)
-        return ", ".join(filter(None, (name.parameters[1:-1].replace("-", ", "), name.label))) or name.short
+        parameters = re.sub(r"(?<=[^-])-", ", ", name.parameters[1:-1])  # the second of two hyphens is a sign
+        return ", ".join(filter(None, (parameters, name.label))) or name.short
 
     def number(self, key: str) -> float | None:
         """Return a metric, extra value or parameter, or None if it is not a number."""

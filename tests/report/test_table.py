@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cloudbench import Suite
+from pytest_cloudbench import Suite, ThinkTime
 from pytest_cloudbench.report.table import render, render_result
 
 TEST = "suites/iot/test_iot.py::test_worst_case"
@@ -74,6 +74,12 @@ def test_table_of_one_experiment() -> None:
 def test_result_is_one_line_cut_to_the_width(changes: dict[str, Any], width: int, line: str) -> None:
     assert render_result(Finding(info(**changes)), width) == line
     assert len(line) <= width
+
+
+@pytest.mark.parametrize(("interval_s", "is_shown"), [(0, True), (0.0, True), (0.5, False), (1e-9, False)])
+def test_a_loop_without_pauses_shows_its_rate(interval_s: float, *, is_shown: bool) -> None:
+    finding = Finding(info(loop="closed", arrival=repr(ThinkTime(interval_s)), throughput=2e6, ops_per_s=400.0))
+    assert ("MB/s  ops/s" in lines(finding)[2]) is is_shown
 
 
 def test_result_has_all_that_a_conclusion_names_but_its_parameters() -> None:

@@ -70,6 +70,7 @@ def column_of(key: str) -> _Column:
 
 _NO_EXPECTATION = ["no expectation"]
 
+_NO_PAUSE = re.compile(r"ThinkTime\(interval_s=0(\.0)?,")
 _PERCENTAGE = re.compile(r"\d+\.\d\d %|-")
 _STARVED = METRICS["starved_share"].column
 _LONG_FORM = frozenset({METRICS["response_p95"].column})
@@ -300,7 +301,7 @@ def _choose_columns(members: Sequence[_Finding]) -> list[_Column]:
 
 def _is_unpaced(info: Mapping[str, Any]) -> bool:
     """Return whether the load ran as fast as the provider allowed, so that its rate is a result."""
-    return info.get("threads") is not None or f"{info.get('arrival')}".startswith("ThinkTime(interval_s=0,")
+    return info.get("threads") is not None or _NO_PAUSE.match(str(info.get("arrival"))) is not None
 
 
 def _varied_parameters(members: Sequence[_Finding], shown: Set[str]) -> list[_Column]:

@@ -35,7 +35,7 @@ from pytest_cloudbench.workload.arrival import (
     changes,
     plan,
 )
-from pytest_cloudbench.workload.trace import VERBS, Replay, parse_trace
+from pytest_cloudbench.workload.trace import VERBS, Mixture, Replay, parse_trace
 from tests.limits import scale_examples
 
 FEW = settings(deadline=None, max_examples=scale_examples(60))
@@ -555,6 +555,8 @@ def test_an_unknown_name_and_a_trace_without_a_reader_are_refused() -> None:
 
 def test_only_diurnal_and_trace_loads_change() -> None:
     assert changes(Diurnal(1.0))
+    assert changes(Mixture(Diurnal(1.0), {Verb.PUT: 1.0}, 1))
+    assert not changes(Mixture(Poisson(1.0), {Verb.PUT: 1.0}, 1))
     assert changes(Replay(parse_trace("time,sensor,operation,size\n0,a,put,1\n", "t.csv")))
     steady: list[Arrival | Closed] = [
         FixedInterval(1.0),

@@ -20,7 +20,7 @@ from random import Random
 from typing import Protocol
 
 from pytest_cloudbench.model import ConfigError, UsageError, Verb
-from pytest_cloudbench.workload.trace import VERBS, Replay, parse_trace
+from pytest_cloudbench.workload.trace import VERBS, Mixture, Replay, parse_trace
 
 _SHORTEST_S = 1e-9
 _LARGEST = 1e15
@@ -371,7 +371,7 @@ Closed = ThinkTime | Threads
 
 def changes(arrival: Arrival | Closed) -> bool:
     """Return whether the load itself varies during a run, so that times may drift with it."""
-    return isinstance(arrival, (Diurnal, Replay))
+    return isinstance(arrival.times if isinstance(arrival, Mixture) else arrival, (Diurnal, Replay))
 
 
 # --- names for configuration files ---

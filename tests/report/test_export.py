@@ -74,13 +74,13 @@ def test_entries_without_the_metric_are_counted() -> None:
 def test_doubted_numbers_can_be_left_out() -> None:
     entries = (
         ("good", info()), ("doubted", info(doubts=["engine saturated"])), ("scaled", info(time_scale=9.0)),
-        ("stopped", info(outcome="interrupted")),
+        ("stopped", info(outcome="interrupted")), ("through", info(through_controller=["gw1"])),
     )  # fmt: skip
     chosen = choose_numbers([a_run(*entries)], ["response_p99", "loss_rate"], doubted=False)
     assert [(number.fullname, number.metric) for number in chosen.numbers] == [
-        ("good", "response_p99"), ("good", "loss_rate"), ("scaled", "loss_rate"),
+        ("good", "response_p99"), ("good", "loss_rate"), ("scaled", "loss_rate"), ("through", "loss_rate"),
     ]  # fmt: skip
-    assert chosen.left_out == {"with doubts": 5}
+    assert chosen.left_out == {"with doubts": 6}
 
 
 def test_last_entry_of_a_repeated_test_counts() -> None:

@@ -48,6 +48,9 @@ SATURATED = "engine saturated ("
 STARVED = "threads waited for a CPU for "
 """The beginning of the doubt that the machine was busy."""
 
+LINK_IN_TIMES = "the connection to other hosts is a part of times"
+"""The doubt about times of agents that reached the provider through the controller's connection to their host."""
+
 _LARGEST = 1e150
 _MAX_LENGTH = 100  # machines with the longest names differ in the Python at their end
 _ABOUT_TIMES = re.compile(
@@ -97,7 +100,7 @@ def list_doubts(info: Mapping[str, Any], *, is_time: bool) -> list[str]:
         doubts.append(f"the test was {info['outcome']}")
     if is_time and scale != 1.0:
         doubts.append(f"--time-scale {f'{scale:g}' if is_finite(scale) else scale} distorts times")
-    return doubts
+    return [*doubts, *([LINK_IN_TIMES] if is_time and info.get("through_controller") else [])]
 
 
 def unfit_reason(info: Mapping[str, Any], metric: str, higher: bool) -> str:

@@ -19,7 +19,7 @@ from pytest_cloudbench.fleet.coordinator import Item
 from pytest_cloudbench.fleet.hosts.facts import SessionHosts
 from pytest_cloudbench.fleet.run import RunFacts
 from pytest_cloudbench.judge import expect
-from pytest_cloudbench.judge.baseline import ENTRY_SCHEMA, BaselineValue, choose_baseline
+from pytest_cloudbench.judge.baseline import ENTRY_SCHEMA, LINK_IN_TIMES, BaselineValue, choose_baseline
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.load.gate.verdicts import failing_gates
 from pytest_cloudbench.load.messages import Subject
@@ -182,7 +182,7 @@ class Entries:
             [f"--time-scale {self.facts.time_scale:g} distorts times"] if self.facts.time_scale != 1.0 else []
         )
 
-        link_doubt = ["the connection to other hosts is a part of times"] if info.get("through_controller") else []
+        link_doubt = [LINK_IN_TIMES] if info.get("through_controller") else []
 
         def doubts_of(metric: str) -> list[str]:
             is_time = metric in METRICS and METRICS[metric].time_like

@@ -56,6 +56,25 @@ def test_a_run_is_named_as_in_other_commands(tmp_path: Path, capsys: pytest.Capt
     assert "there is no such run" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("form", ["csv", "markdown", "openmetrics"])
+@pytest.mark.parametrize("start_ms", [None, -1, 0, 8 * 10**15, 10**17, "soon"])
+def test_a_start_that_no_calendar_has_is_unknown(
+    start_ms: object, form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path, "0001_run.json", start_wall_ms=start_ms)
+    assert cli.main(["export", "last", "--storage", str(tmp_path), "--format", form]) == 0
+    assert "t.py::t" in capsys.readouterr().out
+
+
+def test_a_run_began_at_the_same_time_whether_it_is_named_or_its_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_run(tmp_path, "0001_run.json", start_wall_ms=1_790_000_000_000)
+    for name in (path, "last"):
+        assert cli.main(["export", name, "--storage", str(tmp_path), "--format", "csv"]) == 0
+        assert "0001_run,2026-09-21T14:13:20.000+00:00," in capsys.readouterr().out
+
+
 def test_export_without_a_number_writes_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "out.txt"
     run = write_run(tmp_path, response_p99=None)

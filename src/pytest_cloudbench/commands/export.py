@@ -85,7 +85,9 @@ def _read_named_runs(options: argparse.Namespace) -> list[StoredRun]:
     for name in options.runs:
         try:
             if Path(name).exists() or name.endswith(".json"):
-                commit, time_ms, entries = stored.read_run(Path(name))
+                commit, stored_ms, entries = stored.read_run(Path(name))
+                starts_ms = [stored.start_ms(entry.info) or stored_ms for entry in entries]
+                time_ms = min((start_ms for start_ms in starts_ms if start_ms is not None), default=stored_ms)
                 entry_infos = [(entry.fullname, entry.info) for entry in entries]
                 runs.append(StoredRun(Path(name).stem, time_ms, commit.id, commit.branch, entry_infos))
             else:

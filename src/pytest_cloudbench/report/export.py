@@ -44,7 +44,7 @@ class StoredRun:
 
     Attributes:
         name: the name of its file or its session.
-        time_ms: when it was stored, Unix epoch, milliseconds, or None if unknown.
+        time_ms: when its first entry began, or else when it was stored, Unix epoch, milliseconds. None if unknown.
         commit, branch: those of the code under test, or ``""`` if unknown.
         entries: the full name and extra_info of each experiment.
     """

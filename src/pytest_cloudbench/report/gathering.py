@@ -337,8 +337,7 @@ def line_name(measurement: Measurement, group: Sequence[Measurement]) -> str:
 
 def format_start(measurement: Measurement) -> str:
     """Return when an experiment began, or its run was stored, to the second in UTC. Unknown is a dash."""
-    start_ms = measurement.info.get("start_wall_ms")
-    wall_ms = start_ms if isinstance(start_ms, (int, float)) and 0 < start_ms < 1e14 else measurement.run.stored_ms
+    wall_ms = stored.start_ms(measurement.info) or measurement.run.stored_ms
     if wall_ms is None:
         return "-"
     return f"{datetime.datetime.fromtimestamp(wall_ms / 1000, datetime.UTC):%Y-%m-%d %H:%M:%S} UTC"

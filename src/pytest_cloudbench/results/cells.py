@@ -60,16 +60,15 @@ def make_row(
         stored_ms: when the run was stored, Unix epoch, milliseconds. None if unknown.
         entry: the entry.
     """
-    info, started_ms = entry.info, entry.info.get("start_wall_ms")
+    info = entry.info
     units = {name: row.unit for name, row in read_conclusions(info.get("suite")).items()}
-    is_known = isinstance(started_ms, int) and 0 < started_ms < 1 << 53
     fixed: dict[str, Any] = {
         "place": file.place,
         "run": file.run,
         "fullname": entry.fullname,
         "name": entry.name,
         "params": _encode_json(entry.params),
-        "time_ms": started_ms if is_known else stored_ms or file.mtime_ns // 1_000_000,
+        "time_ms": stored.start_ms(info) or stored_ms or file.mtime_ns // 1_000_000,
         "commit": commit.id,
         "branch": commit.branch,
         "is_dirty": int(commit.is_dirty),

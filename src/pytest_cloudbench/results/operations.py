@@ -125,7 +125,7 @@ def _create_tables(
         database.execute(f"INSERT INTO entries VALUES ({', '.join('?' * len(row))})", row)
         for path in paths:
             files.append(str(path))
-            row = [*texts, str(path), entry.info.get("start_wall_ms")]
+            row = [*texts, str(path), stored.start_ms(entry.info)]
             database.execute(f"INSERT INTO files VALUES ({', '.join('?' * len(row))})", row)
     if not files:
         raise ResultsError("these runs have no operations: their entries name no records")

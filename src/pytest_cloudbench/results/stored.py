@@ -31,6 +31,8 @@ _COMPARISON_KEYS = ("A", "B", "deciding", "stopped", "minutes", "pairs", "differ
 """Keys that are kept of a comparison of two sides, which are all but its blocks."""
 _HOST_NUMBERS = ("ok_rate", "throttled_rate", "failed_rate", "response_p50", "response_p95", "response_p99")
 """Metrics of each host that have a history."""
+_LAST_MS = 253_402_300_799_999
+"""The last millisecond of the year 9999, after which no calendar of Python has a date."""
 _NO_COMMIT = frozenset({"unversioned", "unknown", ""})
 _NO_BRANCH = frozenset({"(unknown)", "(detached head)", "unknown"})
 
@@ -184,6 +186,12 @@ def read_sides(info: Mapping[str, Any]) -> dict[str, Any]:
         comparison = sides["versus"] if isinstance(sides["versus"], dict) else {}
         sides["versus"] = {key: comparison[key] for key in _COMPARISON_KEYS if key in comparison}
     return sides
+
+
+def start_ms(info: Mapping[str, Any]) -> int | None:
+    """Return when an entry began, Unix epoch, milliseconds. None if it holds no such time."""
+    value = info.get("start_wall_ms")
+    return value if isinstance(value, int) and 0 < value <= _LAST_MS else None
 
 
 def read_columns(info: Mapping[str, Any]) -> list[str]:

@@ -24,6 +24,7 @@ from pytest_cloudbench.report.quantities import format_metric
 from pytest_cloudbench.report.scales import Categories, Linear, Log, Scale
 from pytest_cloudbench.report.svg import Canvas, Plane
 from pytest_cloudbench.results.points import Point
+from pytest_cloudbench.results.stored import start_ms
 from pytest_cloudbench.support.wording import format_count
 
 _PANEL_HEIGHT, _PANEL_GAP = 110.0, 48.0
@@ -161,8 +162,7 @@ def _find_stored_run(measurement: Measurement, earlier: EarlierRuns) -> str:
 
 
 def _start_time_ms(measurement: Measurement) -> int | None:
-    wall_ms = measurement.info.get("start_wall_ms")
-    return wall_ms if isinstance(wall_ms, int) and 0 < wall_ms < 1 << 53 else measurement.run.stored_ms
+    return start_ms(measurement.info) or measurement.run.stored_ms
 
 
 def _to_point(measurement: Measurement, metric: str, run: str) -> Point:

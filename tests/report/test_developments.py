@@ -15,6 +15,7 @@ from pytest_cloudbench.report.figures import WIDTH, Figure
 from pytest_cloudbench.report.figures.developments import over_runs
 from pytest_cloudbench.report.gathering import EarlierRuns, gather_runs
 from pytest_cloudbench.results.index import Index
+from pytest_cloudbench.results.points import Point
 from tests.report.stored import HOSTILE, path_points
 from tests.report.test_page import Page
 from tests.results.stored_runs import DAY_MS, MACHINE, START_MS, info, store
@@ -230,6 +231,23 @@ def test_broken_run_is_marked_and_margin_is_a_band(tmp_path: Path) -> None:
     (band,) = re.findall(r'<rect x="[\d.]+" y="([\d.]+)" width="[\d.]+" height="([\d.]+)" class="margin" data', drawing)
     assert float(band[1]) > 0
     assert "broken, said the gate" in re.findall(r"<text[^>]*>([^<]*)</text>", figure.draw(WIDTH).to_svg())
+
+
+def test_stored_runs_are_read_as_often_for_a_page_of_many_runs_as_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths, reads, read = store_slower_runs(tmp_path, 0.2), list[str](), Index.series
+
+    def count(index: Index, fullname: str, metric: str) -> list[Point]:
+        reads.append(metric)
+        return read(index, fullname, metric)
+
+    monkeypatch.setattr(Index, "series", count)
+    require_figure(history_of(tmp_path, paths[-1]))
+    reads_of_one = [*reads]
+    reads.clear()
+    require_figure(history_of(tmp_path, *paths))
+    assert reads == reads_of_one
 
 
 def test_deleted_run_has_no_gate_answer(tmp_path: Path) -> None:

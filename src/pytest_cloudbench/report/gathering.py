@@ -332,7 +332,10 @@ def line_name(measurement: Measurement, group: Sequence[Measurement]) -> str:
     """Return the name of a line: the provider, and the run if the provider occurs more than once in the group."""
     twins = [other for other in group if other.subject == measurement.subject]
     name = measurement.subject or measurement.label
-    return name if len(twins) == 1 else f"{name}, {measurement.run.name} ({twins.index(measurement) + 1})"
+    if len(twins) == 1:
+        return name
+    number = next(number for number, twin in enumerate(twins, 1) if twin is measurement)
+    return f"{name}, {measurement.run.name} ({number})"
 
 
 def format_start(measurement: Measurement) -> str:

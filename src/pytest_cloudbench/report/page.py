@@ -20,7 +20,7 @@ from pytest_cloudbench.judge.ranking import Distance
 from pytest_cloudbench.report import html, versus
 from pytest_cloudbench.report.chapters import Chapter, make_chapters
 from pytest_cloudbench.report.comparison import BEST, Standing, rank_hosts, rank_providers
-from pytest_cloudbench.report.gathering import GatheredRuns, Measurement, format_start
+from pytest_cloudbench.report.gathering import GatheredRuns, Measurement, PageRun, format_start
 from pytest_cloudbench.report.hosts import describe_host, list_hosts, list_locations
 from pytest_cloudbench.report.html import safe
 from pytest_cloudbench.report.outcomes import ANSWERS, MARKS, list_claims
@@ -108,9 +108,10 @@ def _render_measured(gathered: GatheredRuns) -> Iterator[str]:
     """Yield the section about runs, providers, hosts, versions and notes."""
     measurements = gathered.measurements
     yield '<section id="measured" aria-labelledby="measured-h"><h2 id="measured-h">What was measured on what</h2>'
-    rows = []
-    for run in dict.fromkeys(measurement.run for measurement in measurements):
-        run_measurements = [measurement for measurement in measurements if measurement.run == run]
+    rows, by_run = [], dict[PageRun, list[Measurement]]()
+    for measurement in measurements:
+        by_run.setdefault(measurement.run, []).append(measurement)
+    for run, run_measurements in by_run.items():
         info = run_measurements[0].info
         seeds = sorted(
             {str(measurement.info.get("seed")) for measurement in run_measurements if measurement.info.get("seed")}

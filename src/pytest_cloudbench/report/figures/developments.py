@@ -113,7 +113,7 @@ def over_runs(members: Sequence[Measurement], earlier: EarlierRuns) -> Figure | 
         earlier: the stored runs.
     """
     measurement = members[-1]
-    stored_runs = [_find_stored_run(member, earlier) for member in members]
+    stored_runs = _find_stored_runs(members, earlier)
     panels = []
     for metric, check in _gated_metrics(measurement, earlier):
         now = _to_point(measurement, metric, stored_runs[-1])
@@ -151,14 +151,15 @@ def _broken_runs(measurement: Measurement, course: history.Course, earlier: Earl
     return frozenset(index for index, point in enumerate(course.points) if answer(point) == "broken")
 
 
-def _find_stored_run(measurement: Measurement, earlier: EarlierRuns) -> str:
-    """Return the place of a measurement's stored run, or ``""`` if the run is not stored."""
-    run_id, time_ms = str(measurement.info.get("run_id", "")), _start_time_ms(measurement)
-    runs = [
-        point.run for point in earlier.index.series(measurement.nodeid, "ops")
-        if earlier.runs[point.run].run_id == run_id and (point.time_ms == time_ms or (time_ms is None and run_id))
-    ]  # fmt: skip
-    return runs[-1] if runs else ""
+def _find_stored_runs(members: Sequence[Measurement], earlier: EarlierRuns) -> list[str]:
+    """Return the place of the stored run of one entry's measurement each, or ``""`` if the run is not stored."""
+    places: dict[tuple[str, int | None], str] = {}
+    for point in earlier.index.series(members[-1].nodeid, "ops"):
+        run_id = earlier.runs[point.run].run_id
+        places[run_id, point.time_ms] = point.run
+        if run_id:  # it is enough for a measurement without a time
+            places[run_id, None] = point.run
+    return [places.get((str(member.info.get("run_id", "")), _start_time_ms(member)), "") for member in members]
 
 
 def _start_time_ms(measurement: Measurement) -> int | None:

@@ -101,6 +101,14 @@ def test_a_negative_parameter_keeps_its_sign(params: dict[str, object], label: s
     assert gather_runs([path]).measurements[0].label == label
 
 
+@pytest.mark.parametrize("outcome", ["interrupted", "unfinished"])
+def test_what_an_interrupted_test_measured_is_in_doubt(outcome: str, tmp_path: Path) -> None:
+    entries = [entry(tmp_path, TEST, "emulated:ideal", list(operations(50, 30)), outcome=outcome)]
+    page = make_page(tmp_path, store(tmp_path / "0001_run.json", entries))
+    assert f"these numbers may be wrong the test was {outcome}:" in page.plain_text
+    assert "1 ? with doubts" in page.plain_text
+
+
 def test_page_is_one_document_without_network(page: Page) -> None:
     assert page.text.startswith("<!doctype html>")
     assert page.tags.count("h1") == 1

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pytest_cloudbench.judge.baseline import is_finite
+from pytest_cloudbench.judge.baseline import is_finite, list_doubts
 from pytest_cloudbench.judge.metrics import METRICS, is_answer
 from pytest_cloudbench.model import ResultsError
 from pytest_cloudbench.report.finding import ReportedFinding
@@ -241,6 +241,7 @@ def _read_measurement(
     for key in _TEXT_KEYS:
         value = clean.get(key)
         clean[key] = [str(item) for item in value] if isinstance(value, list) else []
+    clean["doubts"] = list_doubts(clean, is_time=False)
     for key in _TABLE_KEYS:
         clean[key] = clean[key] if isinstance(clean.get(key), dict) else {}
     if not isinstance(clean.get("emulated"), (bool, str)):

@@ -488,3 +488,9 @@ def test_segments_are_the_parts_of_one_object(size: int, data: st.DataObject) ->
 def test_more_segments_than_bytes_are_refused() -> None:
     with pytest.raises(UsageError, match="count is 11; expected 1 to 10"):
         Payloads("seed").segments(10, 11)
+
+
+def test_a_file_beyond_the_segments_is_refused() -> None:
+    """Its bytes would be fewer than its size, and the provider would seem to have corrupted it."""
+    with pytest.raises(UsageError, match="there is no file 3; expected count=2 files"):
+        Payloads("seed").segments(1000, 2).content(2, 0)

@@ -82,7 +82,9 @@ class SegmentedPayload:
         return -(-self.object_bytes // self.segments)
 
     def content(self, sensor: int, seq: int) -> Content:
-        """Return part ``sensor`` of object ``seq``."""
+        """Return part ``sensor`` of object ``seq``. Raises UsageError if the object has no such part."""
+        if sensor >= self.segments:
+            raise UsageError(f"payload segments: there is no file {sensor + 1}; expected count={self.segments} files")
         start, end = (self.object_bytes * part // self.segments for part in (sensor, sensor + 1))
         return Pieces.join([Piece(RandomContent(f"{self.seed}/{seq}", self.object_bytes), start, end - start)])
 

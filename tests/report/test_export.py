@@ -158,6 +158,17 @@ def test_name_is_escaped_against_formulas(name: str) -> None:
     assert row["test"] == f"'{name}"
 
 
+@pytest.mark.parametrize("line_break", ["\r", "\n", "\r\n"])
+def test_every_line_break_in_a_name_is_quoted(line_break: str) -> None:
+    """Readers refuse a carriage return outside quotes."""
+    name = f"t.py::t[a{line_break}b]"
+    text = export_text("csv", a_run((name, info())), metrics=("loss_rate",))
+    (row,) = csv.DictReader(io.StringIO(text, newline=""))
+    assert row["test"] == name
+    assert text.endswith("\n")
+    assert "\r\n" not in text.replace(name, "")
+
+
 # --- JSON ---
 
 

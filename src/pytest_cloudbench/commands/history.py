@@ -343,11 +343,9 @@ def _query_operations(options: argparse.Namespace) -> int:
             recorded.append((run.name, entry, operations.find_records(entry, folders)))
     answer = operations.run_query(options.sql, recorded, None if options.csv else _MOST_ROWS + 1)
     if options.csv:
-        import csv
+        from pytest_cloudbench.report.export import format_csv_row
 
-        writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(answer.columns)
-        writer.writerows(answer.rows)
+        sys.stdout.writelines(map(format_csv_row, [answer.columns, *answer.rows]))
         return 0
     rows = [["-" if cell is None else printable(str(cell)) for cell in row] for row in answer.rows[:_MOST_ROWS]]
     print_lines(

@@ -164,11 +164,16 @@ def choose_numbers(runs: Sequence[StoredRun], metrics: Sequence[str] = (), *, do
 # --- CSV ---
 
 
+def format_csv_row(row: Sequence[object]) -> str:
+    """Return a line of CSV that ends in a line feed. A cell with any kind of line break is quoted."""
+    text = io.StringIO()
+    csv.writer(text).writerow(row)  # with ``lineterminator``, Python 3.12 and older quote no carriage return
+    return text.getvalue().removesuffix("\r\n") + "\n"
+
+
 def _as_csv(chosen: ChosenNumbers) -> str:
     """Return a row for each number."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(_COLUMNS)
+    lines = [format_csv_row(_COLUMNS)]
     for number in chosen.numbers:
         run, info, metric = number.run, number.info, METRICS[number.metric]
         texts = (
@@ -176,8 +181,8 @@ def _as_csv(chosen: ChosenNumbers) -> str:
             emulated_text(info), str(info.get("outcome", "")), "; ".join(number.doubts), number.metric,
         )  # fmt: skip
         row = [*map(_escape_formula, texts), repr(number.value), metric.unit, metric.better]
-        writer.writerow([*row, _escape_formula(number.host)])
-    return text.getvalue()
+        lines.append(format_csv_row([*row, _escape_formula(number.host)]))
+    return "".join(lines)
 
 
 def _escape_formula(text: str) -> str:

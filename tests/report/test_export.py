@@ -126,6 +126,16 @@ def test_openmetrics_has_doubts_and_unknown_counts() -> None:
     assert "first_byte" not in text
 
 
+def test_an_experiment_without_any_known_number_is_counted_and_says_how_it_ended() -> None:
+    run = a_run(("a", info()), ("gone", info(response_p99=None, outcome="failed")))
+    families_by_name = families(export_text("openmetrics", run, metrics=("response_p99",)))
+    assert [s.labels["test"] for s in families_by_name["cloudbench_response_p99_seconds"].samples] == ["a"]
+    counts = {s.labels["test"]: s.value for s in families_by_name["cloudbench_unknown_numbers"].samples}
+    assert counts == {"a": 1.0, "gone": 2.0}
+    samples = families_by_name["cloudbench_experiment"].samples
+    assert {s.labels["test"]: s.labels["outcome"] for s in samples} == {"a": "passed", "gone": "failed"}
+
+
 def test_only_several_runs_have_times() -> None:
     runs = [a_run(name="0002_y", time_ms=2500), a_run(name="0001_x", time_ms=1000)]
     (family,) = [f for name, f in families(export_text("openmetrics", *runs)).items() if name.endswith("p99_seconds")]

@@ -88,9 +88,13 @@ class Number:
 
 @dataclass(slots=True)
 class ChosenNumbers:
-    """The numbers to export, and the counts of the others by the reason why they are left out."""
+    """The numbers to export, and the counts of the others by the reason why they are left out.
+
+    ``experiments`` are those of all runs, each with its run, full name and extra_info, even if no number is left.
+    """
 
     numbers: list[Number] = field(default_factory=list)
+    experiments: list[tuple[StoredRun, str, Mapping[str, Any]]] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
 
     def describe(self) -> str:
@@ -142,6 +146,7 @@ def choose_numbers(runs: Sequence[StoredRun], metrics: Sequence[str] = (), *, do
             if is_comparison(info):
                 chosen.left_out["of two sides (only Markdown has them)"] += 1
                 continue
+            chosen.experiments.append((run, fullname, info))
             for metric in metrics or [name for name in METRICS if name in info]:
                 value = find_number(info, metric)
                 if metric not in info:
@@ -201,9 +206,10 @@ def _as_openmetrics(chosen: ChosenNumbers) -> str:
     """Return a gauge for each metric, and families for doubts and for the counts of unknown numbers.
 
     Free texts are labels of one family only, because each different text begins a new series. Samples have a time only
-    if there are several runs, because Pushgateway and node_exporter accept no samples with a time.
+    if there are several runs, because Pushgateway and node_exporter accept no samples with a time. The last two
+    families have experiments without any known number, too.
     """
-    runs = {id(number.run): number.run for number in chosen.numbers}
+    runs = {id(run): run for run, _, _ in chosen.experiments}
     has_time = len(runs) > 1
     if has_time and any(run.time_ms is None for run in runs.values()):
         raise UsageError("--format openmetrics: one of several runs does not say when it was stored; give it alone")
@@ -218,16 +224,20 @@ def _as_openmetrics(chosen: ChosenNumbers) -> str:
         help_text = f"{metric} in {METRICS[metric].unit}; {METRICS[metric].better} is better."
         lines += _family_header(family, unit, help_text)
         lines += _sample_lines(
-            family, [(_format_labels(number), number.value, number.run.time_ms) for number in numbers], has_time
+            family, [(_number_labels(number), number.value, number.run.time_ms) for number in numbers], has_time
         )
-    entries = {(number.run.time_ms, number.fullname): number for number in chosen.numbers if not number.host}.values()
     unknown = "cloudbench_unknown_numbers"
     lines += _family_header(unknown, "", "How many of an experiment's metrics are unknown, and left out.")
-    lines += _sample_lines(
-        unknown, [(_format_labels(entry), _count_unknown(entry.info), entry.run.time_ms) for entry in entries], has_time
-    )
+    counts = [
+        (_format_labels(fullname, info, doubted=_doubted_label(entry_doubts(info))), _count_unknown(info), run.time_ms)
+        for run, fullname, info in chosen.experiments
+    ]
+    lines += _sample_lines(unknown, counts, has_time)
     lines += _family_header("cloudbench_experiment", "", "How a test ended, and why its numbers may be wrong.", "info")
-    samples = [(_format_labels(entry, **_outcome_labels(entry.info)), 1.0, entry.run.time_ms) for entry in entries]
+    samples = [
+        (_format_labels(fullname, info, **_outcome_labels(info)), 1.0, run.time_ms)
+        for run, fullname, info in chosen.experiments
+    ]
     return "\n".join([*lines, *_sample_lines("cloudbench_experiment_info", samples, has_time), "# EOF"]) + "\n"
 
 
@@ -251,12 +261,19 @@ def _family_header(family: str, unit: str, help_text: str, kind: str = "gauge") 
     return [*lines, f"# HELP {family} {_escape_label(help_text)}"]
 
 
-def _format_labels(number: Number, **more_labels: str) -> str:
+def _number_labels(number: Number) -> str:
+    host = {"host": number.host} if number.host else {}
+    return _format_labels(number.fullname, number.info, **host, doubted=_doubted_label(number.doubts))
+
+
+def _doubted_label(doubts: Sequence[str]) -> str:
+    return "yes" if doubts else "no"
+
+
+def _format_labels(fullname: str, info: Mapping[str, Any], **more_labels: str) -> str:
     labels = {
-        "test": number.fullname, "provider": str(number.info.get("provider", "")),
-        "emulated": {"emulated": "yes", "": "no"}.get(emulated := emulated_text(number.info), emulated),
-        **({"host": number.host} if number.host else {}),
-        **(more_labels or {"doubted": "yes" if number.doubts else "no"}),
+        "test": fullname, "provider": str(info.get("provider", "")),
+        "emulated": {"emulated": "yes", "": "no"}.get(emulated := emulated_text(info), emulated), **more_labels,
     }  # fmt: skip
     return ",".join(f'{name}="{_escape_label(value)}"' for name, value in labels.items())
 

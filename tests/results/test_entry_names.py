@@ -45,6 +45,7 @@ def test_label_is_parsed_under_any_stored_path() -> None:
         ("t.py", "test_it", ""),
         ("t.py", "C::test_it", "[a]"),
         ("t.py", "test_it", "[a#1]"),
+        ("t.py", "test_it", "[a]#b]"),
         ("t.py", "test_it", "[a[0]-#]"),
         ("t.py", "test_it", "[s3://a::b]"),
         ("t.py", "test_it", "[]"),
@@ -54,7 +55,7 @@ def test_label_is_parsed_under_any_stored_path() -> None:
 )
 def test_full_name_is_split_into_its_parts(path: str, function: str, parameters: str) -> None:
     stored = f"{path}{'::' if path else ''}{function}{parameters}"
-    for label in ("", "up", "2", "5-KiB", "a[1"):
+    for label in ("", "up", "2", "5-KiB", "a[1", "a[1]", "[a]"):
         name = split_name(entry_names(stored, stored, label)[0])
         assert (name.path, name.function, name.parameters, name.label) == (path, function, parameters, label)
         assert name.item == stored

@@ -76,8 +76,20 @@ def split_name(fullname: str) -> EntryName:
     remainder = test[len(function) :]
     if not remainder.startswith("["):
         return EntryName(path, function, "", remainder[1:])
-    inside, mark, label = ("", "", "") if remainder.endswith("]") else remainder.rpartition("]#")
-    return EntryName(path, function, f"{inside}]" if mark else remainder, label)
+    inside, mark, label = remainder.rpartition("]#")
+    if not mark or _closes_a_bracket(label):  # the last bracket is that of the parameters
+        return EntryName(path, function, remainder)
+    return EntryName(path, function, f"{inside}]", label)
+
+
+def _closes_a_bracket(text: str) -> bool:
+    """Return whether a text closes a bracket that it has not opened."""
+    opened = 0
+    for char in text:
+        opened += (char == "[") - (char == "]")
+        if opened < 0:
+            return True
+    return False
 
 
 def entry_names(stored_name: str, name: str, label: str) -> tuple[str, str]:

@@ -56,6 +56,26 @@ def test_loss_grid_without_published_table(tmp_path: Path) -> None:
     assert not any(text.startswith("p ") for text in texts(figure))
 
 
+@pytest.mark.parametrize(
+    ("test", "params", "name", "values"),
+    [
+        ("suites/iot/test_iot.py::test_table_4_2", {"sensors": 30, "interval_s": 1}, "loss_rate", (0.1, 0.2)),
+        ("suites/sync_capabilities/test_sync_capabilities.py::test_table_1", {"capability": "Chunking"}, "answer",
+         ("yes", "no")),
+    ],
+    ids=["losses", "capabilities"],
+)  # fmt: skip
+def test_a_grid_says_which_of_several_measurements_it_shows(
+    test: str, params: dict[str, Any], name: str, values: tuple[object, ...], tmp_path: Path
+) -> None:
+    twice = [entry(tmp_path, test, "mine", params=params, **{name: value}) for value in values]
+    (once, *_) = families.draw_figures(gather_entries(tmp_path, twice[0]))
+    (grid, *_) = families.draw_figures(gather_entries(tmp_path, *twice))
+    assert "the last is shown" not in once.description
+    assert grid.description == f"{once.description} Of what was measured more than once, the last is shown."
+    assert values[1] in [row[2] for row in grid.rows]
+
+
 def test_knee_is_marked_and_described(tmp_path: Path) -> None:
     test = "suites/concurrency/test_concurrency.py::test_upload"
     levels = [

@@ -22,6 +22,7 @@ _MOST_ACROSS = 7
 _PUBLISHED_GAP = 14
 _Answered = tuple[str, Mapping[str, tuple[str, str]], bool]
 """A subject, its answers with their reasons by question, and whether they were measured and not published."""
+_LAST_SHOWN = " Of what was measured more than once, the last is shown."
 _MARKS = {"yes": "\u2713 yes", "no": "\u2717 no", "unknown": "? unknown"}
 
 
@@ -70,6 +71,7 @@ def _build_loss_grid(
     description = "Share of files that were not there at the end"
     description += ", and below it what was published (p). " if published_rates else ". "
     description += "A darker cell lost more; a dash was not measured; a question mark has doubts."
+    description += _LAST_SHOWN if any(len(measurements) > 1 for measurements in cells.values()) else ""
     head = ["sensors", "interval, s", "loss rate", "published", "doubts"]
     unknown = (None, False)
     table = [
@@ -120,9 +122,12 @@ def _format_percent(value: float | None) -> str:
 def draw_capabilities(row: Answers, members: Sequence[Measurement]) -> list[Figure]:
     """Return a grid of the capabilities of sync clients with their evidence, above those in a paper."""
     measured_answers: dict[str, dict[str, Measurement]] = {}
+    is_repeated = False
     for measurement in members:
         if isinstance(question := measurement.params.get(row.question), str):
-            measured_answers.setdefault(measurement.subject, {})[question] = measurement
+            answers_of_subject = measured_answers.setdefault(measurement.subject, {})
+            is_repeated = is_repeated or question in answers_of_subject
+            answers_of_subject[question] = measurement
     if not measured_answers:
         return []
     published_answers: dict[str, dict[str, Mapping[str, Any]]] = {}
@@ -167,6 +172,7 @@ def draw_capabilities(row: Answers, members: Sequence[Measurement]) -> list[Figu
     description = f"Measured: {', '.join(measured_answers)}. "
     description += f"Below: {', '.join(published_answers)}, as published ({table.date}). " if table else ""
     description += "The evidence is in the numbers."
+    description += _LAST_SHOWN if is_repeated else ""
     rows = [
         [subject, name, *answers.get(name, (None, None)), _read_evidence(measured_answers.get(subject, {}).get(name))]
         for subject, answers, _ in columns for name in names

@@ -52,6 +52,19 @@ def test_published_value_has_the_papers_unit() -> None:
     assert "Chunking Dropbox yes" in show_table("imc-2013-table-1")
 
 
+def test_a_run_that_is_named_twice_is_shown_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.json").write_text(json.dumps({"benchmarks": [entry(loss_rate=0.58)]}))
+    shown = []
+    for names in (["run.json"], ["run.json", str(tmp_path / "run.json"), "./run.json"]):
+        assert cli.main(["published", "thesis-2014-table-4.2", "--run", *names]) == 0
+        shown.append(capsys.readouterr().out)
+    assert "58.00 %" in shown[0]
+    assert shown[1] == shown[0]
+
+
 def test_measured_run_is_shown_with_difference() -> None:
     lines = show_table("thesis-2014-table-4.2", entry(loss_rate=0.58, emulated=True))
     assert "sensors interval_s first_delay_max_s published mine difference" in lines

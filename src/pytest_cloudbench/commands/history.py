@@ -6,6 +6,7 @@ They read stored runs by ``results.index`` and render them by ``report.history``
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import sys
 import time
@@ -177,11 +178,15 @@ def find_storage(options: argparse.Namespace) -> Path | None:
     return Path(options.storage)
 
 
-def find_run_files(options: argparse.Namespace) -> Iterator[Path]:
-    """Yield the files of the runs that the user named, as folders, as files or as runs of the storage.
+def find_run_files(options: argparse.Namespace) -> list[Path]:
+    """Return the files of the runs that the user named, as folders, as files or as runs of the storage, each once.
 
     Raises UsageError for a name that is no run's.
     """
+    return list({os.path.realpath(path): path for path in _find_named_files(options)}.values())
+
+
+def _find_named_files(options: argparse.Namespace) -> Iterator[Path]:
     from pytest_cloudbench.results import stored
 
     index = None

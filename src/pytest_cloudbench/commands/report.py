@@ -45,8 +45,7 @@ def report(options: argparse.Namespace) -> int:
 
     if options.last < 1:
         raise UsageError(f"--last {options.last}: expected 1 or more")
-    files = list(dict.fromkeys(find_run_files(options)))
-    gathered = gather_runs(files, record_folders(options.records))
+    gathered = gather_runs(find_run_files(options), record_folders(options.records))
     if not gathered.measurements:
         reason = "; ".join(gathered.left_out) or "there are no stored runs in these folders"
         raise UsageError(f"report: nothing to show: {reason}")

@@ -75,6 +75,12 @@ def test_a_run_began_at_the_same_time_whether_it_is_named_or_its_file(
         assert "0001_run,2026-09-21T14:13:20.000+00:00," in capsys.readouterr().out
 
 
+def test_a_run_that_is_named_twice_is_exported_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_run(tmp_path, "0001_run.json")
+    assert cli.main(["export", "last", path, "1", "--storage", str(tmp_path), "--format", "csv"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
 def test_export_without_a_number_writes_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "out.txt"
     run = write_run(tmp_path, response_p99=None)

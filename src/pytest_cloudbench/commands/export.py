@@ -6,6 +6,7 @@ The formats are in ``report.export`` and ``report.summary``.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 from pathlib import Path
@@ -77,11 +78,14 @@ def _export_numbers(options: argparse.Namespace) -> int:
 
 
 def _read_named_runs(options: argparse.Namespace) -> list[StoredRun]:
-    """Return the runs that the user named, by their files or as runs of the storage. Prints what was left out."""
+    """Return the runs that the user named, by their files or as runs of the storage, each once.
+
+    Prints what was left out.
+    """
     from pytest_cloudbench.report.export import StoredRun
     from pytest_cloudbench.results import stored
 
-    index, runs = None, []
+    index, runs = None, dict[str, StoredRun]()
     for name in options.runs:
         try:
             if Path(name).exists() or name.endswith(".json"):
@@ -89,15 +93,17 @@ def _read_named_runs(options: argparse.Namespace) -> list[StoredRun]:
                 starts_ms = [stored.start_ms(entry.info) or stored_ms for entry in entries]
                 time_ms = min((start_ms for start_ms in starts_ms if start_ms is not None), default=stored_ms)
                 entry_infos = [(entry.fullname, entry.info) for entry in entries]
-                runs.append(StoredRun(Path(name).stem, time_ms, commit.id, commit.branch, entry_infos))
+                run = StoredRun(Path(name).stem, time_ms, commit.id, commit.branch, entry_infos)
+                runs[os.path.realpath(name)] = run
             else:
                 index = index or open_index(options)
-                run = index.find(name)
-                entry_infos = [(entry.fullname, entry.info) for entry in index.entries(run.place)]
-                runs.append(StoredRun(run.name, run.time_ms, run.commit, run.branch, entry_infos))
+                row = index.find(name)
+                entry_infos = [(entry.fullname, entry.info) for entry in index.entries(row.place)]
+                run = StoredRun(row.name, row.time_ms, row.commit, row.branch, entry_infos)
+                runs[os.path.realpath(index.storage / row.place)] = run
         except ResultsError as error:
             sys.stderr.write(f"cloudbench export: left out: {printable(str(error))}\n")
-    return runs
+    return [*runs.values()]
 
 
 def _print_machine(options: argparse.Namespace) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from pytest_cloudbench.commands import cli
 from pytest_cloudbench.judge import metrics
 from pytest_cloudbench.judge.gate import judge
 from pytest_cloudbench.judge.watched import checks_of
@@ -464,6 +465,27 @@ def test_a_number_in_another_unit_is_no_number_of_the_metric(tmp_path: Path, for
         forget()
 
 
+@pytest.mark.usefixtures("forget")
+@pytest.mark.parametrize(
+    "command", ["show 1 --metric album_cost", "export 1 2 --format csv", "report 1 2",
+                "export 1 2 --format markdown --metric album_cost"],
+)  # fmt: skip
+def test_a_number_in_another_unit_is_shown_nowhere_in_the_present_one(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number, (unit, value) in enumerate([("cents", 2345.0), ("euros", 3.25)], 1):
+        entry = info(start_wall_ms=START_MS + number, suite=carrying(unit), album_cost=value, columns=["album_cost"])
+        store(tmp_path / "results", number, {TEST: entry})
+    metrics.declare({"album_cost": metrics.Metric("euros")})
+    assert cli.main(command.split()) == 0
+    shown = capsys.readouterr().out + "".join(page.read_text() for page in tmp_path.glob("*.html"))
+    assert "album" in shown
+    assert "2345" not in shown
+    assert "2,345" not in shown
+    assert ("3.25" in shown) is not command.startswith("show 1")
+
+
 def test_what_a_suite_declares_itself_replaces_what_entries_carry(tmp_path: Path, forget: Callable[[], None]) -> None:
     store(tmp_path, 1, {TEST: info(suite=carrying("s"), album_cost=1.0)})
     Index.open(tmp_path)
@@ -473,7 +495,7 @@ def test_what_a_suite_declares_itself_replaces_what_entries_carry(tmp_path: Path
     assert metrics.declare({"album_cost": own}) == []
     Index.open(tmp_path)
     assert metrics.METRICS["album_cost"] == own
-    assert metrics.declare({"album_cost": metrics.Metric("s")}) == ["album_cost"], "this is another suite"
+    assert metrics.declare({"album_cost": metrics.Metric("euros")}) == ["album_cost"], "this is another suite"
 
 
 @pytest.mark.parametrize("damaged", [5, [1], {"album_cost": 5}, {"album_cost": {}}, {"album_cost": {"time_ms": "x"}}])

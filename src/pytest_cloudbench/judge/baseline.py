@@ -87,9 +87,9 @@ def is_finite(value: object) -> bool:
 
 
 def find_number(info: Mapping[str, Any], name: str) -> float | None:
-    """Return a metric, or another number, of an entry. None if it is unknown."""
+    """Return a metric, or another number, of an entry. None if it is unknown, or has another unit than the metric."""
     value: Any = info.get(number_key(name), info.get(name))
-    return float(value) if is_finite(value) else None
+    return float(value) if is_finite(value) and not is_in_other_unit(info, name) else None
 
 
 def list_doubts(info: Mapping[str, Any], *, is_time: bool) -> list[str]:
@@ -107,20 +107,20 @@ def unfit_reason(info: Mapping[str, Any], metric: str, higher: bool) -> str:
     """Return why an entry cannot be a baseline, worded for one entry or many. Empty if it can."""
     for fault in baseline_faults(info):
         return fault
+    if is_in_other_unit(info, metric):
+        return f"held {metric} in another unit"
     value = find_number(info, metric)
     if value is None:
         return f"held no number for {metric}"
-    if _declared_unit(info, metric) not in (None, METRICS[metric].unit if metric in METRICS else None):
-        return f"held {metric} in another unit"
     return f"held {value:g} for {metric}, to which no percentage applies" if higher and value <= 0 else ""
 
 
-def _declared_unit(info: Mapping[str, Any], metric: str) -> object:
-    """Return the unit of a metric as an entry's suite declared it then, or None if it did not."""
-    row: Any = info
+def is_in_other_unit(info: Mapping[str, Any], metric: str) -> bool:
+    """Return whether an entry's suite declared a metric in another unit then than the metric has now."""
+    declared: Any = info
     for key in ("suite", "conclusions", metric, "unit"):
-        row = row.get(key) if isinstance(row, Mapping) else None
-    return row
+        declared = declared.get(key) if isinstance(declared, Mapping) else None
+    return declared is not None and metric in METRICS and METRICS[metric].unit != declared
 
 
 def baseline_faults(info: Mapping[str, Any]) -> list[str]:

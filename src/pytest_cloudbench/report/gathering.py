@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pytest_cloudbench.judge.baseline import is_finite, list_doubts
+from pytest_cloudbench.judge.baseline import is_finite, is_in_other_unit, list_doubts
 from pytest_cloudbench.judge.metrics import METRICS, is_answer
 from pytest_cloudbench.model import ResultsError
 from pytest_cloudbench.report.finding import ReportedFinding
@@ -236,7 +236,8 @@ def _read_measurement(
     """Return a measurement from an entry that may be of any version, or from elsewhere."""
     clean = {str(key): _replace_unknown(value) for key, value in info.items()}
     for key in METRICS.keys() & clean.keys():
-        if not is_finite(clean[key]) and not (is_answer(key) and isinstance(clean[key], str)):
+        is_value = is_finite(clean[key]) or (is_answer(key) and isinstance(clean[key], str))
+        if not is_value or is_in_other_unit(info, key):
             clean[key] = None  # an entry from elsewhere may have any value under a metric's name
     for key in _TEXT_KEYS:
         value = clean.get(key)

@@ -86,6 +86,16 @@ def test_the_overview_marks_a_last_number_that_may_be_wrong(storage: Path, run: 
     assert out.splitlines()[-1] == "?: the run had doubts about this entry, see cloudbench show"
 
 
+@pytest.mark.parametrize("outcome", ["interrupted", "unfinished"])
+def test_the_number_of_an_interrupted_run_is_marked(outcome: str, storage: Path, run: Any) -> None:
+    store(storage, 1, {TEST: info(start_wall_ms=START_MS)})
+    store(storage, 2, {TEST: info(start_wall_ms=START_MS + DAY_MS, outcome=outcome)})
+    assert "  1 of 2  100 ms?  " in run("history")[0]
+    rows = [line.split()[:4] for line in run("compare", "all")[0].splitlines() if "_run" in line]
+    assert rows == [["0001_run", "abc", "100", "ms"], ["0002_run", "abc", "100", "ms?"]]
+    assert f"! {TEST}: the test was {outcome}" in run("show", "2")[0]
+
+
 def test_a_change_of_a_number_without_a_direction_is_neither_better_nor_worse(storage: Path, run: Any) -> None:
     for number in range(1, 21):
         store(storage, number, {TEST: info(ok=300 + 10 * (number > 10), start_wall_ms=START_MS + number * DAY_MS)})

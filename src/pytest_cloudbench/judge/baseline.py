@@ -29,6 +29,7 @@ _OF_SESSION = ("agents", "machine", "profile_digest")
 
 ONLY_AT_GATE = "failed only at the gate"
 """Why an entry is not a baseline if its test passed until the regression gate called it broken."""
+WAS_CUT = "ended in an interruption"
 HAD_DOUBTS = "had doubts"
 HAD_DOUBTFUL_TIMES = "had doubts about its times"
 """Why an entry is not a baseline for times; its counts are right."""
@@ -129,7 +130,7 @@ def baseline_faults(info: Mapping[str, Any]) -> list[str]:
     if info.get("schema") != ENTRY_SCHEMA:
         return result
     is_cut = info.get("outcome") in ("interrupted", "unfinished")
-    result += ["ended in an interruption"] * is_cut
+    result += [WAS_CUT] * is_cut
     doubts = info.get("doubts")
     is_doubtful = doubts != [] or info.get("missing_agents") != {}
     has_counts = isinstance(doubts, list) and all(map(is_about_times, doubts)) and info.get("missing_agents") == {}

@@ -15,6 +15,7 @@ from typing import Any
 from pytest_cloudbench.judge.baseline import (
     HAD_DOUBTFUL_TIMES,
     HAD_DOUBTS,
+    WAS_CUT,
     describe_differences,
     find_number,
     is_finite,
@@ -75,8 +76,8 @@ def _render_bars(values: Sequence[float | None], *, plain: bool) -> str:
 
 
 def _doubt_mark(point: Point) -> str:
-    """Return the mark of a number from a run with doubts. Empty without doubts."""
-    return _DOUBTED if {HAD_DOUBTS, HAD_DOUBTFUL_TIMES} & {*point.faults} else ""
+    """Return the mark of a number from a run with doubts, or an interrupted one. Empty for others."""
+    return _DOUBTED if {WAS_CUT, HAD_DOUBTS, HAD_DOUBTFUL_TIMES} & {*point.faults} else ""
 
 
 def _order_metrics() -> list[str]:

@@ -164,3 +164,13 @@ def test_a_file_that_is_missing_is_called_a_file(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert done.returncode == 4
     assert "file or directory not found: test_snesors.py" in done.stdout + done.stderr
+
+
+def test_a_load_that_is_refused_is_no_matter_of_what_is_measured(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "from pytest_cloudbench import Threads\n"
+        "def test_refused(experiment, payloads):\n"
+        "    experiment.run(payloads.random(-1), arrival=Threads(2), files=8)\n"
+    )
+    row = estimate(tmp_path, "test_it.py", "--provider", "folder:.")["test_refused"]
+    assert row == {"not estimated": "payload: size_bytes is -1; expected 0 or more"}

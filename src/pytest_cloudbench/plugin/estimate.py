@@ -135,12 +135,13 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         if estimate is None:
             estimate = Estimate(item.nodeid, getattr(getattr(item, "callspec", None), "params", {}).get("provider", ""))
             item.config.stash[_SESSION].estimates.append(estimate)
-        estimate.reason = estimate.reason or _reason_of(error)
+        estimate.reason = estimate.reason or _reason_of(error, is_first=not estimate.runs)
     return (yield)
 
 
-def _reason_of(error: BaseException) -> str:
-    if isinstance(error, NotForeseen):
+def _reason_of(error: BaseException, *, is_first: bool) -> str:
+    """Return why a test was not estimated to its end. A refusal ``is_first`` if nothing was measured before it."""
+    if isinstance(error, NotForeseen) or (isinstance(error, UsageError) and is_first):
         return str(error)
     message = str(getattr(error, "msg", None) or error).partition("\n")[0] or type(error).__name__
     reason = (

@@ -101,6 +101,17 @@ def test_a_negative_parameter_keeps_its_sign(params: dict[str, object], label: s
     assert gather_runs([path]).measurements[0].label == label
 
 
+def test_a_file_that_is_left_out_does_nothing_to_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "runs"
+    store(folder / "Linux" / "0001_run.json", [entry(folder, TEST, "emulated:ideal")])
+    (folder / "Linux" / "0002_\x1b[31m.json").write_text("{")
+    make_page(tmp_path, folder)
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].startswith("left out: ")
+    assert "0002_\\x1b[31m.json: is not JSON" in out[0]
+    assert len(out) == 2
+
+
 @pytest.mark.parametrize("outcome", ["interrupted", "unfinished"])
 def test_what_an_interrupted_test_measured_is_in_doubt(outcome: str, tmp_path: Path) -> None:
     entries = [entry(tmp_path, TEST, "emulated:ideal", list(operations(50, 30)), outcome=outcome)]

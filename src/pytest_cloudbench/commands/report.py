@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_cloudbench.commands.history import RUN_HELP, add_records, add_storage, find_run_files, find_storage
 from pytest_cloudbench.model import UsageError
+from pytest_cloudbench.support.printable import printable
 from pytest_cloudbench.support.wording import format_count
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def report(options: argparse.Namespace) -> int:
         gathered.add_earlier(earlier)
     size_bytes = write_page(options.output, gathered)
     for line in gathered.left_out:
-        sys.stdout.write(f"left out: {line}\n")
+        sys.stdout.write(f"left out: {printable(line)}\n")
     sys.stdout.write(
         f"{options.output}: {format_count(len(gathered.measurements), 'experiment')} of "
         f"{format_count(gathered.runs, 'run')}, {size_bytes / 1e6:.2f} MB\n"

@@ -60,6 +60,19 @@ def test_a_large_change_has_all_its_bounds() -> None:
     assert versus.comparison_cells(comparison)[0][3] == "+1,200.0 % [+1,100.0, +inf]"
 
 
+def test_a_small_change_of_a_share_is_not_shown_as_none() -> None:
+    comparison = comparison_info()["versus"]
+    small = difference(0.0003, -0.00002, 0.0012, "no difference", is_points=True, margin=0.005, a=0.0001, b=0.0004)
+    comparison["differences"] = {"loss_rate": small}
+    assert versus.comparison_cells(comparison)[0][1:4] == ("0.01 %", "0.04 %", "+0.03 points [-0.002, +0.1]")
+
+
+@pytest.mark.parametrize(("minutes", "text"), [(0.05, "less than a minute"), (6.4, "32 minutes"), (0.25, "1 minute")])
+def test_the_time_that_an_answer_would_take_is_not_zero(minutes: float, text: str) -> None:
+    remarks = versus.comparison_remarks(comparison_info()["versus"] | {"minutes": minutes})
+    assert remarks[-1] == f"quiet_p99: about 160 pairs ({text}) would find a difference of 25 %"
+
+
 def measurement(tmp_path: Path, **changes: Any) -> Measurement:
     (measurement,) = gather_runs([store(tmp_path, 1, {f"{TEST}[a-vs-b]": comparison_info(**changes)})]).measurements
     return measurement

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from pytest_cloudbench.judge.paired import COMPARED
 from pytest_cloudbench.report.columns import fit_to_width
 from pytest_cloudbench.report.hosts import describe_location
-from pytest_cloudbench.report.quantities import UNKNOWN, format_with_unit
+from pytest_cloudbench.report.quantities import UNKNOWN, format_points, format_with_unit
 from pytest_cloudbench.support.wording import format_count
 
 _USUAL_METRICS = (
@@ -152,7 +152,8 @@ def _format_change(difference: Mapping[str, Any]) -> str:
 
 
 def _format_percent(value: float) -> str:
-    return f"{value * 100:+,.1f}"
+    """Return a change in percent or points with one decimal, or more where one would show it as zero."""
+    return f"{value * 100:+,.1f}" if abs(value) >= 0.0005 or not value else format_points(value).removesuffix(" points")
 
 
 def _format_margin(difference: Mapping[str, Any]) -> str:
@@ -168,5 +169,6 @@ def _effort_needed(name: str, comparison: Mapping[str, Any]) -> str:
     if difference["needed"] is None:
         return f"{name}: {reason}how long it would take is not known"
     minutes = difference["needed"] * comparison["minutes"] / (comparison["pairs"] + 1)
-    pairs = f"{format_count(difference['needed'], 'pair')} ({format_count(round(minutes), 'minute')})"
+    duration = format_count(round(minutes), "minute") if minutes >= 1 else "less than a minute"
+    pairs = f"{format_count(difference['needed'], 'pair')} ({duration})"
     return f"{name}: {reason}about {pairs} would find a difference of {_format_margin(difference)}"

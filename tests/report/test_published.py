@@ -52,6 +52,14 @@ def test_published_value_has_the_papers_unit() -> None:
     assert "Chunking Dropbox yes" in show_table("imc-2013-table-1")
 
 
+@pytest.mark.parametrize(
+    "value", [10**400, float("nan"), float("inf"), "0.5", [0.5]], ids=["huge", "nan", "inf", "text", "list"]
+)
+def test_what_is_no_number_is_not_known(value: object) -> None:
+    (row,) = [row for row in table_of(entry(loss_rate=value)).rows if row.measured]
+    assert row.measured[0].value is None
+
+
 def test_a_run_that_is_named_twice_is_shown_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

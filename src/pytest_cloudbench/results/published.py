@@ -8,11 +8,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from pytest_cloudbench.judge.baseline import list_doubts
+from pytest_cloudbench.judge.baseline import is_finite, list_doubts
 from pytest_cloudbench.judge.expect import ClaimBounds, find_bounds
 from pytest_cloudbench.judge.metrics import find_metric
 from pytest_cloudbench.model import UsageError
@@ -168,9 +167,8 @@ def add_measured(table: Table, run: Sequence[_Entry]) -> int:
             info = entry["extra_info"]
             if figure.metric not in info or not _repeats_row(entry, figure):
                 continue
-            value = info.get(figure.metric)
-            is_number = isinstance(value, (int, float)) and isfinite(value)
-            scaled = value * figure.scale if is_number else None
+            value: Any = info.get(figure.metric)
+            scaled = value * figure.scale if isinstance(value, bool) or is_finite(value) else None
             metric = find_metric(figure.metric)
             doubts = list_doubts(info, is_time=row.unit == "s" or (metric is not None and metric.time_like))
             bounds = find_bounds(info.get("expectations"), figure.metric)

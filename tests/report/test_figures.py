@@ -68,7 +68,8 @@ def test_loss_grid_without_published_table(tmp_path: Path) -> None:
 def test_a_grid_says_which_of_several_measurements_it_shows(
     test: str, params: dict[str, Any], name: str, values: tuple[object, ...], tmp_path: Path
 ) -> None:
-    twice = [entry(tmp_path, test, "mine", params=params, **{name: value}) for value in values]
+    changes: list[dict[str, Any]] = [{name: value} for value in values]
+    twice = [entry(tmp_path, test, "mine", params=params, **change) for change in changes]
     (once, *_) = families.draw_figures(gather_entries(tmp_path, twice[0]))
     (grid, *_) = families.draw_figures(gather_entries(tmp_path, *twice))
     assert "the last is shown" not in once.description

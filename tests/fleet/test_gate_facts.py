@@ -230,6 +230,40 @@ def test_a_loss_in_one_run_breaks_each_gate_of_the_conclusion(lab: Lab, test: st
     assert gated.lines_with(f"gate broken: {metric}: "), gated.text
 
 
+PREPARED = """
+    from pytest_cloudbench.model import Verb
+
+    def test_put(experiment, payloads):
+        load = {"arrival": FixedInterval(0.01), "sensors": 2, "ops_per_sensor": 3}
+        experiment.run(payloads.random(100), store=STORE, **load)
+        measured = experiment.run(payloads.random(100), store=False, **load)
+        p50_s = measured["response_p50"]
+        experiment.conclude({"response_p50": p50_s}, [p50_s], stats_of="the second run", of=OF)
+"""
+"""A test whose conclusion does not combine all of its runs."""
+
+
+def run_prepared(lab: Lab, *, store: str, of: str) -> FinishedRun:
+    """Run a test that loses a file in its first run, which its conclusion leaves out."""
+    write_faulty_suite(lab).write(PREPARED.replace("STORE", store).replace("OF", of))
+    (lab.folder / "lose-0").touch()
+    return lab.run(*FOLDER, "--cloudbench-fail", "response_p50:50")
+
+
+@pytest.mark.parametrize(("of", "files"), [("[measured]", 12), ("[]", 12)], ids=["another run", "no run"])
+def test_a_loss_before_the_runs_of_a_conclusion_breaks_its_gates(lab: Lab, of: str, files: int) -> None:
+    run = run_prepared(lab, store="False", of=of)
+    assert run.status == 1, run.text
+    assert run.lines_with(f"gate silent_loss_rate: {1 / files:.6g}, which no bound allows; ")
+
+
+def test_a_loss_in_a_run_with_an_entry_of_its_own_is_not_the_conclusions(lab: Lab) -> None:
+    run = run_prepared(lab, store="True", of="[measured]")
+    assert run.status == 1, run.text
+    losses = {info["silent_loss_rate"] for info in (entry["extra_info"] for entry in run.document["benchmarks"])}
+    assert losses == {1 / 6, 0.0}
+
+
 # --- doubts about times ---
 
 

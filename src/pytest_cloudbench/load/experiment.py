@@ -210,6 +210,7 @@ class Experiment:
         run = self._prepare_part(load, replace(entry, gate=self._merge_margins(entry.gate)))
         result = self._run_in_folder(run)
         shared = {key: result[key] for key in (*WORK_KEYS, *FAILURE_KEYS) if key in result.info}
+        shared["is_entry"] = entry.store
         self._parts.append(Result(shared, doubts=result.doubts, notes=result.notes))  # a long series stays small
         return result
 
@@ -223,8 +224,8 @@ class Experiment:
         """Make one entry from the results of several runs with ``store=False``, and judge it.
 
         The entry has the doubts, notes and record files of those runs, and the share of files that they lost silently
-        or found corrupt. All agents call this with the same arguments, because conclusions are pure functions of merged
-        results.
+        or found corrupt, together with runs before them that have no entry yet. All agents call this with the same
+        arguments, because conclusions are pure functions of merged results.
 
         Args:
             metrics: values by name. Expectations and gates can name the metrics of this package, and those that the
@@ -248,11 +249,13 @@ class Experiment:
         label = self._labels.new(label)
         parts = self._parts if of is None else of
         concluded_files = {part.info.get("ops_file") for part in parts}
-        self._parts = [part for part in self._parts if part.info.get("ops_file") not in concluded_files]
+        is_combined = [part.info.get("ops_file") in concluded_files for part in self._parts]
+        before = self._parts[: is_combined.index(True) if True in is_combined else None]
+        self._parts = [part for part, combined in zip(self._parts, is_combined, strict=True) if not combined]
         all_doubts = [*doubts, *(doubt for part in parts for doubt in part.doubts)]
         all_notes = [*notes, *(note for part in parts for note in part.notes)]
         run, runs = self._run_name(), [part.info for part in parts]
-        losses = combine_losses(runs)
+        losses = combine_losses([*runs, *(part.info for part in before if not part.info.get("is_entry"))])
         if self.turn is not None:  # what neither side has would be one more metric to await
             losses = {name: share for name, share in losses.items() if share}
         entry = EntryOptions(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -31,6 +31,8 @@ STORED_CALLS = 1000
 _MAX_DOUBTS = 20
 
 Ops = Mapping[str, Sequence[Any]]
+
+NO_OPS: Ops = {"sensor": (), "seq": (), "outcome": (), "kind": (), "start_s": (), "service_s": ()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +65,23 @@ def find_completed(ops: Ops) -> list[tuple[int, int]]:
     return sorted((sensor, seq) for sensor, seq, outcome in rows if outcome == "ok")
 
 
-def count_outcomes(ops: Ops, is_compared: bool = True) -> dict[str, Any]:
-    """Count the operations that were tried, succeeded and were compared, and the failures by their kind."""
+def select_sizes(ops: Ops, payload: SizeClasses, is_selected: Callable[[int], bool]) -> Ops:
+    """Return the operations on files of some sizes. ``is_selected`` is called with the bytes of each file."""
+    rows = [row for row, sensor in enumerate(ops["sensor"]) if is_selected(payload.size_kb(sensor) * KIB)]
+    return {name: [values[row] for row in rows] for name, values in ops.items()}
+
+
+def count_outcomes(ops: Ops, compared: Ops | None = None) -> dict[str, Any]:
+    """Count the operations that were tried, succeeded and were compared, and the failures by their kind.
+
+    ``compared`` are those whose content or digest is compared if they succeed, None for all.
+    """
     outcomes = Counter(ops.get("outcome", ()))
-    wrong = outcomes["corrupt"] if is_compared else 0
+    judged = outcomes if compared is None else Counter(compared["outcome"])
     return {
-        "tried": outcomes.total(), "ok": outcomes["ok"], "compared": outcomes["ok"] + wrong if is_compared else 0,
-        "wrong": wrong, "errors": dict(sorted(Counter(kind for kind in ops.get("kind", ()) if kind).items())),
+        "tried": outcomes.total(), "ok": outcomes["ok"], "compared": judged["ok"] + judged["corrupt"],
+        "wrong": judged["corrupt"],
+        "errors": dict(sorted(Counter(kind for kind in ops.get("kind", ()) if kind).items())),
     }  # fmt: skip
 
 

@@ -19,7 +19,16 @@ import pytest
 
 from pytest_cloudbench import KIB, RandomContent, Series, SeriesPlan, Threads, Verb, content_digest
 
-from .rounds import SizeClasses, count_compared, count_outcomes, find_completed, fold_series, summarize_hash_calls
+from .rounds import (
+    NO_OPS,
+    SizeClasses,
+    count_compared,
+    count_outcomes,
+    find_completed,
+    fold_series,
+    select_sizes,
+    summarize_hash_calls,
+)
 
 if TYPE_CHECKING:
     from pytest_cloudbench import Experiment, Payloads, Result
@@ -105,13 +114,13 @@ def _run_round(experiment: Experiment, series: Series, payload: SizeClasses, opt
     if not options.keep:
         experiment.remove(upload.files)
     results = [result for result in (upload, download, hash_run) if result is not None]
-    has_digest = experiment.provider.driver.capabilities.digest is not None
-    compared = [result.ops for result in (download, hash_run if has_digest else None) if result is not None]
+    digest_of = experiment.provider.driver.capabilities.digest_of  # large files may have none
+    reads, calls = (result.ops if result else NO_OPS for result in (download, hash_run))
+    with_digest = select_sizes(calls, payload, lambda size_bytes: digest_of(size_bytes) is not None)
     return {
-        "began_s": began_s, "writes": count_outcomes(upload.ops),
-        "reads": count_outcomes(download.ops if download else {}),
-        "calls": count_outcomes(hash_run.ops if hash_run else {}, has_digest), "files": count_compared(compared),
-        "hash": summarize_hash_calls(hash_run.ops, calls_began_s, payload) if hash_run else {},
+        "began_s": began_s, "writes": count_outcomes(upload.ops), "reads": count_outcomes(reads),
+        "calls": count_outcomes(calls, with_digest), "files": count_compared([reads, with_digest]),
+        "hash": summarize_hash_calls(calls, calls_began_s, payload),
         "doubts": list(dict.fromkeys(doubt for result in results for doubt in result.doubts)),
         "ops_files": [result["ops_file"] for result in results if "ops_file" in result.info],
     }  # fmt: skip

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from pytest_cloudbench.load.messages import SeriesPlan
 from suites.availability import rounds, test_availability
-from tests.fleet.harness import FinishedRun, Lab
+from tests.fleet.harness import FOLDER, FinishedRun, Lab
 
 ROOT = Path(__file__).resolve().parents[2]
 SUITE = str(ROOT / "suites" / "availability")
@@ -109,6 +109,26 @@ def test_throttled_writes_stand_apart(lab: Lab) -> None:
     assert info["throttled"] == info["write_errors"]["throttled"] == info["writes"] - info["completed"] > 0
     assert info["availability"] < 1 == info["availability_unthrottled"]
     assert run.lines_with("writes were throttled; without them 100.00% completed")
+
+
+@pytest.mark.parametrize("limit_bytes", [200_000, None], ids=["small files only", "all files"])
+def test_only_files_whose_digest_is_listed_count_as_compared(lab: Lab, limit_bytes: int | None) -> None:
+    lab.write(
+        f"""
+        from dataclasses import replace
+        from pytest_cloudbench.drivers.folder import FolderDriver
+
+        FolderDriver.capabilities = replace(FolderDriver.capabilities, max_digest_bytes={limit_bytes})
+        """,
+        "conftest.py",
+    )
+    run = lab.run(SUITE, ".", *FOLDER, "--duration", "10ms")
+    info = entry(run)
+    calls = {size_kb: times["hash_calls"] for size_kb, times in by_size(run).items()}
+    listed = calls.get(100, 0) if limit_bytes else sum(calls.values())
+    assert (sum(calls.values()), info["digests_compared"]) == (9, listed)
+    assert max(info["downloads_compared"], listed) <= info["files_checked"] <= info["downloads_compared"] + listed
+    assert info["wrong_hashes"] == 0
 
 
 # --- stops ---

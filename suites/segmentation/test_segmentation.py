@@ -44,17 +44,24 @@ def test_table_2(experiment: Experiment, payloads: Payloads, size_mb: int, grid:
         results.append(experiment.run(part, arrival=Threads(count), files=count, store=False, detail=True))
         return results[-1]
 
+    def upload_all(segments: int) -> float | None:
+        """Upload all segments in parallel. Return the time, None if the object lacks one and does not count."""
+        result = upload(segments, segments)
+        if result["ok"] == segments and not result["loss_rate"]:
+            elapsed_s: float | None = result["elapsed"]
+            return elapsed_s
+        refused.add(segments)
+        return None
+
     while (level := search.next()) is not None:
-        result = upload(level, level)
-        if result["ok"] < level or result["loss_rate"]:  # an object that lacks a segment does not count
-            refused.add(level)
-            search.tell(level, None)
-        else:
-            search.tell(level, result["elapsed"])
+        search.tell(level, upload_all(level))
     best = search.result()
     times_s = {
         name: list(best.measured.get(level, ())) for name, level in (("native", 1), ("segmented", best.level or 0))
     }
+    if times_s["native"] and best.level != 1:  # the search measures what is far from the best only once
+        again_s = [upload_all(1) for _ in range(REPEATS - len(times_s["native"]))]
+        times_s["native"] += [taken_s for taken_s in again_s if taken_s is not None]
     if best.level:
         times_s["single_chunk"] = [taken_s for _ in range(REPEATS) for taken_s in upload(best.level, 1).ok_s]
     _conclude(experiment, size_mb, best, times_s, refused)

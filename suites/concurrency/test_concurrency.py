@@ -60,7 +60,7 @@ def _measure_knee(experiment: Experiment, payloads: Payloads, size_bytes: int, g
             )
         else:
             totals_s[threads] = [result["elapsed"] for result in results]
-        _conclude_level(experiment, threads, results)
+        _conclude_level(experiment, threads, results, totals_s.get(threads))
     knee = find_knee(totals_s, refused=set(THREADS[grid]) - totals_s.keys(), most=FILES)
     knee_interval = knee.interval or (None, None)
     experiment.conclude(
@@ -79,14 +79,15 @@ def _measure_knee(experiment: Experiment, payloads: Payloads, size_bytes: int, g
     ).check()  # fmt: skip
 
 
-def _conclude_level(experiment: Experiment, threads: int, results: list[Result]) -> None:
-    """Store one point of a figure: the total time, and the average time of an operation."""
-    totals_s = [result["elapsed"] for result in results if result["elapsed"] is not None]
+def _conclude_level(
+    experiment: Experiment, threads: int, results: list[Result], totals_s: list[float] | None
+) -> None:  # fmt: skip
+    """Store one point of a figure: the total time, None if the level is left out, and that of an operation."""
     ok_s = [taken_s for result in results for taken_s in result.ok_s]
     experiment.conclude(
         {"elapsed": median(totals_s) if totals_s else None},
-        totals_s or [0.0],
-        stats_of=f"total time of {FILES} files",
+        totals_s or ok_s or [0.0],
+        stats_of=f"total time of {FILES} files" if totals_s else "time of one file: some did not get through",
         of=results,
         label=f"{threads} threads",
         columns=("threads", "elapsed", "mean_s", "ops", "throttled", "failed", "corrupt"),

@@ -64,7 +64,7 @@ def _classify_provider(experiment: Experiment, payloads: Payloads, size_bytes: i
             notes.append(f"level {level} is left out: {missed} transfers failed")
         else:
             durations_s[level] = [taken_s for result in results for taken_s in result.ok_s]
-        _conclude_level(experiment, level, results)
+        _conclude_level(experiment, level, results, is_complete=not missed)
     constancy = judge_constancy(durations_s)
     tests = {name: getattr(constancy, name) for name in ("difference", "trend", "bend")}
     experiment.conclude(
@@ -86,20 +86,20 @@ def _classify_provider(experiment: Experiment, payloads: Payloads, size_bytes: i
     ).check()  # fmt: skip
 
 
-def _conclude_level(experiment: Experiment, level: int, results: list[Result]) -> None:
-    """Store one bar of Figure 5: the times of single transfers at one level."""
+def _conclude_level(experiment: Experiment, level: int, results: list[Result], *, is_complete: bool) -> None:
+    """Store one bar of Figure 5: the times of single transfers at one level. They are None if it is left out."""
     ok_s = sorted(taken_s for result in results for taken_s in result.ok_s)
     elapsed_s = [result["elapsed"] for result in results if result["elapsed"] is not None]
     experiment.conclude(
-        {"elapsed": median(elapsed_s) if elapsed_s else None},
+        {"elapsed": median(elapsed_s) if elapsed_s and is_complete else None},
         ok_s or elapsed_s or [0.0],
         stats_of="time of one transfer" if ok_s else "elapsed time: no operation succeeded",
         of=results,
         label=f"level {level}",
         columns=("level", "median_s", "slowest_s", "elapsed", "ops", "throttled", "failed"),
         extra={
-            "level": level, "median_s": median(ok_s) if ok_s else None, "slowest_s": ok_s[-1] if ok_s else None,
-            "operation": results[0]["operation"],
+            "level": level, "median_s": median(ok_s) if ok_s and is_complete else None,
+            "slowest_s": ok_s[-1] if ok_s and is_complete else None, "operation": results[0]["operation"],
             **{key: sum(result[key] for result in results) for key in ("throttled", "failed", "corrupt")},
         },
     )  # fmt: skip

@@ -42,7 +42,7 @@ def _fit_times(experiment: Experiment, payloads: Payloads, grid: str, verb: Verb
     for name, result in results.items():
         point, ok_s = points[name], result.ok_s
         experiment.conclude(
-            {"elapsed": result["elapsed"]},
+            {"elapsed": result["elapsed"] if result["ok"] == FILES else None},  # refused files take no time
             ok_s or [result["elapsed"] or 0.0],
             stats_of="time of one file" if ok_s else "elapsed time: no operation succeeded",
             of=[result],

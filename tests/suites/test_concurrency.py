@@ -50,7 +50,9 @@ def test_level_with_refused_files_is_left_out_with_a_note(lab: Lab, truths: Trut
         assert knee["knee_threads"] == 5
     assert sorted(knee["totals_s"]) == ["1", "5"]
     assert run.lines_with("note: 10 threads are left out: ")
-    assert conclusion(run, "25 threads")["throttled"] > 0
+    refused = conclusion(run, "25 threads")
+    assert (refused["throttled"] > 0, refused["elapsed"]) == (True, None), "refused files take no time"
+    assert conclusion(run, "5 threads")["elapsed"] > 0
 
 
 @pytest.mark.slow

@@ -47,6 +47,9 @@ def test_level_with_refused_files_is_left_out_with_a_note(lab: Lab, truths: Trut
     if truths.judged(run, info):
         assert info["category"] == "constant"
     assert run.lines_with("note: level 20 is left out: ")
+    refused = conclusion(run, "level 20")
+    assert (refused["throttled"] > 0, refused["elapsed"], refused["median_s"]) == (True, None, None)
+    assert conclusion(run, "level 10")["median_s"] > 0
 
 
 def test_a_folder_is_a_provider_too(lab: Lab) -> None:

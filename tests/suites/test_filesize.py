@@ -63,6 +63,15 @@ def test_a_size_that_is_handled_badly_is_flagged_and_no_other(lab: Lab, truths: 
 
 
 @pytest.mark.slow
+def test_the_total_time_of_a_size_with_refused_files_is_not_known(lab: Lab) -> None:
+    limits = {"rate_per_s": 1, "burst": 5, "retry_after_s": 1, "reason": '"too_many_requests"'}
+    run = run_suite(lab, "filesize::test_upload", *profile(lab, throttle=limits))
+    refused = conclusion(run, "1KB")
+    assert (refused["throttled"] > 0, refused["elapsed"]) == (True, None), "refused files take no time"
+
+
+@pytest.mark.slow
 def test_a_folder_is_a_provider_too(lab: Lab) -> None:
     run = run_suite(lab, "filesize", *FOLDER, "-n", "2")
     assert run.counts() == {"passed": 2}, run.text
+    assert conclusion(run, "1KB", "test_upload")["elapsed"] > 0

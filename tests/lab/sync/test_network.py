@@ -15,10 +15,20 @@ from pytest_cloudbench.commands import cli
 from pytest_cloudbench.lab import clients
 from pytest_cloudbench.lab.clients.base import ClientUnavailable, Proof
 from pytest_cloudbench.lab.detect import Observation, judge_capabilities
-from pytest_cloudbench.lab.sync.network import OwnLink, UsersInterface, interface_addresses, network_of, proof_notes
-from pytest_cloudbench.net.link import Way
+from pytest_cloudbench.lab.sync.network import (
+    OwnLink,
+    UsersInterface,
+    interface_addresses,
+    link_doubts,
+    network_of,
+    proof_notes,
+)
+from pytest_cloudbench.net.link import Link, Way
+from pytest_cloudbench.net.link.devices import INTERFACE
 from pytest_cloudbench.results import journal
 from tests.external_client import NAMED, ExternalClientLab, open_external_client, print_as_json
+from tests.net.link.ways import open_or_skip
+from tests.unprivileged import needs_root
 
 SESSION = """
 import json, sys
@@ -227,3 +237,45 @@ def test_a_client_whose_own_word_counted_is_named_in_a_note(proofs: set[Proof]) 
     note = "that the server had everything is the client's own word: what the server holds was not compared"
     assert note in proof_notes(proofs)
     assert len(proof_notes(proofs)) == 1 + (Proof.QUIET in proofs)
+
+
+# --- packets that a busy machine's forwarder missed ---
+
+SEND = """
+import socket, sys
+udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for _ in range(50):
+    udp.sendto(b"late", (sys.argv[1], 9))
+"""
+
+
+def send_too_fast(link: Link) -> None:
+    """Send more packets than wait at the client's end, while the forwarder does not run."""
+    link.run("client", ["ip", "link", "set", "dev", INTERFACE, "txqueuelen", "2"], check=True)
+    forwarder = link._open_process()
+    forwarder.send_signal(signal.SIGSTOP)
+    try:
+        link.run("client", [sys.executable, "-c", SEND, link.address("server")], check=True)
+    finally:
+        forwarder.send_signal(signal.SIGCONT)
+
+
+@needs_root
+def test_packets_missed_while_a_client_uses_the_link_are_doubts() -> None:
+    with open_or_skip(up=Way(delay_ms=1), mode="tun") as link:
+        link.measure(stream_s=0)
+        before = link_doubts(link)
+        send_too_fast(link)
+        (doubt,) = set(link_doubts(link)) - set(before)
+        assert doubt.startswith("link: up: the forwarder missed ")
+        assert doubt.endswith(" packets")
+
+
+@needs_root
+def test_packets_missed_before_a_measurement_do_not_count_in_it() -> None:
+    with open_or_skip(up=Way(delay_ms=1), mode="tun") as link:
+        send_too_fast(link)
+        assert any("missed" in text for text in link.deviations())
+        link.run("client", ["ip", "link", "set", "dev", INTERFACE, "txqueuelen", "1000"], check=True)
+        assert not any("missed" in text for text in link.measure(stream_s=0).off)
+        assert not any("missed" in text for text in link.deviations())

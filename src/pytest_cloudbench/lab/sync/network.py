@@ -168,10 +168,9 @@ class OwnLink:
         Bytes and waits do not depend on how exactly the link keeps its delay.
         """
         ways = dict.fromkeys(f"{way.delay_ms:g} ms" for way in (self.link.up, self.link.down))
-        deviations = self.link.delivered.off if self.link.delivered is not None else ()
         return [
             f"client and server are on this machine, with a link of {' and '.join(ways)} each way between them",
-            *(f"the link did not deliver what was asked: {deviation}" for deviation in deviations),
+            *(f"the link did not deliver what was asked: {deviation}" for deviation in self.link.deviations()),
         ]
 
     def doubts(self) -> list[str]:
@@ -401,9 +400,9 @@ def measure_link(link: Link, stream_s: float) -> None:
 
 
 def link_doubts(link: Link) -> list[str]:
-    """Return the figures in which a link differs from what was requested."""
-    deviations = link.delivered.off if link.delivered is not None else ("it was not measured",)
-    return [f"link: {text}" for text in deviations]
+    """Return how a link differs from what was requested, also while a client used it."""
+    unmeasured = [] if link.delivered is not None else ["it was not measured"]
+    return [f"link: {text}" for text in [*unmeasured, *link.deviations()]]
 
 
 # --- addresses of an interface ---

@@ -34,6 +34,7 @@ from pytest_cloudbench.net.link.delivered import (
     choose_probe_settings,
     choose_train_settings,
     compute_train_rate,
+    describe_missed,
     judge_delivery,
     limit_stream_bytes,
     matches_rate,
@@ -144,6 +145,7 @@ class Link:
         self._facts: dict[str, Any] = {}
         self._mark_text = ""
         self._lock = threading.Lock()
+        self._missed: dict[str, int] = {}
 
     # --- its life ---
 
@@ -306,7 +308,7 @@ class Link:
 
         Raises LinkError if the measurement does not finish.
         """
-        address = self.address("server")
+        address, missed_before = self.address("server"), self._count_missed()
         echo = [sys.executable, "-I", "-S", _ECHO]
         measured: dict[str, Any] = {"rates": {}}
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "start_new_session": True}
@@ -335,9 +337,15 @@ class Link:
                         measured["rates"][way] = rate[0]
             finally:
                 server.stdin.close()
-        measured["missed"] = {name: counts["missed"] for name, counts in self.stats()["directions"].items()}
+        self._missed = self._count_missed()
+        measured["missed"] = {name: count - missed_before[name] for name, count in self._missed.items()}
         self.delivered = judge_delivery(self.up, self.down, measured)
         return self.delivered
+
+    def deviations(self) -> list[str]:
+        """Return how the link differs from the request: as measured, and by packets that were missed since then."""
+        missed = {name: count - self._missed.get(name, 0) for name, count in self._count_missed().items()}
+        return [*(self.delivered.off if self.delivered is not None else ()), *describe_missed(missed)]
 
     def record(self) -> dict[str, Any]:
         """Return the request, the mode and rights, and the measured properties as plain data to store with results."""
@@ -377,6 +385,10 @@ class Link:
             if matches_rate(way, rates[-1]):
                 break
         return (rates[-1],)
+
+    def _count_missed(self) -> dict[str, int]:
+        """Return by direction how many packets the forwarder has missed since the start."""
+        return {name: int(counts["missed"]) for name, counts in self.stats()["directions"].items()}
 
     def _compute_overhead(self, before: dict[str, int], after: dict[str, int], payload_bytes: int) -> float:
         """Return the ratio of IP bytes to payload bytes at the receiver's device."""

@@ -237,6 +237,12 @@ def _judge_way(
     return delivered, deviations
 
 
+def describe_missed(missed: Mapping[str, int]) -> list[str]:
+    """Return in words how many packets of each direction came too fast for the forwarder."""
+    counts = missed.items()
+    return [f"{name}: the forwarder missed {format_count(count, 'packet')}" for name, count in counts if count]
+
+
 def matches_rate(way: Way, delivered_bit_per_s: float | None) -> bool:
     """Return whether a rate is the requested one, within the tolerance."""
     requested_bit_per_s = way.rate_bit_per_s
@@ -266,8 +272,7 @@ def judge_delivery(up: Way, down: Way, measured: Mapping[str, Any]) -> Delivered
         delivered, way_deviations = _judge_way(name, way, delay[f"{name}_ns"], sent, arrived, measured)
         ways.append(delivered)
         deviations += [text for text in way_deviations if is_rate_known or " rate: " not in text]
-    missed = measured["missed"].items()
-    deviations += [f"{name}: the forwarder missed {format_count(count, 'packet')}" for name, count in missed if count]
+    deviations += describe_missed(measured["missed"])
     expected_ms = _expected_delay_ms(up) + _expected_delay_ms(down)
     deviations += _describe_deviation("round trip", "ms", expected_ms, rtt_ms, _DELAY_SHARE, _DELAY_MS)
     return Delivered(rtt_ms, _median_deviation_ms(round_ns), ways[0], ways[1], tuple(deviations))

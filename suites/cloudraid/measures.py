@@ -52,6 +52,12 @@ def note_failures(runs: Mapping[str, Result]) -> list[str]:
     ]
 
 
+def doubt_missing_objects(up: Result) -> list[str]:
+    """Return a doubt if not all objects were uploaded: reads of the others fail, whatever happens to children."""
+    missing = up["ops"] - up["ok"]
+    return [f"{missing} of {up['ops']} objects could not be uploaded, so they could not be read"] if missing else []
+
+
 def compare_with_children(together: Result, alone: Mapping[str, Result]) -> dict[str, Any]:
     """Return the time of an array beside those of its children by name. None is unknown: no operation succeeded."""
     array_s, size_bytes = median_time_s(together), together.info["size_bytes"]

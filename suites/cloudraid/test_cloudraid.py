@@ -32,6 +32,7 @@ from .measures import (
     PHASES,
     compare_losses,
     compare_with_children,
+    doubt_missing_objects,
     judge_excess,
     judge_slowdown,
     list_durations,
@@ -186,6 +187,7 @@ def test_losses(
             "failed": [*failures, beyond["ops"] - beyond["ok"]], "with_one_more": refusal["answer"], **refusal,
             "whole_afterwards": not harmed, "turns": len(turns), "loop": "closed",
         },
+        doubts=doubt_missing_objects(up),
         notes=[f"with {max_losses + 1} lost: {refusal['error']}", *note],
         expect=[
             Expectation(str(experiment.provider.spec), name, None, bound, source, GOALS_SINCE)
@@ -250,7 +252,9 @@ def test_trouble(
             "worst_s": max(troubled_s, default=None),
             "reads_failed": failed, "slow_s": SLOW_S if kind == "slow" else None, "loop": "closed", **ledger_counts,
         },
-        doubts=[f"{failed} reads failed, though only {array.array.file.m} children had trouble"] if failed else [],
+        doubts=doubt_missing_objects(up) or (
+            [f"{failed} reads failed, though only {array.array.file.m} children had trouble"] if failed else []
+        ),
     ).check()  # fmt: skip
 
 
@@ -289,6 +293,7 @@ def test_availability(
             "predicted": f"{predicted:.2%}", "predicted_share": predicted,
             "as_predicted": "yes" if is_as_predicted else "no", "loop": "closed",
         },
+        doubts=doubt_missing_objects(up),
         notes=[] if is_as_predicted else [UNPREDICTED],
     ).check()  # fmt: skip
 

@@ -98,6 +98,32 @@ def test_reads_with_children_lost_that_take_too_long_fail_the_suite(lab: Lab) ->
     assert info["slower_with_losses"] == info["slower_at_most"] == one["ratio"]
 
 
+FIRST_UPLOAD_FAILS = """
+    from pytest_cloudbench.model import CloudError, ErrorKind
+    from pytest_cloudbench.raid.driver import RaidDriver
+
+    put, failed = RaidDriver.put, []
+
+    def put_or_fail(self, path, content):
+        if content.size_bytes == 400_000 and not failed:
+            failed.append(path)
+            raise CloudError(ErrorKind.SERVER, "put", path)
+        return put(self, path, content)
+
+    RaidDriver.put = put_or_fail
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("test", ["losses", "availability", "failing"])
+def test_an_object_that_was_never_uploaded_is_no_failure_of_the_array(lab: Lab, test: str) -> None:
+    lab.write(FIRST_UPLOAD_FAILS.replace("400_000", "1024" if test == "availability" else "400_000"), "conftest.py")
+    run = run_suite(lab, "cloudraid", ".", *write_array(lab), *SMALL, *PATIENT, "-k", test)
+    info = conclusion(run, "")
+    assert "1 of 4 objects could not be uploaded, so they could not be read" in info["doubts"]
+    assert not [line for line in info["expectations"] if ": broken" in line]
+
+
 def make_turns(*ratios: float) -> list[list[list[float]]]:
     """Return a turn for each ratio. Its reads take a second if nothing is lost."""
     return [[[0.9, 1.0, 1.1], [ratio] * 3] for ratio in ratios]

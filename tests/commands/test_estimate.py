@@ -129,6 +129,14 @@ def test_tests_with_an_experiment_of_their_own_are_not_run(tmp_path: Path) -> No
     assert estimates[""]["text"].endswith("1 test that runs no experiment: not estimated\n")
 
 
+@pytest.mark.parametrize(("tests", "is_whole"), [("open or closed", True), ("open or closed or by_hand", False)])
+def test_a_total_says_that_it_lacks_tests(tmp_path: Path, tests: str, is_whole: bool) -> None:
+    (tmp_path / "test_it.py").write_text(TESTS)
+    total = estimate(tmp_path, "test_it.py", "--provider", "folder:nowhere", "-k", tests)["all 2 tests"]
+    missing = "at least this: test_by_hand[folder:nowhere]: it asks for provide"
+    assert total.get("more") == (None if is_whole else missing)
+
+
 @pytest.mark.parametrize("words", [["iot"], ["segmentation"]])
 def test_a_suite_is_estimated_to_its_end(tmp_path: Path, words: list[str]) -> None:
     text = estimate(tmp_path, f"pytest_cloudbench.suites.{words[0]}")[""]["text"]

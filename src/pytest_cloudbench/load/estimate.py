@@ -235,9 +235,10 @@ def describe_all(estimates: Sequence[Estimate], leaves: Mapping[str, Sequence[Le
     """Return lines about each test, and about all tests of a provider if there are several."""
     lines = [line for estimate in estimates for line in [*describe(estimate, leaves[estimate.provider], results), ""]]
     for provider in dict.fromkeys(estimate.provider for estimate in estimates):
-        counted = [estimate for estimate in estimates if estimate.provider == provider and estimate.runs]
+        own = [estimate for estimate in estimates if estimate.provider == provider]
+        counted = [estimate for estimate in own if estimate.runs]
         if len(counted) > 1:
-            total = Estimate(f"all {len(counted)} tests", provider, reason=next(filter(None, _reasons(counted)), ""))
+            total = Estimate(f"all {len(counted)} tests", provider, reason=next(iter(_reasons(own)), ""))
             for estimate in counted:
                 total.add(estimate.work, 0, estimate.least_s, is_paced=estimate.is_paced)
             total.space_bytes = max(estimate.space_bytes for estimate in counted)  # each removes its files at its end

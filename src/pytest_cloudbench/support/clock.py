@@ -16,6 +16,21 @@ now_ns = time.monotonic_ns
 """Return the nanoseconds of this machine's monotonic clock, which all records of a run use."""
 
 
+_READINGS = 9
+
+
+def wall_offset_ns() -> int:
+    """Return how far the wall clock is ahead of the monotonic one. It changes when the wall clock is set.
+
+    It is the one of several readings that took the shortest time, because a busy machine may pause between both clocks.
+    """
+    readings = []
+    for _ in range(_READINGS):
+        before_ns, wall_ns, after_ns = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
+        readings.append((after_ns - before_ns, wall_ns - (before_ns + after_ns) // 2))
+    return min(readings)[1]
+
+
 class Signal(Protocol):
     """An event that wakes those who wait for it, such as a ``threading.Event``."""
 

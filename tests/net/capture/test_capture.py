@@ -136,6 +136,19 @@ def test_a_snaplen_cuts_packets_and_reports_it(tmp_path: Path, port: int, snaple
 
 
 @pytest.mark.usefixtures("can_capture")
+@pytest.mark.parametrize(("set_s", "reason"), [(0.0, ""), (0.4, "set by +0.4 s"), (-3600.0, "set by -3.6e+03 s")])
+def test_a_clock_that_is_set_makes_a_capture_invalid(
+    tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch, set_s: float, reason: str
+) -> None:
+    with Capture(LOOPBACK, tmp_path / "set.pcapng", filter=f"udp port {port}") as capture:
+        true_offset_ns = capture_module.wall_offset_ns
+        monkeypatch.setattr(capture_module, "wall_offset_ns", lambda: true_offset_ns() + round(set_s * 1e9))
+    assert capture.result is not None
+    assert capture.result.is_valid == (not reason)
+    assert [text for text in capture.result.reasons if reason not in text] == []
+
+
+@pytest.mark.usefixtures("can_capture")
 @pytest.mark.skipif(sys.platform != "linux", reason="finds dumpcap in /proc")
 def test_drops_make_a_capture_invalid(tmp_path: Path, port: int) -> None:
     with Capture(LOOPBACK, tmp_path / "drops.pcapng", filter=f"udp port {port}", buffer_mib=1) as capture:

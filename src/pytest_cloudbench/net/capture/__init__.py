@@ -30,6 +30,7 @@ from typing import IO, Any
 from pytest_cloudbench.model import CloudbenchError, UsageError
 from pytest_cloudbench.net.capture.guard import SENTINEL_ADDRESS, SENTINEL_PORT, sentinel_payload
 from pytest_cloudbench.net.capture.pcapng import Walk, read_comment, walk
+from pytest_cloudbench.support.clock import wall_offset_ns
 from pytest_cloudbench.support.wording import format_count
 
 __all__ = [
@@ -50,6 +51,8 @@ _LEAST_SNAPLEN = 96
 """A whole sentinel: at most 20 bytes of the link's header, 28 of IP and UDP, and 42 of payload."""
 _CHECK_BUFFERS_MIB = (2, 16, 64)
 """Buffer sizes that ``check`` tries in turn as long as packets are dropped."""
+_MOST_SET_NS, _MOST_DRIFT = 1_000_000, 0.0 if sys.platform == "linux" else 500e-6
+"""How far the wall clock may move beside the monotonic one: in all, and for each second where only one is adjusted."""
 _STATISTICS = re.compile(r"Packets received/dropped on interface .*?: (\d+)/(\d+) \(([^)]*)\)")
 _HOW_TO_ALLOW = {
     "linux": (
@@ -142,6 +145,7 @@ class Capture:
         }
         self._process: subprocess.Popen[bytes] | None = None
         self._error_output = _ErrorOutput()
+        self._began_ns = self._wall_offset_ns = 0
 
     # --- its life ---
 
@@ -165,6 +169,7 @@ class Capture:
                     f"{self._prefix[0]} is not installed, but is needed to enter the namespace"
                 ) from error
         assert self._process.stderr is not None
+        self._began_ns, self._wall_offset_ns = time.monotonic_ns(), wall_offset_ns()
         self._error_output.follow(self._process.stderr)
         try:
             if not self._error_output.wait_for("File:", self._patience_s):
@@ -203,6 +208,7 @@ class Capture:
             if status and not reasons:
                 reasons.append(f"dumpcap ended with status {status}{self._error_output.last_line()}")
         self._kill_dumpcap()
+        reasons += self._doubt_clock()
         self.result = self._judge_file(reasons)
         return self.result
 
@@ -257,6 +263,13 @@ class Capture:
                 f"{subject}: there is no such interface, or it is down{self._error_output.last_line()}"
             )
         return CaptureError(f"{subject}: dumpcap did not start{self._error_output.last_line()}")
+
+    def _doubt_clock(self) -> list[str]:
+        """Return a reason if the wall clock, which gives packets their times, was set during the capture."""
+        set_ns, took_ns = wall_offset_ns() - self._wall_offset_ns, time.monotonic_ns() - self._began_ns
+        if abs(set_ns) <= _MOST_SET_NS + _MOST_DRIFT * took_ns:
+            return []
+        return [f"this machine's clock was set by {set_ns / 1e9:+.3g} s, or it slept: times do not fit together"]
 
     def _kill_dumpcap(self) -> None:
         process = self._process

@@ -264,6 +264,36 @@ def test_a_loss_in_a_run_with_an_entry_of_its_own_is_not_the_conclusions(lab: La
     assert losses == {1 / 6, 0.0}
 
 
+WARM_UP = """
+    from pytest_cloudbench.model import Verb
+
+    def test_put(experiment, payloads):
+        run(experiment, payloads, Verb.PUT)
+
+    def test_get(experiment, payloads):
+        run(experiment, payloads, Verb.GET)
+
+    def run(experiment, payloads, operation):
+        experiment.run(
+            payloads.random(100), arrival=FixedInterval(0.2), sensors=2, ops_per_sensor=3, warm_up_s=0.1,
+            operation=operation,
+        )
+"""
+
+
+@FACTS
+def test_a_loss_in_the_warm_up_leaves_no_gate_green(lab: Lab, test: str, fault: str, metric: str) -> None:
+    write_faulty_suite(lab).write(WARM_UP)
+    gates = (*FOLDER, "-k", test, "--cloudbench-fail", "failed_rate:0")
+    clean = lab.run(*gates)
+    assert (clean.status, entry(clean, test)["doubts"]) == (0, []), clean.text
+    (lab.folder / f"{fault}-0").touch()
+    broken = lab.run(*gates)
+    assert entry(broken, test)[metric] == 0, "no metric counts the warm-up"
+    assert entry(broken, test)["doubts"] == ["1 file of the warm-up was lost or changed, which no metric counts"]
+    assert broken.status == 1, broken.text
+
+
 # --- doubts about times ---
 
 

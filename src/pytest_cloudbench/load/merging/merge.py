@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -111,6 +112,7 @@ class _Measurement:
         metrics: all numbers that are known.
         on_wire: the bytes of its connections.
         ending: its early end, with the notes and doubts that follow from it.
+        warm_up_outcomes: the number of operations of the warm-up by outcome, corrected by the provider's listing.
     """
 
     table: OpTable
@@ -121,6 +123,7 @@ class _Measurement:
     metrics: Mapping[str, float | None]
     on_wire: Carried
     ending: End
+    warm_up_outcomes: Counter[Outcome]
 
     @property
     def warm_up_ops(self) -> int:
@@ -187,7 +190,17 @@ def _measure(run: OpenRun, table: OpTable) -> _Measurement:
     }  # fmt: skip
     tried = len(table), request.load.ops
     ending = describe_end(counted, request.load.until, tried, run.start_ns, run.end_ns) if request.load.until else End()
-    return _Measurement(table, counted, since_ns, summary, verification, metrics, on_wire, ending)
+    warm_up = Counter[Outcome]() if since_ns is None else _count_outcomes_before(table, since_ns)
+    return _Measurement(table, counted, since_ns, summary, verification, metrics, on_wire, ending, warm_up)
+
+
+def _count_outcomes_before(table: OpTable, since_ns: int) -> Counter[Outcome]:
+    """Return the number of operations that were due before some time, by outcome."""
+    counts = Counter[Outcome]()
+    for block in table.blocks():
+        fields = zip(values(block, "scheduled_ns"), values(block, "outcome"), strict=True)
+        counts.update(outcome for due_ns, outcome in fields if due_ns < since_ns)
+    return counts
 
 
 def _entry_info(run: OpenRun, measurement: _Measurement, entries: Entries) -> dict[str, Any]:
@@ -341,10 +354,7 @@ def _warm_up_notes(run: OpenRun, measurement: _Measurement) -> list[str]:
     if not run.request.load.warm_up_s:
         return []
     note = f"warm-up of {run.request.load.warm_up_s:g} s: {measurement.warm_up_ops:,} operations left out"
-    unsuccessful = 0
-    for block in measurement.table.blocks():
-        fields = zip(values(block, "scheduled_ns"), values(block, "outcome"), strict=True)
-        unsuccessful += sum(due_ns < run.measured_from_ns and outcome is not Outcome.OK for due_ns, outcome in fields)
+    unsuccessful = measurement.warm_up_ops - measurement.warm_up_outcomes[Outcome.OK]
     return [f"{note}, {unsuccessful:,} of them did not succeed" if unsuccessful else note]
 
 
@@ -383,6 +393,9 @@ def _list_doubts(run: OpenRun, measurement: _Measurement, max_lateness_s: float)
         doubts.append(f"{planned - tried} of {planned} {NOT_TRIED}")
     if warm_up_ops and not summary.ops:
         doubts.append(f"all operations were due in the warm-up of {run.request.load.warm_up_s:g} s")
+    if lost := sum(measurement.warm_up_outcomes[outcome] for outcome in (Outcome.LOST, Outcome.CORRUPT)):
+        files = format_count(lost, "file of the warm-up was", "files of the warm-up were")
+        doubts.append(f"{files} lost or changed, which no metric counts")
     return [*doubts, *measurement.ending.doubts]
 
 

@@ -83,8 +83,11 @@ def test_mixed(experiment: Experiment, payloads: Payloads, workload: Workload, s
 
 
 def _check(result: Result) -> None:
-    """Check expectations, and that all content that was read is the content that was written."""
+    """Check expectations, that something succeeded, and that content that was read is what was written."""
     if not result["ops"]:
         pytest.fail("no operation was due in this time: choose a longer --for or a higher --rate", pytrace=False)
+    if not result["ok"]:
+        errors = ", ".join(f"{kind} {count}" for kind, count in sorted(result["errors"].items()))
+        pytest.fail(f"none of {result['ops']} operations succeeded: {errors}", pytrace=False)
     result.check()
     assert result["corrupt_rate"] == 0, "content or size differed from what was uploaded"

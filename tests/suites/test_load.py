@@ -111,6 +111,18 @@ def test_damaged_content_fails(tmp_path: Path) -> None:
 
 
 @pytest.mark.quick_cases(1)
+@pytest.mark.parametrize("command", ["put", "mixed"])
+@pytest.mark.parametrize(("error_rate", "status"), [(1.0, 1), (0.5, 0)])
+def test_a_load_of_which_nothing_succeeds_fails(tmp_path: Path, command: str, error_rate: float, status: int) -> None:
+    profile = f'[meta]\nname = "out"\napi = "dropbox"\ndescription = "a truth"\n[faults]\nerror_rate = {error_rate}\n'
+    (tmp_path / "out.toml").write_text(profile)
+    ended = run(tmp_path, command, "emulated:./out.toml", "--rate", "40/s", "--for", "1s", "--size", "10")
+    assert ended.returncode == status, ended.stdout
+    assert ("none of 40 operations succeeded: server 40" in ended.stdout) == bool(status)
+    assert len(entries(tmp_path)) == 1, "it is stored all the same"
+
+
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("command", ["put", "get", "mixed"])
 def test_time_without_an_operation_fails(tmp_path: Path, command: str) -> None:
     (tmp_path / "store").mkdir()

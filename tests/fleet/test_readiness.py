@@ -124,6 +124,18 @@ def test_a_file_of_which_no_try_could_tell_is_neither_lost_nor_there(tries: list
     assert (metrics["loss_rate"], metrics["silent_loss_rate"]) == (None, None)
 
 
+@pytest.mark.parametrize(("intact_ms", "is_hidden"), [(900, False), (5000, True)])
+def test_a_time_that_hides_behind_tries_that_could_not_tell_is_a_doubt(intact_ms: int, is_hidden: bool) -> None:
+    throttled = [(start * MS, (start + 1) * MS, "throttled") for start in (1, 100, 200)]
+    hidden = make_result(*throttled, (intact_ms * MS, (intact_ms + 1) * MS, ""))
+    slow = make_result((4999 * MS, 5000 * MS, "not_found"), (5001 * MS, 5002 * MS, ""))
+    _, ready, doubts = summarize([(0, 2 * MS)] * 2, [hidden, slow], SOUND)
+    assert len(ready) == 2
+    assert doubts == [
+        "1 of 2 files may have been ready up to 5.0 s earlier: no try could tell meanwhile (throttled 3)"
+    ][: 1 * is_hidden]  # fmt: skip
+
+
 def test_a_budget_that_ends_is_a_doubt_and_no_loss() -> None:
     stopped = ReaderResult.from_attempts([Attempt(3, 4, 0, 0, "not_found")], "--max-ops 3 is used up")
     metrics, _, doubts = summarize([(1, 2), (1, 2)], [make_result((2, 3, "")), stopped], SOUND)

@@ -40,6 +40,9 @@ _COLUMNS = (
     "resolution_ms",
 )  # fmt: skip
 
+_MOST_HIDDEN_S = 1.0
+"""The longest pause that a reader makes by itself. Bounds that are wider for other reasons make a time doubtful."""
+
 
 class ReaderResult(Message, frozen=True):
     """The reader's result for one file. Times are on its own clock in ns.
@@ -49,6 +52,7 @@ class ReaderResult(Message, frozen=True):
         unready_ns: start of the last try that showed that the file was not there or not intact.
         problems: the number of failed tries by problem.
         stopped: the reason if the reader ended early (a budget is used up), or an empty text.
+        hidden: of the tries since ``unready_ns``, those that failed for another reason, by problem.
     """
 
     intact_start_ns: int | None
@@ -56,15 +60,20 @@ class ReaderResult(Message, frozen=True):
     unready_ns: int | None
     problems: Mapping[str, int] = {}
     stopped: str = ""
+    hidden: Mapping[str, int] = {}
 
     @classmethod
     def from_attempts(cls, attempts: Sequence[Attempt], stopped: str = "") -> ReaderResult:
         """Summarize the tries at one file."""
         intact = next((attempt for attempt in attempts if not attempt.problem), None)
         unready = [attempt.start_ns for attempt in attempts if attempt.problem in NOT_INTACT]
-        problems = Counter(attempt.problem for attempt in attempts if attempt.problem)
+        failed = [attempt for attempt in attempts if attempt.problem]
+        problems = Counter(attempt.problem for attempt in failed)
+        hidden = Counter(attempt.problem for attempt in failed if not unready or attempt.start_ns > unready[-1])
         start_ns, end_ns = (intact.start_ns, intact.end_ns) if intact else (None, None)
-        return cls(start_ns, end_ns, unready[-1] if unready else None, dict(problems), "" if intact else stopped)
+        return cls(
+            start_ns, end_ns, unready[-1] if unready else None, dict(problems), "" if intact else stopped, dict(hidden)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +173,7 @@ def summarize(
         doubts.append(
             f"whether {len(unjudged)} of {len(pairs)} files were there is not known: no try could tell ({why})"
         )
+    doubts += _doubt_hidden([(file, result) for file, (_, result) in zip(readiness, measured, strict=True) if file])
     is_sound = clock is not None and not clock.has_jumped and not impossible
     values = sorted(inf if file is None else file.readiness_s for file in readiness)
     metrics: dict[str, float | None] = {}
@@ -177,6 +187,18 @@ def summarize(
     metrics["loss_rate"] = len(lost) / len(complete) if complete else None
     metrics["silent_loss_rate"] = sum(upload is not None for upload in lost) / len(complete) if complete else None
     return metrics, ready if is_sound else [], doubts
+
+
+def _doubt_hidden(ready: Sequence[tuple[FileReadiness, ReaderResult]]) -> list[str]:
+    """Return a doubt if tries that could not tell made times much longer than they may be."""
+    hidden = [pair for pair in ready if pair[1].hidden and pair[0].readiness_s - pair[0].low_s > _MOST_HIDDEN_S]
+    if not hidden:
+        return []
+    problems = sum((Counter(result.hidden) for _, result in hidden), Counter[str]())
+    why = ", ".join(f"{problem} {count}" for problem, count in sorted(problems.items()))
+    longest_s = max(file.readiness_s - file.low_s for file, _ in hidden)
+    files = f"{len(hidden)} of {format_count(len(ready), 'file')}"
+    return [f"{files} may have been ready up to {longest_s:.1f} s earlier: no try could tell meanwhile ({why})"]
 
 
 # --- on all agents ---------------------------------------------------------------------------------

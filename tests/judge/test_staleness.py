@@ -7,7 +7,15 @@ from collections.abc import Callable
 
 import pytest
 
-from pytest_cloudbench.judge.staleness import ObservedRead, Settling, Trial, history_of, staleness_of, summarize_trials
+from pytest_cloudbench.judge.staleness import (
+    ObservedRead,
+    Settling,
+    Trial,
+    find_hidden_s,
+    history_of,
+    staleness_of,
+    summarize_trials,
+)
 
 
 def trial(*observations: str, number: int = 0, problem: str = "") -> Trial:
@@ -51,6 +59,21 @@ def test_failed_reads_are_neither_stale_nor_right() -> None:
     assert staleness is not None
     assert staleness.resolution_s == pytest.approx(0.2), "but what is known is coarser"
     assert staleness_of(trial("", problem="put: quota")) is None
+
+
+@pytest.mark.parametrize(
+    ("observations", "hidden_s"),
+    [
+        (("", "? throttled", ""), 0.0),
+        (("? throttled", "? network", "", ""), 0.2),
+        (("not there", "", "? throttled", ""), 0.0),
+        (("not there", "? throttled", "? throttled", "", ""), 0.3),
+        (("not there", "? throttled", "not there", ""), 0.0),
+        (("? throttled", "? throttled"), 0.0),
+    ],
+)
+def test_how_long_failed_reads_hid_when_a_file_became_right(observations: tuple[str, ...], hidden_s: float) -> None:
+    assert find_hidden_s(trial(*observations)) == pytest.approx(hidden_s)
 
 
 def test_counts_and_percentiles() -> None:

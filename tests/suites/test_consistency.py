@@ -294,3 +294,29 @@ def test_any_pattern_of_flapping_is_found(lab: Lab, pattern: str) -> None:
     assert info["flapped"] == 3
     assert info["flips"] > 3
     assert bool(info["unknown_reads"]) is bool(failing)
+
+
+THROTTLED_READS = """
+    from pytest_cloudbench.drivers.folder import FolderDriver
+    from pytest_cloudbench.model import CloudError, ErrorKind
+
+    get, tries = FolderDriver.get, dict()
+
+    def get_or_refuse(self, path, offset=0):
+        tries[path] = tries.get(path, 0) + 1
+        if tries[path] <= REFUSALS:
+            raise CloudError(ErrorKind.THROTTLED, "get", path, retry_after_s=1.0)
+        return get(self, path, offset)
+
+    FolderDriver.get = get_or_refuse
+"""
+
+
+@pytest.mark.parametrize("refusals", [0, 2])
+def test_a_read_that_is_refused_for_seconds_proves_no_consistency(lab: Lab, refusals: int) -> None:
+    lab.write(THROTTLED_READS.replace("REFUSALS", str(refusals)), "conftest.py")
+    run = run_suite(lab, "consistency", ".", *FOLDER, "-k", "read_after_write", "--consistency-files", "2")
+    info = infos(run)["read_after_write"]
+    assert (info["files"], info["violated"]) == (2, 0)
+    doubts = [doubt for doubt in info["doubts"] if doubt.endswith(" s in which all reads failed")]
+    assert bool(doubts) == bool(refusals), info["doubts"]

@@ -144,6 +144,18 @@ def staleness_of(trial: Trial, *, flaps: bool = False) -> Staleness | None:
     return Staleness(stale, flips, consistent_s, low_s, bound.end_s, resolution_s)
 
 
+def find_hidden_s(trial: Trial) -> float:
+    """Return for how long failed reads hid when a file became right. 0 if none failed then, or it is not known."""
+    result = staleness_of(trial)
+    if result is None or result.consistent_s is None:
+        return 0.0
+    right = next(read for read in trial.reads if not read.seen and read.start_s >= result.consistent_s)
+    has_failed = any(
+        read.seen.startswith(UNKNOWN) and result.low_s <= read.start_s < right.start_s for read in trial.reads
+    )
+    return right.start_s - result.low_s if has_failed else 0.0
+
+
 def _count_flips(reads: Sequence[ObservedRead]) -> int:
     """Count the reads that saw the file go back from the last write, or to content that was already replaced."""
     flips, replaced = 0, set[str]()
@@ -185,6 +197,7 @@ def summarize_trials(trials: Sequence[Trial]) -> dict[str, Any]:
             "consistent_s": [result.consistent_s for result in judged], "low_s": [result.low_s for result in judged],
             "high_s": [result.high_s for result in judged],
             "write_s": [trial.write_s for trial, result in results if result is not None],
+            "hidden_s": [find_hidden_s(trial) for trial, result in results if result is not None],
             "resolution_ms": max(
                 (result.resolution_s * 1e3 for result in judged if result.resolution_s is not None), default=None
             ),

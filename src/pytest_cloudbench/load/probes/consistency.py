@@ -51,6 +51,9 @@ _SLOWING_FACTOR = 0.05
 """Once a file is right, reads become rarer. They wait this share of the time since the last change."""
 
 _MAX_RETRY_WAIT_S = 1.0
+_MAX_HIDDEN_S = 1.0
+"""Failed reads that hide for longer when a file became right make its time doubtful, and that none was stale."""
+
 _OLD, _STILL_THERE, _MISSING, _OTHER = "old content", "still there", "not there", "content of no write"
 
 
@@ -118,6 +121,9 @@ def _conclude(
     if not stopped and extra["files"] < files:
         why = ", ".join(f"{problem} {count}" for problem, count in sorted(extra["problems"].items()))
         doubts.append(f"{files - extra['files']} of {files} files were not judged: {why or 'nothing was read'}")
+    if hidden := [hidden_s for hidden_s in extra["hidden_s"] if hidden_s > _MAX_HIDDEN_S]:
+        files = f"{len(hidden)} of {format_count(extra['files'], 'file')}"
+        doubts.append(f"{files} may have been stale for up to {max(hidden):.1f} s in which all reads failed")
     notes = [f"{check}: {note}" for note in _notes(metrics, extra, deadline_s)]
     if history := history_of(trials):
         lines = "".join(f"{json.dumps(line)}\n" for line in history)

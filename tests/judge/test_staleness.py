@@ -61,6 +61,16 @@ def test_failed_reads_are_neither_stale_nor_right() -> None:
     assert staleness_of(trial("", problem="put: quota")) is None
 
 
+def test_a_file_that_was_right_but_not_read_for_long_enough_is_not_never_consistent() -> None:
+    right, stale = (
+        Trial(0, 0.05, trial(*observations).reads, is_settled=False)
+        for observations in (("", "? throttled", ""), ("not there", ""))
+    )
+    extra = summarize_trials([right, stale, trial("", "", "")])["extra"]
+    assert (extra["never"], extra["undecided"], extra["violated"]) == (1, 1, 1)
+    assert extra["consistent_s"] == [None, None, 0.0]
+
+
 @pytest.mark.parametrize(
     ("observations", "hidden_s"),
     [

@@ -188,7 +188,8 @@ def summarize_trials(trials: Sequence[Trial]) -> dict[str, Any]:
         "extra": {
             "files": len(judged), "violated": violated, "stale_reads": sum(result.stale for result in judged),
             "flapped": sum(result.flips > 0 for result in judged),
-            "never": sum(result.consistent_s is None for result in judged),
+            "never": sum(result.consistent_s is None and result.stale > 0 for result in judged),
+            "undecided": sum(result.consistent_s is None and not result.stale for result in judged),
             "reads": sum(len(trial.reads) for trial in trials),
             "unknown_reads": sum(read.seen.startswith(UNKNOWN) for trial in trials for read in trial.reads),
             "seen": dict(Counter(read.seen for trial in trials for read in trial.reads if read.seen)),

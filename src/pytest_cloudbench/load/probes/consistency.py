@@ -117,13 +117,7 @@ def _conclude(
     summary = summarize_trials(trials)
     extra, metrics = summary["extra"], summary["metrics"]
     times_s = [time_s for time_s in extra["consistent_s"] if time_s is not None]
-    doubts = [stopped] if stopped else []
-    if not stopped and extra["files"] < files:
-        why = ", ".join(f"{problem} {count}" for problem, count in sorted(extra["problems"].items()))
-        doubts.append(f"{files - extra['files']} of {files} files were not judged: {why or 'nothing was read'}")
-    if hidden := [hidden_s for hidden_s in extra["hidden_s"] if hidden_s > _MAX_HIDDEN_S]:
-        files = f"{len(hidden)} of {format_count(extra['files'], 'file')}"
-        doubts.append(f"{files} may have been stale for up to {max(hidden):.1f} s in which all reads failed")
+    doubts = [stopped] if stopped else _doubt_reads(extra, files)
     notes = [f"{check}: {note}" for note in _notes(metrics, extra, deadline_s)]
     if history := history_of(trials):
         lines = "".join(f"{json.dumps(line)}\n" for line in history)
@@ -139,6 +133,21 @@ def _conclude(
         spread={"consistency_p50": times_s, "consistency_max": times_s,
                 "violation_rate": [float(count > 0) for count in extra["stale_per_file"]]},
     )  # fmt: skip
+
+
+def _doubt_reads(extra: Mapping[str, Any], files: int) -> list[str]:
+    """Return why reads may not show what they seem to show: they failed, or were too few."""
+    doubts = []
+    if extra["files"] < files:
+        why = ", ".join(f"{problem} {count}" for problem, count in sorted(extra["problems"].items()))
+        doubts.append(f"{files - extra['files']} of {files} files were not judged: {why or 'nothing was read'}")
+    of_files = f"of {format_count(extra['files'], 'file')}"
+    if undecided := extra["undecided"]:
+        doubts.append(f"{undecided} {of_files} showed nothing stale, but could not be read often enough to tell")
+    if hidden := [hidden_s for hidden_s in extra["hidden_s"] if hidden_s > _MAX_HIDDEN_S]:
+        span = f"for up to {max(hidden):.1f} s in which all reads failed"
+        doubts.append(f"{len(hidden)} {of_files} may have been stale {span}")
+    return doubts
 
 
 def _notes(metrics: Mapping[str, Any], extra: Mapping[str, Any], deadline_s: float) -> list[str]:

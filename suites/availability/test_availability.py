@@ -207,8 +207,9 @@ def _list_notes(summary: Mapping[str, Any]) -> list[str]:
             f"hash calls depend on the time of day: hours differ by {daily['change']:.0%} of the median ({test})"
         )
     if summary["throttled"]:
-        unthrottled = summary["availability_unthrottled"] or 0.0
-        notes.append(f"{summary['throttled']} writes were throttled; without them {unthrottled:.2%} completed")
+        unthrottled = summary["availability_unthrottled"]
+        rest = "there was no other" if unthrottled is None else f"without them {unthrottled:.2%} completed"
+        notes.append(f"{summary['throttled']} writes were throttled; {rest}")
     if summary["read_errors"] or summary["hash_call_errors"]:
         notes.append(f"downloads that failed: {_format_errors(summary['read_errors'])}; "
                      f"hash calls that failed: {_format_errors(summary['hash_call_errors'])}")  # fmt: skip

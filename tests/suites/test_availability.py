@@ -253,6 +253,20 @@ def test_a_file_that_is_wrong_by_content_and_digest_counts_once() -> None:
     assert rounds.count_outcomes({}) == {"tried": 0, "ok": 0, "compared": 0, "wrong": 0, "errors": {}}
 
 
+@pytest.mark.parametrize(
+    ("tried", "throttled", "note"),
+    [(4, 4, "4 writes were throttled; there was no other"),
+     (4, 2, "2 writes were throttled; without them 50.00% completed")],
+)  # fmt: skip
+def test_writes_that_were_all_throttled_leave_no_share_without_them(tried: int, throttled: int, note: str) -> None:
+    series = make_series(0.0, days=1)[:2]
+    errors = {"throttled": throttled, **({"server": 1} if tried > throttled else {})}
+    series[1]["writes"] = {"tried": tried, "ok": tried - sum(errors.values()), "compared": 0, "wrong": 0,
+                           "errors": errors}  # fmt: skip
+    summary = {**rounds.fold_series(series), "was_torn": False}
+    assert note in test_availability._list_notes(summary)
+
+
 @given(st.lists(st.floats(0, 1e6), max_size=300).map(sorted), st.integers(2, 64))
 def test_thinning_keeps_the_ends_and_ranks(ordered: list[float], limit: int) -> None:
     sample = rounds.sample_evenly(ordered, limit)

@@ -177,7 +177,7 @@ def test_losses(
         {"slower_with_losses": ratio, "reads_failed": sum(failures),
          "objects_harmed": harmed + (refusal["answer"] != "refused")},
         times_s[0] or [0.0], of=[*(result for turn in turns for result in turn), beyond, after],
-        stats_of="time of a read with nothing lost",
+        stats_of="time of a read with nothing lost" if times_s[0] else "nothing: no read succeeded",
         columns=("lost_at_most", "reads_failed", "slower_at_most", "with_one_more", "whole_afterwards"),
         extra={
             "lost_at_most": max_losses, "median_s": [median(read_s) if read_s else None for read_s in times_s],
@@ -244,7 +244,7 @@ def test_trouble(
     failed = sum(result["ops"] - result["ok"] for result in troubled_runs)
     experiment.conclude(
         {"p50": median(troubled_s) if troubled_s else None}, troubled_s or [0.0], of=[*usual_runs, *troubled_runs],
-        stats_of="time of a read with trouble",
+        stats_of="time of a read with trouble" if troubled_s else "nothing: no read succeeded",
         columns=("usual_s", "troubled_s", "slower", "worst_s", "reads_failed", "hedged", "failed", "damaged"),
         extra={
             "usual_s": median(usual_s) if usual_s else None, "troubled_s": median(troubled_s) if troubled_s else None,
@@ -285,7 +285,8 @@ def test_availability(
     share = judge_availability(reads["ok"], READS[grid])
     is_as_predicted = share.low <= predicted <= share.high
     experiment.conclude(
-        {"availability": share.share}, reads["times_s"] or [0.0], of=[up], stats_of="time of a read",
+        {"availability": share.share}, reads["times_s"] or [0.0], of=[up],
+        stats_of="time of a read" if reads["times_s"] else "nothing: no read succeeded",
         columns=("reads", "child_failure", "measured", "interval", "predicted", "as_predicted"),
         extra={
             "reads": READS[grid], "child_failure": failures[0], "measured": f"{share.share:.2%}",

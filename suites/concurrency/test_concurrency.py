@@ -66,7 +66,7 @@ def _measure_knee(experiment: Experiment, payloads: Payloads, size_bytes: int, g
     experiment.conclude(
         {"knee_threads": knee.level, "best_total": knee.best_time_s},
         [total_s for totals in totals_s.values() for total_s in totals] or [0.0],
-        stats_of=f"total time of {FILES} files, for each number of threads",
+        stats_of=f"total time of {FILES} files, for each number of threads" if totals_s else "nothing: none is left",
         of=runs,
         label="knee",
         columns=("knee_threads", "knee_from", "knee_to", "knee_s", "best_threads", "best_total"),

@@ -70,7 +70,7 @@ def _classify_provider(experiment: Experiment, payloads: Payloads, size_bytes: i
     experiment.conclude(
         {"slowdown": constancy.slowdown},
         [taken_s for level_s in durations_s.values() for taken_s in level_s] or [0.0],
-        stats_of="time of one transfer, all levels",
+        stats_of="time of one transfer, all levels" if durations_s else "nothing: all levels are left out",
         of=runs,
         label="category",
         columns=("category", "above_level", "slowdown", "slowdown_error", "trend_p"),

@@ -55,14 +55,15 @@ def _fit_times(experiment: Experiment, payloads: Payloads, grid: str, verb: Verb
             },
         )  # fmt: skip
     off = [name for name, point in points.items() if point and point.off]
+    times_s = [taken_s for result in results.values() for taken_s in result.ok_s]
     unsure = [name for name, point in points.items() if point is None or point.off is None]
     experiment.conclude(
         {
             "latency": line.latency_s, "bandwidth": line.bytes_per_s,
             "sizes_off": len(off) if line.is_known and not unsure else None,
         },
-        [taken_s for result in results.values() for taken_s in result.ok_s] or [0.0],
-        stats_of="time of one file, all sizes",
+        times_s or [0.0],
+        stats_of="time of one file, all sizes" if times_s else "nothing: no operation succeeded",
         of=list(results.values()),
         label="line",
         columns=("latency", "bandwidth", "noise", "sizes_off"),

@@ -56,6 +56,17 @@ def test_level_with_refused_files_is_left_out_with_a_note(lab: Lab, truths: Trut
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("suite", "label"),
+    [("concurrency::test_upload", "knee"), ("constancy::test_upload", "category"), ("filesize::test_upload", "line")],
+)
+def test_an_entry_without_any_time_says_so(lab: Lab, suite: str, label: str) -> None:
+    run = run_suite(lab, suite, *profile(lab, faults={"error_rate": 1.0}))
+    assert conclusion(run, label)["stats_of"].startswith("nothing: ")
+    assert not conclusion(run_suite(lab, suite, *FOLDER), label)["stats_of"].startswith("nothing: ")
+
+
+@pytest.mark.slow
 def test_a_folder_is_a_provider_too(lab: Lab) -> None:
     run = run_suite(lab, "concurrency", *FOLDER)
     assert run.counts() == {"passed": 2}, run.text

@@ -28,6 +28,9 @@ SAMPLE_CALLS = 10_000
 STORED_CALLS = 1000
 """The most hash calls that an entry stores as its rounds."""
 
+_LEAST_HOURS = 12
+"""The fewest hours of the day that show that calls take equally long at all of them."""
+
 _MAX_DOUBTS = 20
 
 Ops = Mapping[str, Sequence[Any]]
@@ -242,9 +245,11 @@ def _describe_times(sizes: Iterable[_Calls]) -> dict[str, Any]:
 def _describe_drift(points: Sequence[tuple[float, float]]) -> dict[str, Any]:
     """Judge whether calls take longer at some hours (UTC), after dividing each by the median of its size."""
     drift: Drift = judge_drift([at_s for at_s, _ in points], [ratio for _, ratio in points])
-    test = drift.daily_test
+    test, answer, reason = drift.daily_test, drift.daily, drift.daily_reason
+    if answer == "no" and drift.hours < _LEAST_HOURS:
+        answer, reason = "unknown", f"only {drift.hours} hours of the day were seen"
     return {
-        "answer": drift.daily, "reason": drift.daily_reason, "change": drift.daily_change, "hours": drift.hours,
+        "answer": answer, "reason": reason, "change": drift.daily_change, "hours": drift.hours,
         "days": drift.days, "statistic": test.statistic if test else None, "p_value": test.p_value if test else None,
         "trend": drift.trend, "trend_reason": drift.trend_reason, "trend_change": drift.trend_change,
     }  # fmt: skip

@@ -221,6 +221,17 @@ def test_a_daily_course_is_seen_in_a_state_file_of_days_and_its_absence_too(lab:
 # --- pure parts ---
 
 
+def test_a_few_hours_of_the_day_do_not_show_that_all_are_alike() -> None:
+    def judge_hours(hours: int) -> tuple[str, str]:
+        points = [(3600.0 * hour + call, 1 + call / 100) for hour in range(hours) for call in range(10)]
+        answer = rounds._describe_drift(points)
+        return answer["answer"], answer["reason"]
+
+    assert judge_hours(2) == ("unknown", "only 2 hours of the day were seen")
+    assert judge_hours(11) == ("unknown", "only 11 hours of the day were seen")
+    assert judge_hours(12) == ("no", "")
+
+
 def test_bounded_samples_keep_maximum_and_mean_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounds, "SAMPLE_CALLS", 50)
     summary = rounds.fold_series(make_series(0.0))

@@ -262,6 +262,9 @@ def _judge_size_influence(by_size: Mapping[int, _Calls]) -> str:
         for size_kb, calls in by_size.items()
     }
     line, fewest = fit_line(times_s), min(map(len, times_s.values()), default=0)
-    if not line.is_known or fewest < (3 if line.bytes_per_s else 10):  # with so few calls a difference may go unnoticed
+    if not line.is_known or line.noise is None or fewest < 3:
         return "unknown"
-    return "yes" if line.bytes_per_s else "no"
+    if line.bytes_per_s:
+        return "yes"
+    # With fewer calls, times that are half as long again for the largest size would often go unnoticed.
+    return "no" if fewest >= max(10, (15 * line.noise) ** 2) else "unknown"

@@ -304,6 +304,27 @@ def test_growth_of_hash_calls_with_the_size_is_judged() -> None:
     assert rounds.fold_series(make_series(0.0))["size_matters"] == "unknown"
 
 
+@pytest.mark.parametrize(("spread", "calls", "is_told"), [(0.1, 10, True), (0.3, 40, True), (1.0, 10, False)])
+def test_few_scattered_calls_do_not_show_that_the_size_does_not_matter(
+    spread: float, calls: int, is_told: bool
+) -> None:
+    def judge_growth(factor: float, seed: int) -> str:
+        chance, by_size = Random(seed), dict[int, Any]()
+        for size_kb in (100, 1024, 4096):
+            level_s = 0.1 * (1 + (factor - 1) * size_kb / 4096)
+            calls_s = sorted(level_s * chance.lognormvariate(0, spread) for _ in range(calls))
+            by_size[size_kb] = rounds._Calls()
+            by_size[size_kb].add_calls(
+                {"answered": calls, "total_s": sum(calls_s), "call_s": calls_s, "at_s": [0.0] * calls}, chance
+            )
+        return rounds._judge_size_influence(by_size)
+
+    flat, steep = ([judge_growth(factor, seed) for seed in range(50)] for factor in (1.0, 1.5))
+    assert steep.count("no") <= 1
+    assert flat.count("yes") <= 2
+    assert (flat.count("no") >= 45) == is_told
+
+
 def test_the_range_beside_the_numbers_is_that_of_the_published_table() -> None:
     paper = tomllib.loads((ROOT / "results" / "published" / "cloud-raid-2012.toml").read_text("utf-8"))
     rows = next(table["rows"] for table in paper["table"] if table["name"] == "table-1")

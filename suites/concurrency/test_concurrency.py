@@ -6,6 +6,7 @@ answer is the knee: the smallest number of threads whose total time is within 5 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,8 @@ SIZES = {"quick": {"100KB": 100 * KIB}, "paper": {"100KB": 100 * KIB, "1MB": MIB
 THREADS = {"quick": (1, 5, 10, 25, FILES), "paper": (1, *range(5, FILES + 1, 5))}
 """The last level has a thread for each file. More would change nothing, so a knee there is not cut off by the range."""
 REPEATS = {"quick": 2, "paper": 3}
+SINGLE_FAILURES = 0.05
+"""The largest share of missed files that says nothing about a number of threads: it may be the knee all the same."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -44,6 +47,7 @@ def _measure_knee(experiment: Experiment, payloads: Payloads, size_bytes: int, g
     if verb is not Verb.PUT:  # the same files for all numbers of threads
         on = experiment.run(payload, arrival=Threads(8), files=FILES, keep=True, store=False).files
     totals_s: dict[int, list[float]] = {}
+    refused: set[int] = set()
     runs: list[Result] = []
     notes: list[str] = []
     for threads in THREADS[grid]:
@@ -58,13 +62,17 @@ def _measure_knee(experiment: Experiment, payloads: Payloads, size_bytes: int, g
             notes.append(
                 f"{threads} threads are left out: {missed} of {FILES * len(results)} files did not get through"
             )
+            refused |= {threads} if missed > SINGLE_FAILURES * FILES * len(results) else set()
         else:
             totals_s[threads] = [result["elapsed"] for result in results]
         _conclude_level(experiment, threads, results, totals_s.get(threads))
-    knee = find_knee(totals_s, refused=set(THREADS[grid]) - totals_s.keys(), most=FILES)
+    knee = find_knee(totals_s, refused=refused, most=FILES)
+    untold = find_untold_level(knee.level, totals_s, set(THREADS[grid]) - refused)
+    if untold is not None:
+        notes.append(f"the knee may be at {untold} threads, where single files failed")
     knee_interval = knee.interval or (None, None)
     experiment.conclude(
-        {"knee_threads": knee.level, "best_total": knee.best_time_s},
+        {"knee_threads": knee.level if untold is None else None, "best_total": knee.best_time_s},
         [total_s for totals in totals_s.values() for total_s in totals] or [0.0],
         stats_of=f"total time of {FILES} files, for each number of threads" if totals_s else "nothing: none is left",
         of=runs,
@@ -77,6 +85,13 @@ def _measure_knee(experiment: Experiment, payloads: Payloads, size_bytes: int, g
         },
         notes=[*notes, *filter(None, [knee.edge])],
     ).check()  # fmt: skip
+
+
+def find_untold_level(knee: int | None, measured: Collection[int], working: Collection[int]) -> int | None:
+    """Return a level below the knee that was not measured, although it works, and above which nothing else was."""
+    below = [threads for threads in working if knee is not None and threads < knee]
+    nearest = max(below, default=None)
+    return None if nearest in measured else nearest
 
 
 def _conclude_level(

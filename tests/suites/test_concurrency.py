@@ -55,6 +55,53 @@ def test_level_with_refused_files_is_left_out_with_a_note(lab: Lab, truths: Trut
     assert conclusion(run, "5 threads")["elapsed"] > 0
 
 
+SINGLE_FAILURES = """
+    import threading, time
+    from pytest_cloudbench.drivers.folder import FolderDriver
+    from pytest_cloudbench.model import CloudError, ErrorKind
+
+    put, folders, slots = FolderDriver.put, [], threading.Semaphore(SLOTS)
+
+    def put_or_fail(self, path, content):
+        if content.size_bytes != 102_400:
+            return put(self, path, content)
+        folder = path.rpartition("/")[0]
+        if folder not in folders:
+            folders.append(folder)
+            if len(folders) in FAILING:
+                raise CloudError(ErrorKind.SERVER, "put", path)
+        with slots:
+            time.sleep(0.04)
+        return put(self, path, content)
+
+    FolderDriver.put = put_or_fail
+"""
+"""A store that works on some files at a time, and fails once in each of some runs. Two runs make a level."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("slots", "failing", "left_out"),
+    [
+        pytest.param(5, (3,), 5, id="the knee itself"),
+        pytest.param(100, (7, 9), 25, id="all levels above"),
+        pytest.param(5, (), None, id="none"),
+    ],
+)
+def test_a_level_with_a_single_failure_may_be_the_knee(
+    lab: Lab, truths: Truths, slots: int, failing: tuple[int, ...], left_out: int | None
+) -> None:
+    lab.write(SINGLE_FAILURES.replace("SLOTS", str(slots)).replace("FAILING", str(failing)), "conftest.py")
+    run = run_suite(lab, "concurrency::test_upload", ".", *FOLDER)
+    knee = conclusion(run, "knee")
+    if left_out is None:
+        if truths.judged(run, knee):
+            assert knee["knee_threads"] in (5, 10)
+        return
+    assert knee["knee_threads"] is None, knee["totals_s"]
+    assert run.lines_with(f"note: {left_out} threads are left out: 1 of 100 files did not get through")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("suite", "label"),

@@ -35,6 +35,7 @@ from pytest_cloudbench.net.capture import (
     walk,
 )
 from pytest_cloudbench.net.link import Link, LinkUnavailable
+from pytest_cloudbench.support.clock import wall_offset_ns
 from tests.net.capture.test_pcapng import pcapng
 from tests.unprivileged import needs_root, run_as_nobody
 
@@ -141,8 +142,7 @@ def test_a_clock_that_is_set_makes_a_capture_invalid(
     tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch, set_s: float, reason: str
 ) -> None:
     with Capture(LOOPBACK, tmp_path / "set.pcapng", filter=f"udp port {port}") as capture:
-        true_offset_ns = capture_module.wall_offset_ns
-        monkeypatch.setattr(capture_module, "wall_offset_ns", lambda: true_offset_ns() + round(set_s * 1e9))
+        monkeypatch.setattr(capture_module, "wall_offset_ns", lambda: wall_offset_ns() + round(set_s * 1e9))
     assert capture.result is not None
     assert capture.result.is_valid == (not reason)
     assert [text for text in capture.result.reasons if reason not in text] == []

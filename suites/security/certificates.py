@@ -99,11 +99,11 @@ def judge_certificates(visits: Sequence[Visit] | str) -> Ruling:
     if isinstance(visits, str):
         return unknown(visits)
     by_fault = {visit.fault: visit for visit in visits}
+    accepted = [fault for fault in CERTIFICATE_FAULTS if by_fault[fault].sent_bytes]
+    if accepted:  # whatever it does at other servers
+        return no(f"it sends its requests to a server with: {', '.join(accepted)}", _describe(visits))
     if why := _why_unknown(by_fault, CERTIFICATE_FAULTS):
         return unknown(why, _describe(visits))
-    accepted = [fault for fault in CERTIFICATE_FAULTS if by_fault[fault].sent_bytes]
-    if accepted:
-        return no(f"it sends its requests to a server with: {', '.join(accepted)}", _describe(visits))
     return yes(f"nothing is sent at {len(CERTIFICATE_FAULTS)} wrong certificates", _describe(visits))
 
 
@@ -115,12 +115,12 @@ def judge_revocation(visits: Sequence[Visit] | str) -> Ruling:
     if isinstance(visits, str):
         return unknown(visits)
     by_fault = {visit.fault: visit for visit in visits}
-    if why := _why_unknown(by_fault, REVOCATION_FAULTS, good=NOT_REVOKED):
-        return unknown(why, _describe(visits))
     accepted = [fault for fault in REVOCATION_FAULTS if by_fault[fault].sent_bytes]
     if accepted:
         asks = "" if any(visit.revocation_checks for visit in visits) else "; it asks neither for a CRL nor by OCSP"
         return no(f"it sends its requests to a server with: {', '.join(accepted)}{asks}", _describe(visits))
+    if why := _why_unknown(by_fault, REVOCATION_FAULTS, good=NOT_REVOKED):
+        return unknown(why, _describe(visits))
     return yes("nothing is sent where a certificate is revoked, or lacks its staple", _describe(visits))
 
 

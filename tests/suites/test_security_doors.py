@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from subprocess import run
 from typing import Any
@@ -89,6 +90,24 @@ def test_a_program_that_checks_certificates_is_found(program: str) -> None:
     ruling = certificates.judge_certificates(visit(PROGRAMS[program], ALL))
     assert ruling.answer == "yes", ruling
     assert any("certificate" in line for line in ruling.evidence)
+
+
+@pytest.mark.parametrize(
+    ("judge", "good", "faults"),
+    [
+        (certificates.judge_certificates, GOOD, CERTIFICATE_FAULTS),
+        (certificates.judge_revocation, NOT_REVOKED, REVOCATION_FAULTS),
+    ],
+)
+@pytest.mark.parametrize(("sent_bytes", "answer"), [(100, "no"), (0, "unknown")])
+def test_one_request_to_a_wrong_server_decides_whatever_else_is_unknown(
+    judge: Callable[[Sequence[Visit]], Ruling], good: str, faults: Sequence[str], sent_bytes: int, answer: str
+) -> None:
+    visits = [Visit(fault, came=True, sent_bytes=0, plain_bytes=0, output="") for fault in faults]
+    visits[0] = replace(visits[0], sent_bytes=sent_bytes)
+    visits[1] = replace(visits[1], came=False)
+    ruling = judge([Visit(good, came=True, sent_bytes=100, plain_bytes=0, output=""), *visits])
+    assert ruling.answer == answer, ruling
 
 
 def test_a_program_that_accepts_any_certificate_is_found() -> None:

@@ -442,3 +442,57 @@ def test_what_a_killed_process_has_made_is_on_the_disk_before_it_is_agreed_on(
     monkeypatch.setattr(AgreementStore, "flush", lambda store: steps.append("agreement"))
     pair.open()
     assert steps == ["sync", "agreement"]
+
+
+# --- what had to be removed to make room ---
+
+MAKERS: Mapping[str, Callable[[Path], object]] = {
+    "file": lambda path: write(path, "new"),
+    "folder": Path.mkdir,
+    "link": lambda path: path.symlink_to("there"),
+    "other link": lambda path: path.symlink_to("elsewhere"),
+}
+STEPS = {"file": "copy", "folder": "mkdir", "link": "symlink", "other link": "symlink"}
+
+
+def replace_entry(path: Path, kind: str) -> None:
+    if path.is_dir() and not path.is_symlink():
+        path.rmdir()
+    else:
+        path.unlink(missing_ok=True)
+    MAKERS[kind](path)
+
+
+@pytest.mark.parametrize("side", ["box", "sync"])
+@pytest.mark.parametrize(
+    "error", [KilledError(), OSError(5, "Input/output error"), VanishedError("it is gone")], ids=type
+)
+@pytest.mark.parametrize(
+    ("kind", "other"),
+    [("link", "file"), ("link", "folder"), ("link", "other link"), ("folder", "file"), ("folder", "link")],
+)
+def test_an_entry_that_is_made_again_as_it_was_is_not_deleted(
+    pair: Pair, side: str, error: BaseException, kind: str, other: str
+) -> None:
+    """The other side's was removed to make room for what came between, and nobody has deleted it."""
+    path = pair.home / side / "a"
+    replace_entry(path, kind)
+    pair.settle()
+    agreed = tree(pair.box)
+    replace_entry(path, other)
+
+    def fail(step: str, _: str) -> None:
+        if step == STEPS[other]:
+            raise error
+
+    pair.fault = fail
+    with suppress(KilledError, VanishedError):
+        pair.advance(6)
+    assert not tree(pair.sync if side == "box" else pair.box), "it was removed"
+    pair.fault = lambda step, path: None
+    replace_entry(path, kind)
+    if isinstance(error, KilledError):
+        pair.restart()
+    pair.settle()
+    assert tree(pair.box) == tree(pair.sync) == agreed
+    assert not pair.troubles("conflict")

@@ -248,6 +248,9 @@ class Mirror:
             if present is not None and intent.is_done(present):
                 self.store.replace(path, intent.agreement(present))
                 return
+            if intent.has_made_room(self.store.get(path), present):
+                self.store.replace(path, None)  # otherwise it would seem deleted, and be deleted on the other side, too
+                return
         if patch is not None:
             self._settle_patch(path, patch)
 
@@ -273,7 +276,8 @@ class Mirror:
         if source_entry is None:
             return self._delete_entry(path, present, target, source, outcome)
         self._ensure_parents(path, target)
-        if present is not None and present.kind != source_entry.kind:
+        if present is not None and (present.kind != source_entry.kind or source_entry.kind == "link"):
+            self._note_intent(path, source_entry, present, "theirs" if push else "ours", seen_ns)
             if present.kind != "folder":
                 target.remove(path, present)
             elif not self._remove_folder(path, target):
@@ -283,8 +287,6 @@ class Mirror:
             return self._copy_file(path, source_entry, present, seen_ns, push=push)
         self._note_intent(path, source_entry, present, "theirs" if push else "ours", seen_ns)
         if source_entry.kind == "link":
-            if present is not None:
-                target.remove(path, present)
             target.make_link(path, source_entry.target)
         elif present is None:
             target.make_folder(path, source_entry.mode)

@@ -99,6 +99,10 @@ class Intent(NamedTuple):
             and (present.mark.inode, self._changed_ns(present)) != (self.was_inode, self.was_changed_ns)
         )
 
+    def has_made_room(self, was: Agreed | None, present: FoundEntry | None) -> bool:
+        """Return whether we removed the agreed entry to make another one: it had to go first, and nothing is there."""
+        return present is None and was is not None and (was.kind != self.kind or self.kind == "link")
+
     def agreement(self, made: FoundEntry) -> Agreed:
         """Return the agreement of both sides once it is done."""
         # An earlier entry that looked finished had the source's size and time, maybe not its content: compare that.

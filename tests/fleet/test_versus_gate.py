@@ -53,7 +53,7 @@ def write_sides(lab: Lab) -> Lab:
 def compared_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FinishedRun]:
     with lab_in(tmp_path_factory.mktemp("versus-gate")) as lab:
         options = ("--cloudbench-gate", "-ocloudbench_versus_minutes=3", "--junitxml=junit.xml", "-rA", "test_it.py")
-        yield write_sides(lab).run(*SIDES, *options, timeout_s=300)
+        yield write_sides(lab).run(*SIDES, *options, timeout_s=600)
 
 
 def info(ended: FinishedRun, test: str) -> Mapping[str, Any]:

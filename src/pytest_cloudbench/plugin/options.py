@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import re
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isfinite
 from typing import Any, Literal, NamedTuple
@@ -273,7 +274,9 @@ def refuse_unknown_keys(config: pytest.Config) -> None:
     pytest warns of it at the end of a session at most, which a misspelt limit of costs would not have limited.
     """
     overrides = (pair.partition("=")[0] for pair in config.known_args_namespace.override_ini or ())
-    for key in sorted({*config.inicfg, *overrides}):
+    with warnings.catch_warnings(action="ignore"):  # pytest 9 warns of it, and has no other list of its file's keys
+        keys = {*getattr(config, "inicfg", ()), *overrides}
+    for key in sorted(keys):
         if key.startswith(_KEY_PREFIX) and not _is_known(config, key):
             from pytest_cloudbench.model import did_you_mean
 

@@ -16,6 +16,7 @@ import pytest
 
 from pytest_cloudbench.lab import clients
 from pytest_cloudbench.lab.clients.reference.adapter import ReferenceClient
+from pytest_cloudbench.lab.sync import propagation as propagation_module
 from pytest_cloudbench.lab.sync.changes import Workload, put
 from pytest_cloudbench.lab.sync.lab import Lab
 from pytest_cloudbench.lab.sync.propagation import Propagation, _ReceiverWatch, propagate
@@ -101,6 +102,21 @@ def test_looking_ends_when_a_set_cannot_be_written(lab: Lab, monkeypatch: pytest
     with pytest.raises(OSError, match="disk full"):
         measure_propagation(lab, Workload(1, 1000))
     assert "watch-receiver" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_a_clock_that_is_set_meanwhile_changes_no_time(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    true_ns = time.time_ns
+
+    def put_and_set_clock(*args: Any) -> int:
+        moved_ns = put(*args)
+        monkeypatch.setattr(time, "time_ns", lambda: true_ns() + 3_600_000_000_000)
+        return moved_ns
+
+    monkeypatch.setattr(propagation_module, "put", put_and_set_clock)
+    propagation = measure_propagation(lab, Workload(1, 1000))
+    assert propagation.error == ""
+    assert propagation.high_s is not None
+    assert 0 <= propagation.low_s <= propagation.high_s < 30
 
 
 def test_right_sizes_with_other_bytes_are_not_intact(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from pytest_cloudbench.lab.sync.lab import Lab
 from pytest_cloudbench.lab.sync.usage import difference, rss_bytes
 from pytest_cloudbench.model import ClientError, UsageError, chunks
 from pytest_cloudbench.net.link import Link
-from pytest_cloudbench.support.clock import wait_for
+from pytest_cloudbench.support.clock import now_ns, wait_for, wall_offset_ns
 
 _PAUSE_S, _ALIVE_S = 0.005, 0.05
 _PAUSE_SHARE = 2.0
@@ -68,7 +68,7 @@ class _ReceiverWatch(threading.Thread):
     """Looks at a folder until it holds the expected files.
 
     Attributes:
-        missing_ns: the start of the last look that found it incomplete or wrong.
+        missing_ns: the start of the last look that found it incomplete or wrong, by the monotonic clock.
         intact_ns: the end of the first look that found it complete.
     """
 
@@ -76,19 +76,19 @@ class _ReceiverWatch(threading.Thread):
         super().__init__(name="watch-receiver", daemon=True)
         self._folder, self._expected = folder, expected
         self._sizes = {name: size for name, (size, _) in expected.items()}
-        self.missing_ns, self.intact_ns = time.time_ns(), 0
+        self.missing_ns, self.intact_ns = now_ns(), 0
         self.done, self.stop = threading.Event(), threading.Event()
 
     def run(self) -> None:
         """Look repeatedly."""
         while not self.stop.is_set():
-            begin_ns = time.time_ns()
+            begin_ns = now_ns()
             if self._is_intact():
-                self.intact_ns = time.time_ns()
+                self.intact_ns = now_ns()
                 self.done.set()
                 return
             self.missing_ns = begin_ns
-            took_s = (time.time_ns() - begin_ns) / 1e9
+            took_s = (now_ns() - begin_ns) / 1e9
             self.stop.wait(max(_PAUSE_S, took_s * _PAUSE_SHARE))
 
     def _is_intact(self) -> bool:
@@ -131,7 +131,8 @@ def propagate(lab: Lab, workload: Workload, *, name: str, seed: str, timeout_s: 
     watch = _ReceiverWatch(receiver.folder / name, expected)
     watch.start()
     try:
-        appeared_ns = put(workload, client.folder / name, lab.workdir / "stage", seed)
+        offset_ns = wall_offset_ns()
+        appeared_ns = put(workload, client.folder / name, lab.workdir / "stage", seed) - offset_ns
         error = _wait_for_arrival(lab, watch, lab.timeout_s if timeout_s is None else timeout_s)
     finally:
         watch.stop.set()

@@ -189,7 +189,7 @@ def measure_stream(
         columns=COLUMNS,
         extra=extra,
         published={"source": f"{SOURCE}, {figure}", **(published or {})},
-        doubts=[*([late] if played.late > _LARGE_SHARE * played.updates else []), *doubts],
+        doubts=[*([late] if played.late > _LARGE_SHARE * played.updates else []), *doubts, *lab.doubts()],
         notes=[*notes, *note_idle_traffic(extra), *note_mechanism(box)],
     )
     result.check()

@@ -101,6 +101,7 @@ def test_table_1(lab: LabItem, payloads: Payloads, grid: str, size: str) -> None
         columns=("files", "kb_per_file", "tue", "uds_tue", "sync_delay_s", "uds_delay_s"),
         extra=extra,
         published={"source": f"{SOURCE}, Table 1", "tue": alpha, "sync_delay_s": delay_s},
+        doubts=lab.doubts(),
         notes=note_idle_traffic(extra),
     )
     result.check()
@@ -141,7 +142,7 @@ def test_delays(lab: LabItem, payloads: Payloads, grid: str, append_bytes: int, 
             "sync_delay_4_to_7_s_share": share_within(delays_s, 4, 7),
         },
         published=published if is_figure_8 else {},
-        doubts=doubt_own_traffic(rests, figures["start_up_p50"]),
+        doubts=[*doubt_own_traffic(rests, figures["start_up_p50"]), *lab.doubts()],
         notes=[] if lab.facts.watches_folder else [note],
     )  # fmt: skip
     result.check()
@@ -196,7 +197,7 @@ def measure_stream(
         columns=("updates", "sync_events", "traffic_kb", "tue", "bytes_per_update", "sync_delay_s", "cpu_share"),
         extra=extra,
         published={"source": f"{SOURCE}, {figure}", "traffic": published} if published else {},
-        doubts=[late] if after is None and played.late > _LARGE_SHARE * played.updates else [],
+        doubts=[*([late] if after is None and played.late > _LARGE_SHARE * played.updates else []), *lab.doubts()],
         notes=[*([note] if after else []), *note_idle_traffic(extra)],
     )
     result.check()

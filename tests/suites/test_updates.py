@@ -81,6 +81,25 @@ def test_start_up_time_equals_the_settle_time(lab: Lab) -> None:
     assert re.search(r"times in \d\.\d s of rest", polling["doubts"][0])
 
 
+OFF_LINK = """
+    from pytest_cloudbench.net.link import Link
+
+    Link.deviations = lambda self: ["up delay: 10 ms requested, 30 delivered"]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "test", ["updates::test_table_1[1B-reference]", "updates::test_delays", "batching::test_single_bytes"]
+)
+def test_delays_on_a_link_that_is_not_as_asked_are_doubtful(lab: Lab, test: str) -> None:
+    lab.write(OFF_LINK, "conftest.py")
+    seconds = ("--batching-seconds", "1") if test.startswith("batching") else ()
+    run = run_updates_suite(lab, test, ".", "--client", WHOLE, *seconds)
+    (entry,) = run.document["benchmarks"]
+    assert "link: up delay: 10 ms requested, 30 delivered" in entry["extra_info"]["doubts"]
+
+
 def test_delays_of_the_paper_are_collected_with_larger_appends(lab: Lab) -> None:
     run = run_suite(lab, "updates::test_delays", "--client", WHOLE, "--grid", "paper", "--collect-only")
     assert run.lines_with("test_delays[1B-1024-reference]")

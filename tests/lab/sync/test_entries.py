@@ -89,6 +89,6 @@ def test_missing_link_skips_on_all_agents_with_the_reason(lab: Lab) -> None:
 def test_unknown_client_name_is_refused_with_the_known_ones(lab: Lab) -> None:
     lab.write(MEASURES.replace("DOUBTS", "[]"))
     run = lab.run("--client", "nobodys")
-    assert run.status == 1
+    assert run.status == 4
     assert run.lines_with("unknown; expected one of")
     assert not (lab.folder / "measured").exists()

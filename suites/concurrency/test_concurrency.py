@@ -62,17 +62,18 @@ def _measure_knee(experiment: Experiment, payloads: Payloads, size_bytes: int, g
             notes.append(
                 f"{threads} threads are left out: {missed} of {FILES * len(results)} files did not get through"
             )
-            refused |= {threads} if missed > SINGLE_FAILURES * FILES * len(results) else set()
+            if missed > SINGLE_FAILURES * FILES * len(results):
+                refused.add(threads)
         else:
             totals_s[threads] = [result["elapsed"] for result in results]
         _conclude_level(experiment, threads, results, totals_s.get(threads))
     knee = find_knee(totals_s, refused=refused, most=FILES)
-    untold = find_untold_level(knee.level, totals_s, set(THREADS[grid]) - refused)
-    if untold is not None:
-        notes.append(f"the knee may be at {untold} threads, where single files failed")
+    unmeasured = find_unmeasured_level(knee.level, totals_s, set(THREADS[grid]) - refused)
+    if unmeasured is not None:
+        notes.append(f"the knee may be at {unmeasured} threads, where single files failed")
     knee_interval = knee.interval or (None, None)
     experiment.conclude(
-        {"knee_threads": knee.level if untold is None else None, "best_total": knee.best_time_s},
+        {"knee_threads": knee.level if unmeasured is None else None, "best_total": knee.best_time_s},
         [total_s for totals in totals_s.values() for total_s in totals] or [0.0],
         stats_of=f"total time of {FILES} files, for each number of threads" if totals_s else "nothing: none is left",
         of=runs,
@@ -87,7 +88,7 @@ def _measure_knee(experiment: Experiment, payloads: Payloads, size_bytes: int, g
     ).check()  # fmt: skip
 
 
-def find_untold_level(knee: int | None, measured: Collection[int], working: Collection[int]) -> int | None:
+def find_unmeasured_level(knee: int | None, measured: Collection[int], working: Collection[int]) -> int | None:
     """Return a level below the knee that was not measured, although it works, and above which nothing else was."""
     below = [threads for threads in working if knee is not None and threads < knee]
     nearest = max(below, default=None)

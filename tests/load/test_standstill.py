@@ -53,7 +53,7 @@ class Clock:
 )
 def test_a_nap_that_lasts_much_longer_is_a_standstill(more_s: tuple[float, ...], total_s: float, ops: int) -> None:
     clock = Clock()
-    standstills = Standstills(lambda: 7, clock.read)
+    standstills = Standstills(lambda: 7, int, clock.read)
     for seconds in more_s:
         standstills.nap(clock.wait_longer(seconds))
     assert standstills.total_s == pytest.approx(total_s)
@@ -61,17 +61,18 @@ def test_a_nap_that_lasts_much_longer_is_a_standstill(more_s: tuple[float, ...],
     assert clock.time_ns == pytest.approx((sum(more_s) + len(more_s) * NAP_S) * 1e9)
 
 
-@pytest.mark.parametrize("counts", [[4, 1], [1, 4]])
-def test_operations_under_way_before_or_after_a_standstill_count(counts: list[int]) -> None:
-    clock = Clock()
-    standstills = Standstills(counts.pop, clock.read)
+@pytest.mark.parametrize(("in_flight", "begun"), [(4, [9, 9]), (1, [9, 12]), (0, [0, 4])])
+def test_operations_that_began_before_a_standstill_or_in_its_nap_count(in_flight: int, begun: list[int]) -> None:
+    """Even if they have ended by the time at which the nap ends."""
+    clock, begun_counts = Clock(), iter(begun)
+    standstills = Standstills(lambda: in_flight, lambda: next(begun_counts), clock.read)
     standstills.nap(clock.wait_longer(2.0))
     assert standstills.ops == 4
 
 
 def test_a_standstill_without_any_operation_under_way_does_not_count() -> None:
     clock = Clock()
-    standstills = Standstills(lambda: 0, clock.read)
+    standstills = Standstills(lambda: 0, lambda: 3, clock.read)
     standstills.nap(clock.wait_longer(2.0))
     assert (standstills.total_s, standstills.ops) == (0, 0)
 

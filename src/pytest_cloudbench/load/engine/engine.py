@@ -138,7 +138,8 @@ class Engine:
     _standstills: Standstills = field(init=False)
 
     def __post_init__(self) -> None:
-        self._ops_before, self._standstills = self.budget.ops, Standstills(lambda: self.in_flight)
+        self._ops_before = self.budget.ops
+        self._standstills = Standstills(lambda: self.in_flight, lambda: self.budget.ops)
 
     def run_schedule(self, plan: Plan, start_ns: int) -> None:
         """Run every operation of ``plan``, due at ``start_ns`` plus its due time.

@@ -22,22 +22,26 @@ class Standstills:
 
     Args:
         count_in_flight: returns how many operations have begun and not ended.
+        count_begun: returns how many have begun at all.
         clock: returns the time in nanoseconds.
 
     Attributes:
         total_s: how long all of them with operations under way took.
-        ops: how many operations were under way in all of them.
+        ops: how many operations may have been under way in all of them.
     """
 
-    def __init__(self, count_in_flight: Callable[[], int], clock: Callable[[], int] = now_ns) -> None:
-        self._count_in_flight, self._clock = count_in_flight, clock
+    def __init__(
+        self, count_in_flight: Callable[[], int], count_begun: Callable[[], int], clock: Callable[[], int] = now_ns
+    ) -> None:
+        self._count_in_flight, self._count_begun, self._clock = count_in_flight, count_begun, clock
         self.total_s, self.ops = 0.0, 0
 
     def nap(self, wait: Callable[[float], object]) -> None:
         """Call ``wait`` with the seconds after which it returns at the latest."""
-        before, begun_ns = self._count_in_flight(), self._clock()
+        begun, in_flight, start_ns = self._count_begun(), self._count_in_flight(), self._clock()
         wait(NAP_S)
-        stood_s = (self._clock() - begun_ns) / 1e9 - NAP_S
-        ops = max(before, self._count_in_flight()) if stood_s >= _LEAST_S else 0  # some have ended since
+        stood_s = (self._clock() - start_ns) / 1e9 - NAP_S
+        # One may have begun before the standstill and ended after it, all within this nap.
+        ops = in_flight + self._count_begun() - begun if stood_s >= _LEAST_S else 0
         if ops:
             self.total_s, self.ops = self.total_s + stood_s, self.ops + ops

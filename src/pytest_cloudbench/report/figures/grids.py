@@ -122,12 +122,9 @@ def _format_percent(value: float | None) -> str:
 def draw_capabilities(row: Answers, members: Sequence[Measurement]) -> list[Figure]:
     """Return a grid of the capabilities of sync clients with their evidence, above those in a paper."""
     measured_answers: dict[str, dict[str, Measurement]] = {}
-    is_repeated = False
-    for measurement in members:
-        if isinstance(question := measurement.params.get(row.question), str):
-            answers_of_subject = measured_answers.setdefault(measurement.subject, {})
-            is_repeated = is_repeated or question in answers_of_subject
-            answers_of_subject[question] = measurement
+    answering = [member for member in members if isinstance(member.params.get(row.question), str)]
+    for measurement in answering:
+        measured_answers.setdefault(measurement.subject, {})[measurement.params[row.question]] = measurement
     if not measured_answers:
         return []
     published_answers: dict[str, dict[str, Mapping[str, Any]]] = {}
@@ -172,7 +169,7 @@ def draw_capabilities(row: Answers, members: Sequence[Measurement]) -> list[Figu
     description = f"Measured: {', '.join(measured_answers)}. "
     description += f"Below: {', '.join(published_answers)}, as published ({table.date}). " if table else ""
     description += "The evidence is in the numbers."
-    description += _LAST_SHOWN if is_repeated else ""
+    description += _LAST_SHOWN if len(answering) > sum(map(len, measured_answers.values())) else ""
     rows = [
         [subject, name, *answers.get(name, (None, None)), _read_evidence(measured_answers.get(subject, {}).get(name))]
         for subject, answers, _ in columns for name in names

@@ -71,7 +71,7 @@ SINGLE_FAILURES = """
             if len(folders) in FAILING:
                 raise CloudError(ErrorKind.SERVER, "put", path)
         with slots:
-            time.sleep(0.04)
+            time.sleep(0.04)  # the time of a put, which the suite measures
         return put(self, path, content)
 
     FolderDriver.put = put_or_fail

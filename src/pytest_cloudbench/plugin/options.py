@@ -253,7 +253,7 @@ def read_settings(config: pytest.Config) -> None:
 
     Raises pytest.UsageError. A worker already has the values from its controller.
     """
-    _read_key(config, _FILES)
+    _read_key(config, _FILES)  # it is used when files are collected, where an error would not name the key
     for setting in _SETTINGS:
         if not hasattr(config.option, setting.name):
             setattr(config.option, setting.name, _parse_setting(setting, _read_key(config, setting.name)))

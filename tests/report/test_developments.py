@@ -73,6 +73,15 @@ def test_figure_draws_change_at_the_run_found_by_history(tmp_path: Path, capsys:
     assert "The same in each of 30 runs: failed rate 2 %." in figure.description
 
 
+def test_each_of_two_runs_that_began_at_once_has_a_history(tmp_path: Path) -> None:
+    """Two jobs of a CI may begin in the same millisecond, and find the same."""
+    paths = [store_run(tmp_path, number, 0.1 + number / 1000) for number in range(1, 11)]
+    same = info(quiet_p50=0.105, quiet_ops=300, run_id="twin", start_wall_ms=START_MS + 5 * DAY_MS, failed_rate=0.02)
+    for path in (paths[4], store(tmp_path, 11, {TEST: same}, commit="c005")):
+        figure = require_figure(history_of(tmp_path, path))
+        assert [row[-1] for row in figure.rows].count("this page") == 1
+
+
 @pytest.mark.parametrize(("now", "change"), [(1.0, "no to yes, better, certain"), (0.0, "yes to no, worse, certain")])
 def test_a_capability_that_is_gained_is_better(tmp_path: Path, now: float, change: str) -> None:
     for number in range(1, RUNS + 1):

@@ -96,12 +96,14 @@ def main_metric(index: Index, test: str) -> str:
 # --- history ---
 
 
-def _read_series(index: Index, test: str, metric: str) -> list[Point]:
+def _read_series(index: Index, test: str, metric: str, kept_run: str = "") -> list[Point]:
     """Return a metric of a test in all runs, each once. A folder that was copied into another one holds them twice.
 
-    Copies would make a change by chance look certain.
+    Copies would make a change by chance look certain. ``kept_run`` is the run to keep of its copies.
     """
-    return list({(point.time_ms, point.value): point for point in index.series(test, metric)}.values())
+    points = index.series(test, metric)
+    kept_last = [*points, *(point for point in points if point.run == kept_run)]
+    return list({(point.time_ms, point.value): point for point in kept_last}.values())
 
 
 def _comparable_points(points: Sequence[Point]) -> list[Point]:
@@ -166,7 +168,7 @@ def metric_course(index: Index, test: str, metric: str, now: Point, last: int) -
         now: the measurement. Its run is ``""`` if it is not stored.
         last: the maximum number of runs.
     """
-    all_points = _read_series(index, test, metric)
+    all_points = _read_series(index, test, metric, now.run)
     if not now.run:
         all_points = sorted([*all_points, now], key=lambda point: point.time_ms)
     conditions = next(point for point in all_points if point.run == now.run).fingerprint

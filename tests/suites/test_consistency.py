@@ -172,6 +172,38 @@ def test_a_service_that_keeps_both_attempts_is_found(lab: Lab) -> None:
     assert info_by_provider["emulated:ideal"]["violation_rate"] == 0.0
 
 
+@pytest.mark.parametrize("kind", ["throttled", "conflict"])
+@pytest.mark.parametrize("check", ["concurrent_overwrite", "repeated_write"])
+def test_writes_that_were_turned_away_never_met(lab: Lab, check: str, kind: str) -> None:
+    """A writer that loses a conflict has met the winner. One that was throttled has met nobody."""
+    lab.write(f"""
+        from pytest_cloudbench.drivers.folder import FolderDriver
+        from pytest_cloudbench.load.probes.consistency import measure_consistency
+        from pytest_cloudbench.model import CloudError, ErrorKind
+
+        def test_one_wins(experiment, payloads, monkeypatch):
+            put, lock, winners = FolderDriver.put, threading.Lock(), set()
+
+            def put_of_one(self, path, content):
+                writer = threading.current_thread().name
+                with lock:
+                    if writer.startswith("writer") and path in winners:
+                        raise CloudError(ErrorKind("{kind}"), "put", path)
+                    if writer.startswith("writer"):
+                        winners.add(path)
+                return put(self, path, content)
+
+            monkeypatch.setattr(FolderDriver, "put", put_of_one)
+            measure_consistency(experiment, payloads.random(100), "{check}", 2, settle_s=0.5)
+    """)
+    info = infos(lab.run(*FOLDER))[check]
+    if kind == "conflict":
+        assert (info["files"], info["violation_rate"], info["doubts"]) == (2, 0.0, [])
+    else:
+        assert (info["files"], info["violation_rate"]) == (0, None)
+        assert info["doubts"] == ["2 of 2 files were not judged: all writers but one were refused (throttled) 2"]
+
+
 # --- replicas that differ: reads go back and forth between states ---------------------------------------
 
 

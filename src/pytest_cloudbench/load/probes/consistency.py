@@ -54,6 +54,9 @@ _MAX_RETRY_WAIT_S = 1.0
 _MAX_HIDDEN_S = 1.0
 """Failed reads that hide for longer when a file became right make its time doubtful, and that none was stale."""
 
+_MAY_HAVE_ARRIVED = frozenset({ErrorKind.CONFLICT, ErrorKind.NETWORK, ErrorKind.SERVER})
+"""A write that failed so has met the others at the service, or may have. Any other was turned away before."""
+
 _OLD, _STILL_THERE, _MISSING, _OTHER = "old content", "still there", "not there", "content of no write"
 
 
@@ -257,12 +260,7 @@ class _Probe:
         self._upload(number, 0)
         self._wait_until_right(number, lambda: self._look_at_content(number, 0))
         versions = range(1, _WRITERS + 1)
-        with ThreadPoolExecutor(_WRITERS, "writer") as pool:
-            writes = [pool.submit(self._try_upload, number, version) for version in versions]
-            spans = {version: write.result() for version, write in zip(versions, writes, strict=True)}
-        answered = {version: span for version, span in spans.items() if span is not None}
-        if not answered:
-            raise _FailedWriteError("no writer succeeded")
+        answered = dict(self._upload_at_once(number, versions))
         began_ns, ended_ns = min(start for start, _ in answered.values()), max(end for _, end in answered.values())
         last_start_ns = max(start for start, _ in answered.values())
         # A write answered before another one began is overwritten. A refused one may have arrived all the same.
@@ -288,11 +286,7 @@ class _Probe:
 
     def _repeated_write(self, number: int) -> Trial:
         """Let a client repeat an upload before the first attempt is answered. There must be one file then."""
-        with ThreadPoolExecutor(2, "writer") as pool:
-            attempts = [pool.submit(self._try_upload, number, 0) for _ in range(2)]
-            spans = [span for span in (attempt.result() for attempt in attempts) if span is not None]
-        if not spans:
-            raise _FailedWriteError("neither attempt succeeded")
+        spans = [span for _, span in self._upload_at_once(number, (0, 0))]
         began_ns, ended_ns = min(start for start, _ in spans), max(end for _, end in spans)
         return self._poll_until_settled(number, began_ns, ended_ns, lambda: self._look_at_copies(number))
 
@@ -414,8 +408,26 @@ class _Probe:
     def _delete(self, number: int) -> tuple[int, int]:
         return self._write_patiently(Verb.DELETE, number, lambda: self.writer.delete(self._file_path(number)))
 
-    def _try_upload(self, number: int, version: int) -> tuple[int, int] | None:
-        """Try an upload once. Return its start and end, or None if it failed."""
+    def _upload_at_once(self, number: int, versions: Sequence[int]) -> list[tuple[int, tuple[int, int]]]:
+        """Upload versions at once, without a retry. Return those that succeeded, each with its start and end.
+
+        Raises _FailedWriteError if none succeeded, or if fewer than two can have met at the service.
+        """
+        with ThreadPoolExecutor(len(versions), "writer") as pool:
+            attempts = list(pool.map(lambda version: self._try_upload(number, version), versions))
+        refusals = [attempt for attempt in attempts if isinstance(attempt, ErrorKind)]
+        kinds = ", ".join(sorted({kind.value for kind in refusals}))
+        if len(refusals) == len(versions):
+            raise _FailedWriteError(f"no writer succeeded ({kinds})")
+        if sum(kind not in _MAY_HAVE_ARRIVED for kind in refusals) > len(versions) - 2:
+            raise _FailedWriteError(f"all writers but one were refused ({kinds})")
+        return [
+            (version, attempt)
+            for version, attempt in zip(versions, attempts, strict=True) if not isinstance(attempt, ErrorKind)
+        ]  # fmt: skip
+
+    def _try_upload(self, number: int, version: int) -> tuple[int, int] | ErrorKind:
+        """Try an upload once. Return its start and end, or the reason if it failed."""
         begin_ns = now_ns()
         content = self._file_content(number, version)
         try:
@@ -426,8 +438,8 @@ class _Probe:
                 lambda: self.writer.put(self._file_path(number), content),
                 content.size_bytes,
             )
-        except CloudError:
-            return None
+        except CloudError as error:
+            return error.kind
         return begin_ns, now_ns()
 
     def _write_patiently(self, verb: Verb, number: int, work: Callable[[], object]) -> tuple[int, int]:

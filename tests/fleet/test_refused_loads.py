@@ -203,7 +203,8 @@ def test_meaningless_options_are_refused(lab: Lab, option: tuple[str, str], expe
 EMPTY = {
     "--provider": "SPEC", "--client": "NAME|FILE.toml", "--cloudbench-versus": "SPEC", "--cloudbench-seed": "TEXT",
     "--cloudbench-hosts": "FILE.toml", "--cloudbench-serve-at": "ADDRESS", "--cloudbench-fail": "METRIC:BOUND",
-    "--cloudbench-results": "DIR", "--cloudbench-report": "FILE.html",
+    "--cloudbench-results": "DIR", "--cloudbench-report": "FILE.html", "-ocloudbench_max_cost": "USD",
+    "-ocloudbench_versus_metric": "METRIC", "-ocloudbench_cassette": "record|replay FILE",
 }  # fmt: skip
 
 
@@ -212,7 +213,7 @@ EMPTY = {
 def test_an_option_that_asks_for_nothing_is_refused(lab: Lab, name: str) -> None:
     run = lab.write("def test_it(): pass").run(f"{name}=", store=False)
     assert run.status == 4, run.text
-    assert run.lines_with(f"ERROR: {name}: expected {EMPTY[name]}, found an empty text")
+    assert run.lines_with(f"ERROR: {name.removeprefix('-o')}: expected {EMPTY[name]}, found an empty text")
 
 
 def test_a_summary_may_be_nowhere(lab: Lab) -> None:

@@ -236,9 +236,13 @@ def _refuse_empty(option: Option) -> Option:
 def _ini_help(setting: Option) -> str:
     settings = setting.settings
     text = str(settings["help"]).replace("%(default)s", f"{settings.get('default')}").replace("%%", "%")
-    metavar = settings.get("metavar", "")
-    placeholder = metavar if isinstance(metavar, str) else " ".join(metavar)
+    placeholder = _format_metavar(setting)
     return f"{placeholder}: {text}" if placeholder else text
+
+
+def _format_metavar(setting: Option) -> str:
+    metavar = setting.settings.get("metavar", "")
+    return metavar if isinstance(metavar, str) else " ".join(metavar)
 
 
 def _ini_type(setting: Option) -> Literal["args", "bool", "string"]:
@@ -293,16 +297,17 @@ def _is_known(config: pytest.Config, key: str) -> bool:
 
 
 def _parse_setting(setting: Option, value: Any) -> Any:
-    """Return the value of a key, or its default if the configuration file does not have it."""
-    default = setting.settings.get("default", False if _ini_type(setting) == "bool" else None)
-    if value in (None, "", []):
-        return default
+    """Return the value of a key, or its default if pytest's configuration does not have it."""
+    if value is None:
+        return setting.settings.get("default", False if _ini_type(setting) == "bool" else None)
+    if value in ("", []):  # as -o cloudbench_max_cost=$UNSET, which is no wish for costs without a limit
+        raise pytest.UsageError(f"{setting.name}: expected {_format_metavar(setting)}, found an empty text")
     choices = setting.settings.get("choices")
     if choices is not None and value not in choices:
         raise pytest.UsageError(f"{setting.name} {value}: expected {' or '.join(choices)}")
     count = setting.settings.get("nargs")
     if count is not None and len(value) != count:
-        raise pytest.UsageError(f"{setting.name} {' '.join(value)}: expected {' '.join(setting.settings['metavar'])}")
+        raise pytest.UsageError(f"{setting.name} {' '.join(value)}: expected {_format_metavar(setting)}")
     return value if setting.accepts is None else _number_parser(setting, setting.accepts)(value)
 
 

@@ -139,6 +139,18 @@ def test_expectations_of_a_renamed_test_are_named(lab: Lab, spread: Spread) -> N
     assert not lab.run(*FOLDER, *spread, "-ocloudbench_expectations=expectations.toml").lines_with(line)
 
 
+def test_an_expectation_on_a_metric_that_its_test_does_not_measure_is_named(lab: Lab) -> None:
+    claims = EXPECTATIONS.format(at_most=30).replace("source", 'where = { test = "test_one" }\n    source')
+    lab.write(ONE).write(claims.replace("response_p99", "recovery_overhead"), "expectations.toml")
+    run = lab.run(*FOLDER, "-ocloudbench_expectations=expectations.toml")
+    assert run.status == 0, run.text
+    (line,) = run.lines_with("expectation is of")
+    assert line == "cloudbench: 1 expectation is of recovery_overhead, which test_one did not measure"
+    assert [line.partition(" <")[0] for line in run.info("test_one[folder:objects]")["expectations"]] == ["loss_rate"]
+    lab.write(claims, "expectations.toml")
+    assert not lab.run(*FOLDER, "-ocloudbench_expectations=expectations.toml").lines_with("expectation is of")
+
+
 @pytest.mark.slow
 @SPREAD
 def test_budgets(lab: Lab, spread: Spread) -> None:

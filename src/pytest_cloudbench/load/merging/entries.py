@@ -261,20 +261,30 @@ class Entries:
         self.comparisons.append(Finding(subject.fullname, info["provider"], subject.params, info))
 
     def list_unmatched_claims(self) -> list[str]:
-        """Return a line for each test that recorded expectations name, and that this session does not have.
+        """Return a line for each test of which recorded expectations were judged by no entry.
 
-        It may have been renamed. Claims on providers that were not measured are left out.
+        The test may have been renamed, or it measured other metrics. Claims on providers that were not measured are
+        left out.
         """
         tests = {split_name(nodeid).function.rpartition("::")[2] for nodeid in self.collected}
         tests |= {finding.test for finding in self.findings}
-        measured = {name for finding in self.findings for name in claim_names(finding.provider, finding.info)}
-        counts = Counter(
-            str(claim.where["test"]) for claim in self.expectations
-            if claim.provider in measured and claim.where.get("test") not in {None, *tests}
-        )  # fmt: skip
+        names = [claim_names(finding.provider, finding.info) for finding in self.findings]
+        measured = {name for names_of_one in names for name in names_of_one}
+        counts = Counter[str]()
+        for claim in self.expectations:
+            if claim.provider not in measured or (test := claim.where.get("test")) is None:
+                continue
+            infos = [
+                finding.info
+                for finding, names_of_one in zip(self.findings, names, strict=True)
+                if expect.select([claim], names_of_one, finding.test, finding.params)
+            ]
+            if test not in tests:
+                counts[f"{test}, a name that no test here has"] += 1
+            elif infos and not any(claim.metric in info for info in infos):
+                counts[f"{claim.metric}, which {test} did not measure"] += 1
         return [
-            f"{format_count(count, 'expectation is', 'expectations are')} of {test}, a name that no test here has"
-            for test, count in counts.items()
+            f"{format_count(count, 'expectation is', 'expectations are')} of {what}" for what, count in counts.items()
         ]
 
     def list_unjudged_gates(self) -> tuple[list[str], bool]:

@@ -108,6 +108,13 @@ def test_bytes_on_the_wire_are_those_of_the_file_and_a_little_more(lab: Lab) -> 
     assert not list(lab.folder.rglob("*.pcapng")), "they are not kept"
 
 
+def test_parallel_transfers_that_all_fail_have_no_rate(lab: Lab) -> None:
+    run = run_suite(lab, "transfer::test_parallel", *profile(lab, faults={"error_rate": 1.0}))
+    infos = [entry["extra_info"] for entry in run.document["benchmarks"]]
+    assert {info["threads"] for info in infos} >= {1, 4}, run.text
+    assert [info["throughput"] for info in infos] == [None] * len(infos)
+
+
 def test_bytes_of_failed_transfers_leave_the_overhead_unknown() -> None:
     seen = WireSeen(bytes=3300, packets=9, unique_bytes=None, why="")
     info = {"ops": 3, "ok": 3, "requests_per_op": 1}

@@ -140,8 +140,10 @@ def test_expectations_of_a_renamed_test_are_named(lab: Lab, spread: Spread) -> N
 
 
 def test_an_expectation_on_a_metric_that_its_test_does_not_measure_is_named(lab: Lab) -> None:
+    """What the test itself puts into its entry is no metric that claims are judged by."""
     claims = EXPECTATIONS.format(at_most=30).replace("source", 'where = { test = "test_one" }\n    source')
-    lab.write(ONE).write(claims.replace("response_p99", "recovery_overhead"), "expectations.toml")
+    lab.write(ONE.replace("ops_per_sensor=10", 'ops_per_sensor=10, extra={"recovery_overhead": 1}'))
+    lab.write(claims.replace("response_p99", "recovery_overhead"), "expectations.toml")
     run = lab.run(*FOLDER, "-ocloudbench_expectations=expectations.toml")
     assert run.status == 0, run.text
     (line,) = run.lines_with("expectation is of")

@@ -59,7 +59,7 @@ class Expectation:
     at_most: float | None
     source: str
     date: datetime.date
-    where: Mapping[str, Any] = field(default_factory=dict)
+    where: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 _KEYS: dict[str, tuple[type, ...]] = {

@@ -99,6 +99,8 @@ class Entries:
         self._stored: benchmarks.Runs | None = None
         self._open_entries: dict[str, list[dict[str, Any]]] = {}
         self._judged_gates: set[expect.Gate] = set()
+        self._matched_claims: set[expect.Expectation] = set()  # they are about an entry, which may lack their metric
+        self._judged_claims: set[expect.Expectation] = set()
         self._failing: list[tuple[str, dict[str, Any], str]] = []  # a test, its entry, and a gate that fails it
         self.comparisons: list[Finding] = []
         self.machine = describe_machine()
@@ -178,6 +180,8 @@ class Entries:
         expectations = expect.select([*self.expectations, *own_expectations], names, subject.test, subject.params)
         # A recorded claim may be about another entry of the test, one of its own is about this one.
         claims = [claim for claim in expectations if claim.metric in metrics or claim in own_expectations]
+        self._matched_claims.update(expectations)
+        self._judged_claims.update(claims)
         time_scale_doubt = (
             [f"--time-scale {self.facts.time_scale:g} distorts times"] if self.facts.time_scale != 1.0 else []
         )
@@ -268,23 +272,18 @@ class Entries:
         """
         tests = {split_name(nodeid).function.rpartition("::")[2] for nodeid in self.collected}
         tests |= {finding.test for finding in self.findings}
-        names = [claim_names(finding.provider, finding.info) for finding in self.findings]
-        measured = {name for names_of_one in names for name in names_of_one}
-        counts = Counter[str]()
+        measured = {name for finding in self.findings for name in claim_names(finding.provider, finding.info)}
+        unjudged_claims, problems = self._matched_claims - self._judged_claims, Counter[str]()
         for claim in self.expectations:
             if claim.provider not in measured or (test := claim.where.get("test")) is None:
                 continue
-            infos = [
-                finding.info
-                for finding, names_of_one in zip(self.findings, names, strict=True)
-                if expect.select([claim], names_of_one, finding.test, finding.params)
-            ]
             if test not in tests:
-                counts[f"{test}, a name that no test here has"] += 1
-            elif infos and not any(claim.metric in info for info in infos):
-                counts[f"{claim.metric}, which {test} did not measure"] += 1
+                problems[f"{test}, a name that no test here has"] += 1
+            elif claim in unjudged_claims:
+                problems[f"{claim.metric}, which {test} did not measure"] += 1
         return [
-            f"{format_count(count, 'expectation is', 'expectations are')} of {what}" for what, count in counts.items()
+            f"{format_count(count, 'expectation is', 'expectations are')} of {problem}"
+            for problem, count in problems.items()
         ]
 
     def list_unjudged_gates(self) -> tuple[list[str], bool]:

@@ -115,8 +115,9 @@ def _conclude_direction(
     ok_s = first.ok_s
     rates = [size_bytes / taken_s for taken_s in ok_s if taken_s > 0]
     firsts_s = [value for value in first.ops["first_byte_s"] if value is not None]
-    # In parallel this is the rate of all transfers together, and otherwise that of each transfer.
-    rate = None if not rates else first["throughput"] if threads > 1 else median(rates)
+    rate = None
+    if rates:  # in parallel that of all transfers together, and otherwise that of each transfer
+        rate = first["throughput"] if threads > 1 else median(rates)
     metrics: dict[str, float | None] = {
         "service_p50": median(ok_s) if ok_s else None, "throughput": rate,
         "requests_per_op": first["requests_per_op"],

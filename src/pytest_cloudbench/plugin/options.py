@@ -227,10 +227,14 @@ def _refuse_empty(option: Option) -> Option:
 
     def parse_text(text: str) -> str:
         if not text.strip():
-            raise pytest.UsageError(f"{option.name}: expected {settings['metavar']}, found an empty text")
+            raise _empty_text_error(option)
         return text
 
     return option._replace(settings={**settings, "type": parse_text})
+
+
+def _empty_text_error(option: Option) -> pytest.UsageError:
+    return pytest.UsageError(f"{option.name}: expected {_format_metavar(option)}, found an empty text")
 
 
 def _ini_help(setting: Option) -> str:
@@ -240,8 +244,8 @@ def _ini_help(setting: Option) -> str:
     return f"{placeholder}: {text}" if placeholder else text
 
 
-def _format_metavar(setting: Option) -> str:
-    metavar = setting.settings.get("metavar", "")
+def _format_metavar(option: Option) -> str:
+    metavar = option.settings.get("metavar", "")
     return metavar if isinstance(metavar, str) else " ".join(metavar)
 
 
@@ -301,7 +305,7 @@ def _parse_setting(setting: Option, value: Any) -> Any:
     if value is None:
         return setting.settings.get("default", False if _ini_type(setting) == "bool" else None)
     if value in ("", []):  # as -o cloudbench_max_cost=$UNSET, which is no wish for costs without a limit
-        raise pytest.UsageError(f"{setting.name}: expected {_format_metavar(setting)}, found an empty text")
+        raise _empty_text_error(setting)
     choices = setting.settings.get("choices")
     if choices is not None and value not in choices:
         raise pytest.UsageError(f"{setting.name} {value}: expected {' or '.join(choices)}")

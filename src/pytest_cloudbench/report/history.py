@@ -99,7 +99,7 @@ def main_metric(index: Index, test: str) -> str:
 def _read_series(index: Index, test: str, metric: str, kept_run: str = "") -> list[Point]:
     """Return a metric of a test in all runs, each once. A folder that was copied into another one holds them twice.
 
-    Copies would make a change by chance look certain. ``kept_run`` is the run to keep of its copies.
+    Copies would make a change by chance look certain. If ``kept_run`` is one of several copies, it is returned.
     """
     points = index.series(test, metric)
     kept_last = [*points, *(point for point in points if point.run == kept_run)]

@@ -419,7 +419,7 @@ class _Probe:
         kinds = ", ".join(sorted({kind.value for kind in refusals}))
         if len(refusals) == len(versions):
             raise _FailedWriteError(f"no writer succeeded ({kinds})")
-        if sum(kind not in _MAY_HAVE_ARRIVED for kind in refusals) > len(versions) - 2:
+        if sum(kind not in _MAY_HAVE_ARRIVED for kind in refusals) == len(versions) - 1:
             raise _FailedWriteError(f"all writers but one were refused ({kinds})")
         return [
             (version, attempt)

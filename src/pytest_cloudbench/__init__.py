@@ -34,16 +34,16 @@ __all__ = [
     "chance_of_at_least", "check_params", "chunks", "client_names", "client_option", "connect_driver",
     "content_difference", "content_digest", "count_by_form", "count_contacts", "detail_of", "detail_of_error",
     "did_you_mean", "due_ns", "egress_of", "endpoint_of", "find_knee", "find_needles", "find_profile", "find_rhythm",
-    "fit_line", "forecast_batching", "hash_blob", "import_lazily", "import_parts", "inquire", "is_loaded", "is_text",
-    "is_web_address", "json_writer", "judge_availability", "judge_capabilities", "judge_constancy", "judge_drift",
-    "judge_layer", "key_of", "kind_of_status", "least_placement_time_s", "list_peers", "load_recipe", "locate_servers",
-    "looks_random", "make_arrival", "make_client", "make_payload", "make_text_needle", "md5_of", "mean_of_known",
-    "measure_consistency", "measure_readiness", "missing_extra", "names_in", "note_all_missing", "now_ns",
-    "open_provider", "parse_client_hello", "parse_duration_s", "parse_form", "parse_server_hello", "parse_trace",
-    "path_of", "percentile", "placement_cost", "play_edits", "prefix_of", "read_trace", "read_tree", "recovery_cost",
-    "repair_array", "search_needles", "seconds_of", "sleep_until_ns", "slice_needles", "start_emulator", "survey_array",
-    "time_percentiles", "timeout_of", "transfer_doubts", "transfer_means", "usable_credentials", "wait_for",
-    "walk_folders",
+    "fit_line", "forecast_batching", "format_counts", "hash_blob", "import_lazily", "import_parts", "inquire",
+    "is_loaded", "is_text", "is_web_address", "json_writer", "judge_availability", "judge_capabilities",
+    "judge_constancy", "judge_drift", "judge_layer", "key_of", "kind_of_status", "least_placement_time_s", "list_peers",
+    "load_recipe", "locate_servers", "looks_random", "make_arrival", "make_client", "make_payload", "make_text_needle",
+    "md5_of", "mean_of_known", "measure_consistency", "measure_readiness", "missing_extra", "names_in",
+    "note_all_missing", "now_ns", "open_provider", "parse_client_hello", "parse_duration_s", "parse_form",
+    "parse_server_hello", "parse_trace", "path_of", "percentile", "placement_cost", "play_edits", "prefix_of",
+    "read_trace", "read_tree", "recovery_cost", "repair_array", "require_success", "search_needles", "seconds_of",
+    "sleep_until_ns", "slice_needles", "start_emulator", "survey_array", "time_percentiles", "timeout_of",
+    "transfer_doubts", "transfer_means", "usable_credentials", "wait_for", "walk_folders",
 ]  # fmt: skip
 
 __version__ = "1.0.0rc1"
@@ -137,7 +137,7 @@ if TYPE_CHECKING:
         transfer_doubts,
         transfer_means,
     )
-    from pytest_cloudbench.load.experiment import Experiment, Result
+    from pytest_cloudbench.load.experiment import Experiment, Result, require_success
     from pytest_cloudbench.load.merging.wire import Wire, WireSeen
     from pytest_cloudbench.load.messages import SeriesPlan
     from pytest_cloudbench.load.names import FileNames
@@ -233,6 +233,7 @@ if TYPE_CHECKING:
     from pytest_cloudbench.support.extras import missing_extra
     from pytest_cloudbench.support.json_text import json_writer
     from pytest_cloudbench.support.opening import read_tree
+    from pytest_cloudbench.support.wording import format_counts
     from pytest_cloudbench.workload.arrival import (
         Arrival,
         Bursts,
@@ -275,7 +276,7 @@ _NAMES = {
     "pytest_cloudbench.workload.payload.edits": "Edit Insert Overwrite Truncate",
     "pytest_cloudbench.workload.payload.sizes": "EmpiricalSizes FixedSize LognormalSizes UniformSizes",
     # experiments on providers
-    "pytest_cloudbench.load.experiment": "Experiment Result",
+    "pytest_cloudbench.load.experiment": "Experiment Result require_success",
     "pytest_cloudbench.load.names": "FileNames",
     "pytest_cloudbench.load.request": "EntryOptions Files Load",
     "pytest_cloudbench.load.messages": "SeriesPlan",
@@ -296,6 +297,7 @@ _NAMES = {
     "pytest_cloudbench.support.clock": "due_ns now_ns parse_duration_s sleep_until_ns wait_for",
     "pytest_cloudbench.support.extras": "missing_extra",
     "pytest_cloudbench.support.opening": "read_tree",
+    "pytest_cloudbench.support.wording": "format_counts",
     # judging
     "pytest_cloudbench.judge.expect": "Expectation Gate",
     "pytest_cloudbench.net.needles": (

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_cloudbench import KIB, RandomContent, Series, SeriesPlan, Threads, Verb, content_digest
+from pytest_cloudbench import KIB, RandomContent, Series, SeriesPlan, Threads, Verb, content_digest, format_counts
 
 from .rounds import (
     NO_OPS,
@@ -134,7 +134,7 @@ def _conclude_availability(experiment: Experiment, summary: Mapping[str, Any]) -
     metrics |= {name: value for name, value in times.items() if name in _TIME_METRICS}
     details = {name: value for name, value in summary.items() if name not in {"by_size", "all_sizes", *metrics}}
     details |= {
-        "loop": "closed", "errors": _format_errors(summary["write_errors"]),
+        "loop": "closed", "errors": format_counts(summary["write_errors"]) or "none",
         "time_of_day": daily["answer"], "time_of_day_test": daily,
         "interval": f"{summary['availability_low']:.2%} to {summary['availability_high']:.2%}",
         "checked": summary["files_checked"], "hash_calls": times["hash_calls"], "hash_call_s": times["hash_call_s"],
@@ -211,14 +211,9 @@ def _list_notes(summary: Mapping[str, Any]) -> list[str]:
         rest = "there was no other" if unthrottled is None else f"without them {unthrottled:.2%} completed"
         notes.append(f"{summary['throttled']} writes were throttled; {rest}")
     if summary["read_errors"] or summary["hash_call_errors"]:
-        notes.append(f"downloads that failed: {_format_errors(summary['read_errors'])}; "
-                     f"hash calls that failed: {_format_errors(summary['hash_call_errors'])}")  # fmt: skip
+        notes.append(f"downloads that failed: {format_counts(summary['read_errors']) or 'none'}; "
+                     f"hash calls that failed: {format_counts(summary['hash_call_errors']) or 'none'}")  # fmt: skip
     return notes
-
-
-def _format_errors(errors: Mapping[str, int]) -> str:
-    """Return counts of errors as text, such as ``server 12, throttled 3``."""
-    return ", ".join(f"{kind} {count}" for kind, count in sorted(errors.items())) or "none"
 
 
 def _format_duration(duration_s: float) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_cloudbench import KIB, MIB, Threads, Verb, find_knee
+from pytest_cloudbench import KIB, MIB, Threads, Verb, find_knee, require_success
 
 if TYPE_CHECKING:
     from pytest_cloudbench import Experiment, Payloads, Result
@@ -72,7 +72,7 @@ def _measure_knee(experiment: Experiment, payloads: Payloads, size_bytes: int, g
     if unmeasured is not None:
         notes.append(f"the knee may be at {unmeasured} threads, where single files failed")
     knee_interval = knee.interval or (None, None)
-    experiment.conclude(
+    conclusion = experiment.conclude(
         {"knee_threads": knee.level if unmeasured is None else None, "best_total": knee.best_time_s},
         [total_s for totals in totals_s.values() for total_s in totals] or [0.0],
         stats_of=f"total time of {FILES} files, for each number of threads" if totals_s else "nothing: none is left",
@@ -85,7 +85,9 @@ def _measure_knee(experiment: Experiment, payloads: Payloads, size_bytes: int, g
             "best_threads": knee.best_level, "size_bytes": size_bytes, "operation": verb.value,
         },
         notes=[*notes, *filter(None, [knee.edge])],
-    ).check()  # fmt: skip
+    )  # fmt: skip
+    require_success(*runs)
+    conclusion.check()
 
 
 def find_unmeasured_level(knee: int | None, measured: Collection[int], working: Collection[int]) -> int | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_cloudbench import CONSISTENCY_CHECKS, measure_consistency
+from pytest_cloudbench import CONSISTENCY_CHECKS, format_counts, measure_consistency
 
 if TYPE_CHECKING:
     from pytest_cloudbench import Experiment, Payloads
@@ -39,4 +39,6 @@ def test_consistency(
     result = measure_consistency(
         experiment, payloads.random(SIZE_BYTES), check, files, deadline_s=DEADLINE_S[grid], settle_s=settle_s
     )
+    if result["problems"] and not result["files"]:
+        pytest.fail(f"no file could be judged: {format_counts(result['problems'])}", pytrace=False)
     result.check()

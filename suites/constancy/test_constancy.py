@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_cloudbench import KIB, MIB, Threads, Verb, judge_constancy
+from pytest_cloudbench import KIB, MIB, Threads, Verb, judge_constancy, require_success
 
 if TYPE_CHECKING:
     from pytest_cloudbench import Experiment, Payloads, Result
@@ -67,7 +67,7 @@ def _classify_provider(experiment: Experiment, payloads: Payloads, size_bytes: i
         _conclude_level(experiment, level, results, is_complete=not missed)
     constancy = judge_constancy(durations_s)
     tests = {name: getattr(constancy, name) for name in ("difference", "trend", "bend")}
-    experiment.conclude(
+    conclusion = experiment.conclude(
         {"slowdown": constancy.slowdown},
         [taken_s for level_s in durations_s.values() for taken_s in level_s] or [0.0],
         stats_of="time of one transfer, all levels" if durations_s else "nothing: all levels are left out",
@@ -83,7 +83,9 @@ def _classify_provider(experiment: Experiment, payloads: Payloads, size_bytes: i
             "size_bytes": size_bytes, "operation": verb.value,
         },
         notes=[*notes, *([f"category unknown: {constancy.reason}"] if constancy.reason else [])],
-    ).check()  # fmt: skip
+    )  # fmt: skip
+    require_success(*runs)
+    conclusion.check()
 
 
 def _conclude_level(experiment: Experiment, level: int, results: list[Result], *, is_complete: bool) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING
 
-from pytest_cloudbench import KIB, MIB, Threads, Verb, fit_line
+from pytest_cloudbench import KIB, MIB, Threads, Verb, fit_line, require_success
 
 if TYPE_CHECKING:
     from pytest_cloudbench import Experiment, Payloads
@@ -57,7 +57,7 @@ def _fit_times(experiment: Experiment, payloads: Payloads, grid: str, verb: Verb
     off = [name for name, point in points.items() if point and point.off]
     times_s = [taken_s for result in results.values() for taken_s in result.ok_s]
     unsure = [name for name, point in points.items() if point is None or point.off is None]
-    experiment.conclude(
+    conclusion = experiment.conclude(
         {
             "latency": line.latency_s, "bandwidth": line.bytes_per_s,
             "sizes_off": len(off) if line.is_known and not unsure else None,
@@ -69,4 +69,6 @@ def _fit_times(experiment: Experiment, payloads: Payloads, grid: str, verb: Verb
         columns=("latency", "bandwidth", "noise", "sizes_off"),
         extra={"noise": line.noise, "sizes": list(sizes.values()), "off": off, "operation": verb.value},
         notes=[f"{name}: whether it is off the line is not known" for name in unsure],
-    ).check()  # fmt: skip
+    )  # fmt: skip
+    require_success(*results.values())
+    conclusion.check()

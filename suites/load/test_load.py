@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_cloudbench import FixedInterval, Mixture, ThinkTime, Verb
+from pytest_cloudbench import FixedInterval, Mixture, ThinkTime, Verb, require_success
 
 from .source import get_test, mixed_test, put_test
 
@@ -86,8 +86,6 @@ def _check(result: Result) -> None:
     """Check expectations, that something succeeded, and that content that was read is what was written."""
     if not result["ops"]:
         pytest.fail("no operation was due in this time: choose a longer --for or a higher --rate", pytrace=False)
-    if not result["ok"]:
-        errors = ", ".join(f"{kind} {count}" for kind, count in sorted(result["errors"].items()))
-        pytest.fail(f"none of {result['ops']} operations succeeded: {errors}", pytrace=False)
+    require_success(result)
     result.check()
     assert result["corrupt_rate"] == 0, "content or size differed from what was uploaded"

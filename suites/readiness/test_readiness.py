@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_cloudbench import KIB, MIB, measure_readiness
+from pytest_cloudbench import KIB, MIB, format_counts, measure_readiness
 
 if TYPE_CHECKING:
     from pytest_cloudbench import Experiment, Payloads
@@ -54,4 +54,6 @@ def test_table_4_5(experiment: Experiment, payloads: Payloads, size: str, pytest
         deadline_s=DEADLINE_S[grid],
         published=published,
     )
+    if result["upload_errors"] and not result["files"]:
+        pytest.fail(f"no upload succeeded: {format_counts(result['upload_errors'])}", pytrace=False)
     result.check()

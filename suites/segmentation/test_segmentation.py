@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_cloudbench import MIB, BestLevel, LevelSearch, Threads
+from pytest_cloudbench import MIB, BestLevel, LevelSearch, Threads, require_success
 
 if TYPE_CHECKING:
     from pytest_cloudbench import Experiment, Payloads, Result
@@ -64,12 +64,14 @@ def test_table_2(experiment: Experiment, payloads: Payloads, size_mb: int, grid:
         times_s["native"] += [taken_s for taken_s in again_s if taken_s is not None]
     if best.level:
         times_s["single_chunk"] = [taken_s for _ in range(REPEATS) for taken_s in upload(best.level, 1).ok_s]
-    _conclude(experiment, size_mb, best, times_s, refused)
+    conclusion = _conclude(experiment, size_mb, best, times_s, refused)
+    require_success(*results)
+    conclusion.check()
 
 
 def _conclude(
     experiment: Experiment, size_mb: int, best: BestLevel, times_s: dict[str, list[float]], refused: set[int]
-) -> None:
+) -> Result:
     time_s = {name: median(values) if values else None for name, values in times_s.items()}
     native_s, segmented_s, level = time_s["native"], time_s["segmented"], best.level
     notes = [f"{segments} segments: some uploads failed" for segments in sorted(refused)]
@@ -77,7 +79,7 @@ def _conclude(
         notes.append(f"the search used up its {best.probes} probes; a level nearby may be better")
     if best.edge:
         notes.append(best.edge)
-    experiment.conclude(
+    return experiment.conclude(
         {
             "best_segments": None if best.edge else level, **time_s,
             "improvement_factor": native_s / segmented_s if native_s and segmented_s else None,
@@ -96,4 +98,4 @@ def _conclude(
         },
         notes=notes,
         spread=times_s,
-    ).check()  # fmt: skip
+    )  # fmt: skip

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_cloudbench import KIB, MIB, Parted, Threads, Verb, Wire, WireSeen
+from pytest_cloudbench import KIB, MIB, Parted, Threads, Verb, Wire, WireSeen, require_success
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,6 +103,8 @@ def _measure_transfers(
         else:
             conclusions.append(_conclude_direction(experiment, verb, [result], files, size_bytes, threads, None, ()))
     experiment.remove(upload.files)
+    for result in results.values():
+        require_success(result)
     for conclusion in conclusions:
         conclusion.check()
 
@@ -206,14 +208,16 @@ def test_parts(experiment: Experiment, payloads: Payloads, part_mib: int, grid: 
     notes = _note_failed(result, repeats, "uploads")
     if part_bytes < part_mib * MIB:
         notes.append(f"parts have {part_bytes:,} bytes, a multiple of {step_bytes:,}")
-    experiment.conclude(
+    conclusion = experiment.conclude(
         metrics, ok_s or [result["elapsed"] or 0.0], columns=PUT_COLUMNS,
         stats_of="time of an upload in parts" if ok_s else "elapsed time: no upload succeeded",
         extra={"files": result["ok"], "size_bytes": size_bytes, "part_bytes": part_bytes,
                "parts": -(-size_bytes // part_bytes)},
         notes=notes,
         spread={"service_p50": ok_s, "throughput": rates},
-    ).check()  # fmt: skip
+    )  # fmt: skip
+    require_success(result)
+    conclusion.check()
 
 
 @contextmanager

@@ -6,6 +6,7 @@ What may live here: one run from its empty folder to its merged result, and conc
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -69,6 +70,7 @@ from pytest_cloudbench.providers import Provider
 from pytest_cloudbench.results.entry_names import Labels, entry_names
 from pytest_cloudbench.results.oplog import OpLog, RecordLog, SentLog
 from pytest_cloudbench.results.owner import owner_text
+from pytest_cloudbench.support.wording import format_count, format_counts
 from pytest_cloudbench.workload.arrival import ThinkTime, Threads, plan
 from pytest_cloudbench.workload.payload import Generator, fresh
 
@@ -557,6 +559,19 @@ class Experiment:
         if "expectations" in result.info:  # it is an entry, not part of one
             self.properties += entry_properties(result.info, result.judgements, label)
         return result
+
+
+def require_success(*results: Result) -> None:
+    """Fail the test if operations were tried and none of them succeeded, because then nothing was measured.
+
+    Raises ExpectationBroken, which counts the errors by kind.
+    """
+    ops = sum(result["ops"] for result in results)
+    if ops and not any(result["ok"] for result in results):
+        reasons = Counter[str]()
+        for result in results:
+            reasons.update({**result["errors"], "lost": result.info.get("silently_lost") or 0})
+        raise ExpectationBroken(f"none of {format_count(ops, 'operation')} succeeded: {format_counts(reasons)}")
 
 
 def parse_result(answer: Any) -> Result:

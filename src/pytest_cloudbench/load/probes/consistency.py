@@ -22,7 +22,7 @@ from pytest_cloudbench.providers import connect
 from pytest_cloudbench.providers.for_agents import Provided
 from pytest_cloudbench.results.oplog import RecordLog
 from pytest_cloudbench.support.clock import now_ns
-from pytest_cloudbench.support.wording import format_count
+from pytest_cloudbench.support.wording import format_count, format_counts
 from pytest_cloudbench.workload.payload import Generator, RandomContent
 
 if TYPE_CHECKING:
@@ -142,8 +142,8 @@ def _doubt_reads(extra: Mapping[str, Any], files: int) -> list[str]:
     """Return why reads may not show what they seem to show: they failed, or were too few."""
     doubts = []
     if extra["files"] < files:
-        why = ", ".join(f"{problem} {count}" for problem, count in sorted(extra["problems"].items()))
-        doubts.append(f"{files - extra['files']} of {files} files were not judged: {why or 'nothing was read'}")
+        why = format_counts(extra["problems"]) or "nothing was read"
+        doubts.append(f"{files - extra['files']} of {files} files were not judged: {why}")
     of_files = f"of {format_count(extra['files'], 'file')}"
     if undecided := extra["undecided"]:
         doubts.append(f"{undecided} {of_files} showed nothing stale, but could not be read often enough to tell")

@@ -27,7 +27,7 @@ from pytest_cloudbench.model import CloudError, ErrorKind, Op, Outcome, UsageErr
 from pytest_cloudbench.results.machine import THIS_MACHINE
 from pytest_cloudbench.results.oplog import RecordLog
 from pytest_cloudbench.support.clock import now_ns
-from pytest_cloudbench.support.wording import format_count
+from pytest_cloudbench.support.wording import format_count, format_counts
 from pytest_cloudbench.workload.payload import Generator
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def summarize(
     pairs = list(zip(uploads, results, strict=True))
     if unjudged := [result for upload, result in pairs if is_unjudged(upload, result, clock)]:
         problems = sum((Counter(result.problems) for result in unjudged), Counter[str]())
-        why = ", ".join(f"{problem} {count}" for problem, count in sorted(problems.items()))
+        why = format_counts(problems)
         doubts.append(
             f"whether {len(unjudged)} of {len(pairs)} files were there is not known: no try could tell ({why})"
         )
@@ -195,7 +195,7 @@ def _doubt_hidden(ready: Sequence[tuple[FileReadiness, ReaderResult]]) -> list[s
     if not hidden:
         return []
     problems = sum((Counter(result.hidden) for _, result in hidden), Counter[str]())
-    why = ", ".join(f"{problem} {count}" for problem, count in sorted(problems.items()))
+    why = format_counts(problems)
     longest_s = max(file.readiness_s - file.low_s for file, _ in hidden)
     files = f"{len(hidden)} of {format_count(len(ready), 'file')}"
     return [f"{files} may have been ready up to {longest_s:.1f} s earlier: no try could tell meanwhile ({why})"]
@@ -412,7 +412,7 @@ class _FileSeries:
         errors = sum((Counter(result.problems) for result in self.results), Counter[str]())
         rounds_s, names = [file.readiness_s for file in ready], self.host_names
         extra = {
-            "files": len(self.results),
+            "files": sum(upload is not None for upload in self.uploads),
             "size_bytes": self.on.payload.size_bytes,
             "not_ready": sum(
                 upload is not None
@@ -465,7 +465,7 @@ class _FileSeries:
         if self.problems:
             why = ", ".join(f"{count} {problem}" for problem, count in sorted(self.problems.items()))
             notes.append(
-                f"{size}: {sum(self.problems.values())} of {format_count(extra['files'], 'upload')} failed ({why})"
+                f"{size}: {sum(self.problems.values())} of {format_count(len(self.uploads), 'upload')} failed ({why})"
             )
         for key, content in (
             ("partial_reads", "a part of the file"),

@@ -25,7 +25,7 @@ from pytest_cloudbench.plugin.configs.benchcloud import BenchCloudTest, CaptureS
 from pytest_cloudbench.plugin.configs.benchcloud_classes import parse_classes
 from pytest_cloudbench.plugin.configs.benchcloud_log import LoggedOperation, LoggedRun, format_statistics, log_text
 from pytest_cloudbench.support import opening
-from pytest_cloudbench.support.wording import format_count
+from pytest_cloudbench.support.wording import format_count, format_counts
 from pytest_cloudbench.workload.arrival import Threads
 from pytest_cloudbench.workload.payload import Generator, Payloads, generator
 
@@ -257,4 +257,4 @@ def _count_failure_kinds(result: Result) -> str:
     """Return why operations did not succeed and how often, such as ``throttled 3, timeout 1``."""
     ops = result.ops
     reasons = Counter(str(kind or outcome) for outcome, kind in zip(ops["outcome"], ops["kind"], strict=True))
-    return ", ".join(f"{reason} {count}" for reason, count in sorted(reasons.items()) if reason != "ok")
+    return format_counts({**reasons, "ok": 0})

@@ -151,6 +151,15 @@ def test_a_download_of_a_file_that_was_not_uploaded_fails(lab: Lab) -> None:
     assert (up["ok"], up["lost"], down["ok"], down["errors"]) == (5, 1, 5, {"not_found": 1})
 
 
+def test_an_operation_that_never_succeeds_fails_the_test(lab: Lab) -> None:
+    profile = '[meta]\nname = "down"\napi = "dropbox"\ndescription = "x"\n[faults]\nerror_rate = 1.0\n'
+    (lab.folder / "down.toml").write_text(profile)
+    run = write(lab, {**POOL, "operations": ["upload", "download"]}).run(FILE, "--provider", "emulated:./down.toml")
+    assert run.counts() == {"failed": 1}, run.text
+    assert run.lines_with("upload: none of 6 operations succeeded: server 6")
+    assert [info["ok"] for info in entries(run).values()] == [0, 0], "what failed is stored"
+
+
 # --- grids, names, providers ---
 
 

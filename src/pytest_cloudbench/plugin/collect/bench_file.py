@@ -153,13 +153,18 @@ def _measure(experiment: Experiment, bench: BenchExperiment, case: BenchCase, se
 
 
 def _check_results(results: Sequence[tuple[str, Result]]) -> None:
-    """Raise one error for all broken expectations, or else one for all that cannot be judged."""
+    """Raise one error for all broken expectations, or else one for all that cannot be judged.
+
+    An operation that never succeeded is as bad as a broken expectation.
+    """
+    from pytest_cloudbench.load.experiment import require_success
     from pytest_cloudbench.load.gate.verdicts import ExpectationBroken, ExpectationUnknown
 
     broken: list[str] = []
     unknown: list[str] = []
     for label, result in results:
         try:
+            require_success(result)
             result.check()
         except ExpectationBroken as error:
             broken += [f"{label}: {line}" for line in str(error).splitlines()]

@@ -273,8 +273,10 @@ class Lab:
         (folder / "pytest.ini").write_text("[pytest]\nmarkers = slow\n")
 
     def write(self, body: str, name: str = "test_it.py") -> Lab:
-        prelude = PRELUDE if name.startswith("test_") else ""
-        (self.folder / name).write_text(prelude + textwrap.dedent(body))
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        prelude = PRELUDE if path.name.startswith("test_") else ""
+        path.write_text(prelude + textwrap.dedent(body))
         return self
 
     def start(

@@ -139,6 +139,19 @@ def test_expectations_of_a_renamed_test_are_named(lab: Lab, spread: Spread) -> N
     assert not lab.run(*FOLDER, *spread, "-ocloudbench_expectations=expectations.toml").lines_with(line)
 
 
+def test_expectations_of_a_test_in_another_folder_are_not_named(lab: Lab) -> None:
+    """A run of one folder says nothing of the tests of others, for which the same file has expectations."""
+    claims = EXPECTATIONS.format(at_most=30).replace("source", 'where = { test = "test_other" }\n    source')
+    lab.write(ONE, "one/test_one.py").write(ONE.replace("test_one", "test_other"), "other/test_other.py")
+    lab.write(claims, "expectations.toml")
+    expects = (*FOLDER, "-ocloudbench_expectations=expectations.toml")
+    run = lab.run("one", *expects)
+    assert run.status == 0, run.text
+    assert not run.lines_with("expectations are of")
+    lab.write(ONE.replace("test_one", "test_new_name"), "other/test_other.py")
+    assert lab.run("one", *expects).lines_with("2 expectations are of test_other, a name that no test here has")
+
+
 def test_an_expectation_on_a_metric_that_its_test_does_not_measure_is_named(lab: Lab) -> None:
     """What the test itself puts into its entry is no metric that claims are judged by."""
     claims = EXPECTATIONS.format(at_most=30).replace("source", 'where = { test = "test_one" }\n    source')

@@ -7,7 +7,10 @@ value. A user's own ``conftest.py`` may call ``adopt`` for experiments of its ow
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from fnmatch import fnmatch
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,7 @@ from pytest_cloudbench.results.places import given_options, is_storage_named, se
 _ADOPTED = pytest.StashKey[Path]()
 _CLAIMS = pytest.StashKey[list[str]]()
 _ON_CLAIMS = pytest.StashKey[Callable[[], None]]()
+_DEFINED_NAME = re.compile(rb"\bdef +(\w+)")
 _SINCE_SESSIONSTART = "funcmanage"
 """The name of a plugin of pytest's own that it registers when a session starts, before anything is collected."""
 _NOT_IN_WORKERS = {"hypothesispytest": "--hypothesis", "platformdirs": "", "xdist.looponfail": ""}
@@ -66,6 +70,23 @@ def find_claims(config: pytest.Config, on_more: Callable[[], None]) -> list[str]
     config.stash[_ON_CLAIMS] = on_more
     named = config.option.cloudbench_expectations
     return [*config.stash.get(_CLAIMS, [])] or ([] if named is None else [named])
+
+
+def find_test_functions(config: pytest.Config, folders: Iterable[Path], names: Collection[str]) -> set[str]:
+    """Return those of some names that a test file below one of the folders gives to a function.
+
+    The files need not belong to this run. They are what pytest would collect, by the names of files and folders.
+    """
+    missing, file_globs, skipped_globs = {*names}, config.getini("python_files"), config.getini("norecursedirs")
+    for folder in folders:
+        for parent, subfolders, files in os.walk(folder) if missing else ():
+            subfolders[:] = [name for name in subfolders if not any(fnmatch(name, glob) for glob in skipped_globs)]
+            for name in files:
+                if any(fnmatch(name, glob.rpartition("/")[2]) for glob in file_globs):
+                    with suppress(OSError):
+                        defined_names = _DEFINED_NAME.findall(Path(parent, name).read_bytes())
+                        missing.difference_update(map(os.fsdecode, defined_names))
+    return {*names} - missing
 
 
 def adopt_files(config: pytest.Config) -> None:

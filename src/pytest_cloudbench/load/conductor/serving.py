@@ -154,7 +154,7 @@ class Serving:
 
     def _read_expectations(self) -> None:
         """Read what results are judged by, again whenever a suite brings more. Raises UsageError."""
-        files = policy.find_claims(self.config, self._read_expectations)
+        self._claims_files = files = policy.find_claims(self.config, self._read_expectations)
         if files:
             learn_loaded(self.config.pluginmanager.get_plugins())
             learn_installed()  # claims may name metrics of any suite, whichever runs
@@ -476,7 +476,7 @@ class Serving:
     def _fail_for_gates(self, session: pytest.Session) -> None:
         """Fail the session for gates that were not met, whatever the outcome of the tests."""
         if session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) and not _has_chosen(self.config):
-            for line in self.entries.list_unmatched_claims():
+            for line in self.entries.list_unmatched_claims({Path(file).parent for file in self._claims_files}):
                 self._say(f"cloudbench: {line}", yellow=True)
         lines, fails = self.entries.list_unjudged_gates()
         for line in lines:

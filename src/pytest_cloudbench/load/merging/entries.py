@@ -7,8 +7,9 @@ controller process, or in the only process without xdist.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from pytest_cloudbench.judge.baseline import ENTRY_SCHEMA, LINK_IN_TIMES, Baseli
 from pytest_cloudbench.judge.metrics import METRICS
 from pytest_cloudbench.load.gate.verdicts import failing_gates
 from pytest_cloudbench.load.messages import Subject
+from pytest_cloudbench.load.policy import find_test_functions
 from pytest_cloudbench.results import benchmarks
 from pytest_cloudbench.results.entry_names import split_name
 from pytest_cloudbench.results.installed import learn_declared
@@ -264,20 +266,22 @@ class Entries:
         self._open_entries.setdefault(subject.nodeid, []).append(info)
         self.comparisons.append(Finding(subject.fullname, info["provider"], subject.params, info))
 
-    def list_unmatched_claims(self) -> list[str]:
+    def list_unmatched_claims(self, folders: Collection[Path]) -> list[str]:
         """Return a line for each test of which recorded expectations were judged by no entry.
 
         The test may have been renamed, or it measured other metrics. Claims on providers that were not measured are
-        left out.
+        left out, and so are those on other tests that files below ``folders`` have.
         """
         tests = {split_name(nodeid).function.rpartition("::")[2] for nodeid in self.collected}
         tests |= {finding.test for finding in self.findings}
         measured = {name for finding in self.findings for name in claim_names(finding.provider, finding.info)}
         unjudged_claims, problems = self._matched_claims - self._judged_claims, Counter[str]()
-        for claim in self.expectations:
-            if claim.provider not in measured or (test := claim.where.get("test")) is None:
-                continue
-            if test not in tests:
+        claims = {claim: claim.where["test"] for claim in self.expectations
+                  if claim.provider in measured and "test" in claim.where}  # fmt: skip
+        unknown_names = {*claims.values()} - tests
+        unknown_names -= find_test_functions(self.config, folders, unknown_names)
+        for claim, test in claims.items():
+            if test in unknown_names:
                 problems[f"{test}, a name that no test here has"] += 1
             elif claim in unjudged_claims:
                 problems[f"{claim.metric}, which {test} did not measure"] += 1

@@ -159,6 +159,16 @@ def test_links_do_not_lead_out(driver: Any, tmp_path: Path) -> None:
     assert [path.name for path in outside.iterdir()] == ["secret"]
 
 
+def test_links_within_the_folder_are_followed(driver: Any, tmp_path: Path) -> None:
+    (tmp_path / "root/real/deep").mkdir(parents=True)
+    (tmp_path / "root/way").symlink_to(tmp_path / "root/real")
+    driver.put("/way/deep/new", CONTENT)
+    assert b"".join(driver.get("/real/deep/new")) == CONTENT.read(0, 3000)
+    (tmp_path / "root/real/deep/out").symlink_to(tmp_path)
+    with pytest.raises(CloudError, match="leaves the folder"):
+        driver.put("/way/deep/out/new", CONTENT)
+
+
 def test_root_itself_is_not_deleted(driver: Any, tmp_path: Path) -> None:
     with pytest.raises(CloudError):
         driver.delete("/")

@@ -8,6 +8,7 @@ from math import isfinite
 from typing import Any
 
 _encode = json.JSONEncoder(check_circular=False).encode
+_encode_text = json.encoder.encode_basestring_ascii
 _NONE = type(None)
 
 Numbers = Sequence[float | None]
@@ -56,7 +57,7 @@ def _encode_column(values: Sequence[Any], encode_numbers: Callable[[Numbers], Se
         if isfinite(sum(value for value in values if value is not None) if _NONE in kinds else sum(values)):
             return encode_numbers(values)
     elif kinds <= {str, bool, _NONE}:  # most of them repeat
-        texts = {value: _encode(value) for value in set(values)}
+        texts = {value: _encode_text(value) if type(value) is str else _encode(value) for value in set(values)}
         return [texts[value] for value in values]
     elif kinds <= {dict, _NONE}:
         return _encode_objects(values, encode_numbers)

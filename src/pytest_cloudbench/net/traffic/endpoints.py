@@ -16,6 +16,34 @@ if TYPE_CHECKING:
 TCP, UDP = 6, 17
 
 Address = IPv4Address | IPv6Address
+_DOTTED = "%d.%d.%d.%d"
+
+
+class Addresses:
+    """All addresses of a capture by number. Each is made when it is first needed, since most are only printed."""
+
+    def __init__(self, four: Sequence[int], six: Sequence[int]) -> None:
+        self._four, self._six = four, six
+        self._made: dict[int, Address] = {}
+
+    def __len__(self) -> int:
+        return len(self._four) + len(self._six)
+
+    def __getitem__(self, number: int) -> Address:
+        address = self._made.get(number)
+        if address is None:
+            count = len(self._four)
+            address = IPv4Address(self._four[number]) if number < count else IPv6Address(self._six[number - count])
+            self._made[number] = address
+        return address
+
+    def __iter__(self) -> Iterator[Address]:
+        return map(self.__getitem__, range(len(self)))
+
+    def make_texts(self) -> list[str]:
+        """Return all addresses as text. For IPv4, that takes a fifth of the time of making addresses."""
+        texts = [_DOTTED % (*number.to_bytes(4, "big"),) for number in self._four]
+        return [*texts, *(str(IPv6Address(number)) for number in self._six)]
 
 
 class Pairs(NamedTuple):
@@ -30,7 +58,7 @@ class Pairs(NamedTuple):
     low_port: Ints
     high: Ints
     high_port: Ints
-    addresses: Sequence[Address]
+    addresses: Addresses
 
     def select(self, chosen: Ints) -> Pairs:
         """Return only these pairs."""
@@ -240,23 +268,22 @@ class Names:
         keys = self._endpoints.keys
         pair_number, is_six = keys >> np.uint64(34), (keys >> np.uint64(33) & np.uint64(1)).astype(bool)
         ends = np.zeros((2, len(keys)), np.int64)
-        addresses: list[Address] = []
+        addresses: dict[int, list[int]] = {}
         for version in (4, 6):
             is_version = is_six == (version == 6)
             address_pairs = self._address_pairs[version].keys[pair_number[is_version].astype(np.int64)]
             halves = np.concatenate((address_pairs >> np.uint64(32), address_pairs & np.uint64(0xFFFFFFFF)))
             distinct, index = np.unique(halves, return_inverse=True)
-            ends[:, is_version] = index.reshape(2, -1) + len(addresses)
-            addresses += map(IPv4Address, distinct.tolist()) if version == 4 else self._restore_ipv6(distinct)
+            ends[:, is_version] = index.reshape(2, -1) + (len(addresses[4]) if version == 6 else 0)
+            addresses[version] = distinct.tolist() if version == 4 else self._restore_ipv6(distinct)
         is_tcp = (keys >> np.uint64(32) & np.uint64(1)).astype(bool)
         ports = (keys & np.uint64(0xFFFFFFFF)).astype(np.int64)
-        return Pairs(is_tcp, ends[0], ports >> 16, ends[1], ports & 0xFFFF, addresses)
+        return Pairs(is_tcp, ends[0], ports >> 16, ends[1], ports & 0xFFFF, Addresses(addresses[4], addresses[6]))
 
-    def _restore_ipv6(self, numbers: Any) -> Iterator[Address]:
+    def _restore_ipv6(self, numbers: Any) -> list[int]:
         import numpy as np
 
         halves = self._six.keys[numbers.astype(np.int64)]
         upper = self._upper.keys[(halves >> np.uint64(32)).astype(np.int64)]
         lower = self._lower.keys[(halves & np.uint64(0xFFFFFFFF)).astype(np.int64)]
-        for high, low in zip(upper.tolist(), lower.tolist(), strict=True):
-            yield IPv6Address(high << 64 | low)
+        return [high << 64 | low for high, low in zip(upper.tolist(), lower.tolist(), strict=True)]

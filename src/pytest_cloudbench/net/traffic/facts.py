@@ -94,7 +94,7 @@ class CaptureFacts:
     def __init__(self, table: FlowTable) -> None:
         self._table = table
         self._facts_of: dict[int, FlowFacts] = {}
-        self.texts = [str(address) for address in table.who.addresses]
+        self.texts = table.who.addresses.make_texts()
         self.roles = ["other"] * table.who.is_tcp.size
 
     def get(self, number: int) -> FlowFacts:

@@ -40,7 +40,9 @@ def group_flows(
     count = int(flow_number.max()) + 1 if len(flow_number) else 0
     first_row = _find_first_rows(flow_number, count)
     ends = pairs.select(packets.pair[first_row])
-    is_client = np.array([not clients or address in clients for address in pairs.addresses], bool)
+    is_client = np.ones(len(pairs.addresses), bool)
+    if clients:
+        is_client[:] = [address in clients for address in pairs.addresses]
     high_is_client, evidence = _find_clients(packets, ends, flow_number, first_row, is_client if clients else None)
     is_own = is_client[ends.low] | is_client[ends.high]
     new_order = np.lexsort((first_row, ~is_own))  # own flows first, each kind in the order of first packets

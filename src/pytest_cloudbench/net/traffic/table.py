@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pytest_cloudbench.net.traffic.endpoints import Addresses
 from pytest_cloudbench.net.traffic.packets import TCP, UDP, Address, Packets
 from pytest_cloudbench.net.traffic.resent import KEEP_ALIVE
 
@@ -156,7 +157,7 @@ class Who(NamedTuple):
     server: Ints
     server_port: Ints
     client_by: Ints
-    addresses: Sequence[Address]
+    addresses: Addresses
 
 
 class Times:

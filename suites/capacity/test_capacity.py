@@ -110,8 +110,8 @@ def _conclude(
         notes.append("a higher load passed where a lower one failed: the interval is wider for it")
     notes += dict.fromkeys(note for probe in probes for note in probe["notes"])
     doubts = [bracket.inconclusive] if bracket.inconclusive else []
-    if bracket.ended == "budget":
-        notes.append(f"the budget of {limits['max_ops']} operations ended the search")
+    if bracket.ended == "budget":  # any claim about the limit might hold, or not, after a few more probes
+        doubts.append(f"the budget of {limits['max_ops']} operations ended the search (--capacity-ops)")
     experiment.conclude(
         {metric: bracket.passes_at},
         responses_s or [0.0],

@@ -8,6 +8,14 @@ from tests.fleet.harness import FOLDER, Lab
 
 from .harness import conclusion, profile, run_suite
 
+UNREACHED = """
+    [[expect]]
+    provider = "folder:objects"
+    metric = "capacity_per_s"
+    at_least = 4000
+    source = "a test: a search that ends early does not show that less is the limit"
+    date = 2026-12-01
+"""
 THROTTLE = {"rate_per_s": 30, "burst": 10, "refused_cost": 0, "retry_after_s": 1, "reason": '"too_many_requests"'}
 
 
@@ -41,12 +49,18 @@ def test_sensors_that_wait_too_long_are_too_many(lab: Lab) -> None:
 
 @pytest.mark.slow
 def test_capacity_without_failures_is_reported_as_a_bound(lab: Lab) -> None:
-    run = run_suite(lab, "capacity::test_rate", *FOLDER, "--capacity-ops", "400", "--capacity-seconds", "0.5")
+    options = ("capacity::test_rate", *FOLDER, "--capacity-ops", "400", "--capacity-seconds", "0.5")
+    run = run_suite(lab, *options)
     assert run.counts() == {"passed": 1}, run.text
     info = conclusion(run, "")
     assert (info["fails_at"], info["is_bounded"], info["ended"]) == (None, False, "budget")
     assert info["ops_used"] <= 400
     assert run.lines_with("note: at least ")
+    assert info["doubts"] == ["the budget of 400 operations ended the search (--capacity-ops)"]
+    lab.write(UNREACHED, "expectations.toml")
+    run = run_suite(lab, *options, "-ocloudbench_expectations=expectations.toml")
+    assert run.counts() == {"skipped": 1}, run.text
+    assert run.lines_with("inconclusive: capacity_per_s >= 4000")
 
 
 @pytest.mark.slow

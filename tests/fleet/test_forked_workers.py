@@ -71,6 +71,15 @@ CONTROLLER = """
 """
 
 
+def test_a_test_that_does_not_exist_is_named_in_one_line(lab: Lab) -> None:
+    run = lab.write(WHO).run("test_it.py::test_nobody", *FOLDER, "-n2", "-ocloudbench_start=fork", store=False)
+    assert (run.status, run.leftovers) == (pytest.ExitCode.NO_TESTS_COLLECTED, []), run.text
+    (line,) = run.lines_with(ONE_BY_ONE)
+    assert line.startswith(f"{ONE_BY_ONE}not found: "), line
+    assert "test_it.py::test_nobody" in line
+    assert "Traceback" not in run.text
+
+
 @START
 def test_forked_workers_are_the_same_as_others(lab: Lab, start: str) -> None:
     run = lab.write(WHO).write(CONTROLLER, "conftest.py").run(*FOLDER, "-n3", f"-ocloudbench_start={start}")

@@ -51,8 +51,11 @@ def run_warm_worker(config: Any, control: socket.socket, identity: Mapping[str, 
 
     server = ForkServer(control, Identity(config, adapt=adapt, **identity), interactor, preload)
     config.pluginmanager.register(server, "cloudbench-fork-server")
-    with suppress(KeyboardInterrupt):  # execnet sends SIGINT to a worker that takes more than five seconds to end
-        config.hook.pytest_cmdline_main(config=config)
+    try:
+        with suppress(KeyboardInterrupt):  # execnet sends SIGINT to a worker that takes more than five seconds to end
+            config.hook.pytest_cmdline_main(config=config)
+    except pytest.UsageError as error:  # such as a test that does not exist: xdist's own workers say nothing of it
+        server.refuse_all(" ".join(str(error).split()))
     server.end()
 
 

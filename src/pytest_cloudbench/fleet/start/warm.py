@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from execnet import gateway_base
@@ -157,6 +157,11 @@ class ForkServer:
         while not is_forked():
             self._serve_request(obstacle)
         return (yield)
+
+    def refuse_all(self, reason: str) -> NoReturn:
+        """Refuse all forks, until the controller has gone."""
+        while True:
+            self._serve_request(reason)
 
     def end(self) -> None:
         """Let the gateway of a forked process end, after pytest has, and then the process."""

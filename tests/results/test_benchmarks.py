@@ -21,7 +21,7 @@ from pytest_cloudbench.commands import cli
 from pytest_cloudbench.model import ResultsError, UsageError
 from pytest_cloudbench.results import benchmarks
 from tests.limits import scale_examples
-from tests.results.stored_runs import info, store
+from tests.results.stored_runs import MACHINE, info, store
 
 pytest_plugins = ["pytester"]
 
@@ -312,6 +312,15 @@ def test_gates_see_runs_in_the_order_in_which_they_were_stored_whatever_their_nu
         path.write_text(path.read_text().replace("2026-11-22T", f"2026-11-{day}T"))
     runs = benchmarks.stored_runs(configure(pytester))
     assert [entry.info["loss_rate"] for entry in runs.entries_of("it")] == [0.9, 0.01, 0.02]
+
+
+def test_gates_see_runs_beyond_the_9999th(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number, name in ((1001, "a"), (9999, "b"), (10000, "c"), (10000, "d")):
+        store(pytester.path / "store", number, {"it": info(run_id=name)}, name=name)
+    size_bytes = (pytester.path / "store" / MACHINE / "9999_b.json").stat().st_size
+    monkeypatch.setattr(benchmarks, "_READ_BYTES", size_bytes * 3 // 2)
+    runs = benchmarks.stored_runs(configure(pytester))
+    assert [entry.run for entry in runs.entries_of("it")] == ["10000_c.json", "10000_d.json"]
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from typing import Any
 
+from pytest_cloudbench.drivers.pages import PageTokens
 from pytest_cloudbench.drivers.sdk import SdkDriver
 
 _FIELDS = ["name", "size", "sha1"]
@@ -24,7 +25,7 @@ class FindsInBoxTrash(SdkDriver):
         return "in the trash" if is_there else ""
 
     def _list_trash(self) -> Iterator[Any]:
-        marker = None
+        marker, tokens = None, PageTokens("list trash", "/")
         while True:
             with self._cloud_errors("list trash", "/"):
                 page = self._trash.get_trashed_items(fields=_FIELDS, usemarker=True, marker=marker, limit=_PAGE_ENTRIES)
@@ -32,3 +33,4 @@ class FindsInBoxTrash(SdkDriver):
             marker = page.next_marker
             if not marker:
                 return
+            tokens.use(marker)

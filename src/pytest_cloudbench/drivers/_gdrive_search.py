@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
+from pytest_cloudbench.drivers.pages import PageTokens
 from pytest_cloudbench.drivers.sdk import SdkDriver
 
 PAGE_ENTRIES = 1000
@@ -26,9 +27,11 @@ class SearchesDrive(SdkDriver):
             q=query, fields=f"nextPageToken,files({fields})", pageSize=page_entries, supportsAllDrives=True,
             includeItemsFromAllDrives=True,
         )  # fmt: skip
+        tokens = PageTokens("list", "/")
         while request is not None:
             page = self._send(request)
             yield from page["files"]
+            tokens.use(page.get("nextPageToken"))
             request = self._files.list_next(request, page)
 
 

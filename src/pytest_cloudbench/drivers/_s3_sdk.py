@@ -24,6 +24,7 @@ from pytest_cloudbench.drivers.base import (
 )
 from pytest_cloudbench.drivers.egress import Egress, egress_of, is_on_this_machine
 from pytest_cloudbench.drivers.keys import key_of, md5_of, path_of
+from pytest_cloudbench.drivers.pages import PageTokens
 from pytest_cloudbench.drivers.sdk import (
     UNLIMITED_POOL,
     UNREADABLE,
@@ -160,6 +161,7 @@ class S3Bucket(SdkDriver):
     def _list_objects(self, verb: str, path: str, prefix: str) -> Iterator[dict[str, Any]]:
         page: dict[str, Any] = {}
         where: dict[str, Any] = {"Bucket": self._bucket, "Prefix": prefix}
+        tokens = PageTokens(verb, path)
         if self.list_page_entries:
             where["MaxKeys"] = self.list_page_entries
         while not page or page.get("IsTruncated"):
@@ -167,6 +169,7 @@ class S3Bucket(SdkDriver):
                 more = {"ContinuationToken": page["NextContinuationToken"]} if page else {}
                 page = _require_listing(self._client.list_objects_v2(**where, **more))
             yield from page.get("Contents", ())
+            tokens.use(page.get("NextContinuationToken"))
 
     def delete(self, path: str) -> None:
         """Remove an object, or all whose keys begin with the path, with their versions and unfinished uploads."""
@@ -202,6 +205,7 @@ class S3Bucket(SdkDriver):
         """Yield what to remove: all versions, former ones first, or the objects of a service that lists no versions."""
         marks: dict[str, str] = {}
         newest: list[dict[str, str]] = []
+        tokens = PageTokens("delete", path)
         where = {"Bucket": self._bucket, "Prefix": prefix}
         while self._has_versions:
             with self._cloud_errors("delete", path):
@@ -224,6 +228,7 @@ class S3Bucket(SdkDriver):
                 marks = {"KeyMarker": page["NextKeyMarker"]}
                 if page.get("NextVersionIdMarker"):
                     marks["VersionIdMarker"] = page["NextVersionIdMarker"]
+                tokens.use(tuple(marks.values()))
         yield from ({"Key": row["Key"]} for row in self._list_objects("delete", path, prefix))
 
     def _delete_batch(self, path: str, batch: Sequence[Mapping[str, str]]) -> None:
@@ -247,6 +252,7 @@ class S3Bucket(SdkDriver):
     def _abort_below(self, path: str, prefix: str) -> None:
         """Abort unfinished uploads in parts: they cost money, and no listing of objects shows them."""
         marks: dict[str, str] = {}
+        tokens = PageTokens("delete", path)
         where = {"Bucket": self._bucket, "Prefix": prefix}
         while True:
             with self._cloud_errors("delete", path):
@@ -262,6 +268,7 @@ class S3Bucket(SdkDriver):
                 if not page.get("IsTruncated"):
                     return
                 marks = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+                tokens.use(tuple(marks.values()))
 
     def _abort_unfinished(self, key: str, upload_id: str) -> None:
         try:

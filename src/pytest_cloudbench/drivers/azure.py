@@ -31,6 +31,7 @@ from pytest_cloudbench.drivers.base import (
 )
 from pytest_cloudbench.drivers.egress import Egress, egress_of
 from pytest_cloudbench.drivers.keys import bucket_of, key_of, path_of, prefix_of
+from pytest_cloudbench.drivers.pages import PageTokens
 from pytest_cloudbench.drivers.sdk import (
     UNLIMITED_POOL,
     UNREADABLE,
@@ -230,9 +231,13 @@ class AzureDriver(SdkDriver):
     def _list_blobs(self, verb: str, path: str, include: tuple[str, ...] = ()) -> Iterator[Any]:
         prefix = prefix_of(verb, path)
         with self._cloud_errors(verb, path):
-            yield from self._container.list_blobs(
+            blobs = self._container.list_blobs(
                 name_starts_with=prefix or None, include=list(include) or None, results_per_page=self.list_page_entries
             )
+            pages, tokens = blobs.by_page(), PageTokens(verb, path)
+            for page in pages:
+                yield from page
+                tokens.use(pages.continuation_token)
 
     def delete(self, path: str) -> None:
         """Remove a blob or, where there is none, all whose names begin with the path, with snapshots and versions."""

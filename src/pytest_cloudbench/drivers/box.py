@@ -54,6 +54,7 @@ from pytest_cloudbench.drivers.base import (
     walk,
 )
 from pytest_cloudbench.drivers.keys import as_file
+from pytest_cloudbench.drivers.pages import PageTokens
 from pytest_cloudbench.drivers.sdk import Meaning, OwnError, response_pieces
 from pytest_cloudbench.drivers.stranger import Stranger
 from pytest_cloudbench.model import (
@@ -432,6 +433,7 @@ class BoxDriver(RenewsBoxToken, SharesBoxFolders, FindsInBoxTrash):
             return own_id, self._list_page(folder, path, own_id, None)
 
         folder_id, (entries, marker) = first_page() if folder_id else self._retry_if_stale(first_page, folder)
+        tokens = PageTokens("list", folder)
         while True:
             for entry, item_id in entries:
                 if entry.is_folder:
@@ -439,6 +441,7 @@ class BoxDriver(RenewsBoxToken, SharesBoxFolders, FindsInBoxTrash):
                 yield entry, (entry.path, item_id)
             if not marker:
                 return
+            tokens.use(marker)
             entries, marker = self._list_page(folder, path, folder_id, marker)
 
     def _list_page(self, folder: str, path: str, folder_id: str, marker: str | None) -> _Page:

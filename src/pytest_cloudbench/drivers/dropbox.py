@@ -52,6 +52,7 @@ from pytest_cloudbench.drivers.base import (
     usable_credentials,
 )
 from pytest_cloudbench.drivers.egress import Egress, egress_of
+from pytest_cloudbench.drivers.pages import PageTokens
 from pytest_cloudbench.drivers.sdk import (
     UNLIMITED_POOL,
     Meaning,
@@ -288,7 +289,9 @@ class DropboxDriver(SdkDriver):
             page = client.files_list_folder(top, recursive=True, limit=self.list_page_entries)
             entries = self._entries_of_page(page, top)
         yield from entries
+        tokens = PageTokens("list", folder)
         while page.has_more:
+            tokens.use(page.cursor)
             with self._cloud_errors("list", folder) as client:
                 page = client.files_list_folder_continue(page.cursor)
                 entries = self._entries_of_page(page, top)

@@ -31,6 +31,7 @@ from pytest_cloudbench.drivers._dropbox_api import (
 )
 from pytest_cloudbench.drivers.base import CredentialSet, OAuthLogin, check_params, timeout_of, usable_credentials
 from pytest_cloudbench.drivers.egress import egress_of
+from pytest_cloudbench.drivers.pages import PageTokens
 from pytest_cloudbench.drivers.stranger import Stranger
 from pytest_cloudbench.drivers.web import Bearer, WebClient, WebDriver
 from pytest_cloudbench.model import (
@@ -198,6 +199,7 @@ class DropboxFastDriver(WebDriver):
         top = "" if folder == "/" else folder
         limit = {"limit": self.list_page_entries} if self.list_page_entries else {}
         page = self._call_function("list", folder, "files/list_folder", {"path": top, "recursive": True, **limit})
+        tokens = PageTokens("list", folder)
         while True:
             with self._client.parsing("list", folder):
                 cursor = page["cursor"] if page["has_more"] else None
@@ -207,6 +209,7 @@ class DropboxFastDriver(WebDriver):
                 yield self._entry_of_metadata("list", folder, row)
             if cursor is None:
                 return
+            tokens.use(cursor)
             page = self._call_function("list", folder, "files/list_folder/continue", {"cursor": cursor})
 
     def delete(self, path: str) -> None:

@@ -40,6 +40,7 @@ from pytest_cloudbench.drivers.base import (
 from pytest_cloudbench.drivers.egress import Egress, egress_of, is_on_this_machine
 from pytest_cloudbench.drivers.google_home import OAUTH_FIELDS, TokenAnswer, google_credentials, renewed_once
 from pytest_cloudbench.drivers.keys import as_file, bucket_of, key_of, path_of, prefix_of
+from pytest_cloudbench.drivers.pages import PageTokens
 from pytest_cloudbench.drivers.sdk import (
     UNLIMITED_POOL,
     UNREADABLE,
@@ -244,10 +245,14 @@ class GcsDriver(SdkDriver):
     def _list_blobs(self, verb: str, path: str, *, versions: bool | None = None) -> Iterator[Any]:
         prefix = prefix_of(verb, path)
         with self._cloud_errors(verb, path):
-            yield from self._sdk.list_blobs(
+            blobs = self._sdk.list_blobs(
                 self._name, prefix=prefix or None, versions=versions, page_size=self.list_page_entries, retry=None,
                 timeout=self._timeout_s,
             )  # fmt: skip
+            tokens = PageTokens(verb, path)
+            for page in blobs.pages:
+                yield from page
+                tokens.use(blobs.next_page_token)
 
     def delete(self, path: str) -> None:
         """Remove an object or, where there is none, all whose names begin with the path, with their old versions."""

@@ -26,6 +26,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from pytest_cloudbench.drivers.base import CredentialSet, OAuthLogin, check_params, timeout_of, usable_credentials, walk
 from pytest_cloudbench.drivers.egress import egress_of
+from pytest_cloudbench.drivers.pages import PageTokens
 from pytest_cloudbench.drivers.stranger import Stranger
 from pytest_cloudbench.drivers.web import Bearer, WebClient, WebDriver, unusable_answer
 from pytest_cloudbench.model import (
@@ -301,7 +302,9 @@ class OneDriveDriver(WebDriver):
         return f"?$top={self.list_page_entries}&$select={_FIELDS}"
 
     def _list_children(self, folder: str, path: str, url: str) -> Iterator[tuple[Entry, tuple[str, str]]]:
+        tokens = PageTokens("list", folder)
         while url:
+            tokens.use(url)
             page = self._call_graph("list", folder, "GET", url)
             with self._client.parsing("list", folder):
                 items, next_url = [*page["value"]], page.get("@odata.nextLink")

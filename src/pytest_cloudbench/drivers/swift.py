@@ -33,6 +33,7 @@ from pytest_cloudbench.drivers.base import (
 )
 from pytest_cloudbench.drivers.egress import egress_of
 from pytest_cloudbench.drivers.keys import ContentFile, bucket_of, key_of, md5_of, path_of, prefix_of
+from pytest_cloudbench.drivers.pages import PageTokens
 from pytest_cloudbench.drivers.sdk import (
     UNREADABLE,
     Meaning,
@@ -280,7 +281,7 @@ class SwiftDriver(SdkDriver):
 
     def _list_objects(self, verb: str, path: str) -> Iterator[Mapping[str, Any]]:
         prefix, marker = prefix_of(verb, path), ""
-        limit = self.list_page_entries or _PAGE_ENTRIES
+        limit, tokens = self.list_page_entries or _PAGE_ENTRIES, PageTokens(verb, path)
         while True:
             with self._cloud_errors(verb, path):
                 rows = self._connection().get_container(self._container, prefix=prefix, marker=marker, limit=limit)[1]
@@ -290,6 +291,7 @@ class SwiftDriver(SdkDriver):
             yield from rows
             if len(rows) < limit:
                 return
+            tokens.use(marker)
 
     def delete(self, path: str) -> None:
         """Remove an object or, where there is none, all whose names begin with the path and a slash."""

@@ -5,7 +5,7 @@ No server available here keeps versions, so the SDKs' clients are simulated by t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from types import SimpleNamespace
@@ -141,6 +141,23 @@ def s3_fast(bucket: Bucket, *, has_sdk: bool = True) -> Any:
     return driver
 
 
+class OnePage:
+    """A listing of one page, as the SDKs of Azure and Google return it."""
+
+    next_page_token = continuation_token = None
+
+    def __init__(self, rows: Sequence[Any]) -> None:
+        self._rows = rows
+
+    def __iter__(self) -> Iterator[Sequence[Any]]:
+        yield self._rows
+
+    def by_page(self) -> OnePage:
+        return self
+
+    pages = property(by_page)
+
+
 def azure(bucket: Bucket) -> Any:
     driver: Any = drivers.connect(
         ProviderSpec.parse("azure://bench?account=us"), None, {"account": "us", "account_key": KEY}
@@ -154,11 +171,11 @@ def azure(bucket: Bucket) -> Any:
             name=name, snapshot=None, version_id=version and str(version), is_current_version=version and is_current
         )
 
-    def list_blobs(name_starts_with: str, include: list[str] | None, **_: Any) -> list[Any]:
+    def list_blobs(name_starts_with: str, include: list[str] | None, **_: Any) -> OnePage:
         if not include:
-            return [blob(name, bucket.current[name]) for name in bucket.current_names(name_starts_with)]
+            return OnePage([blob(name, bucket.current[name]) for name in bucket.current_names(name_starts_with)])
         blocks = [blob(name, None) for name in sorted(bucket.uploads) if name.startswith(name_starts_with)]
-        return [*(blob(name, version) for name, version in bucket.versions_below(name_starts_with)), *blocks]
+        return OnePage([*(blob(name, version) for name, version in bucket.versions_below(name_starts_with)), *blocks])
 
     def delete(name: str, version_id: str = "", **_: Any) -> None:
         if not version_id and name not in bucket.current:
@@ -184,14 +201,16 @@ def gcs(bucket: Bucket) -> Any:
     bucket.uploads.clear()  # these cannot be listed, and the service drops them after a week
     driver: Any = drivers.connect(ProviderSpec.parse("gcs://bench"), None, {"access_token": "token-4711"})
 
-    def list_blobs(_: str, prefix: str, versions: bool | None, **_more: Any) -> list[Any]:
-        return [
-            SimpleNamespace(
-                name=name, generation=version, time_deleted=None if bucket.current.get(name) == version else 1
-            )
-            for name, version in bucket.versions_below(prefix)
-            if versions or bucket.current.get(name) == version
-        ]
+    def list_blobs(_: str, prefix: str, versions: bool | None, **_more: Any) -> OnePage:
+        return OnePage(
+            [
+                SimpleNamespace(
+                    name=name, generation=version, time_deleted=None if bucket.current.get(name) == version else 1
+                )
+                for name, version in bucket.versions_below(prefix)
+                if versions or bucket.current.get(name) == version
+            ]
+        )
 
     def delete(name: str, generation: int | None = None, **_: Any) -> None:
         if generation is None and name not in bucket.current:

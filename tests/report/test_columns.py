@@ -50,6 +50,16 @@ def test_wide_text_is_folded() -> None:
     ]
 
 
+def test_numbers_below_a_folded_title_end_at_the_right() -> None:
+    assert fit_to_width([["size", "clock offset ms"], ["10 MB", "5"], ["1 MB", "12.5"]], 16) == [
+        " size      clock",
+        "       offset ms",
+        "----------------",
+        "10 MB          5",
+        " 1 MB       12.5",
+    ]
+
+
 def test_continued_table_repeats_identifying_columns() -> None:
     rows = [["a", "b", "cccccccccccc", "dddddddddddd"], ["1", "1", "5", "6"], ["1", "2", "7", "8"]]
     assert fit_to_width(rows, 20) == [

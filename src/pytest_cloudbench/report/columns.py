@@ -88,13 +88,14 @@ def _draw_table(rows: Sequence[_Row], width: int) -> list[str]:
     for index in sorted(range(len(widths)), key=lambda index: natural[index] - widths[index]):
         more = min(natural[index] - widths[index], max(0, room))
         widths[index], room = widths[index] + more, room - more
-    is_folded = [wanted > actual for wanted, actual in zip(natural, widths, strict=True)]
-    row_lines = [_row_lines(row, widths, is_folded) for row in rows]
+    # Text that is folded begins at the left. Numbers below a folded title still end at the right.
+    is_text = [any(len(cell) > width for cell in column[1:]) for column, width in zip(columns, widths, strict=True)]
+    row_lines = [_row_lines(row, widths, is_text) for row in rows]
     rule = "-" * _total_width(widths)
     return [*row_lines[0], rule[:width], *(line for lines in row_lines[1:] for line in lines)]
 
 
-def _row_lines(row: _Row, widths: Sequence[int], is_folded: Sequence[bool]) -> list[str]:
+def _row_lines(row: _Row, widths: Sequence[int], is_text: Sequence[bool]) -> list[str]:
     cells = [
         [cell] if len(cell) <= width else textwrap.wrap(cell, max(1, width))
         for cell, width in zip(row, widths, strict=True)
@@ -104,7 +105,7 @@ def _row_lines(row: _Row, widths: Sequence[int], is_folded: Sequence[bool]) -> l
         parts = [cell[number] if number < len(cell) else "" for cell in cells]
         placed = [
             part.ljust(width) if is_left else part.rjust(width)
-            for part, width, is_left in zip(parts, widths, is_folded, strict=True)
+            for part, width, is_left in zip(parts, widths, is_text, strict=True)
         ]
         lines.append(_GAP.join(placed).rstrip())
     return lines

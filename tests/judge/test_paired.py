@@ -108,6 +108,9 @@ def test_rates_differ_in_points_and_never_by_chance_alone() -> None:
     assert same.high > 0
     one = compare(make_rate_pairs(*[(0.0, 0.0)] * 5, (0.0, 0.01)), ("failed_rate",))["failed_rate"]
     assert one.answer == "inconclusive"
+    all_failed = compare(make_rate_pairs(*[(0.0, 1.0)] * 60), ("failed_rate",))["failed_rate"]
+    assert (all_failed.answer, all_failed.change, all_failed.high) == ("A better", 1.0, 1.0)
+    assert 0.9 < all_failed.low < 1.0
 
 
 def test_a_difference_without_variance_is_exact() -> None:

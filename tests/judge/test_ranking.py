@@ -170,6 +170,9 @@ def test_a_distance_of_shares_is_in_points() -> None:
     assert result.is_points
     assert result.value == pytest.approx(0.094)
     assert 0.08 < result.low < result.value < result.high < 0.11
+    far = distance("failed_rate", Candidate(0.96, [0.9, 1.0, 0.9, 1.0, 1.0]), Candidate(0.0, [0.0] * 5))
+    assert far is not None
+    assert far.high == 1.0, "no share can differ by more"
 
 
 @pytest.mark.parametrize(

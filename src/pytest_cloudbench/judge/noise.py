@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from math import expm1, inf, isfinite, log1p, sqrt
+from math import expm1, inf, isfinite, isinf, log1p, sqrt
 from statistics import fmean, median
 
 from pytest_cloudbench.judge.significance import t_isf, t_sf
@@ -116,6 +116,11 @@ def qn(values: Sequence[float]) -> float:
     distances = sorted(abs(one - other) for index, one in enumerate(values) for other in values[:index])
     half = count // 2 + 1
     return _QN * distances[half * (half - 1) // 2 - 1]
+
+
+def clip_points(change: float) -> float:
+    """Return a change of a share, or a limit of it, without what no share can change by. Infinity means unknown."""
+    return change if isinf(change) else max(-1.0, min(change, 1.0))
 
 
 def share_of_log(change: float) -> float:

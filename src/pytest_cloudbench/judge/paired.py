@@ -18,7 +18,7 @@ from typing import Literal
 from pytest_cloudbench.judge import anytime
 from pytest_cloudbench.judge.baseline import is_finite
 from pytest_cloudbench.judge.metrics import FACTS, METRICS, Metric
-from pytest_cloudbench.judge.noise import share_of_log
+from pytest_cloudbench.judge.noise import clip_points, share_of_log
 from pytest_cloudbench.judge.quiet import WaitSeries, quiet_rows, waits_of
 from pytest_cloudbench.judge.records import OUTCOMES, OpTable
 from pytest_cloudbench.judge.stats import percentile
@@ -211,7 +211,8 @@ def _difference(name: str, pairs: Sequence[Pair], alpha: float, margin: float) -
         count = anytime.values_needed(interval, changes, alpha, least_sd, min(-low_margin, high_margin))
         needed = count and round(max(count, LEAST_PAIRS) * len(pairs) / len(levels) + 0.5)
     low, change, high = (
-        value if is_points else share_of_log(value) for value in (interval.low, interval.change, interval.high)
+        clip_points(value) if is_points else share_of_log(value)
+        for value in (interval.low, interval.change, interval.high)
     )
     return Difference(name, a, b, is_points, change, low, high, len(levels), margin, answer, needed)
 

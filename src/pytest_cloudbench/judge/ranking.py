@@ -14,7 +14,7 @@ from statistics import fmean, variance
 from typing import Literal, TypeVar
 
 from pytest_cloudbench.judge.metrics import METRICS
-from pytest_cloudbench.judge.noise import share_of_log
+from pytest_cloudbench.judge.noise import clip_points, share_of_log
 from pytest_cloudbench.judge.records import OUTCOMES, OpTable
 from pytest_cloudbench.judge.significance import kruskal_wallis, t_isf
 from pytest_cloudbench.judge.stats import percentile, rows_in_order
@@ -196,7 +196,8 @@ def distance(metric: str, one: Candidate, other: Candidate) -> Distance | None:
     else:
         parts = sum(error**2 / (len(values) - 1) for error, values in zip(errors, samples, strict=True))
         half = t_isf(0.025, max(1, int(sum(errors) ** 2 / parts))) * sqrt(sum(errors))
-    value, low, high = (limit if is_points else share_of_log(limit) for limit in (centre, centre - half, centre + half))
+    limits = (centre, centre - half, centre + half)
+    value, low, high = (clip_points(limit) if is_points else share_of_log(limit) for limit in limits)
     return Distance(value, low, high, is_points)
 
 

@@ -52,6 +52,8 @@ def test_unbounded_interval_is_a_dash() -> None:
     comparison = comparison_info()["versus"]
     comparison["differences"] = {"quiet_p99": difference(0.05, -0.9999, None, "inconclusive")}
     assert versus.comparison_cells(comparison)[0][3] == "+5.0 % [-, -]"
+    comparison["differences"] = {"loss_rate": difference(0.05, None, None, "inconclusive", is_points=True)}
+    assert versus.comparison_cells(comparison)[0][3] == "+5.0 points [-, -]"
 
 
 def test_a_large_change_has_all_its_bounds() -> None:

@@ -146,7 +146,7 @@ def _format_change(difference: Mapping[str, Any]) -> str:
     low = "-inf" if difference["low"] is None else _format_percent(difference["low"])
     is_endless = difference["high"] is None or difference["high"] >= _ENDLESS
     high = "+inf" if is_endless else _format_percent(difference["high"])
-    if (low, high) == ("-100.0", "+inf") and not difference["is_points"]:  # an interval without information
+    if (low, high) == ("-inf" if difference["is_points"] else "-100.0", "+inf"):  # an interval without information
         low = high = "-"
     return f"{_format_percent(difference['change'])}{unit} [{low}, {high}]"
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from pytest_cloudbench.load import policy
 from tests.runs import SPREAD, Spread
 
 from .harness import FOLDER, IDEAL, FinishedRun, Lab, keys
@@ -150,6 +153,19 @@ def test_expectations_of_a_test_in_another_folder_are_not_named(lab: Lab) -> Non
     assert not run.lines_with("expectations are of")
     lab.write(ONE.replace("test_one", "test_new_name"), "other/test_other.py")
     assert lab.run("one", *expects).lines_with("2 expectations are of test_other, a name that no test here has")
+
+
+def test_names_are_looked_for_in_test_files_alone_and_not_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config: Any = SimpleNamespace(getini={"python_files": ["test_*.py"], "norecursedirs": [".*", "venv"]}.__getitem__)
+    for name in ("a/b/test_it.py", "venv/test_other.py", "a/module.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"def test_{Path(name).stem}_here():\n    pass\n")
+    names = {"test_test_it_here", "test_test_other_here", "test_module_here"}
+    assert policy.find_test_functions(config, [tmp_path], names) == {"test_test_it_here"}
+    monkeypatch.setattr(policy, "_MOST_FOLDERS", 2)
+    assert policy.find_test_functions(config, [tmp_path], names) == names, "they may be in folders that were not seen"
 
 
 def test_an_expectation_on_a_metric_that_its_test_does_not_measure_is_named(lab: Lab) -> None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from fnmatch import fnmatch
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from pytest_cloudbench.results.places import given_options, is_storage_named, se
 _ADOPTED = pytest.StashKey[Path]()
 _CLAIMS = pytest.StashKey[list[str]]()
 _ON_CLAIMS = pytest.StashKey[Callable[[], None]]()
+_MOST_FOLDERS = 5000
+"""The most folders in which tests are looked for."""
 _DEFINED_NAME = re.compile(rb"\bdef +(\w+)")
 _SINCE_SESSIONSTART = "funcmanage"
 """The name of a plugin of pytest's own that it registers when a session starts, before anything is collected."""
@@ -75,18 +78,28 @@ def find_claims(config: pytest.Config, on_more: Callable[[], None]) -> list[str]
 def find_test_functions(config: pytest.Config, folders: Iterable[Path], names: Collection[str]) -> set[str]:
     """Return those of some names that a test file below one of the folders gives to a function.
 
-    The files need not belong to this run. They are what pytest would collect, by the names of files and folders.
+    The files need not belong to this run. They are what pytest would collect, by the names of files and folders. If
+    there are very many folders, all names are returned, as any of them may be there.
     """
-    missing, file_globs, skipped_globs = {*names}, config.getini("python_files"), config.getini("norecursedirs")
-    for folder in folders:
-        for parent, subfolders, files in os.walk(folder) if missing else ():
-            subfolders[:] = [name for name in subfolders if not any(fnmatch(name, glob) for glob in skipped_globs)]
-            for name in files:
-                if any(fnmatch(name, glob.rpartition("/")[2]) for glob in file_globs):
-                    with suppress(OSError):
-                        defined_names = _DEFINED_NAME.findall(Path(parent, name).read_bytes())
-                        missing.difference_update(map(os.fsdecode, defined_names))
+    missing = {*names}
+    files_by_folder = chain.from_iterable(_list_test_files(config, folder) for folder in folders) if missing else ()
+    for number, files in enumerate(files_by_folder):
+        if number == _MOST_FOLDERS:
+            return {*names}
+        for path in files:
+            with suppress(OSError):
+                missing.difference_update(map(os.fsdecode, _DEFINED_NAME.findall(path.read_bytes())))
     return {*names} - missing
+
+
+def _list_test_files(config: pytest.Config, folder: Path) -> Iterator[list[Path]]:
+    """Yield the test files of a folder, and of each folder below it."""
+    file_globs, skipped_globs = config.getini("python_files"), config.getini("norecursedirs")
+    for parent, subfolders, names in os.walk(folder):
+        subfolders[:] = [name for name in subfolders if not any(fnmatch(name, glob) for glob in skipped_globs)]
+        yield [
+            Path(parent, name) for name in names if any(fnmatch(name, glob.rpartition("/")[2]) for glob in file_globs)
+        ]
 
 
 def adopt_files(config: pytest.Config) -> None:

@@ -64,12 +64,13 @@ PURE_PLACES = (
     "net.locate.gazetteer", "net.locate.ptr", "net.locate.placing", "net.locate.renewal",
 )  # fmt: skip
 # What a driver may import from the package, besides helper modules of its own package.
-# The others are flat keys, what drivers on an SDK share, lazy imports, plain HTTP, proxies and certificates, secrets in
-# texts, opening files and child processes that end with this one. None knows a provider, with two exceptions: one knows
-# where Google's programs keep credentials, and one knows what each driver's libraries read of the environment.
+# The others are flat keys, pages of listings, what drivers on an SDK share, lazy imports, plain HTTP, proxies and
+# certificates, secrets in texts, opening files and child processes that end with this one. None knows a provider, with
+# two exceptions: one knows where Google's programs keep credentials, and one what drivers' libraries read of the
+# environment.
 DRIVER_IMPORTS = (
-    "model", "drivers.base", "drivers.egress", "drivers.google_home", "drivers.keys", "drivers.sdk", "drivers.stranger",
-    "drivers.sdk_import", "drivers.surroundings", "drivers.waits", "drivers.web", "support.redact",
+    "model", "drivers.base", "drivers.egress", "drivers.google_home", "drivers.keys", "drivers.pages", "drivers.sdk",
+    "drivers.stranger", "drivers.sdk_import", "drivers.surroundings", "drivers.waits", "drivers.web", "support.redact",
     "support.opening", "services.child", "services.guard",
 )  # fmt: skip
 TELLS_TIME = {"drivers.web": "when an access token ends; it measures nothing"}

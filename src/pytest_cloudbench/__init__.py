@@ -22,12 +22,12 @@ __all__ = [
     "LinkUnavailable", "LiteralContent", "Load", "LocalClient", "LocatedServers", "Lognormal", "LognormalSizes",
     "LossGrid", "MakesFaults", "Match", "Metric", "MissingProgramError", "Mixture", "NameRules", "NameSeen", "Needle",
     "NodeStore", "OAuthLogin", "Observation", "Op", "Option", "Outcome", "Overheard", "OverheardFlow", "Overwrite",
-    "Parted", "PathView", "PayloadGenerator", "Payloads", "Placed", "Placement", "PlannedInterruption", "Played",
-    "Poisson", "Preparing", "Probes", "Profile", "Provider", "ProviderSpec", "PublishedTable", "Quote", "RaidCosts",
-    "RaidDriver", "RaidObserver", "RandomContent", "Receiver", "Refusal", "Replay", "RequestCount", "RequestKind",
-    "Result", "ResultsError", "Rhythm", "Rounds", "Route", "RouteTable", "Sandbox", "SavingboxClient", "Series",
-    "SeriesPlan", "Service", "ServiceError", "SharesLinks", "Sighting", "Skin", "SkinClock", "SpecError", "Split",
-    "Stable", "Step", "StoreError", "Stranger", "Suite", "Surrounding", "SyncClient", "ThinkTime", "Threads",
+    "PageTokens", "Parted", "PathView", "PayloadGenerator", "Payloads", "Placed", "Placement", "PlannedInterruption",
+    "Played", "Poisson", "Preparing", "Probes", "Profile", "Provider", "ProviderSpec", "PublishedTable", "Quote",
+    "RaidCosts", "RaidDriver", "RaidObserver", "RandomContent", "Receiver", "Refusal", "Replay", "RequestCount",
+    "RequestKind", "Result", "ResultsError", "Rhythm", "Rounds", "Route", "RouteTable", "Sandbox", "SavingboxClient",
+    "Series", "SeriesPlan", "Service", "ServiceError", "SharesLinks", "Sighting", "Skin", "SkinClock", "SpecError",
+    "Split", "Stable", "Step", "StoreError", "Stranger", "Suite", "Surrounding", "SyncClient", "ThinkTime", "Threads",
     "ThroughputPlacement", "TimeCourse", "Tokens", "Trace", "Truncate", "UniformSizes", "UnknownMetric", "Unsuccessful",
     "UsageError", "Verb", "Verdict", "Way", "WebClient", "Window", "Wire", "WireSeen", "Workload", "WorldMap",
     "__version__", "add_suite_options", "adopt_suites", "analyze_traffic", "as_file", "binomial_sf", "byte_range",
@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from pytest_cloudbench.drivers.base import walk as walk_folders
     from pytest_cloudbench.drivers.egress import Egress, egress_of
     from pytest_cloudbench.drivers.keys import ContentFile, as_file, key_of, md5_of, path_of, prefix_of
+    from pytest_cloudbench.drivers.pages import PageTokens
     from pytest_cloudbench.drivers.sdk_import import import_lazily, import_parts, is_loaded
     from pytest_cloudbench.drivers.stranger import SharesLinks, Stranger
     from pytest_cloudbench.drivers.surroundings import Surrounding
@@ -320,6 +321,7 @@ _NAMES = {
     ),
     "pytest_cloudbench.drivers.egress": "Egress egress_of",
     "pytest_cloudbench.drivers.keys": "ContentFile as_file key_of md5_of path_of prefix_of",
+    "pytest_cloudbench.drivers.pages": "PageTokens",
     "pytest_cloudbench.drivers.sdk_import": "import_lazily import_parts is_loaded",
     "pytest_cloudbench.drivers.stranger": "SharesLinks Stranger",
     "pytest_cloudbench.drivers.surroundings": "Surrounding",

@@ -6,7 +6,6 @@ What may live here: one run from its empty folder to its merged result, and conc
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -566,11 +565,10 @@ def require_success(*results: Result) -> None:
 
     Raises ExpectationBroken, which counts the errors by kind.
     """
-    ops = sum(result["ops"] for result in results)
+    ops, runs = sum(result["ops"] for result in results), [result.info for result in results]
     if ops and not any(result["ok"] for result in results):
-        reasons = Counter[str]()
-        for result in results:
-            reasons.update({**result["errors"], "lost": result.info.get("silently_lost") or 0})
+        lost = sum(run.get("silently_lost") or 0 for run in runs)
+        reasons = {**combine_runs(runs)["errors"], "lost": lost}
         raise ExpectationBroken(f"none of {format_count(ops, 'operation')} succeeded: {format_counts(reasons)}")
 
 

@@ -36,9 +36,6 @@ _DEFERRED_COMPARISON: pytest.StashKey[Any] = pytest.StashKey()
 """The value of ``--benchmark-compare``, until it is known where the runs are."""
 _STORES_RESULTS: pytest.StashKey[bool] = pytest.StashKey()
 """True if pytest-benchmark stores this session in the results."""
-_NUMBERED = "[0-9][0-9][0-9][0-9]*_"
-"""Names of files of runs in pytest-benchmark's folder. Other files, such as published tables, are not runs."""
-
 _NOT_A_BENCHMARK = "Skipping non-benchmark (--benchmark-only active)."
 """The reason of the mark by which pytest-benchmark skips tests without its own fixture."""
 
@@ -316,11 +313,10 @@ def stored_runs(config: pytest.Config) -> Runs:
         loaded = list(session.storage.load(named) if named else session.storage.load())
         return Runs(named, [(str(path), _read_entries(run, "")) for path, run in loaded])
     try:
-        paths = session.storage.query(named or _NUMBERED)
+        paths = session.storage.query(named or "[0-9]")
         if not named:  # it sorts names as text, and gives all runs from the 10,000th on one number
-            numbers = {path: path.name.partition("_")[0] for path in paths}
-            numbered = [path for path in paths if numbers[path].isdecimal()]
-            paths = sorted(numbered, key=lambda path: (int(numbers[path]), path.name))
+            numbers = {path: number for path in paths if (number := stored.run_number(path.name)) is not None}
+            paths = sorted(numbers, key=lambda path: (numbers[path], path.name))
     except (ValueError, OSError) as error:
         raise UsageError(f"--benchmark-compare={named}: {error}") from None
     if named and not paths:

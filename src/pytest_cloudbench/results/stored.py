@@ -21,7 +21,7 @@ from pytest_cloudbench.judge.baseline import ENTRY_SCHEMA
 from pytest_cloudbench.model import ResultsError
 
 LARGEST_BYTES = 256 * 1024 * 1024
-_NUMBERED = re.compile(r"\d{4,}_.*\.json")
+_NUMBERED = re.compile(r"(\d{4,})_.*\.json")
 """Names of files of runs in pytest-benchmark's folder. Other files, such as published tables, are not runs."""
 _RUN_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]+")
 """Names of folders of records, into which ``cloudbench recover`` writes the entries of a killed run."""
@@ -83,6 +83,12 @@ class StoredEntry:
     info: Mapping[str, Any]
 
 
+def run_number(file_name: str) -> int | None:
+    """Return the number in the name of a run's file as pytest-benchmark gives it, None for any other file."""
+    match = _NUMBERED.fullmatch(file_name)
+    return match and int(match[1])
+
+
 def find_run_files(storage: Path) -> Iterator[RunFile]:
     """Yield the files of runs below a storage, in no order. A storage that does not exist has none.
 
@@ -90,7 +96,7 @@ def find_run_files(storage: Path) -> Iterator[RunFile]:
     """
     for folder in [storage, *machine_folders(storage)]:
         for item in _list_folder(folder):
-            if _NUMBERED.fullmatch(item.name):
+            if run_number(item.name) is not None:
                 yield from _make_run_file(storage, item)
             elif _RUN_ID.fullmatch(item.name) and item.is_dir(follow_symlinks=False):
                 for entry in _list_folder(Path(item.path)):

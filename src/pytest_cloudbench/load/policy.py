@@ -82,8 +82,10 @@ def find_test_functions(config: pytest.Config, folders: Iterable[Path], names: C
     there are very many folders, all names are returned, as any of them may be there.
     """
     missing = {*names}
-    files_by_folder = chain.from_iterable(_list_test_files(config, folder) for folder in folders) if missing else ()
+    files_by_folder = chain.from_iterable(_list_test_files(config, folder) for folder in folders)
     for number, files in enumerate(files_by_folder):
+        if not missing:
+            break
         if number == _MOST_FOLDERS:
             return {*names}
         for path in files:
